@@ -1,0 +1,60 @@
+# `make demo` and `make test` need nothing but Python >= 3.11: they make their own virtual environment in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+# Extra arguments of the PyTorch install only, for whoever wants another build of it than their package index's default.
+TORCH_PIP_ARGS ?=
+
+PROTOS := $(wildcard protos/hmc/v1/*.proto)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format protos clean distclean
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo-ready ## Compile, serve, query and benchmark the embedded model at three pruning levels
+	$(BIN)/hmc demo
+
+test: $(VENV)/.dev-ready ## Run every test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev-ready ## Check style, types and the imports between rooms
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev-ready ## Fix what can be fixed mechanically
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+protos: $(VENV)/.dev-ready ## Regenerate the committed gRPC stubs
+	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=protos --pyi_out=protos --grpc_python_out=protos $(PROTOS)
+
+clean: ## Remove build output and caches; trained models and .venv stay
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find protos compiler training serving benchmark cli tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean ## Remove .venv too
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "HMC needs Python >= 3.11, and $(PYTHON) is older or missing. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# What `hmc demo` needs: serving, the compiler and the plot. No PyTorch.
+$(VENV)/.demo-ready: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -e '.[demo]' -c constraints.txt
+	@touch $@
+
+# Everything. PyTorch comes first and by its exact version: left to the resolver, a range takes the newest build there
+# is, with several gigabytes of libraries that nothing here is tested with.
+$(VENV)/.dev-ready: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install torch==2.13.0 $(TORCH_PIP_ARGS)
+	$(PIP) install -e '.[dev]' -c constraints.txt
+	@touch $@ $(VENV)/.demo-ready

@@ -1,0 +1,113 @@
+"""Architecture of the Marian/Vaswani encoder-decoder and the exact tensors a checkpoint of it holds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from hmc.artifact.heads import KINDS, HeadLayout
+
+Activation = Literal["relu", "swish", "gelu"]
+
+
+class Architecture(BaseModel):
+    """Widths of the model. `heads` is the unpruned number per layer; `head_dim` is stored, never derived,
+    so a slimmed model keeps it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    vocab_size: int = Field(gt=0)
+    d_model: int = Field(gt=0, multiple_of=2)
+    ffn_dim: int = Field(gt=0)
+    encoder_layers: int = Field(gt=0)
+    decoder_layers: int = Field(gt=0)
+    heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    activation: Activation = "relu"
+    max_positions: int = Field(default=512, gt=1)
+    scale_embedding: bool = True
+    pad_id: int = Field(ge=0)
+    """Pads sources and starts the decoder; its embedding is zero (as in Marian)."""
+    eos_id: int = Field(ge=0)
+    unk_id: int = Field(ge=0)
+
+    @field_validator("pad_id", "eos_id", "unk_id")
+    @classmethod
+    def _not_negative(cls, value: int) -> int:
+        return value
+
+    @model_validator(mode="after")
+    def _ids_in_vocabulary(self) -> Architecture:
+        for name in ("pad_id", "eos_id", "unk_id"):
+            if getattr(self, name) >= self.vocab_size:
+                raise ValueError(f"{name} {getattr(self, name)} is outside the vocabulary of {self.vocab_size}")
+        return self
+
+    def full_layout(self) -> HeadLayout:
+        """The layout with every head open."""
+        return HeadLayout.full(self.encoder_layers, self.decoder_layers, self.heads)
+
+    def layout_problems(self, layout: HeadLayout) -> list[str]:
+        """What makes `layout` impossible for this architecture (empty when nothing does)."""
+        problems = []
+        for kind in KINDS:
+            layers = self.encoder_layers if kind == "encoder_self" else self.decoder_layers
+            if len(layout[kind]) != layers:
+                problems.append(f"head layout {kind}: {len(layout[kind])} layers, the architecture has {layers}")
+            for layer, row in enumerate(layout[kind]):
+                if row and row[-1] >= self.heads:
+                    problems.append(f"head layout {kind}.{layer}: head {row[-1]}, the architecture has {self.heads}")
+        return problems
+
+
+def attention_module(kind: str) -> tuple[str, str]:
+    """Module names of a kind: (stack, attention), e.g. `("decoder", "encoder_attn")`. Names as in MarianMTModel."""
+    return {
+        "encoder_self": ("encoder", "self_attn"),
+        "decoder_self": ("decoder", "self_attn"),
+        "cross": ("decoder", "encoder_attn"),
+    }[kind]
+
+
+def tensor_shapes(arch: Architecture, layout: HeadLayout) -> dict[str, tuple[int, ...]]:
+    """Name → shape of every tensor of a checkpoint with this layout; nothing more may be in the file.
+
+    Linear weights are `[out, in]`. A layer with no open heads keeps `out_proj.bias` and its layer norm only.
+    """
+    d, f = arch.d_model, arch.ffn_dim
+    shapes: dict[str, tuple[int, ...]] = {"shared.weight": (arch.vocab_size, d), "final_logits_bias": (arch.vocab_size,)}
+    for kind in KINDS:
+        stack, module = attention_module(kind)
+        for layer, row in enumerate(layout[kind]):
+            inner, prefix = len(row) * arch.head_dim, f"{stack}.layers.{layer}.{module}"
+            if row:
+                for projection in ("q_proj", "k_proj", "v_proj"):
+                    shapes[f"{prefix}.{projection}.weight"] = (inner, d)
+                    shapes[f"{prefix}.{projection}.bias"] = (inner,)
+                shapes[f"{prefix}.out_proj.weight"] = (d, inner)
+            shapes[f"{prefix}.out_proj.bias"] = (d,)
+            for part in ("weight", "bias"):
+                shapes[f"{prefix}_layer_norm.{part}"] = (d,)
+    for stack, layers in (("encoder", arch.encoder_layers), ("decoder", arch.decoder_layers)):
+        for layer in range(layers):
+            prefix = f"{stack}.layers.{layer}"
+            shapes[f"{prefix}.fc1.weight"], shapes[f"{prefix}.fc1.bias"] = (f, d), (f,)
+            shapes[f"{prefix}.fc2.weight"], shapes[f"{prefix}.fc2.bias"] = (d, f), (d,)
+            for part in ("weight", "bias"):
+                shapes[f"{prefix}.final_layer_norm.{part}"] = (d,)
+    return shapes
+
+
+def parameter_count(arch: Architecture, layout: HeadLayout) -> int:
+    """Parameters of a model with this layout (positions are computed, not learned)."""
+    return sum(int(np.prod(shape)) for shape in tensor_shapes(arch, layout).values())
+
+
+def sinusoidal_positions(positions: int, d_model: int) -> npt.NDArray[np.float32]:
+    """`[positions, d_model]`: sines in the first half, cosines in the second (Marian; Vaswani et al. 2017, 3.5)."""
+    column = np.arange(d_model // 2)
+    angle = np.arange(positions)[:, None] / np.power(10000.0, 2 * column / d_model)
+    return np.concatenate([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)

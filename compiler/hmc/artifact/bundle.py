@@ -1,0 +1,199 @@
+"""The bundle directory: bundle.json, tokenizer.model, one folder a level, shared content-addressed weights."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hmc.artifact.architecture import Architecture
+from hmc.artifact.errors import HmcError, InvalidArtifactError, LevelNotFoundError
+from hmc.artifact.files import sha256_file
+from hmc.artifact.heads import HeadLayout
+
+SCHEMA_VERSION = 1
+MANIFEST, TOKENIZER, WEIGHTS = "bundle.json", "tokenizer.model", "weights"
+FIX = "Compile it again with `hmc compile`, or copy it again from where it was whole."
+Precision = Literal["fp32", "int8", "fp16"]
+
+
+class Strict(BaseModel):
+    """Unknown fields are errors: a typo in a manifest must not pass."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Quality(Strict):
+    """Scores of one level on one test set, beside those of level `full` in fp32 or, failing that, of the first level."""
+
+    test_set: str
+    sentences: int
+    beam: int
+    bleu: float
+    chrf: float
+    bleu_delta: float
+    """BLEU minus the reference level's BLEU."""
+    ci_low: float
+    """95 % confidence interval of bleu_delta (paired bootstrap resampling, Koehn 2004)."""
+    ci_high: float
+    p_value: float
+    """Share of resamples in which the difference has the other sign, two-sided."""
+    reference_level: str
+    bleu_signature: str
+    chrf_signature: str
+
+
+class Latency(Strict):
+    """Measured milliseconds of one translation request of `batch` sentences at `beam`."""
+
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    batch: int
+    beam: int
+    requests: int
+    machine: str
+
+
+class Level(Strict):
+    """One head layout at one precision."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    precision: Precision
+    head_layout: dict[str, list[list[int]]]
+    parameters: int
+    """Parameters of the slim model (positions not counted)."""
+    bytes: int
+    """Bytes of this level's graphs and of all weights they refer to, shared or not."""
+    source_checkpoint: str
+    """sha256 digest of the checkpoint (see `checkpoint_digest`)."""
+    files: dict[str, str]
+    """Path within the bundle → sha256, for the two graphs and every weight file they refer to."""
+    quality: Quality | None = None
+    latency: Latency | None = None
+
+    @property
+    def layout(self) -> HeadLayout:
+        """The open heads."""
+        return HeadLayout.from_json(self.head_layout)
+
+    @property
+    def heads(self) -> int:
+        """Number of open heads."""
+        return self.layout.total
+
+
+class Manifest(Strict):
+    """Contents of `bundle.json`."""
+
+    schema_version: int = SCHEMA_VERSION
+    version: str
+    """Bundle version: first 16 hex digits of a digest over every level's files."""
+    created_by: str
+    source_language: str
+    target_language: str
+    architecture: Architecture
+    tokenizer_sha256: str
+    levels: list[Level] = Field(min_length=1)
+    default_level: str
+    provenance: dict[str, Any] = {}
+
+    def level(self, name: str) -> Level:
+        """The level called `name`. Raises LevelNotFoundError that lists the names there are."""
+        for level in self.levels:
+            if level.name == name:
+                return level
+        raise LevelNotFoundError(f"unknown level {name!r}; this bundle has: {', '.join(x.name for x in self.levels)}")
+
+    def level_with_at_most(self, heads: int) -> Level:
+        """The level with most heads among those with at most `heads` open ones (ties: first in the manifest)."""
+        fitting = [level for level in self.levels if level.heads <= heads]
+        if not fitting:
+            smallest = min(self.levels, key=lambda x: x.heads)
+            raise LevelNotFoundError(
+                f"no level has at most {heads} heads; the smallest is {smallest.name!r} with {smallest.heads}"
+            )
+        return max(fitting, key=lambda x: x.heads)
+
+
+def encoder_path(level: str) -> str:
+    """Path of a level's encoder graph within the bundle."""
+    return f"{level}/encoder.onnx"
+
+
+def decoder_path(level: str) -> str:
+    """Path of a level's decoder-step graph within the bundle."""
+    return f"{level}/decoder.onnx"
+
+
+def read_manifest(path: Path | str) -> Manifest:
+    """Parses bundle.json alone. Raises InvalidArtifactError; files are checked by `validate`."""
+    path = Path(path)
+    file = path / MANIFEST
+    if not file.is_file():
+        raise InvalidArtifactError(f"bundle {path}", [f"{MANIFEST} is missing"], "Give the directory `hmc compile -o` wrote.")
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArtifactError(f"bundle {path}", [f"{MANIFEST} is not JSON: {error}"], FIX) from error
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version != SCHEMA_VERSION:
+        problem = f"schema version {version!r}; this hmc reads version {SCHEMA_VERSION}"
+        raise InvalidArtifactError(f"bundle {path}", [problem], "Upgrade hmc, or compile the bundle again with this version.")
+    try:
+        return Manifest.model_validate(raw)
+    except ValidationError as error:
+        problems = [f"{MANIFEST}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise InvalidArtifactError(f"bundle {path}", problems, FIX) from error
+
+
+def bundle_problems(path: Path | str) -> list[str]:
+    """Every problem of a bundle: manifest, head layouts, missing files, wrong digests. Empty when it can be served."""
+    path = Path(path)
+    try:
+        manifest = read_manifest(path)
+    except InvalidArtifactError as error:
+        return error.problems
+    problems = []
+    names = [level.name for level in manifest.levels]
+    problems += [f"level {n!r} is listed {names.count(n)} times" for n in sorted(set(names)) if names.count(n) > 1]
+    if manifest.default_level not in names:
+        problems.append(f"default level {manifest.default_level!r} is not among the levels")
+    for level in manifest.levels:
+        try:
+            problems += [f"level {level.name}: {p}" for p in manifest.architecture.layout_problems(level.layout)]
+        except HmcError as error:
+            problems.append(f"level {level.name}: {error}")
+        needed = {encoder_path(level.name), decoder_path(level.name)}
+        problems += [f"level {level.name}: {name} is not listed" for name in sorted(needed - set(level.files))]
+    expected = {name: digest for level in manifest.levels for name, digest in level.files.items()}
+    expected[TOKENIZER] = manifest.tokenizer_sha256
+    return problems + [p for name, digest in sorted(expected.items()) for p in _file_problems(path, name, digest)]
+
+
+def _file_problems(root: Path, name: str, digest: str) -> list[str]:
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        return [f"{name}: path leaves the bundle"]
+    if not (root / name).is_file():
+        return [f"{name} is missing"]
+    if (found := sha256_file(root / name)) != digest:
+        return [f"{name} has sha256 {found[:12]}…, the manifest says {digest[:12]}…: the file was changed or cut short"]
+    return []
+
+
+def validate(path: Path | str) -> Manifest:
+    """Checks the whole bundle and returns its manifest. Raises InvalidArtifactError that lists every problem."""
+    if problems := bundle_problems(path):
+        raise InvalidArtifactError(f"bundle {path}", problems, FIX)
+    return read_manifest(path)
+
+
+def write_manifest(manifest: Manifest, path: Path | str) -> None:
+    """Writes bundle.json into the bundle directory, replacing it atomically."""
+    target = Path(path) / MANIFEST
+    temporary = target.with_name(f".{MANIFEST}.new")
+    temporary.write_text(json.dumps(manifest.model_dump(mode="json"), indent=1) + "\n", encoding="utf-8")
+    os.replace(temporary, target)

@@ -1,0 +1,180 @@
+"""The checkpoint directory: config.json, model.safetensors, tokenizer.model and optional gates, importance, metrics."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+
+from hmc.artifact.architecture import Architecture, tensor_shapes
+from hmc.artifact.errors import HmcError, InvalidArtifactError
+from hmc.artifact.files import replace_directory, sha256_file
+from hmc.artifact.heads import KINDS, HeadLayout, HeadScores
+
+SCHEMA_VERSION = 1
+CONFIG, WEIGHTS, GATES, IMPORTANCE, TOKENIZER, METRICS = (
+    "config.json",
+    "model.safetensors",
+    "gates.safetensors",
+    "importance.json",
+    "tokenizer.model",
+    "metrics.json",
+)
+FIX = "Write it again with `hmc train` or `hmc prune`, or copy it again from where it was whole."
+Tensors = dict[str, npt.NDArray[np.float32]]
+
+
+class CheckpointConfig(BaseModel):
+    """Contents of `config.json`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    architecture: Architecture
+    head_layout: dict[str, list[list[int]]]
+    source_language: str
+    target_language: str
+    provenance: dict[str, Any] = {}
+    """Where the weights come from: command, data, versions, seed."""
+
+
+@dataclass
+class Checkpoint:
+    """A model in memory, framework-free. `tensors` are fp32 whatever the file stores."""
+
+    config: CheckpointConfig
+    tensors: Tensors
+    tokenizer: bytes
+    """Serialized SentencePiece model."""
+    gates: HeadScores | None = None
+    """log α per head, kind → `[layers, heads]`, NaN for heads already removed."""
+    importance: HeadScores | None = None
+    """I_h per head (Michel et al. 2019), same shape."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def architecture(self) -> Architecture:
+        return self.config.architecture
+
+    @property
+    def layout(self) -> HeadLayout:
+        return HeadLayout.from_json(self.config.head_layout)
+
+
+def checkpoint_problems(path: Path) -> list[str]:
+    """Every problem found in the checkpoint directory `path`, reading headers only; empty when it is usable."""
+    if not path.is_dir():
+        return [f"{path} is not a directory"]
+    problems = [f"{name} is missing" for name in (CONFIG, WEIGHTS, TOKENIZER) if not (path / name).is_file()]
+    if CONFIG in " ".join(problems):
+        return problems
+    try:
+        config = _read_config(path)
+    except HmcError as error:
+        return [*problems, str(error)]
+    if config.schema_version != SCHEMA_VERSION:
+        return [*problems, f"schema version {config.schema_version}; this hmc reads version {SCHEMA_VERSION}: upgrade hmc"]
+    layout_problems: list[str] = []
+    try:
+        layout = HeadLayout.from_json(config.head_layout)
+        layout_problems = config.architecture.layout_problems(layout)
+    except HmcError as error:
+        return [*problems, str(error)]
+    if (path / WEIGHTS).is_file() and not layout_problems:
+        problems += _tensor_problems(path / WEIGHTS, tensor_shapes(config.architecture, layout))
+    return problems + layout_problems
+
+
+def _read_config(path: Path) -> CheckpointConfig:
+    try:
+        raw = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+        if isinstance(raw, dict) and raw.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
+            version = raw["schema_version"]
+            raise HmcError(f"config.json has schema version {version}; this hmc reads {SCHEMA_VERSION}: upgrade hmc")
+        return CheckpointConfig.model_validate(raw)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise HmcError(f"config.json is not JSON: {error}") from error
+    except ValidationError as error:
+        details = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise HmcError(f"config.json: {details}") from error
+
+
+def _tensor_problems(file: Path, expected: Mapping[str, tuple[int, ...]]) -> list[str]:
+    try:
+        with safe_open(file, framework="numpy") as handle:
+            found = {name: tuple(handle.get_slice(name).get_shape()) for name in handle.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        return [f"{file.name} is not readable: {error}"]
+    problems = [f"tensor {name} is missing" for name in expected if name not in found]
+    problems += [f"tensor {name} does not belong to this architecture" for name in found if name not in expected]
+    problems += [
+        f"tensor {name} has shape {list(found[name])}, expected {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
+    ]
+    return problems
+
+
+def load_checkpoint(path: Path | str) -> Checkpoint:
+    """Reads a checkpoint directory. Raises InvalidArtifactError that lists every problem."""
+    path = Path(path)
+    if problems := checkpoint_problems(path):
+        raise InvalidArtifactError(f"checkpoint {path}", problems, FIX)
+    config = _read_config(path)
+    tensors = {name: value.astype(np.float32) for name, value in load_file(path / WEIGHTS).items()}
+    if broken := [name for name, value in tensors.items() if not np.isfinite(value).all()]:
+        raise InvalidArtifactError(f"checkpoint {path}", [f"tensor {n} holds NaN or infinity" for n in broken], FIX)
+    gates = load_file(path / GATES) if (path / GATES).is_file() else None
+    importance = json.loads((path / IMPORTANCE).read_text()) if (path / IMPORTANCE).is_file() else None
+    return Checkpoint(
+        config=config,
+        tensors=tensors,
+        tokenizer=(path / TOKENIZER).read_bytes(),
+        gates={k: gates[k] for k in KINDS} if gates else None,
+        importance={k: np.asarray(importance[k], np.float32) for k in KINDS} if importance else None,
+        metrics=json.loads((path / METRICS).read_text()) if (path / METRICS).is_file() else {},
+    )
+
+
+def save_checkpoint(checkpoint: Checkpoint, path: Path | str, *, dtype: str = "float32") -> None:
+    """Writes the directory whole or not at all; `dtype` (`float32` or `float16`) is how weights are stored."""
+    expected = tensor_shapes(checkpoint.architecture, checkpoint.layout)
+    wrong = [n for n in expected.keys() | checkpoint.tensors.keys() if n not in expected or n not in checkpoint.tensors or checkpoint.tensors[n].shape != expected[n]]
+    if wrong:
+        raise InvalidArtifactError(f"checkpoint {path}", [f"tensor {n} does not fit the head layout" for n in sorted(wrong)], "This is a bug in whatever made the tensors.")
+    with replace_directory(Path(path)) as folder:
+        (folder / CONFIG).write_text(json.dumps(checkpoint.config.model_dump(mode="json"), indent=1) + "\n")
+        weights = {name: np.ascontiguousarray(checkpoint.tensors[name], dtype=dtype) for name in sorted(expected)}
+        save_file(weights, folder / WEIGHTS)
+        (folder / TOKENIZER).write_bytes(checkpoint.tokenizer)
+        if checkpoint.gates is not None:
+            save_file({k: np.ascontiguousarray(v, np.float32) for k, v in checkpoint.gates.items()}, folder / GATES)
+        if checkpoint.importance is not None:
+            scores = {k: [[float(x) for x in row] for row in v] for k, v in checkpoint.importance.items()}
+            (folder / IMPORTANCE).write_text(json.dumps(scores) + "\n")
+        if checkpoint.metrics:
+            (folder / METRICS).write_text(json.dumps(checkpoint.metrics, indent=1) + "\n")
+
+
+def checkpoint_digest(path: Path | str) -> str:
+    """sha256 over the digests of config and weights: names the checkpoint a bundle was compiled from."""
+    joined = "".join(sha256_file(Path(path) / name) for name in (CONFIG, WEIGHTS))
+    return hashlib.sha256(joined.encode()).hexdigest()
+
+
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Copies a checkpoint directory, replacing `target` atomically."""
+    with replace_directory(target) as folder:
+        for file in source.iterdir():
+            if file.is_file():
+                shutil.copy2(file, folder / file.name)

@@ -1,0 +1,62 @@
+"""The errors every room raises. One base class, so an edge (CLI, gRPC interceptor) can map them in one place."""
+
+
+class HmcError(Exception):
+    """Something a user can act on. The message says what is wrong and what to do."""
+
+
+class InvalidArtifactError(HmcError):
+    """A checkpoint or bundle that cannot be used. `problems` lists everything found, not only the first."""
+
+    def __init__(self, what: str, problems: list[str], fix: str) -> None:
+        self.what, self.problems, self.fix = what, problems, fix
+        listed = "\n".join(f"  - {problem}" for problem in problems)
+        super().__init__(f"{what} cannot be used:\n{listed}\n{fix}")
+
+
+class InvalidRequestError(HmcError):
+    """A request (or command line) whose values make no sense; the message names the value and the allowed range."""
+
+
+class LevelNotFoundError(HmcError):
+    """The requested pruning level is not in the bundle; the message lists those that are."""
+
+
+class OverloadedError(HmcError):
+    """The queue is full; try again later or lower the load."""
+
+
+class DeviceUnavailableError(HmcError):
+    """The device asked for is not there. Never answered by a silent fallback."""
+
+
+class FailedPreconditionError(HmcError):
+    """What was asked makes sense, but not in the present state; the message says what to change first."""
+
+
+class LevelNotLoadedError(FailedPreconditionError):
+    """The level is in the bundle but does not serve. `level` is its name."""
+
+    def __init__(self, level: str, message: str) -> None:
+        self.level = level
+        super().__init__(message)
+
+
+class PortInUseError(HmcError):
+    """Another process listens on the port; the message names it and says what to do."""
+
+
+class UnavailableError(HmcError):
+    """The service cannot be reached, is starting or is draining; try again, or elsewhere."""
+
+
+class UnauthenticatedError(HmcError):
+    """The service wants a token, and got none or a wrong one."""
+
+
+class DeadlineExceededError(HmcError):
+    """The service did not answer within the time that the caller gave it."""
+
+
+class InternalServiceError(HmcError):
+    """The service failed in a way it should not: a bug there, to be found in its log."""

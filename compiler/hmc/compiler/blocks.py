@@ -1,0 +1,82 @@
+"""Parts both graphs are made of: residual + layer norm, feed-forward, embeddings with positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from hmc.artifact.architecture import Architecture, sinusoidal_positions
+from hmc.artifact.checkpoint import Tensors
+from hmc.artifact.heads import HeadLayout
+from hmc.compiler.graph import MICROSOFT, GraphBuilder
+from hmc.compiler.linears import Linears
+
+EPSILON = 1e-5
+"""Of every layer norm, as in MarianMTModel."""
+
+
+@dataclass
+class Author:
+    """One graph being written: builder, weights, layout and the way linears are authored. States are 2-D `[N, d]`."""
+
+    g: GraphBuilder
+    arch: Architecture
+    layout: HeadLayout
+    tensors: Tensors
+    linears: Linears
+
+    def linear(self, name: str, x: ir.Value, *parts: str) -> ir.Value:
+        """One linear made of the checkpoint's `parts` (`….q_proj`, …) stacked along their outputs; `name` names it."""
+        weight = np.concatenate([self.tensors[f"{p}.weight"] for p in parts])
+        bias = np.concatenate([self.tensors[f"{p}.bias"] for p in parts])
+        return self.linears.linear(self.g, name, x, weight, bias)
+
+    def vector(self, name: str) -> ir.Value:
+        """A bias or norm parameter in the graph's type."""
+        return self.g.weight(name, self.tensors[name].astype(self.linears.dtype))
+
+    def add_norm(self, x: ir.Value, y: ir.Value, norm: str) -> ir.Value:
+        """LayerNorm(x + y), fused."""
+        inputs = [x, y, self.vector(f"{norm}.weight"), self.vector(f"{norm}.bias")]
+        value: ir.Value = self.g.op("SkipLayerNormalization", inputs, domain=MICROSOFT, epsilon=EPSILON)
+        return value
+
+    def closed_attention(self, x: ir.Value, prefix: str) -> ir.Value:
+        """A layer with no open head: LayerNorm(x + W_O's bias) (Voita et al. 2019, footnote 9)."""
+        shifted = self.g.op("Add", [x, self.vector(f"{prefix}.out_proj.bias")])
+        scale, bias = self.vector(f"{prefix}_layer_norm.weight"), self.vector(f"{prefix}_layer_norm.bias")
+        value: ir.Value = self.g.op("LayerNormalization", [shifted, scale, bias], axis=-1, epsilon=EPSILON)
+        return value
+
+    def feed_forward(self, x: ir.Value, prefix: str) -> ir.Value:
+        """The feed-forward sub-layer with its residual and norm."""
+        inner = self.activation(self.linear(f"{prefix}.fc1", x, f"{prefix}.fc1"))
+        return self.add_norm(x, self.linear(f"{prefix}.fc2", inner, f"{prefix}.fc2"), f"{prefix}.final_layer_norm")
+
+    def activation(self, x: ir.Value) -> ir.Value:
+        """relu, swish or gelu (exact, by erf)."""
+        if self.arch.activation == "relu":
+            return self._value("Relu", [x])
+        if self.arch.activation == "swish":
+            return self._value("Mul", [x, self.g.op("Sigmoid", [x])])
+        return self._value("Gelu", [x], approximate="none")
+
+    def embed(self, ids: ir.Value, pick: Callable[[ir.Value], ir.Value]) -> ir.Value:
+        """ids `[…]` → `[…, d]`; `pick` takes the rows it needs from the position table `[max_positions, d]`."""
+        arch = self.arch
+        factor = float(np.sqrt(arch.d_model)) if arch.scale_embedding else 1.0
+        rows = self.linears.embedding(self.g, ids, self.tensors["shared.weight"], factor)
+        table = sinusoidal_positions(arch.max_positions, arch.d_model).astype(self.linears.dtype)
+        return self._value("Add", [rows, pick(self.g.weight("positions", table))])
+
+    def heads(self, kind: Any, layer: int) -> int:
+        """Open heads of a layer."""
+        return len(self.layout[kind][layer])
+
+    def _value(self, kind: str, inputs: list[ir.Value], **attributes: Any) -> ir.Value:
+        value: ir.Value = self.g.op(kind, inputs, **attributes)
+        return value

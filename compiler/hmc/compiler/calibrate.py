@@ -1,0 +1,59 @@
+"""Static activation ranges for int8: run real sentences through the fp32 graphs and fit a scale per linear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.artifact.architecture import Architecture
+from hmc.artifact.checkpoint import Tensors
+from hmc.artifact.heads import HeadLayout
+from hmc.compiler.linears import ActivationRange, CalibrationLinears
+from hmc.compiler.runner import GraphRunner
+
+SENTENCES_AT_ONCE = 16
+KEPT_PER_CALL = 4096
+"""Values sampled from one activation in one run; extremes are always kept."""
+
+
+class _Samples:
+    """A deterministic sample of every tapped activation."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[npt.NDArray[np.float32]]] = {}
+
+    def __call__(self, name: str, value: npt.NDArray[np.float32]) -> None:
+        flat = value.reshape(-1)
+        if not len(flat):
+            return
+        picked = flat[:: max(1, len(flat) // KEPT_PER_CALL)]
+        self.values.setdefault(name.removeprefix("tap."), []).append(np.concatenate([picked, [flat.min(), flat.max()]]))
+
+
+def fit_range(values: npt.NDArray[np.float32]) -> ActivationRange:
+    """The clipped uint8 range with the least mean squared error on `values`, zero exactly representable."""
+    low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
+    best, least = ActivationRange(1.0, 0), np.inf
+    for share in np.linspace(0.3, 1.0, 29):
+        scale = max((high - low) * share, 1e-6) / 255
+        zero = int(np.clip(np.round(-low * share / scale), 0, 255))
+        restored = (np.clip(np.round(values / scale) + zero, 0, 255) - zero) * scale
+        error = float(np.mean((values - restored) ** 2))
+        if error < least:
+            best, least = ActivationRange(float(np.float32(scale)), zero), error
+    return best
+
+
+def calibrate(
+    arch: Architecture, layout: HeadLayout, tensors: Tensors, sentences: Sequence[Sequence[int]], max_length: int = 64
+) -> dict[str, ActivationRange]:
+    """Linear name → activation range, from greedy translations of `sentences` (ids with EOS) in fp32."""
+    encoder, decoder, samples = CalibrationLinears(), CalibrationLinears(), _Samples()
+    runner = GraphRunner.author(arch, layout, tensors, decoder, encoder)
+    ordered = sorted(sentences, key=len)
+    for start in range(0, len(ordered), SENTENCES_AT_ONCE):
+        batch = ordered[start : start + SENTENCES_AT_ONCE]
+        runner.greedy(batch, min(max_length, arch.max_positions - 1, 2 * len(batch[-1]) + 10), samples)
+    return {name: fit_range(np.concatenate(values)) for name, values in samples.values.items()}

@@ -1,0 +1,100 @@
+"""decoder.onnx: one decoding step, from last tokens and caches to top-k log-probabilities and updated caches."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from hmc.artifact.architecture import Architecture
+from hmc.artifact.checkpoint import Tensors
+from hmc.artifact.heads import HeadLayout
+from hmc.compiler.blocks import Author
+from hmc.compiler.graph import MICROSOFT, GraphBuilder
+from hmc.compiler.linears import Linears
+
+
+def author_decoder(
+    arch: Architecture, layout: HeadLayout, tensors: Tensors, linears: Linears, *, gather_parents: bool = False
+) -> GraphBuilder:
+    """R rows; a sentence's beams are k = R / B neighbouring rows.
+
+    Inputs: `tokens` `[R]` int32; `lengths` `[R]` int32, the positions already cached per row; `total_length` `[1]`
+    int32, the greatest of them plus one; `candidates` `[1]` int64, K; for each layer l with open self-attention heads
+    `past_key_l`, `past_value_l` `[R, H_l, T, D]`; for each with open cross heads `cross_key_l`, `cross_value_l`
+    `[B, H_l, S, D]`, and `source_lengths` `[B]` int32. With gather_parents also `parents` `[R]` int64: the row of the
+    past that each row continues; without it, past and present may be one buffer, written in place.
+
+    Outputs: `scores` `[R, K]` fp32 log-probabilities, best first; `ids` `[R, K]` int64; `present_key_l`,
+    `present_value_l` shaped as the past.
+    """
+    a = Author(GraphBuilder("decoder"), arch, layout, tensors, linears)
+    g = a.g
+    tokens, lengths = g.input("tokens", "int32", ["R"]), g.input("lengths", "int32", ["R"])
+    candidates = g.input("candidates", "int64", [1])
+    own = _OwnAttention(a, lengths, gather_parents) if any(layout.decoder_self) else None
+    cross = _CrossAttention(a) if any(layout.cross) else None
+    x = a.embed(tokens, lambda table: g.op("Gather", [table, lengths], axis=0))  # [R, d]
+    for layer in range(arch.decoder_layers):
+        prefix = f"decoder.layers.{layer}"
+        if a.heads("decoder_self", layer) and own:
+            x = own.author(x, layer)
+        else:
+            x = a.closed_attention(x, f"{prefix}.self_attn")
+        if a.heads("cross", layer) and cross:
+            x = cross.author(x, layer)
+        else:
+            x = a.closed_attention(x, f"{prefix}.encoder_attn")
+        x = a.feed_forward(x, prefix)
+    logits = linears.linear(g, "shared", x, tensors["shared.weight"], tensors["final_logits_bias"])
+    if linears.dtype != "float32":
+        logits = g.op("Cast", [logits], to=int(ir.DataType.FLOAT))
+    scores, ids = g.op("TopK", [g.op("LogSoftmax", [logits], axis=-1), candidates], outputs=2)
+    g.output(scores, "scores", "float32", ["R", "K"])
+    g.output(ids, "ids", "int64", ["R", "K"])
+    return g
+
+
+class _OwnAttention:
+    """Self-attention over per-row caches with GroupQueryAttention: rows of different length in one batch."""
+
+    def __init__(self, a: Author, lengths: ir.Value, gather_parents: bool) -> None:
+        self.a, self.lengths = a, lengths
+        self.total_length = a.g.input("total_length", "int32", [1])
+        self.parents = a.g.input("parents", "int64", ["R"]) if gather_parents else None
+
+    def author(self, x: ir.Value, layer: int) -> ir.Value:
+        a, g, dim = self.a, self.a.g, self.a.arch.head_dim
+        prefix, heads = f"decoder.layers.{layer}.self_attn", a.heads("decoder_self", layer)
+        shape = ["P" if self.parents else "R", heads, "T", dim]
+        past = [g.input(f"past_{n}_{layer}", a.linears.dtype, shape) for n in ("key", "value")]
+        if self.parents:
+            past = [g.op("Gather", [p, self.parents], axis=0) for p in past]
+        qkv = a.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
+        qkv = g.op("Unsqueeze", [qkv, g.ints(1)])  # [R, 1, 3·H·D]
+        y, key, value = g.op(
+            "GroupQueryAttention",
+            [qkv, None, None, *past, self.lengths, self.total_length],
+            domain=MICROSOFT, outputs=3, num_heads=heads, kv_num_heads=heads,
+        )  # fmt: skip
+        for name, tensor in (("key", key), ("value", value)):
+            g.output(tensor, f"present_{name}_{layer}", a.linears.dtype, ["R", heads, "T", dim])
+        y = a.linear(f"{prefix}.out_proj", g.op("Reshape", [y, g.ints(-1, heads * dim)]), f"{prefix}.out_proj")
+        return a.add_norm(x, y, f"{prefix}_layer_norm")
+
+
+class _CrossAttention:
+    """Cross-attention where a sentence's beams are its query positions: keys and values are never repeated per beam."""
+
+    def __init__(self, a: Author) -> None:
+        self.a = a
+        self.source_lengths = a.g.input("source_lengths", "int32", ["B"])
+        self.sentences = a.g.op("Shape", [self.source_lengths])  # [1]: B
+
+    def author(self, x: ir.Value, layer: int) -> ir.Value:
+        a, g, dim = self.a, self.a.g, self.a.arch.head_dim
+        prefix, heads = f"decoder.layers.{layer}.encoder_attn", a.heads("cross", layer)
+        keys = [g.input(f"cross_{n}_{layer}", a.linears.dtype, ["B", heads, "S", dim]) for n in ("key", "value")]
+        query = a.linear(f"{prefix}.q_proj", x, f"{prefix}.q_proj")
+        query = g.op("Reshape", [query, g.op("Concat", [self.sentences, g.ints(-1, heads * dim)], axis=0)])  # [B, k, H·D]
+        y = g.op("MultiHeadAttention", [query, *keys, None, self.source_lengths], domain=MICROSOFT, num_heads=heads)
+        y = a.linear(f"{prefix}.out_proj", g.op("Reshape", [y, g.ints(-1, heads * dim)]), f"{prefix}.out_proj")
+        return a.add_norm(x, y, f"{prefix}_layer_norm")

@@ -1,0 +1,73 @@
+"""A small builder over onnx-ir: operators become values, arrays become named initializers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+MICROSOFT = "com.microsoft"
+OPSET, IR_VERSION = 21, 10
+DTYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "int32": ir.DataType.INT32, "int64": ir.DataType.INT64}
+Dims = Sequence[int | str]
+
+
+@dataclass
+class GraphBuilder:
+    """Collects inputs, nodes, initializers and outputs of one graph; names are deterministic."""
+
+    name: str
+    inputs: list[ir.Value] = field(default_factory=list)
+    outputs: list[ir.Value] = field(default_factory=list)
+    nodes: list[ir.Node] = field(default_factory=list)
+    initializers: dict[str, ir.Value] = field(default_factory=dict)
+
+    def input(self, name: str, dtype: str, shape: Dims) -> ir.Value:
+        """Declares a graph input."""
+        value = ir.Value(name=name, type=ir.TensorType(DTYPES[dtype]), shape=ir.Shape(list(shape)))
+        self.inputs.append(value)
+        return value
+
+    def output(self, value: ir.Value, name: str, dtype: str, shape: Dims) -> None:
+        """Declares `value` a graph output called `name`."""
+        value.name = name
+        value.type, value.shape = ir.TensorType(DTYPES[dtype]), ir.Shape(list(shape))
+        self.outputs.append(value)
+
+    def weight(self, name: str, array: npt.NDArray[Any]) -> ir.Value:
+        """An initializer; asking again for the same name returns the same value."""
+        if name not in self.initializers:
+            tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+            self.initializers[name] = ir.Value(
+                name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor
+            )
+        return self.initializers[name]
+
+    def ints(self, *values: int) -> ir.Value:
+        """A 1-D int64 constant."""
+        return self.weight("const." + "_".join(map(str, values)), np.array(values, np.int64))
+
+    def op(self, kind: str, inputs: Sequence[ir.Value | None], *, domain: str = "", outputs: int = 1, **attributes: Any) -> Any:
+        """Adds a node; returns its output value, or a tuple when there are several."""
+        index = len(self.nodes)
+        values = [ir.Value(name=f"{kind}_{index}" + (f".{i}" if outputs > 1 else "")) for i in range(outputs)]
+        attrs = ir.convenience.convert_attributes(attributes)
+        node = ir.Node(domain, kind, list(inputs), attrs, outputs=values, name=f"{kind}_{index}")
+        self.nodes.append(node)
+        return values[0] if outputs == 1 else tuple(values)
+
+    def model(self, metadata: dict[str, str]) -> ir.Model:
+        """The finished model."""
+        graph = ir.Graph(
+            self.inputs,
+            self.outputs,
+            nodes=self.nodes,
+            initializers=list(self.initializers.values()),
+            opset_imports={"": OPSET, MICROSOFT: 1},
+            name=self.name,
+        )
+        return ir.Model(graph, ir_version=IR_VERSION, producer_name="hmc", metadata_props=metadata)

@@ -1,0 +1,127 @@
+"""The pipeline: one ordered list of passes over a level being compiled, with the reason for every ordering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx_ir as ir
+
+from hmc.artifact.architecture import parameter_count
+from hmc.artifact.bundle import Level, Precision, decoder_path, encoder_path
+from hmc.artifact.checkpoint import Checkpoint, Tensors
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.heads import HeadLayout
+from hmc.compiler.calibrate import calibrate
+from hmc.compiler.check import check_parity
+from hmc.compiler.decoder_graph import author_decoder
+from hmc.compiler.encoder_graph import author_encoder
+from hmc.compiler.layouts import choose_layout
+from hmc.compiler.linears import FloatLinears, Int8Linears, Linears
+from hmc.compiler.serialize import check_structure, write_graph
+from hmc.compiler.slim import slim_tensors
+
+
+@dataclass
+class LevelDraft:
+    """A level on its way through the passes; each pass fills in what the next ones need."""
+
+    name: str
+    checkpoint: Checkpoint
+    digest: str
+    target_heads: int
+    precision: Precision
+    bundle: Path
+    probe: Sequence[Sequence[int]]
+    """Sentences (ids with EOS) for the parity check."""
+    calibration: Sequence[Sequence[int]]
+    """Real sentences (ids with EOS) for int8 activation ranges; may be empty for other precisions."""
+    layout: HeadLayout | None = None
+    tensors: Tensors = field(default_factory=dict)
+    linears: Linears | None = None
+    graphs: dict[str, ir.Model] = field(default_factory=dict)
+    parity: float | None = None
+    level: Level | None = None
+
+
+def select_layout(draft: LevelDraft) -> None:
+    """Chooses the open heads."""
+    draft.layout = choose_layout(draft.checkpoint, draft.target_heads)
+
+
+def verify_layout(draft: LevelDraft) -> None:
+    """Slim ≡ masked in fp32 on the probe sentences."""
+    assert draft.layout is not None
+    draft.parity = check_parity(draft.checkpoint, draft.layout, draft.probe)
+
+
+def slim_weights(draft: LevelDraft) -> None:
+    """Removes closed heads from the weights."""
+    assert draft.layout is not None
+    checkpoint = draft.checkpoint
+    draft.tensors = slim_tensors(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, draft.layout)
+
+
+def choose_precision(draft: LevelDraft) -> None:
+    """Decides how linears are authored; int8 calibrates on real sentences."""
+    assert draft.layout is not None
+    if draft.precision == "int8":
+        if not draft.calibration:
+            raise InvalidRequestError("int8 needs real source sentences to calibrate on: give --calibrate FILE (a few hundred lines)")
+        arch = draft.checkpoint.architecture
+        draft.linears = Int8Linears(calibrate(arch, draft.layout, draft.tensors, draft.calibration))
+    else:
+        draft.linears = FloatLinears("float32" if draft.precision == "fp32" else "float16")
+
+
+def author_graphs(draft: LevelDraft) -> None:
+    """Writes both graphs in memory. fp16 graphs are for CUDA, where caches stay on the device and beams are gathered there."""
+    assert draft.layout is not None and draft.linears is not None
+    arch, metadata = draft.checkpoint.architecture, {"hmc.level": draft.name, "hmc.precision": draft.precision}
+    encoder = author_encoder(arch, draft.layout, draft.tensors, draft.linears)
+    on_device = draft.precision == "fp16"
+    decoder = author_decoder(arch, draft.layout, draft.tensors, draft.linears, gather_parents=on_device)
+    draft.graphs = {encoder_path(draft.name): encoder.model(metadata), decoder_path(draft.name): decoder.model(metadata)}
+
+
+def check_graphs(draft: LevelDraft) -> None:
+    """ONNX checker on both graphs."""
+    for model in draft.graphs.values():
+        check_structure(model)
+
+
+def write_level(draft: LevelDraft) -> None:
+    """Writes graphs and weights; the manifest entry describes what is on disk."""
+    assert draft.layout is not None
+    written = [write_graph(model, draft.bundle, name) for name, model in draft.graphs.items()]
+    files = {name: digest for graph in written for name, digest in graph.files.items()}
+    draft.level = Level(
+        name=draft.name,
+        precision=draft.precision,
+        head_layout=draft.layout.to_json(),
+        parameters=parameter_count(draft.checkpoint.architecture, draft.layout),
+        bytes=sum((draft.bundle / name).stat().st_size for name in files),
+        source_checkpoint=draft.digest,
+        files=dict(sorted(files.items())),
+    )
+
+
+PASSES: list[Callable[[LevelDraft], None]] = [
+    select_layout,
+    verify_layout,  # before anything is quantised: it compares fp32 with fp32, at a tolerance that means something
+    slim_weights,
+    choose_precision,  # after slimming: activation ranges are those of the model that will be served
+    author_graphs,
+    check_graphs,  # before writing: writing moves weights out of the graph, and nothing wrong may reach the disk
+    write_level,
+]
+
+
+def compile_level(draft: LevelDraft, progress: Callable[[str], None]) -> Level:
+    """Runs every pass; `progress` hears the name of each as it starts."""
+    for step in PASSES:
+        progress(f"{draft.name}: {step.__name__.replace('_', ' ')}")
+        step(draft)
+    assert draft.level is not None
+    return draft.level

@@ -1,0 +1,120 @@
+"""Running freshly authored graphs: encode, teacher-forced steps and a plain greedy loop, for checks and calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from hmc.artifact.architecture import Architecture
+from hmc.artifact.checkpoint import Tensors
+from hmc.artifact.heads import HeadLayout
+from hmc.compiler.decoder_graph import author_decoder
+from hmc.compiler.encoder_graph import author_encoder
+from hmc.compiler.linears import Linears
+from hmc.compiler.serialize import serialized
+
+Feeds = dict[str, npt.NDArray[Any]]
+Tap = Callable[[str, npt.NDArray[np.float32]], None]
+
+
+def open_session(model: bytes) -> onnxruntime.InferenceSession:
+    """A CPU session."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+@dataclass
+class GraphRunner:
+    """Both graphs of one layout in memory."""
+
+    arch: Architecture
+    layout: HeadLayout
+    encoder: onnxruntime.InferenceSession | None
+    decoder: onnxruntime.InferenceSession
+
+    @classmethod
+    def author(cls, arch: Architecture, layout: HeadLayout, tensors: Tensors, linears: Linears, encoder_linears: Linears | None = None) -> GraphRunner:
+        """Authors both graphs; a layout without cross heads needs no encoder."""
+        encoder = None
+        if any(layout.cross):
+            encoder = open_session(serialized(author_encoder(arch, layout, tensors, encoder_linears or linears).model({})))
+        return cls(arch, layout, encoder, open_session(serialized(author_decoder(arch, layout, tensors, linears).model({}))))
+
+    def encode(self, sources: Sequence[Sequence[int]], tap: Tap | None = None) -> Feeds:
+        """Sources (ids with EOS) → the decoder's cross inputs for them."""
+        lengths = np.array([len(s) for s in sources], np.int32)
+        if self.encoder is None:
+            return {}
+        source = np.full((len(sources), int(lengths.max())), self.arch.pad_id, np.int32)
+        for row, ids in enumerate(sources):
+            source[row, : len(ids)] = ids
+        feeds = {"source": source, "source_lengths": lengths}
+        names = [o.name for o in self.encoder.get_outputs()]
+        out = dict(zip(names, self.encoder.run(names, feeds), strict=True))
+        real = (np.arange(source.shape[1])[None] < lengths[:, None]).reshape(-1)
+        for name in [n for n in out if n.startswith("tap.")]:
+            value = out.pop(name)
+            if tap:
+                tap(name, value[real])
+        return {**out, "source_lengths": lengths}
+
+    def empty_cache(self, rows: int, room: int) -> Feeds:
+        """Self-attention caches `[rows, H_l, room, D]` of every layer that has them."""
+        return {
+            f"past_{part}_{layer}": np.zeros((rows, len(open_heads), room, self.arch.head_dim), np.float32)
+            for layer, open_heads in enumerate(self.layout.decoder_self)
+            if open_heads
+            for part in ("key", "value")
+        }
+
+    def step(self, tokens: npt.NDArray[np.int32], position: int, cross: Feeds, cache: Feeds, candidates: int, tap: Tap | None = None) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """One step of all rows at the same position; `cache` is updated. Returns scores and ids `[R, candidates]`."""
+        feeds: Feeds = {"tokens": tokens, "lengths": np.full(len(tokens), position, np.int32), "candidates": np.array([candidates]), **cache}
+        if cache:
+            feeds["total_length"] = np.array([position + 1], np.int32)
+        feeds |= cross
+        names = [o.name for o in self.decoder.get_outputs()]
+        out = dict(zip(names, self.decoder.run(names, feeds), strict=True))
+        for name, value in out.items():
+            if name.startswith("present_"):
+                cache[name.replace("present_", "past_")] = value
+            elif name.startswith("tap.") and tap:
+                tap(name, value)
+        return out["scores"], out["ids"]
+
+    def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+        """Teacher forcing: log-probabilities `[B, T, V]` of every next token (rows beyond a target's end are noise)."""
+        cross, longest = self.encode(sources), max(map(len, targets))
+        cache, vocab = self.empty_cache(len(sources), longest), self.arch.vocab_size
+        tokens, steps = np.full(len(sources), self.arch.pad_id, np.int32), []
+        for position in range(longest):
+            scores, ids = self.step(tokens, position, cross, cache, vocab)
+            dense = np.empty_like(scores)
+            np.put_along_axis(dense, ids, scores, axis=1)
+            steps.append(dense)
+            tokens = np.array([t[position] if position < len(t) else self.arch.eos_id for t in targets], np.int32)
+        return np.stack(steps, axis=1)
+
+    def greedy(self, sources: Sequence[Sequence[int]], max_length: int, tap: Tap | None = None) -> list[list[int]]:
+        """Greedy translations, ids with EOS; `tap` sees the activations of rows that still run."""
+        arch = self.arch
+        cross, cache = self.encode(sources, tap), self.empty_cache(len(sources), max_length)
+        tokens, running = np.full(len(sources), arch.pad_id, np.int32), np.ones(len(sources), bool)
+        outputs: list[list[int]] = [[] for _ in sources]
+        for position in range(max_length):
+            alive = running.copy()
+            step_tap = (lambda name, value, alive=alive: tap(name, value[alive])) if tap else None
+            _, ids = self.step(tokens, position, cross, cache, 2, step_tap)
+            tokens = np.where(ids[:, 0] == arch.pad_id, ids[:, 1], ids[:, 0]).astype(np.int32)
+            for row in np.flatnonzero(running):
+                outputs[row].append(int(tokens[row]))
+            running &= tokens != arch.eos_id
+            if not running.any():
+                break
+        return outputs

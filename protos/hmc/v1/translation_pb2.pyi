@@ -1,0 +1,279 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class HeadKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HEAD_KIND_UNSPECIFIED: _ClassVar[HeadKind]
+    ENCODER_SELF: _ClassVar[HeadKind]
+    DECODER_SELF: _ClassVar[HeadKind]
+    CROSS: _ClassVar[HeadKind]
+HEAD_KIND_UNSPECIFIED: HeadKind
+ENCODER_SELF: HeadKind
+DECODER_SELF: HeadKind
+CROSS: HeadKind
+
+class LevelSelector(_message.Message):
+    __slots__ = ("name", "max_heads", "max_bleu_drop", "latency_budget_ms", "auto")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MAX_HEADS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BLEU_DROP_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_BUDGET_MS_FIELD_NUMBER: _ClassVar[int]
+    AUTO_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    max_heads: int
+    max_bleu_drop: float
+    latency_budget_ms: int
+    auto: bool
+    def __init__(self, name: _Optional[str] = ..., max_heads: _Optional[int] = ..., max_bleu_drop: _Optional[float] = ..., latency_budget_ms: _Optional[int] = ..., auto: _Optional[bool] = ...) -> None: ...
+
+class DecodingOptions(_message.Message):
+    __slots__ = ("beam_size", "length_penalty", "max_length", "n_best")
+    BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    MAX_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    N_BEST_FIELD_NUMBER: _ClassVar[int]
+    beam_size: int
+    length_penalty: float
+    max_length: int
+    n_best: int
+    def __init__(self, beam_size: _Optional[int] = ..., length_penalty: _Optional[float] = ..., max_length: _Optional[int] = ..., n_best: _Optional[int] = ...) -> None: ...
+
+class TranslateRequest(_message.Message):
+    __slots__ = ("texts", "level", "options")
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    level: LevelSelector
+    options: DecodingOptions
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., level: _Optional[_Union[LevelSelector, _Mapping]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ...) -> None: ...
+
+class TranslateResponse(_message.Message):
+    __slots__ = ("translations", "level", "bundle_version", "queue_ms", "compute_ms")
+    TRANSLATIONS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_MS_FIELD_NUMBER: _ClassVar[int]
+    translations: _containers.RepeatedCompositeFieldContainer[Translation]
+    level: str
+    bundle_version: str
+    queue_ms: float
+    compute_ms: float
+    def __init__(self, translations: _Optional[_Iterable[_Union[Translation, _Mapping]]] = ..., level: _Optional[str] = ..., bundle_version: _Optional[str] = ..., queue_ms: _Optional[float] = ..., compute_ms: _Optional[float] = ...) -> None: ...
+
+class TranslateStreamRequest(_message.Message):
+    __slots__ = ("id", "text", "level", "options")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    text: str
+    level: LevelSelector
+    options: DecodingOptions
+    def __init__(self, id: _Optional[str] = ..., text: _Optional[str] = ..., level: _Optional[_Union[LevelSelector, _Mapping]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ...) -> None: ...
+
+class TranslateStreamResponse(_message.Message):
+    __slots__ = ("id", "translation", "error", "level", "bundle_version", "queue_ms", "compute_ms")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSLATION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_MS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    translation: Translation
+    error: Error
+    level: str
+    bundle_version: str
+    queue_ms: float
+    compute_ms: float
+    def __init__(self, id: _Optional[str] = ..., translation: _Optional[_Union[Translation, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., level: _Optional[str] = ..., bundle_version: _Optional[str] = ..., queue_ms: _Optional[float] = ..., compute_ms: _Optional[float] = ...) -> None: ...
+
+class Error(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Translation(_message.Message):
+    __slots__ = ("text", "score", "source_tokens", "target_tokens", "source_truncated", "hit_max_length", "alternatives")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    HIT_MAX_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    score: float
+    source_tokens: int
+    target_tokens: int
+    source_truncated: bool
+    hit_max_length: bool
+    alternatives: _containers.RepeatedCompositeFieldContainer[Alternative]
+    def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ..., source_tokens: _Optional[int] = ..., target_tokens: _Optional[int] = ..., source_truncated: _Optional[bool] = ..., hit_max_length: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ...) -> None: ...
+
+class Alternative(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
+
+class ListLevelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListLevelsResponse(_message.Message):
+    __slots__ = ("levels", "bundle_version", "source_language", "target_language", "device")
+    LEVELS_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    levels: _containers.RepeatedCompositeFieldContainer[Level]
+    bundle_version: str
+    source_language: str
+    target_language: str
+    device: str
+    def __init__(self, levels: _Optional[_Iterable[_Union[Level, _Mapping]]] = ..., bundle_version: _Optional[str] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., device: _Optional[str] = ...) -> None: ...
+
+class Level(_message.Message):
+    __slots__ = ("name", "heads", "heads_by_kind", "precision", "parameters", "bytes", "loaded", "is_default", "quality", "latency", "recorded_latency")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    HEADS_BY_KIND_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOADED_FIELD_NUMBER: _ClassVar[int]
+    IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    QUALITY_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_FIELD_NUMBER: _ClassVar[int]
+    RECORDED_LATENCY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    heads: int
+    heads_by_kind: _containers.RepeatedCompositeFieldContainer[KindHeads]
+    precision: str
+    parameters: int
+    bytes: int
+    loaded: bool
+    is_default: bool
+    quality: Quality
+    latency: Latency
+    recorded_latency: RecordedLatency
+    def __init__(self, name: _Optional[str] = ..., heads: _Optional[int] = ..., heads_by_kind: _Optional[_Iterable[_Union[KindHeads, _Mapping]]] = ..., precision: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded: _Optional[bool] = ..., is_default: _Optional[bool] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., latency: _Optional[_Union[Latency, _Mapping]] = ..., recorded_latency: _Optional[_Union[RecordedLatency, _Mapping]] = ...) -> None: ...
+
+class KindHeads(_message.Message):
+    __slots__ = ("kind", "heads_per_layer")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    HEADS_PER_LAYER_FIELD_NUMBER: _ClassVar[int]
+    kind: HeadKind
+    heads_per_layer: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kind: _Optional[_Union[HeadKind, str]] = ..., heads_per_layer: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Quality(_message.Message):
+    __slots__ = ("bleu", "chrf", "bleu_delta", "ci_low", "ci_high", "p_value", "test_set", "bleu_signature", "chrf_signature", "reference_level", "sentences", "beam")
+    BLEU_FIELD_NUMBER: _ClassVar[int]
+    CHRF_FIELD_NUMBER: _ClassVar[int]
+    BLEU_DELTA_FIELD_NUMBER: _ClassVar[int]
+    CI_LOW_FIELD_NUMBER: _ClassVar[int]
+    CI_HIGH_FIELD_NUMBER: _ClassVar[int]
+    P_VALUE_FIELD_NUMBER: _ClassVar[int]
+    TEST_SET_FIELD_NUMBER: _ClassVar[int]
+    BLEU_SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    CHRF_SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    SENTENCES_FIELD_NUMBER: _ClassVar[int]
+    BEAM_FIELD_NUMBER: _ClassVar[int]
+    bleu: float
+    chrf: float
+    bleu_delta: float
+    ci_low: float
+    ci_high: float
+    p_value: float
+    test_set: str
+    bleu_signature: str
+    chrf_signature: str
+    reference_level: str
+    sentences: int
+    beam: int
+    def __init__(self, bleu: _Optional[float] = ..., chrf: _Optional[float] = ..., bleu_delta: _Optional[float] = ..., ci_low: _Optional[float] = ..., ci_high: _Optional[float] = ..., p_value: _Optional[float] = ..., test_set: _Optional[str] = ..., bleu_signature: _Optional[str] = ..., chrf_signature: _Optional[str] = ..., reference_level: _Optional[str] = ..., sentences: _Optional[int] = ..., beam: _Optional[int] = ...) -> None: ...
+
+class Latency(_message.Message):
+    __slots__ = ("p50_ms", "p95_ms", "p99_ms", "requests")
+    P50_MS_FIELD_NUMBER: _ClassVar[int]
+    P95_MS_FIELD_NUMBER: _ClassVar[int]
+    P99_MS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    requests: int
+    def __init__(self, p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., requests: _Optional[int] = ...) -> None: ...
+
+class RecordedLatency(_message.Message):
+    __slots__ = ("p50_ms", "p95_ms", "p99_ms", "batch", "beam", "requests", "machine")
+    P50_MS_FIELD_NUMBER: _ClassVar[int]
+    P95_MS_FIELD_NUMBER: _ClassVar[int]
+    P99_MS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    BEAM_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    batch: int
+    beam: int
+    requests: int
+    machine: str
+    def __init__(self, p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., batch: _Optional[int] = ..., beam: _Optional[int] = ..., requests: _Optional[int] = ..., machine: _Optional[str] = ...) -> None: ...
+
+class LoadLevelRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class LoadLevelResponse(_message.Message):
+    __slots__ = ("level",)
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    level: Level
+    def __init__(self, level: _Optional[_Union[Level, _Mapping]] = ...) -> None: ...
+
+class UnloadLevelRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class UnloadLevelResponse(_message.Message):
+    __slots__ = ("level",)
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    level: Level
+    def __init__(self, level: _Optional[_Union[Level, _Mapping]] = ...) -> None: ...
+
+class ReloadRequest(_message.Message):
+    __slots__ = ("bundle_path",)
+    BUNDLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    bundle_path: str
+    def __init__(self, bundle_path: _Optional[str] = ...) -> None: ...
+
+class ReloadResponse(_message.Message):
+    __slots__ = ("bundle_version", "levels")
+    BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEVELS_FIELD_NUMBER: _ClassVar[int]
+    bundle_version: str
+    levels: _containers.RepeatedCompositeFieldContainer[Level]
+    def __init__(self, bundle_version: _Optional[str] = ..., levels: _Optional[_Iterable[_Union[Level, _Mapping]]] = ...) -> None: ...

@@ -1,0 +1,6 @@
+"""Serving: tokeniser, decode engine, scheduler, gRPC service and client (ONNX Runtime and grpcio; no torch, no onnx)."""
+
+from hmc.serving.options import DecodeOptions, Translation
+from hmc.serving.translator import Translator
+
+__all__ = ["DecodeOptions", "Translation", "Translator"]

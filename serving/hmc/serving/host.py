@@ -1,0 +1,213 @@
+"""The loaded bundle: a translator for each level that serves, and how to change both without losing a request."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from hmc.artifact.bundle import Level, validate
+from hmc.artifact.errors import FailedPreconditionError, LevelNotLoadedError, UnavailableError
+from hmc.serving.loaded import Generation, HostStatus, Lease, LevelStatus, Slot, TranslatorFactory
+from hmc.serving.selection import AutoPolicy, Candidate, Selector, choose, rank
+
+log = logging.getLogger(__name__)
+
+
+class ModelHost:
+    """Serves the levels of one bundle. Thread-safe; knows nothing of any transport.
+
+    `levels` are loaded by `start` (None: all of the bundle), the default level always. Other levels are loaded by
+    `load`. With `lazy` only the default level is loaded at the start, and `levels` are not restricted.
+    """
+
+    def __init__(
+        self,
+        bundle: Path | str,
+        factory: TranslatorFactory,
+        *,
+        levels: Sequence[str] | None = None,
+        default_level: str | None = None,
+        lazy: bool = False,
+        auto: AutoPolicy | None = None,
+    ) -> None:
+        """Validates the bundle. Raises InvalidArtifactError, and LevelNotFoundError for names that it does not have."""
+        self._factory, self._levels, self._default = factory, levels, default_level
+        self.lazy = lazy
+        self._auto = auto or AutoPolicy()
+        self._state = threading.Condition()  # guards _current, slots and users; held for moments
+        self._changing = threading.Lock()  # one load, unload or reload at a time; held while a level loads
+        self._closed = False
+        self._retiring: list[threading.Thread] = []
+        self._current = self._read(Path(bundle))
+        for name in levels or ():
+            self._current.manifest.level(name)
+
+    def _read(self, path: Path) -> Generation:
+        manifest = validate(path)
+        return Generation(path, manifest, manifest.level(self._default or manifest.default_level).name)
+
+    # ---- loading ----
+
+    def start(self) -> None:
+        """Loads and warms up the first levels. Raises InvalidArtifactError and DeviceUnavailableError."""
+        with self._changing:
+            self._fill(self._current, set())
+
+    def _fill(self, generation: Generation, also: set[str]) -> None:
+        """Loads a generation's default level, then the others that are asked for; frees them all if one fails."""
+        wanted = set() if self.lazy else {x.name for x in generation.manifest.levels}
+        if self._levels is not None and not self.lazy:
+            wanted &= {*self._levels, *also}
+        levels = sorted(generation.manifest.levels, key=lambda x: (x.name != generation.default, rank(x)))
+        try:
+            for level in levels:
+                if level.name == generation.default or level.name in wanted:
+                    slot = self._open(generation.path, level)
+                    with self._state:
+                        generation.slots[level.name] = slot
+        except BaseException:
+            for slot in generation.slots.values():
+                slot.translator.close(drain=False)
+            generation.slots.clear()
+            raise
+
+    def _open(self, path: Path, level: Level) -> Slot:
+        translator = self._factory(path, level.name)
+        try:
+            translator.warm_up()
+        except BaseException:
+            translator.close(drain=False)
+            raise
+        log.info("level %s: %d heads, %s, on %s", level.name, level.heads, level.precision, translator.device)
+        return Slot(level, translator)
+
+    def load(self, name: str) -> LevelStatus:
+        """Loads a level and warms it up; does nothing if it serves already. Raises LevelNotFoundError."""
+        with self._changing:
+            generation = self._current
+            level = generation.manifest.level(name)
+            if name not in generation.slots:
+                slot = self._open(generation.path, level)
+                with self._state:
+                    generation.slots[name] = slot
+        return self._status(generation, level)
+
+    def unload(self, name: str) -> LevelStatus:
+        """Gives a level no new work, lets it finish what it has, frees it; blocks until then.
+
+        Raises LevelNotFoundError, and FailedPreconditionError for the default level.
+        """
+        with self._changing:
+            generation = self._current
+            level = generation.manifest.level(name)
+            if name == generation.default:
+                raise FailedPreconditionError(
+                    f"level {name!r} is the default level and stays loaded; start the server with another "
+                    "--default-level to unload it"
+                )
+            with self._state:
+                slot = generation.slots.pop(name, None)
+            if slot:
+                self._retire(slot)
+        return self._status(generation, level)
+
+    def reload(self, path: Path | str | None = None) -> HostStatus:
+        """Loads a bundle beside the current one, switches, and lets the old one finish; None reads the same path again.
+
+        Raises InvalidArtifactError, LevelNotFoundError or DeviceUnavailableError; the current bundle then stays.
+        """
+        with self._changing:
+            old = self._current
+            new = self._read(Path(path) if path is not None else old.path)
+            self._fill(new, set(old.slots))
+            with self._state:
+                self._current = new
+            for slot in old.slots.values():
+                thread = threading.Thread(target=self._retire, args=(slot,), name=f"retire-{slot.level.name}")
+                thread.start()
+                self._retiring = [t for t in self._retiring if t.is_alive()] + [thread]
+        log.info("bundle %s replaces %s", new.manifest.version, old.manifest.version)
+        return self.status()
+
+    def _retire(self, slot: Slot) -> None:
+        with self._state:
+            self._state.wait_for(lambda: slot.users == 0)
+        slot.translator.close(drain=True)
+
+    def close(self, drain: bool = True) -> None:
+        """Frees every level; with `drain` after it has finished what is queued. No lease is given from then on."""
+        with self._changing:
+            with self._state:
+                self._closed = True
+                slots = list(self._current.slots.values())
+                self._current.slots.clear()
+            for slot in slots:
+                slot.translator.close(drain=drain)
+        for thread in self._retiring:
+            thread.join()
+
+    # ---- use ----
+
+    def lease(self, selector: Selector | None = None) -> Lease:
+        """The level that `selector` means (None: the default), for use in a `with` block.
+
+        Raises LevelNotFoundError, LevelNotLoadedError, and UnavailableError before `start` and after `close`.
+        """
+        with self._state:
+            level = self._resolve(selector or Selector())
+            slot = self._current.slots.get(level.name)
+            if slot is None:
+                raise LevelNotLoadedError(
+                    level.name,
+                    f"level {level.name!r} is not loaded; load it with AdminService.LoadLevel, start the server with "
+                    f"it in --levels, or choose one that is: {', '.join(self._current.slots)}",
+                )
+            slot.users += 1
+            return Lease(slot, self._current.manifest.version, self._end)
+
+    def _end(self, slot: Slot) -> None:
+        with self._state:
+            slot.users -= 1
+            self._state.notify_all()
+
+    def resolve(self, selector: Selector) -> Level:
+        """The level that `selector` means now, loaded or not. Raises LevelNotFoundError and UnavailableError."""
+        with self._state:
+            return self._resolve(selector)
+
+    def _resolve(self, selector: Selector) -> Level:
+        current = self._current
+        if self._closed:
+            raise UnavailableError("the server is shutting down; try again at another one")
+        if current.default not in current.slots:
+            raise UnavailableError("the server is still loading; wait until its health is SERVING")
+        if selector == Selector():
+            return current.manifest.level(current.default)
+        if selector.name is not None:
+            return current.manifest.level(selector.name)
+        names = [x.name for x in current.manifest.levels] if self.lazy and not selector.auto else list(current.slots)
+        return choose(selector, [self._candidate(name) for name in names], self._auto)
+
+    def _candidate(self, name: str) -> Candidate:
+        slot = self._current.slots.get(name)
+        if slot is None:
+            return Candidate(self._current.manifest.level(name))
+        return Candidate(slot.level, slot.translator.pending, slot.latency)
+
+    # ---- what there is ----
+
+    def status(self) -> HostStatus:
+        """The bundle and its levels, loaded or not, from the best to the cheapest."""
+        with self._state:
+            current = self._current
+            levels = sorted(current.manifest.levels, key=rank)
+            devices = [slot.translator.device for slot in current.slots.values()]
+        statuses = tuple(self._status(current, level) for level in levels)
+        return HostStatus(current.manifest, current.path, devices[0] if devices else "", statuses)
+
+    def _status(self, generation: Generation, level: Level) -> LevelStatus:
+        slot = generation.slots.get(level.name)
+        pending, latency = (slot.translator.pending, slot.latency.summary()) if slot else (0, None)
+        return LevelStatus(level, slot is not None, level.name == generation.default, pending, latency)

@@ -1,0 +1,104 @@
+"""What is loaded: a level with its translator, a bundle with its levels, and a level on loan to a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from hmc.artifact.bundle import Level, Manifest
+from hmc.serving.latency import LatencySummary, LatencyWindow
+from hmc.serving.options import DecodeOptions, Translation
+
+
+class LevelTranslator(Protocol):
+    """What the host needs of `hmc.serving.Translator`."""
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def pending(self) -> int: ...
+
+    def submit(self, text: str, options: DecodeOptions = ...) -> Future[Translation]: ...
+
+    def warm_up(self) -> None: ...
+
+    def close(self, drain: bool = True) -> None: ...
+
+
+TranslatorFactory = Callable[[Path, str], LevelTranslator]
+"""Loads the level of this name from the bundle at this path."""
+
+
+@dataclass(frozen=True)
+class LevelStatus:
+    """A level as it is now."""
+
+    level: Level
+    loaded: bool
+    is_default: bool
+    pending: int
+    """Texts queued or running."""
+    latency: LatencySummary | None
+    """Measured here since the level was loaded; None before the first request."""
+
+
+@dataclass(frozen=True)
+class HostStatus:
+    """The bundle as it is served now; levels from the best to the cheapest."""
+
+    manifest: Manifest
+    path: Path
+    device: str
+    levels: tuple[LevelStatus, ...]
+
+
+@dataclass(eq=False)
+class Slot:
+    """A loaded level. It is freed only when nobody uses it any more."""
+
+    level: Level
+    translator: LevelTranslator
+    users: int = 0
+    latency: LatencyWindow = field(default_factory=LatencyWindow)
+
+
+@dataclass(eq=False)
+class Generation:
+    """One bundle, from its load to its replacement."""
+
+    path: Path
+    manifest: Manifest
+    default: str
+    slots: dict[str, Slot] = field(default_factory=dict)
+
+
+class Lease:
+    """A level while a request uses it: neither unload nor reload frees it before the lease ends."""
+
+    def __init__(self, slot: Slot, bundle_version: str, end: Callable[[Slot], None]) -> None:
+        self.level, self.bundle_version = slot.level, bundle_version
+        self._slot, self._end = slot, end
+
+    def submit(self, text: str, options: DecodeOptions) -> Future[Translation]:
+        """Queues a text. Raises InvalidRequestError and OverloadedError as `Translator.submit` does."""
+        future = self._slot.translator.submit(text, options)
+        future.add_done_callback(self._observe)
+        return future
+
+    def _observe(self, future: Future[Translation]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            done = future.result()
+            self._slot.latency.add(done.queue_s + done.compute_s)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end(self._slot)

@@ -1,0 +1,203 @@
+"""Between `hmc.v1` messages and the domain's words, both ways. Server and client use the same ones."""
+
+from __future__ import annotations
+
+import grpc
+
+from hmc.artifact.bundle import Latency, Quality
+from hmc.artifact.errors import HmcError, InternalServiceError
+from hmc.serving.answers import Answer, LevelInfo, LevelList, StreamAnswer
+from hmc.serving.latency import LatencySummary
+from hmc.serving.options import DecodeOptions, Translation
+from hmc.serving.selection import Selector
+from hmc.serving.status import code_of, error_of, message_of
+from hmc.v1 import translation_pb2 as pb
+
+KIND_OF_NAME = {"encoder_self": pb.ENCODER_SELF, "decoder_self": pb.DECODER_SELF, "cross": pb.CROSS}
+NAME_OF_KIND = {number: name for name, number in KIND_OF_NAME.items()}
+CODE_OF_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+QUALITY_FIELDS = tuple(Quality.model_fields)
+RECORDED_FIELDS = tuple(Latency.model_fields)
+WINDOW_FIELDS = ("p50_ms", "p95_ms", "p99_ms", "requests")
+
+# ---- requests ----
+
+
+def selector_from_proto(message: pb.LevelSelector) -> Selector:
+    """Raises InvalidRequestError on values out of range."""
+    chosen = message.WhichOneof("selector")
+    return Selector(**{chosen: getattr(message, chosen)}) if chosen else Selector()
+
+
+def selector_to_proto(selector: Selector) -> pb.LevelSelector | None:
+    """None for the default level."""
+    if selector == Selector():
+        return None
+    return pb.LevelSelector(
+        name=selector.name,
+        max_heads=selector.max_heads,
+        max_bleu_drop=selector.max_bleu_drop,
+        latency_budget_ms=selector.latency_budget_ms,
+        auto=selector.auto or None,
+    )
+
+
+def options_from_proto(message: pb.DecodingOptions) -> DecodeOptions:
+    """Absent fields take their defaults. Raises InvalidRequestError on values out of range."""
+    return DecodeOptions(**{field.name: value for field, value in message.ListFields()})
+
+
+def options_to_proto(options: DecodeOptions) -> pb.DecodingOptions:
+    """Every option is written, so that client and server need not agree on defaults."""
+    return pb.DecodingOptions(
+        beam_size=options.beam_size,
+        length_penalty=options.length_penalty,
+        max_length=options.max_length,
+        n_best=options.n_best,
+    )
+
+
+# ---- translations ----
+
+
+def translation_to_proto(translation: Translation) -> pb.Translation:
+    """Times are not part of the message: they belong to the answer around it."""
+    return pb.Translation(
+        text=translation.text,
+        score=translation.score,
+        source_tokens=translation.source_tokens,
+        target_tokens=translation.target_tokens,
+        source_truncated=translation.source_truncated,
+        hit_max_length=translation.hit_max_length,
+        alternatives=[pb.Alternative(text=text) for text in translation.alternatives],
+    )
+
+
+def translation_from_proto(message: pb.Translation, queue_ms: float = 0.0, compute_ms: float = 0.0) -> Translation:
+    """With the times of the answer around it, in milliseconds."""
+    return Translation(
+        text=message.text,
+        score=message.score,
+        source_tokens=message.source_tokens,
+        target_tokens=message.target_tokens,
+        source_truncated=message.source_truncated,
+        hit_max_length=message.hit_max_length,
+        alternatives=tuple(alternative.text for alternative in message.alternatives),
+        queue_s=queue_ms / 1000.0,
+        compute_s=compute_ms / 1000.0,
+    )
+
+
+def answer_to_proto(answer: Answer) -> pb.TranslateResponse:
+    """The answer to a call."""
+    return pb.TranslateResponse(
+        translations=[translation_to_proto(translation) for translation in answer],
+        level=answer.level,
+        bundle_version=answer.bundle_version,
+        queue_ms=answer.queue_ms,
+        compute_ms=answer.compute_ms,
+    )
+
+
+def answer_from_proto(message: pb.TranslateResponse) -> Answer:
+    """Each translation gets the times of the whole call."""
+    times = message.queue_ms, message.compute_ms
+    translations = tuple(translation_from_proto(translation, *times) for translation in message.translations)
+    return Answer(translations, message.level, message.bundle_version, *times)
+
+
+def stream_answer_to_proto(request_id: str, answer: Answer) -> pb.TranslateStreamResponse:
+    """The answer to one text of a stream."""
+    return pb.TranslateStreamResponse(
+        id=request_id,
+        translation=translation_to_proto(answer[0]),
+        level=answer.level,
+        bundle_version=answer.bundle_version,
+        queue_ms=answer.queue_ms,
+        compute_ms=answer.compute_ms,
+    )
+
+
+def stream_error_to_proto(request_id: str, error: Exception, reference: str = "") -> pb.TranslateStreamResponse:
+    """Why one text of a stream has no translation; `reference` as in `message_of`."""
+    code: int = code_of(error).value[0]
+    return pb.TranslateStreamResponse(
+        id=request_id, error=pb.Error(code=code, message=message_of(error, reference))
+    )
+
+
+def stream_answer_from_proto(message: pb.TranslateStreamResponse, index: int) -> StreamAnswer:
+    """`index` is the place of the text that the client gave this id."""
+    translation: Translation | None = None
+    error: HmcError | None = None
+    match message.WhichOneof("outcome"):
+        case "translation":
+            translation = translation_from_proto(message.translation, message.queue_ms, message.compute_ms)
+        case "error":
+            code = CODE_OF_NUMBER.get(message.error.code, grpc.StatusCode.UNKNOWN)
+            error = error_of(code, message.error.message)
+        case _:
+            error = InternalServiceError("the server answered with neither a translation nor an error; is it newer?")
+    return StreamAnswer(index, translation, error, message.level, message.bundle_version)
+
+
+# ---- levels ----
+
+
+def level_to_proto(info: LevelInfo) -> pb.Level:
+    """A level as ListLevels has it."""
+    kinds = [pb.KindHeads(kind=KIND_OF_NAME[k], heads_per_layer=rows) for k, rows in info.heads_by_kind.items()]
+    return pb.Level(
+        name=info.name,
+        heads=info.heads,
+        heads_by_kind=kinds,
+        precision=info.precision,
+        parameters=info.parameters,
+        bytes=info.bytes,
+        loaded=info.loaded,
+        is_default=info.is_default,
+        quality=pb.Quality(**info.quality.model_dump()) if info.quality else None,
+        latency=pb.Latency(**{k: getattr(info.latency, k) for k in WINDOW_FIELDS}) if info.latency else None,
+        recorded_latency=pb.RecordedLatency(**info.recorded_latency.model_dump()) if info.recorded_latency else None,
+    )
+
+
+def level_from_proto(message: pb.Level) -> LevelInfo:
+    """The inverse of `level_to_proto`."""
+    quality = {name: getattr(message.quality, name) for name in QUALITY_FIELDS}
+    window = {name: getattr(message.latency, name) for name in WINDOW_FIELDS}
+    recorded = {name: getattr(message.recorded_latency, name) for name in RECORDED_FIELDS}
+    return LevelInfo(
+        name=message.name,
+        heads=message.heads,
+        heads_by_kind={
+            NAME_OF_KIND[k.kind]: list(k.heads_per_layer) for k in message.heads_by_kind if k.kind in NAME_OF_KIND
+        },
+        precision=message.precision,
+        parameters=message.parameters,
+        bytes=message.bytes,
+        loaded=message.loaded,
+        is_default=message.is_default,
+        quality=Quality(**quality) if message.HasField("quality") else None,
+        latency=LatencySummary(**window) if message.HasField("latency") else None,
+        recorded_latency=Latency(**recorded) if message.HasField("recorded_latency") else None,
+    )
+
+
+def levels_to_proto(levels: LevelList) -> pb.ListLevelsResponse:
+    """The answer to ListLevels."""
+    return pb.ListLevelsResponse(
+        levels=[level_to_proto(level) for level in levels.levels],
+        bundle_version=levels.bundle_version,
+        source_language=levels.source_language,
+        target_language=levels.target_language,
+        device=levels.device,
+    )
+
+
+def levels_from_proto(message: pb.ListLevelsResponse) -> LevelList:
+    """The inverse of `levels_to_proto`."""
+    levels = tuple(level_from_proto(level) for level in message.levels)
+    return LevelList(
+        levels, message.bundle_version, message.source_language, message.target_language, message.device
+    )

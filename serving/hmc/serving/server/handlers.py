@@ -1,0 +1,131 @@
+"""What each call does, in the domain's words: no gRPC here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from hmc.artifact.errors import (
+    InvalidRequestError,
+    LevelNotLoadedError,
+    OverloadedError,
+    UnavailableError,
+)
+from hmc.serving.answers import Answer, LevelInfo, LevelList
+from hmc.serving.host import ModelHost
+from hmc.serving.loaded import Lease
+from hmc.serving.options import DecodeOptions, Translation
+from hmc.serving.selection import Selector
+from hmc.serving.server.metrics import Metrics
+from hmc.serving.server.settings import ServerSettings
+
+CHUNK = 32
+"""Texts handed to a level before other calls get their turn."""
+
+
+class Handlers:
+    """Translates with the host's levels, and changes what is loaded. Everything runs on one event loop."""
+
+    def __init__(self, host: ModelHost, settings: ServerSettings, metrics: Metrics) -> None:
+        self._host, self._settings, self._metrics = host, settings, metrics
+
+    async def translate(self, texts: Sequence[str], selector: Selector, options: DecodeOptions) -> Answer:
+        """All texts at one level, or an error: InvalidRequestError (naming the text), LevelNotFoundError,
+        LevelNotLoadedError, OverloadedError, UnavailableError. Cancelling it cancels every text."""
+        with self._metrics.request() as request:
+            self._check_count(len(texts))
+            with await self._lease(selector) as lease:
+                request.level = lease.level.name
+                translations = await _run(lease, texts, options)
+                request.answer = _answer(translations, lease)
+            return request.answer
+
+    async def translate_one(self, text: str, selector: Selector, options: DecodeOptions) -> Answer:
+        """One text of a stream; errors as `translate`."""
+        with self._metrics.request() as request:
+            with await self._lease(selector) as lease:
+                request.level = lease.level.name
+                translation = await _wait(lease.submit(text, options))
+                request.answer = _answer([translation], lease)
+            return request.answer
+
+    def _check_count(self, texts: int) -> None:
+        most = self._settings.max_texts_per_call
+        if texts == 0:
+            raise InvalidRequestError("texts is empty: send at least one text")
+        if texts > most:
+            raise InvalidRequestError(
+                f"{texts} texts in one call, and {most} are the most: split the list into several calls, or use "
+                "TranslateStream, which has no limit"
+            )
+
+    async def _lease(self, selector: Selector) -> Lease:
+        try:
+            return self._host.lease(selector)
+        except LevelNotLoadedError as error:
+            if not self._host.lazy:
+                raise
+            await asyncio.to_thread(self._host.load, error.level)
+            return self._host.lease(selector)
+
+    def levels(self) -> LevelList:
+        """The levels of the bundle, loaded or not."""
+        return LevelList.of(self._host.status())
+
+    async def load(self, name: str) -> LevelInfo:
+        """Errors as `ModelHost.load`."""
+        status = await asyncio.to_thread(self._host.load, name)
+        return LevelInfo.of(status.level, status)
+
+    async def unload(self, name: str) -> LevelInfo:
+        """Errors as `ModelHost.unload`."""
+        status = await asyncio.to_thread(self._host.unload, name)
+        return LevelInfo.of(status.level, status)
+
+    async def reload(self, path: Path | None) -> LevelList:
+        """Errors as `ModelHost.reload`."""
+        return LevelList.of(await asyncio.to_thread(self._host.reload, path))
+
+
+async def _run(lease: Lease, texts: Sequence[str], options: DecodeOptions) -> list[Translation]:
+    """Every text or none: when one fails or the caller goes away, the others are cancelled."""
+    futures: list[Future[Translation]] = []
+    try:
+        for index, text in enumerate(texts):
+            if index % CHUNK == CHUNK - 1:
+                await asyncio.sleep(0)
+            futures.append(_submit(lease, index, text, options))
+        return await asyncio.gather(*(_wait(future) for future in futures))
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
+
+
+def _submit(lease: Lease, index: int, text: str, options: DecodeOptions) -> Future[Translation]:
+    try:
+        return lease.submit(text, options)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"texts[{index}]: {error}") from error
+    except OverloadedError as error:
+        raise OverloadedError(f"texts[{index}]: {error}") from error
+
+
+async def _wait(future: Future[Translation]) -> Translation:
+    """Waits; being cancelled cancels the future. A level that stops without us is UnavailableError."""
+    try:
+        return await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise UnavailableError("the server is shutting down; try again at another one") from None
+
+
+def _answer(translations: Sequence[Translation], lease: Lease) -> Answer:
+    queue_s = min(t.queue_s for t in translations)
+    end_s = max(t.queue_s + t.compute_s for t in translations)
+    times = 1000.0 * queue_s, 1000.0 * (end_s - queue_s)
+    return Answer(tuple(translations), lease.level.name, lease.bundle_version, *times)

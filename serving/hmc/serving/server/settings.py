@@ -1,0 +1,111 @@
+"""Everything that can be set about a server."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hmc.artifact.errors import InvalidRequestError, PortInUseError
+from hmc.serving.selection import AutoPolicy
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""Largest gRPC message, both ways. Runtimes refuse larger ones with RESOURCE_EXHAUSTED before they reach the service."""
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How to serve. Raises InvalidRequestError on values out of range."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; "0.0.0.0" or "::" for all of the machine's."""
+    port: int = 50051
+    """0 takes any free port."""
+    device: str = "auto"
+    """"auto", "cpu", "cuda" or "cuda:N"."""
+    levels: tuple[str, ...] | None = None
+    """Levels to load at the start; None loads all of the bundle."""
+    default_level: str | None = None
+    """Level of requests that choose none; None takes the bundle's."""
+    lazy: bool = False
+    """Load a level when it is first asked for."""
+    auto: AutoPolicy = field(default_factory=AutoPolicy)
+    """When a request that leaves the choice to the server gets a cheaper level."""
+    max_texts_per_call: int = 1024
+    queue_size: int = 1024
+    """Texts that may wait at a level before it answers RESOURCE_EXHAUSTED."""
+    max_rows: int = 128
+    """Hypotheses decoded together at a level."""
+    stream_window: int = 256
+    """Texts of one stream under way at a time; the stream is not read further until one is answered."""
+    threads: int = 0
+    """Threads of a level's runtime; 0 takes one for each physical core."""
+    drain_seconds: float = 30.0
+    """Time that running calls get to finish when the server stops."""
+    tls_cert: Path | None = None
+    """PEM certificate chain; with `tls_key`, the server speaks TLS only."""
+    tls_key: Path | None = None
+    token: str | None = None
+    """If set, calls need `authorization: Bearer TOKEN`; health checks do not."""
+    metrics_port: int | None = None
+    """Port for Prometheus on the same host; None serves no metrics."""
+
+    def __post_init__(self) -> None:
+        for name in ("port", "metrics_port"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 65535:
+                raise InvalidRequestError(f"{name} {value}: choose 0 to 65535")
+        for name in ("max_texts_per_call", "queue_size", "max_rows", "stream_window"):
+            if getattr(self, name) < 1:
+                raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 1 or more")
+        for name in ("threads", "drain_seconds"):
+            if getattr(self, name) < 0:
+                raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 0 or more")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidRequestError("TLS needs both a certificate and a key; give both or neither")
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
+            raise InvalidRequestError("the token must be printable ASCII and not empty")
+
+    def tls_pair(self) -> tuple[bytes, bytes] | None:
+        """Key and certificate chain as PEM; None without TLS. Raises InvalidRequestError on unreadable files."""
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        try:
+            return self.tls_key.read_bytes(), self.tls_cert.read_bytes()
+        except OSError as error:
+            raise InvalidRequestError(f"TLS: cannot read {error.filename}: {error.strerror}") from error
+
+    @property
+    def is_local(self) -> bool:
+        """True if only this machine can reach the server."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def join_address(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def check_port(host: str, port: int, option: str) -> None:
+    """Listens on `host:port` for a moment. Raises PortInUseError, or InvalidRequestError for any other reason;
+    both name `option`, which sets the port."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in found:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+                probe.listen(1)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUseError(
+                f"port {port} on {host} is in use by another process: stop that one, or choose another port with "
+                f"{option} (0 takes any free one)"
+            ) from error
+        reason = f"cannot listen on {join_address(host, port)}: {error.strerror}"
+        raise InvalidRequestError(f"{reason}; choose another --host or {option}") from error

@@ -1,0 +1,109 @@
+"""ONNX Runtime sessions of a level: opening them on the device asked for, and running the encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from hmc.artifact.architecture import Architecture
+from hmc.artifact.bundle import Level, decoder_path, encoder_path
+from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a level runs."""
+
+    kind: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return "cpu" if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+
+def resolve_device(name: str, level: Level) -> Device:
+    """`auto`, `cpu`, `cuda` or `cuda:N` → a device that is there and can run the level.
+
+    auto takes cuda for fp16 levels when it is there. Raises DeviceUnavailableError, InvalidRequestError.
+    """
+    kind, _, index = name.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())):
+        raise InvalidRequestError(f"device {name!r}: choose auto, cpu, cuda or cuda:N")
+    on_device = level.precision == "fp16"
+    if kind == "cpu" or (kind == "auto" and not on_device):
+        if on_device:
+            raise DeviceUnavailableError(
+                f"level {level.name!r} is fp16, which is for cuda; on cpu choose an fp32 or int8 level (`hmc levels BUNDLE`)"
+            )
+        return Device("cpu")
+    if not cuda_available():
+        raise DeviceUnavailableError(
+            f"level {level.name!r} on {name}: ONNX Runtime finds no CUDA device here; install the NVIDIA driver and the "
+            "CUDA libraries onnxruntime-gpu names, or use --device cpu with an fp32 or int8 level"
+        )
+    if not on_device:
+        raise InvalidRequestError(
+            f"level {level.name!r} is {level.precision}, which is for cpu; compile it with --precision fp16 to serve it on cuda"
+        )
+    return Device("cuda", int(index or 0))
+
+
+def cuda_available() -> bool:
+    """Whether ONNX Runtime can really open a session on a CUDA device."""
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        return False
+    try:
+        onnxruntime.preload_dlls()
+        onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", 0)
+    except Exception:
+        return False
+    return True
+
+
+@dataclass
+class LevelSessions:
+    """Both sessions of a level. A level without open cross heads has an encoder with no outputs: it is not opened."""
+
+    arch: Architecture
+    device: Device
+    encoder: onnxruntime.InferenceSession | None
+    decoder: onnxruntime.InferenceSession
+
+    @classmethod
+    def open(cls, bundle: Path, arch: Architecture, level: Level, device: Device, threads: int) -> LevelSessions:
+        """Loads a level's graphs; weights are found in the bundle. threads 0: one per physical core."""
+        encoder = _open(bundle, encoder_path(level.name), device, threads, spin=False) if any(level.layout.cross) else None
+        return cls(arch, device, encoder, _open(bundle, decoder_path(level.name), device, threads, spin=True))
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> tuple[Arrays, npt.NDArray[np.int32]]:
+        """Sources (ids with EOS) → cross keys and values by name, each `[B, H_l, S, D]`, and lengths `[B]`."""
+        lengths = np.array([len(s) for s in sources], np.int32)
+        if self.encoder is None:
+            return {}, lengths
+        source = np.full((len(sources), int(lengths.max())), self.arch.pad_id, np.int32)
+        for row, ids in enumerate(sources):
+            source[row, : len(ids)] = ids
+        names = [o.name for o in self.encoder.get_outputs()]
+        values = self.encoder.run(names, {"source": source, "source_lengths": lengths})
+        return dict(zip(names, values, strict=True)), lengths
+
+
+def _open(bundle: Path, name: str, device: Device, threads: int, *, spin: bool) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+    # Graphs name their weights relative to the bundle, and are passed as bytes so that this folder applies.
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(bundle.absolute()))
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if device.kind == "cuda":
+        providers.insert(0, ("CUDAExecutionProvider", {"device_id": device.index}))
+    return onnxruntime.InferenceSession((bundle / name).read_bytes(), options, providers=providers)

@@ -1,0 +1,60 @@
+"""The wheel with base dependencies serves: no PyTorch and no onnx, in an environment made for the purpose."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+# Extras' packages that must not come with the base, by import name.
+ABSENT = ("torch", "onnx", "onnx_ir", "datasets", "lightning_fabric", "matplotlib")
+
+REPORT_ABSENT = f"""
+import importlib.util, json
+print(json.dumps([name for name in {ABSENT!r} if importlib.util.find_spec(name)]))
+"""
+
+TRANSLATE = """
+import json, sys
+from hmc.serving import Translator
+translations = Translator(sys.argv[1], level="full").translate(["A man."])
+print()
+print(json.dumps({"translations": len(translations), "heavy": [n for n in ("torch", "onnx") if n in sys.modules]}))
+"""
+
+
+def run(command: list[str], folder: Path) -> str:
+    """Runs a command in `folder` with nothing of this environment on its import path; returns what it prints."""
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+    assert ran.returncode == 0, f"{' '.join(command)}\n{ran.stdout}\n{ran.stderr}"
+    return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def clean_python(wheel: Path, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a new environment that holds the wheel and its base dependencies."""
+    folder = tmp_path_factory.mktemp("clean")
+    run([sys.executable, "-m", "venv", str(folder / "venv")], folder)
+    python = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    constraints = str(repository / "constraints.txt")
+    run([str(python), "-m", "pip", "install", "--quiet", "--no-compile", "-c", constraints, str(wheel)], folder)
+    return python
+
+
+def test_base_dependencies_bring_neither_torch_nor_onnx(clean_python: Path, tmp_path: Path) -> None:
+    assert json.loads(run([str(clean_python), "-c", REPORT_ABSENT], tmp_path)) == []
+
+
+def test_the_command_is_installed(clean_python: Path, tmp_path: Path) -> None:
+    assert "translate" in run([str(clean_python.with_name("hmc")), "--help"], tmp_path)
+
+
+def test_a_bundle_is_translated(clean_python: Path, tmp_path: Path, tiny_bundle: Path) -> None:
+    printed = run([str(clean_python), "-c", TRANSLATE, str(tiny_bundle)], tmp_path)
+    assert json.loads(printed.splitlines()[-1]) == {"translations": 1, "heavy": []}

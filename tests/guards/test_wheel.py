@@ -1,0 +1,51 @@
+"""The wheel holds `hmc/`, all of it, and nothing else at its top."""
+
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOTS = ("protos", "compiler", "training", "serving", "benchmark", "cli")
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_only_hmc_is_at_the_top(names: set[str]) -> None:
+    tops = {name.split("/", 1)[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"hmc"}
+
+
+def test_every_file_of_every_room_is_in_it(repository: Path, names: set[str]) -> None:
+    files = {
+        path.relative_to(repository / root).as_posix()
+        for root in ROOTS
+        for path in (repository / root / "hmc").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {name for name in names if name.startswith("hmc/")} == files
+
+
+def test_demo_data_stubs_and_markers_are_in_it(names: set[str]) -> None:
+    assert "hmc/cli/demo_data/test.en" in names
+    assert "hmc/v1/translation.proto" in names
+    assert "hmc/v1/translation_pb2_grpc.py" in names
+    assert "hmc/serving/py.typed" in names
+    assert "hmc/__init__.py" not in names
+
+
+def test_metadata_keeps_the_base_light(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = Parser().parsestr(archive.read(path).decode())
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert set(metadata.get_all("Provides-Extra", [])) == {"compile", "train", "plot", "demo", "dev"}
+    base = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    heavy = ("torch", "onnx>", "onnx-ir", "datasets", "lightning", "matplotlib")
+    assert not [line for line in base if line.startswith(heavy)]

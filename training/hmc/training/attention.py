@@ -1,0 +1,77 @@
+"""Multi-head attention with a gate on every head, written once for all three kinds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hmc.training.gates import OpenGate
+
+
+class KeyValues(NamedTuple):
+    """Projected keys and values, each `[B, H, S, D]`."""
+
+    keys: Tensor
+    values: Tensor
+
+
+def attend(query: Tensor, source: KeyValues, mask: Tensor | None, *, causal: bool) -> Tensor:
+    """softmax(Q Kᵀ / √D) V: query `[B, H, T, D]` → `[B, H, T, D]`.
+
+    Written out where a gradient is needed on a CPU: the backward pass of PyTorch's fused CPU kernel takes more than
+    half of a training step at sentence lengths.
+    """
+    if query.device.type != "cpu" or not torch.is_grad_enabled():
+        return functional.scaled_dot_product_attention(query, *source, attn_mask=mask, is_causal=causal)
+    scores = (query * query.size(-1) ** -0.5) @ source.keys.transpose(-1, -2)  # [B, H, T, S]
+    if causal:
+        mask = torch.ones(query.size(2), source.keys.size(2), dtype=torch.bool).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return scores.softmax(-1).to(source.values.dtype) @ source.values
+
+
+class Attention(nn.Module):
+    """MultiHead(Q, K, V) = Concat_h(g_h · head_h) W_O (Voita et al. 2019, section 6.1).
+
+    `heads` may be 0: then only W_O's bias remains. Projections are held fused: `query` `[H·D, d_model]` and
+    `key_value` `[2·H·D, d_model]`.
+    """
+
+    gate: OpenGate
+
+    def __init__(self, *, d_model: int, heads: int, head_dim: int, gate: OpenGate | None = None) -> None:
+        super().__init__()
+        self.heads, self.head_dim = heads, head_dim
+        inner = heads * head_dim
+        if heads:
+            self.query = nn.Linear(d_model, inner)
+            self.key_value = nn.Linear(d_model, 2 * inner)
+            self.out_weight = nn.Parameter(torch.empty(d_model, inner))
+            for weight in (self.query.weight, *self.key_value.weight.chunk(2), self.out_weight):
+                nn.init.xavier_uniform_(weight)
+            nn.init.zeros_(self.query.bias)
+            nn.init.zeros_(self.key_value.bias)
+        self.out_bias = nn.Parameter(torch.zeros(d_model))
+        self.gate = gate or OpenGate()
+
+    def project(self, states: Tensor) -> KeyValues:
+        """states `[B, S, d_model]` → keys and values `[B, H, S, D]`."""
+        batch, length, _ = states.shape
+        fused = self.key_value(states).view(batch, length, 2, self.heads, self.head_dim)
+        return KeyValues(fused[:, :, 0].transpose(1, 2), fused[:, :, 1].transpose(1, 2))
+
+    def forward(self, states: Tensor, source: KeyValues | None, mask: Tensor | None, *, causal: bool = False) -> Tensor:
+        """states `[B, T, d_model]`, source keys and values, mask broadcastable to `[B, H, T, S]` (True = attend)
+        → `[B, T, d_model]`."""
+        if not self.heads or source is None:
+            return self.out_bias.expand_as(states)
+        batch, length, _ = states.shape
+        query = self.query(states).view(batch, length, self.heads, self.head_dim).transpose(1, 2)
+        context = attend(query, source, mask, causal=causal)
+        context = self.gate(context)  # [B, H, T, D]
+        joined = context.transpose(1, 2).reshape(batch, length, self.heads * self.head_dim)
+        return functional.linear(joined, self.out_weight, self.out_bias)

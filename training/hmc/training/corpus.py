@@ -1,0 +1,120 @@
+"""Parallel corpora: plain text, gzip, TSV and hub names, tokenised once into memory-mapped Arrow files."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.vocabulary import Vocabulary
+
+Pair = tuple[str, str]
+
+
+def _lines(path: Path) -> Iterator[str]:
+    if not path.is_file():
+        raise InvalidRequestError(f"corpus file {path} does not exist (paths are relative to the working directory)")
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as handle:
+            for line in handle:
+                yield line.rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"{path} is not UTF-8: {error}; convert it first, e.g. with iconv") from error
+
+
+def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterator[Pair]:
+    """Sentence pairs of a corpus named as in a recipe (see `DataSection`). Raises InvalidRequestError."""
+    if corpus.startswith("hub:"):
+        yield from _hub_pairs(corpus.removeprefix("hub:"), languages)
+        return
+    files = corpus.split()
+    if len(files) == 1 and ".tsv" in files[0]:
+        for number, line in enumerate(_lines(Path(files[0])), 1):
+            source, tab, target = line.partition("\t")
+            if not tab:
+                raise InvalidRequestError(f"{files[0]} line {number}: no TAB between source and target")
+            yield source, target.split("\t")[0]
+        return
+    if len(files) != 2:
+        raise InvalidRequestError(f"corpus {corpus!r}: give 'SRC TGT' (two files), 'FILE.tsv' or 'hub:NAME'")
+    missing = object()
+    for number, (source, target) in enumerate(zip_longest(*map(_lines, map(Path, files)), fillvalue=missing), 1):
+        if source is missing or target is missing:
+            raise InvalidRequestError(f"{files[0]} and {files[1]} differ in length: one ends before line {number}")
+        yield cast(str, source), cast(str, target)
+
+
+def _hub_pairs(name: str, languages: tuple[str, str]) -> Iterator[Pair]:
+    import datasets
+
+    path, _, config = name.partition(":")
+    for row in datasets.load_dataset(path, config or None, split="train", streaming=True):
+        pair = cast(dict[str, Any], row)["translation"]
+        yield pair[languages[0]], pair[languages[1]]
+
+
+class TokenCorpus:
+    """A tokenised corpus on disk: Arrow lists of token ids, memory-mapped, plus both lengths in memory."""
+
+    def __init__(self, rows: Any) -> None:
+        """rows: a `datasets.Dataset` with columns `source`, `target` (ids with EOS) and their lengths."""
+        self._rows = rows
+        numbers = rows.with_format("numpy")
+        self.source_lengths = np.asarray(numbers["source_length"][:], np.int32)
+        self.target_lengths = np.asarray(numbers["target_length"][:], np.int32)
+
+    def __len__(self) -> int:
+        return len(self.source_lengths)
+
+    def batch(self, indices: npt.NDArray[np.int64]) -> tuple[list[list[int]], list[list[int]]]:
+        """Source and target ids of the given rows."""
+        rows = self._rows[indices.tolist()]
+        return rows["source"], rows["target"]
+
+    @classmethod
+    def build(cls, corpora: list[str], vocabulary: Vocabulary, max_length: int, cache: Path, languages: tuple[str, str]) -> TokenCorpus:
+        """Tokenises `corpora` into `cache`, or maps what is there already for the same input.
+
+        Pairs with an empty side, or with a side longer than max_length tokens, are left out.
+        """
+        import datasets
+
+        key = hashlib.sha256(json.dumps([corpora, [_stamp(c) for c in corpora], max_length, vocabulary.digest]).encode())
+        folder = cache / key.hexdigest()[:16]
+        if not (folder / "dataset_info.json").is_file():
+            features = datasets.Features(
+                {c: datasets.List(datasets.Value("int32")) for c in ("source", "target")}
+                | {c: datasets.Value("int32") for c in ("source_length", "target_length")}
+            )
+            rows = datasets.Dataset.from_generator(
+                _rows,
+                features=features,
+                cache_dir=str(cache / "arrow"),
+                gen_kwargs={"corpora": corpora, "model": vocabulary.serialized, "max_length": max_length, "languages": languages},
+                fingerprint=key.hexdigest()[:32],
+            )
+            cast(datasets.Dataset, rows).save_to_disk(str(folder))
+        return cls(datasets.Dataset.load_from_disk(str(folder)))
+
+
+def _stamp(corpus: str) -> list[list[object]]:
+    files = [Path(f) for f in corpus.split() if not corpus.startswith("hub:")]
+    return [[str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns] for f in files if f.is_file()]
+
+
+def _rows(corpora: list[str], model: bytes, max_length: int, languages: tuple[str, str]) -> Iterator[dict[str, object]]:
+    vocabulary = Vocabulary(model)
+    for corpus in corpora:
+        for source, target in read_pairs(corpus, languages):
+            ids = vocabulary.encode(source), vocabulary.encode(target)
+            if all(1 < len(side) <= max_length for side in ids):
+                yield {"source": ids[0], "target": ids[1], "source_length": len(ids[0]), "target_length": len(ids[1])}

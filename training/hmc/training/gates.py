@@ -1,0 +1,93 @@
+"""Gates: what multiplies a head's output before W_O. One small module per regime, handed to attention.
+
+`OpenGate` (no gate), `SampledGate` and `DeterministicGate` over one set of `HardConcrete` parameters
+(Louizos et al. 2018; Voita et al. 2019, section 6.1), and `FixedMask` (HeadMask, Sun et al. 2021; slim ≡ masked checks).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+STRETCH_LOW, STRETCH_HIGH = -0.1, 1.1
+"""γ and ζ: the interval the concrete distribution is stretched to before it is clipped to [0, 1]."""
+TEMPERATURE = 0.33
+"""β: temperature of the concrete distribution."""
+
+
+class OpenGate(nn.Module):
+    """No gate: returns the head outputs unchanged."""
+
+    def forward(self, heads: Tensor) -> Tensor:
+        """heads `[B, H, T, D]` → the same tensor."""
+        return heads
+
+    def gate_params(self) -> list[str]:
+        """Names of the parameters this gate learns."""
+        return []
+
+
+class FixedMask(OpenGate):
+    """Multiplies each head by a fixed 0/1 value (ξ_h in Sun et al. 2021, eq. 1)."""
+
+    mask: Tensor
+
+    def __init__(self, mask: Tensor) -> None:
+        """mask `[H]`, 1 = open, 0 = closed."""
+        super().__init__()
+        self.register_buffer("mask", mask.float(), persistent=False)
+
+    def forward(self, heads: Tensor) -> Tensor:
+        return heads * self.mask.to(heads.dtype)[:, None, None]
+
+
+class HardConcrete(nn.Module):
+    """Parameters log α `[H]` of one attention's gates; no behaviour of its own in the forward pass."""
+
+    def __init__(self, heads: int, initial: float = 2.0) -> None:
+        """initial: starting log α; 2.0 opens a gate fully with probability about 0.76."""
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.full((heads,), initial))
+
+    def sample(self) -> Tensor:
+        """`[H]` gate values drawn once (Louizos et al. 2018, eq. 10-11), differentiable in log α."""
+        uniform = torch.rand_like(self.log_alpha).clamp(1e-6, 1 - 1e-6)
+        concrete = torch.sigmoid((uniform.log() - (1 - uniform).log() + self.log_alpha) / TEMPERATURE)
+        return (concrete * (STRETCH_HIGH - STRETCH_LOW) + STRETCH_LOW).clamp(0.0, 1.0)
+
+    def open_probability(self) -> Tensor:
+        """`[H]` P(g ≠ 0) in closed form; its sum is the penalty L_C (Voita et al. 2019, section 6.1)."""
+        return torch.sigmoid(self.log_alpha - TEMPERATURE * math.log(-STRETCH_LOW / STRETCH_HIGH))
+
+    def fully_open_probability(self) -> Tensor:
+        """`[H]` P(g = 1)."""
+        return torch.sigmoid(self.log_alpha - TEMPERATURE * math.log((1 - STRETCH_LOW) / (STRETCH_HIGH - 1)))
+
+
+class SampledGate(OpenGate):
+    """Training regime: gates drawn anew in every forward pass, one draw for the whole batch."""
+
+    def __init__(self, parameters: HardConcrete) -> None:
+        super().__init__()
+        self.hard_concrete = parameters
+
+    def forward(self, heads: Tensor) -> Tensor:
+        return heads * self.hard_concrete.sample().to(heads.dtype)[:, None, None]
+
+    def gate_params(self) -> list[str]:
+        return ["hard_concrete.log_alpha"]
+
+
+class DeterministicGate(OpenGate):
+    """Evaluation regime: a gate is 1 where P(g = 1) > P(g = 0), else 0 (Voita et al. 2019, footnote 7)."""
+
+    def __init__(self, parameters: HardConcrete) -> None:
+        super().__init__()
+        self.hard_concrete = parameters
+
+    def forward(self, heads: Tensor) -> Tensor:
+        closed = 1 - self.hard_concrete.open_probability()
+        value = (self.hard_concrete.fully_open_probability() > closed).to(heads.dtype)
+        return heads * value[:, None, None]

@@ -1,0 +1,59 @@
+"""What a long run prints: a progress bar with ETA on a terminal, a line now and then elsewhere; TensorBoard beside it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class RunLog:
+    """Progress of `total` steps from `start`; scalars go to TensorBoard and to `log.jsonl` in `folder`."""
+
+    def __init__(self, title: str, folder: Path, total: int, start: int = 0) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self.console = Console(stderr=True)
+        self.writer = SummaryWriter(str(folder / "tensorboard"))
+        self.lines = (folder / "log.jsonl").open("a", encoding="utf-8")
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(), console=self.console, disable=not self.console.is_terminal,
+        )  # fmt: skip
+        self.task = self.progress.add_task(title, total=total, completed=start, status="")
+        self.title, self.total, self.start, self.began = title, total, start, time.monotonic()
+
+    def __enter__(self) -> RunLog:
+        self.progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.progress.stop()
+        self.writer.close()
+        self.lines.close()
+
+    def advance(self, step: int) -> None:
+        """Moves the bar."""
+        self.progress.update(self.task, completed=step)
+
+    def report(self, step: int, scalars: dict[str, float]) -> None:
+        """Writes scalars of `step` everywhere."""
+        status = "  ".join(f"{name} {value:.4g}" for name, value in scalars.items())
+        self.progress.update(self.task, completed=step, status=status)
+        for name, value in scalars.items():
+            self.writer.add_scalar(name, value, step)
+        self.lines.write(json.dumps({"step": step, **scalars}) + "\n")
+        self.lines.flush()
+        if not self.console.is_terminal:
+            done = max(step - self.start, 1)
+            eta = (time.monotonic() - self.began) / done * (self.total - step)
+            self.console.print(f"{self.title} {step}/{self.total}  {status}  ETA {eta / 60:.1f} min", highlight=False)
+
+    def say(self, text: str) -> None:
+        """One line for people."""
+        self.console.print(text, highlight=False)

@@ -1,0 +1,156 @@
+"""Recipes: every setting of a training run, read from TOML, validated, overridable from the command line."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hmc.artifact.architecture import Activation
+from hmc.artifact.errors import InvalidRequestError
+
+
+class Section(BaseModel):
+    """A table of the recipe; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DataSection(Section):
+    """Corpora. A corpus is `"SRC TGT"` (two aligned text files, plain or .gz), `"FILE.tsv[.gz]"` (source TAB target) or
+    `"hub:NAME[:CONFIG]"` (a Hugging Face dataset with a `translation` column)."""
+
+    source_language: str = "en"
+    target_language: str = "de"
+    train: list[str] = Field(min_length=1)
+    dev: str
+    max_length: int = Field(default=128, ge=4)
+    """Longest sentence kept for training, in tokens."""
+
+
+class TokenizerSection(Section):
+    """Joint SentencePiece BPE."""
+
+    vocab_size: int = Field(default=8000, ge=64)
+    model: str | None = None
+    """An existing SentencePiece model to use instead of training one."""
+
+
+class ModelSection(Section):
+    """Widths of the Transformer."""
+
+    d_model: int = Field(default=512, gt=0, multiple_of=2)
+    ffn_dim: int = Field(default=2048, gt=0)
+    encoder_layers: int = Field(default=6, gt=0)
+    decoder_layers: int = Field(default=6, gt=0)
+    heads: int = Field(default=8, gt=0)
+    head_dim: int | None = Field(default=None, gt=0)
+    """Default: d_model / heads."""
+    activation: Activation = "relu"
+    max_positions: int = Field(default=512, gt=1)
+
+
+class TrainSection(Section):
+    """Objective, optimiser and schedule (Vaswani et al. 2017, section 5.3; Sun et al. 2021, section 4.1)."""
+
+    steps: int = Field(default=100_000, ge=1)
+    batch_tokens: int = Field(default=4096, ge=16)
+    """Padded source + target tokens in a batch, counted by its longer side."""
+    accumulate: int = Field(default=1, ge=1)
+    """Batches whose gradients are summed before an update."""
+    learning_rate: float = Field(default=7e-4, gt=0)
+    """Peak rate, reached at the end of warm-up; then inverse square root."""
+    warmup_steps: int = Field(default=4000, ge=1)
+    cooldown_steps: int = Field(default=0, ge=0)
+    """Last steps, over which the rate falls linearly to zero."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
+    adam_betas: tuple[float, float] = (0.9, 0.98)
+    adam_epsilon: float = Field(default=1e-9, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    clip_norm: float = Field(default=1.0, ge=0)
+    """Largest gradient norm; 0 turns clipping off."""
+    seed: int = 1
+
+
+class RunSection(Section):
+    """How the run is carried out: none of these change what is learned, but for floating-point rounding."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    devices: int = Field(default=1, ge=1)
+    nodes: int = Field(default=1, ge=1)
+    log_every: int = Field(default=50, ge=1)
+    save_every: int = Field(default=500, ge=1)
+    """Steps between resumable states."""
+    eval_every: int = Field(default=500, ge=1)
+    """Steps between dev evaluations; each writes a checkpoint that model selection and averaging may use."""
+    eval_sentences: int = Field(default=500, ge=1)
+    keep_checkpoints: int = Field(default=5, ge=1)
+    """Checkpoints kept, best dev BLEU first; these are also the candidates for averaging."""
+
+
+class Recipe(Section):
+    """A whole run."""
+
+    data: DataSection
+    tokenizer: TokenizerSection = TokenizerSection()
+    model: ModelSection = ModelSection()
+    train: TrainSection = TrainSection()
+    run: RunSection = RunSection()
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Reads a TOML recipe and applies `section.key=value` overrides (values are TOML, bare words are strings).
+
+    Raises InvalidRequestError that lists every problem; an unknown key comes with the nearest known one. Relative
+    paths in the recipe are relative to the working directory.
+    """
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InvalidRequestError(f"recipe {path} does not exist") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidRequestError(f"recipe {path} is not TOML: {error}") from error
+    for override in overrides:
+        _apply_override(raw, override)
+    try:
+        return Recipe.model_validate(raw)
+    except ValidationError as error:
+        problems = "\n".join(f"  - {_explain(dict(e))}" for e in error.errors())
+        raise InvalidRequestError(f"recipe {path}:\n{problems}") from error
+
+
+def _apply_override(raw: dict[str, Any], override: str) -> None:
+    name, separator, text = override.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (separator and dot and key):
+        raise InvalidRequestError(f"--set {override!r}: write section.key=value, e.g. --set train.steps=2000")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    raw.setdefault(section, {})[key] = value
+
+
+def _explain(error: dict[str, Any]) -> str:
+    location = ".".join(str(part) for part in error["loc"])
+    if error["type"] != "extra_forbidden":
+        return f"{location}: {error['msg']}"
+    *parents, key = error["loc"]
+    known = list(_section(parents).model_fields)
+    nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)
+    return f"{location}: unknown key; did you mean {'.'.join([*map(str, parents), nearest[0]])}? (known: {', '.join(known)})"
+
+
+def _section(parents: Sequence[Any]) -> type[BaseModel]:
+    model: type[BaseModel] = Recipe
+    for parent in parents:
+        annotation = model.model_fields[str(parent)].annotation
+        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        model = annotation
+    return model

@@ -1,0 +1,170 @@
+"""The Marian/Vaswani encoder-decoder, as Hugging Face MarianMTModel computes it: post-norm, tied embeddings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hmc.artifact.architecture import Architecture, sinusoidal_positions
+from hmc.artifact.heads import KINDS, HeadLayout, Kind
+from hmc.training.attention import Attention, KeyValues
+from hmc.training.dropout import Dropout
+
+ACTIVATIONS = {"relu": functional.relu, "swish": functional.silu, "gelu": functional.gelu}
+
+
+class FeedForward(nn.Module):
+    """Position-wise feed-forward sub-layer `[…, d_model]` → `[…, d_model]`."""
+
+    def __init__(self, d_model: int, ffn_dim: int, activation: str) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(d_model, ffn_dim), nn.Linear(ffn_dim, d_model)
+        self.activation = ACTIVATIONS[activation]
+        for linear in (self.fc1, self.fc2):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.fc2(self.activation(self.fc1(states)))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each followed by residual + layer norm."""
+
+    def __init__(self, self_attn: Attention, ffn: FeedForward, d_model: int, dropout: float) -> None:
+        super().__init__()
+        self.self_attn, self.ffn, self.dropout = self_attn, ffn, Dropout(dropout)
+        self.self_attn_layer_norm, self.final_layer_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """x `[B, S, d_model]`, mask `[B, 1, 1, S]` True on real tokens."""
+        own = self.self_attn.project(x) if self.self_attn.heads else None
+        x = self.self_attn_layer_norm(x + self.dropout(self.self_attn(x, own, mask)))
+        return self.final_layer_norm(x + self.dropout(self.ffn(x)))
+
+
+@dataclass
+class DecoderCache:
+    """Keys and values per decoder layer: `own` grows by one position a step, `cross` is computed once."""
+
+    own: list[KeyValues | None] = field(default_factory=list)
+    cross: list[KeyValues | None] = field(default_factory=list)
+    position: int = 0
+
+    def select(self, rows: Tensor) -> None:
+        """Reorders every cache to `rows` (indices into the batch)."""
+        for caches in (self.own, self.cross):
+            for layer, entry in enumerate(caches):
+                if entry is not None:
+                    caches[layer] = KeyValues(entry.keys.index_select(0, rows), entry.values.index_select(0, rows))
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, cross-attention and feed-forward, each followed by residual + layer norm."""
+
+    def __init__(self, self_attn: Attention, encoder_attn: Attention, ffn: FeedForward, d_model: int, dropout: float) -> None:
+        super().__init__()
+        self.self_attn, self.encoder_attn, self.ffn, self.dropout = self_attn, encoder_attn, ffn, Dropout(dropout)
+        self.self_attn_layer_norm, self.encoder_attn_layer_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.final_layer_norm = nn.LayerNorm(d_model)
+
+    def forward(self, x: Tensor, own: KeyValues | None, cross: KeyValues | None, mask: Tensor | None) -> Tensor:
+        """x `[B, T, d_model]`; with T = 1 `own` holds all earlier positions, else attention is causal."""
+        causal = x.size(1) > 1
+        x = self.self_attn_layer_norm(x + self.dropout(self.self_attn(x, own, None, causal=causal)))
+        x = self.encoder_attn_layer_norm(x + self.dropout(self.encoder_attn(x, cross, mask)))
+        return self.final_layer_norm(x + self.dropout(self.ffn(x)))
+
+
+class Transformer(nn.Module):
+    """Encoder-decoder with one shared, tied embedding matrix."""
+
+    positions: Tensor
+    final_logits_bias: Tensor
+
+    def __init__(self, arch: Architecture, encoder: Sequence[EncoderLayer], decoder: Sequence[DecoderLayer], dropout: float) -> None:
+        super().__init__()
+        self.arch = arch
+        self.shared = nn.Embedding(arch.vocab_size, arch.d_model, padding_idx=arch.pad_id)
+        nn.init.normal_(self.shared.weight, std=arch.d_model**-0.5)
+        with torch.no_grad():
+            self.shared.weight[arch.pad_id].zero_()
+        self.encoder, self.decoder, self.dropout = nn.ModuleList(encoder), nn.ModuleList(decoder), Dropout(dropout)
+        self.register_buffer("positions", torch.from_numpy(sinusoidal_positions(arch.max_positions, arch.d_model)), persistent=False)
+        self.register_buffer("final_logits_bias", torch.zeros(arch.vocab_size))
+        self.scale = math.sqrt(arch.d_model) if arch.scale_embedding else 1.0
+
+    def attentions(self) -> Iterator[tuple[Kind, int, Attention]]:
+        """Every attention module with its kind and layer, in the order of `KINDS`."""
+        for kind in KINDS:
+            layers = self.encoder if kind == "encoder_self" else self.decoder
+            for index, layer in enumerate(layers):
+                yield kind, index, layer.encoder_attn if kind == "cross" else layer.self_attn
+
+    def embed(self, ids: Tensor, start: int = 0) -> Tensor:
+        """ids `[B, T]` → `[B, T, d_model]` with positions from `start`."""
+        return self.dropout(self.shared(ids) * self.scale + self.positions[start : start + ids.size(1)])
+
+    def encode(self, source: Tensor) -> tuple[Tensor, Tensor | None]:
+        """source `[B, S]` padded with pad_id → states `[B, S, d_model]` and mask `[B, 1, 1, S]` (None: no padding)."""
+        real = source.ne(self.arch.pad_id)
+        mask = None if bool(real.all()) else real[:, None, None, :]
+        x = self.embed(source)
+        for layer in self.encoder:
+            x = layer(x, mask)
+        return x, mask
+
+    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+        """Teacher forcing: source `[B, S]`, target_in `[B, T]` → decoder states `[B, T, d_model]` (see `logits`)."""
+        memory, mask = self.encode(source)
+        x = self.embed(target_in)
+        for layer in self.decoder:
+            own = layer.self_attn.project(x) if layer.self_attn.heads else None
+            cross = layer.encoder_attn.project(memory) if layer.encoder_attn.heads else None
+            x = layer(x, own, cross, mask)
+        return x
+
+    def logits(self, states: Tensor) -> Tensor:
+        """states `[…, d_model]` → `[…, V]` through the tied embedding and final_logits_bias."""
+        return functional.linear(states, self.shared.weight, self.final_logits_bias)
+
+    def start_cache(self, memory: Tensor) -> DecoderCache:
+        """Cross keys and values of every layer, projected once; empty self-attention caches."""
+        cross = [layer.encoder_attn.project(memory) if layer.encoder_attn.heads else None for layer in self.decoder]
+        return DecoderCache(own=[None] * len(self.decoder), cross=cross)
+
+    def step(self, tokens: Tensor, cache: DecoderCache, mask: Tensor | None) -> Tensor:
+        """One decoder step: tokens `[B, 1]` → logits `[B, V]`; `cache` gains one position."""
+        x = self.embed(tokens, cache.position)
+        for index, layer in enumerate(self.decoder):
+            own = layer.self_attn.project(x) if layer.self_attn.heads else None
+            past = cache.own[index]
+            if own is not None and past is not None:
+                own = KeyValues(torch.cat([past.keys, own.keys], 2), torch.cat([past.values, own.values], 2))
+            cache.own[index] = own
+            x = layer(x, own, cache.cross[index], mask)
+        cache.position += 1
+        return self.logits(x[:, -1])
+
+
+def build_transformer(arch: Architecture, layout: HeadLayout | None = None, *, dropout: float = 0.0) -> Transformer:
+    """A randomly initialised model with the given head layout (default: every head open)."""
+    layout = layout or arch.full_layout()
+
+    def attention(kind: Kind, layer: int) -> Attention:
+        return Attention(d_model=arch.d_model, heads=len(layout[kind][layer]), head_dim=arch.head_dim)
+
+    def ffn() -> FeedForward:
+        return FeedForward(arch.d_model, arch.ffn_dim, arch.activation)
+
+    encoder = [EncoderLayer(attention("encoder_self", i), ffn(), arch.d_model, dropout) for i in range(arch.encoder_layers)]
+    decoder = [
+        DecoderLayer(attention("decoder_self", i), attention("cross", i), ffn(), arch.d_model, dropout)
+        for i in range(arch.decoder_layers)
+    ]
+    return Transformer(arch, encoder, decoder, dropout)
