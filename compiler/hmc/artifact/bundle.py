@@ -186,9 +186,10 @@ def _file_problems(root: Path, name: str, digest: str) -> list[str]:
 
 def validate(path: Path | str) -> Manifest:
     """Checks the whole bundle and returns its manifest. Raises InvalidArtifactError that lists every problem."""
+    manifest = read_manifest(path)
     if problems := bundle_problems(path):
         raise InvalidArtifactError(f"bundle {path}", problems, FIX)
-    return read_manifest(path)
+    return manifest
 
 
 def write_manifest(manifest: Manifest, path: Path | str) -> None:

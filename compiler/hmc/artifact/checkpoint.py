@@ -57,7 +57,7 @@ class Checkpoint:
     tokenizer: bytes
     """Serialized SentencePiece model."""
     gates: HeadScores | None = None
-    """log α per head, kind → `[layers, heads]`, NaN for heads already removed."""
+    """log α per head, kind → `[layers, heads]`; heads that are removed keep the value they were closed with."""
     importance: HeadScores | None = None
     """I_h per head (Michel et al. 2019), same shape."""
     metrics: dict[str, Any] = field(default_factory=dict)

@@ -109,7 +109,7 @@ class HeadLayout:
 
 
 HeadScores = Mapping[Kind, npt.NDArray[np.float32]]
-"""A score per head: kind → array `[layers, heads]` (log α, importance …); NaN where a head no longer exists."""
+"""A score per head: kind → array `[layers, heads]` (log α, importance …), at original head indices."""
 
 
 def rank_heads(scores: HeadScores, layout: HeadLayout) -> list[Head]:

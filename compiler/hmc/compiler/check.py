@@ -11,7 +11,7 @@ from hmc.artifact.errors import HmcError
 from hmc.artifact.heads import HeadLayout
 from hmc.compiler.linears import FloatLinears
 from hmc.compiler.runner import GraphRunner
-from hmc.compiler.slim import masked_tensors, slim_tensors
+from hmc.artifact.slimming import masked_tensors, slim_tensors
 
 TOLERANCE = 1e-4
 """Largest difference of fp32 log-probabilities: sums run in another order, nothing else differs."""

@@ -20,7 +20,7 @@ from hmc.compiler.encoder_graph import author_encoder
 from hmc.compiler.layouts import choose_layout
 from hmc.compiler.linears import FloatLinears, Int8Linears, Linears
 from hmc.compiler.serialize import check_structure, write_graph
-from hmc.compiler.slim import slim_tensors
+from hmc.artifact.slimming import slim_tensors
 
 
 @dataclass

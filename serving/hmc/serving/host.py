@@ -8,9 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hmc.artifact.bundle import Level, validate
-from hmc.artifact.errors import FailedPreconditionError, LevelNotLoadedError, UnavailableError
+from hmc.artifact.errors import (
+    DeviceUnavailableError,
+    FailedPreconditionError,
+    LevelNotLoadedError,
+    UnavailableError,
+)
 from hmc.serving.loaded import Generation, HostStatus, Lease, LevelStatus, Slot, TranslatorFactory
-from hmc.serving.selection import AutoPolicy, Candidate, Selector, choose, rank
+from hmc.serving.selection import AutoPolicy, Candidate, Selector, choose, rank, runs_on
 
 log = logging.getLogger(__name__)
 
@@ -18,8 +23,9 @@ log = logging.getLogger(__name__)
 class ModelHost:
     """Serves the levels of one bundle. Thread-safe; knows nothing of any transport.
 
-    `levels` are loaded by `start` (None: all of the bundle), the default level always. Other levels are loaded by
-    `load`. With `lazy` only the default level is loaded at the start, and `levels` are not restricted.
+    `start` loads `levels` (None: all that run on `device`), and the default level always. `load` loads others. With
+    `lazy` only the default level is loaded at the start. Without `default_level` the bundle's own is the default, or
+    the one nearest to it that runs on `device`.
     """
 
     def __init__(
@@ -29,11 +35,12 @@ class ModelHost:
         *,
         levels: Sequence[str] | None = None,
         default_level: str | None = None,
+        device: str = "auto",
         lazy: bool = False,
         auto: AutoPolicy | None = None,
     ) -> None:
         """Validates the bundle. Raises InvalidArtifactError, and LevelNotFoundError for names that it does not have."""
-        self._factory, self._levels, self._default = factory, levels, default_level
+        self._factory, self._levels, self._default, self._device = factory, levels, default_level, device
         self.lazy = lazy
         self._auto = auto or AutoPolicy()
         self._state = threading.Condition()  # guards _current, slots and users; held for moments
@@ -46,7 +53,11 @@ class ModelHost:
 
     def _read(self, path: Path) -> Generation:
         manifest = validate(path)
-        return Generation(path, manifest, manifest.level(self._default or manifest.default_level).name)
+        default = manifest.level(self._default or manifest.default_level)
+        fitting = [level for level in manifest.levels if runs_on(self._device, level)]
+        if self._default is None and fitting and default not in fitting:
+            default = min(fitting, key=lambda level: (abs(level.heads - default.heads), rank(level)))
+        return Generation(path, manifest, default.name)
 
     # ---- loading ----
 
@@ -57,21 +68,26 @@ class ModelHost:
 
     def _fill(self, generation: Generation, also: set[str]) -> None:
         """Loads a generation's default level, then the others that are asked for; frees them all if one fails."""
-        wanted = set() if self.lazy else {x.name for x in generation.manifest.levels}
-        if self._levels is not None and not self.lazy:
-            wanted &= {*self._levels, *also}
-        levels = sorted(generation.manifest.levels, key=lambda x: (x.name != generation.default, rank(x)))
+        ordered = sorted(generation.manifest.levels, key=lambda x: (x.name != generation.default, rank(x)))
         try:
-            for level in levels:
-                if level.name == generation.default or level.name in wanted:
-                    slot = self._open(generation.path, level)
-                    with self._state:
-                        generation.slots[level.name] = slot
+            for level in ordered:
+                if level.name == generation.default or level.name in {*(self._levels or ()), *also}:
+                    self._add(generation, level)
+                elif self._levels is None and not self.lazy and runs_on(self._device, level):
+                    try:
+                        self._add(generation, level)
+                    except DeviceUnavailableError as error:  # nobody asked for this level by name
+                        log.warning("level %s is left out: %s", level.name, error)
         except BaseException:
             for slot in generation.slots.values():
                 slot.translator.close(drain=False)
             generation.slots.clear()
             raise
+
+    def _add(self, generation: Generation, level: Level) -> None:
+        slot = self._open(generation.path, level)
+        with self._state:
+            generation.slots[level.name] = slot
 
     def _open(self, path: Path, level: Level) -> Slot:
         translator = self._factory(path, level.name)
@@ -89,9 +105,7 @@ class ModelHost:
             generation = self._current
             level = generation.manifest.level(name)
             if name not in generation.slots:
-                slot = self._open(generation.path, level)
-                with self._state:
-                    generation.slots[name] = slot
+                self._add(generation, level)
         return self._status(generation, level)
 
     def unload(self, name: str) -> LevelStatus:
@@ -203,9 +217,9 @@ class ModelHost:
         with self._state:
             current = self._current
             levels = sorted(current.manifest.levels, key=rank)
-            devices = [slot.translator.device for slot in current.slots.values()]
+            devices = sorted({slot.translator.device for slot in current.slots.values()})
         statuses = tuple(self._status(current, level) for level in levels)
-        return HostStatus(current.manifest, current.path, devices[0] if devices else "", statuses)
+        return HostStatus(current.manifest, current.path, ", ".join(devices), statuses)
 
     def _status(self, generation: Generation, level: Level) -> LevelStatus:
         slot = generation.slots.get(level.name)

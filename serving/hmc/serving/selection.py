@@ -86,6 +86,12 @@ def rank(level: Level) -> tuple[int, int]:
     return -level.heads, PRECISION_RANK[level.precision]
 
 
+def runs_on(device: str, level: Level) -> bool:
+    """Whether a level's graphs are for this device: fp16 for cuda, the others for cpu, any for auto."""
+    kind = device.partition(":")[0]
+    return kind == "auto" or (kind == "cuda") == (level.precision == "fp16")
+
+
 def choose(selector: Selector, candidates: Sequence[Candidate], policy: AutoPolicy) -> Level:
     """The candidate that `selector` means, for every selector but a name and the default.
 

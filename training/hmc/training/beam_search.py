@@ -13,7 +13,7 @@ from hmc.training.transformer import Transformer
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A finished translation: ids without EOS, and its summed log-probability divided by length ** penalty."""
+    """A translation: ids without EOS, and its summed log-probability divided by length ** penalty."""
 
     ids: list[int]
     score: float
@@ -27,6 +27,7 @@ def beam_search(
 
     Finished hypotheses are scored log P / length ** length_penalty, length counting EOS, as in Hugging Face generate
     with early stopping off: a sentence ends when no running hypothesis can beat its worst kept one at the present length.
+    At max_length tokens (EOS included) what still runs is taken as it is.
     """
     arch, device = model.arch, model.shared.weight.device
     source = pad_rows(sources, arch.pad_id).to(device)
@@ -47,10 +48,6 @@ def beam_search(
     for length in range(1, max_length + 1):
         log_probs = model.step(tokens, cache, mask).float().log_softmax(-1).view(batch, beam, -1)
         log_probs[:, :, arch.pad_id] = float("-inf")
-        if length == max_length:  # out of room: only EOS may follow
-            eos = log_probs[:, :, arch.eos_id].clone()
-            log_probs.fill_(float("-inf"))
-            log_probs[:, :, arch.eos_id] = eos
         total = (scores[:, :, None] + log_probs).view(batch, -1)
         top, flat = total.topk(2 * beam, dim=-1)
         parents, ids = flat // log_probs.size(-1), flat % log_probs.size(-1)
@@ -62,6 +59,7 @@ def beam_search(
         tokens = ids.gather(1, keep).view(-1, 1)
         history = torch.cat([history.index_select(0, chosen), tokens], 1)
         cache.select(chosen)
+    _take_unfinished(scores / max_length**length_penalty, history.view(batch, beam, -1), finished, done)
     return [sorted(found, key=lambda h: -h.score)[:beam] for found in finished]
 
 
@@ -88,3 +86,11 @@ def _collect(
         done[row] = full and (beam == 1 or best_running <= finished[row][-1].score)
         done[row] |= rows_top[row][running[0]] == float("-inf")
     return keep
+
+
+def _take_unfinished(scores: Tensor, history: Tensor, finished: list[list[Hypothesis]], done: list[bool]) -> None:
+    """The limit is reached: running hypotheses of sentences that are not done compete as they are."""
+    for row in range(len(done)):
+        if not done[row]:
+            rows = zip(history[row].tolist(), scores[row].tolist(), strict=True)
+            finished[row] += [Hypothesis(ids, score) for ids, score in rows if score > float("-inf")]

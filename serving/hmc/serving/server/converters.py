@@ -121,9 +121,7 @@ def stream_answer_to_proto(request_id: str, answer: Answer) -> pb.TranslateStrea
 def stream_error_to_proto(request_id: str, error: Exception, reference: str = "") -> pb.TranslateStreamResponse:
     """Why one text of a stream has no translation; `reference` as in `message_of`."""
     code: int = code_of(error).value[0]
-    return pb.TranslateStreamResponse(
-        id=request_id, error=pb.Error(code=code, message=message_of(error, reference))
-    )
+    return pb.TranslateStreamResponse(id=request_id, error=pb.Error(code=code, message=message_of(error, reference)))
 
 
 def stream_answer_from_proto(message: pb.TranslateStreamResponse, index: int) -> StreamAnswer:
@@ -198,6 +196,4 @@ def levels_to_proto(levels: LevelList) -> pb.ListLevelsResponse:
 def levels_from_proto(message: pb.ListLevelsResponse) -> LevelList:
     """The inverse of `levels_to_proto`."""
     levels = tuple(level_from_proto(level) for level in message.levels)
-    return LevelList(
-        levels, message.bundle_version, message.source_language, message.target_language, message.device
-    )
+    return LevelList(levels, message.bundle_version, message.source_language, message.target_language, message.device)

@@ -43,7 +43,10 @@ class Metrics:
         )
         self._texts = Counter("hmc_texts", "Texts translated, by level.", ["level"], registry=self.registry)
         self._tokens = Counter(
-            "hmc_tokens", "Tokens read (source) and written (target), by level.", ["level", "side"], registry=self.registry
+            "hmc_tokens",
+            "Tokens read (source) and written (target), by level.",
+            ["level", "side"],
+            registry=self.registry,
         )
         self._queue = self._histogram("hmc_queue_seconds", "Seconds from arrival to the first computation, by level.")
         self._compute = self._histogram("hmc_compute_seconds", "Seconds of computation for a request, by level.")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
-
-import grpc
 
 from hmc.artifact.errors import HmcError
 from hmc.serving.server import converters
@@ -17,24 +16,23 @@ from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
-TranslateContext = grpc.aio.ServicerContext[pb.TranslateRequest, pb.TranslateResponse]
 
 
 class TranslationServicer(rpc.TranslationServiceServicer):
     """`hmc.v1.TranslationService`."""
 
-    def __init__(self, handlers: Handlers, stream_window: int) -> None:
-        self._handlers, self._window = handlers, stream_window
+    def __init__(self, handlers: Handlers, stream_window: int, closing: asyncio.Event) -> None:
+        self._handlers, self._window, self._closing = handlers, stream_window, closing
 
-    async def Translate(self, request: pb.TranslateRequest, context: object) -> pb.TranslateResponse:
+    async def Translate(self, request: pb.TranslateRequest, _context: object) -> pb.TranslateResponse:
         selector = converters.selector_from_proto(request.level)
         options = converters.options_from_proto(request.options)
         return converters.answer_to_proto(await self._handlers.translate(request.texts, selector, options))
 
     async def TranslateStream(
-        self, requests: AsyncIterator[pb.TranslateStreamRequest], context: object
+        self, requests: AsyncIterator[pb.TranslateStreamRequest], _context: object
     ) -> AsyncIterator[pb.TranslateStreamResponse]:
-        async for response in answer_each(requests, self._answer, self._window):
+        async for response in answer_each(requests, self._answer, self._window, self._closing):
             yield response
 
     async def _answer(self, request: pb.TranslateStreamRequest) -> pb.TranslateStreamResponse:
@@ -50,7 +48,7 @@ class TranslationServicer(rpc.TranslationServiceServicer):
             log.exception("unexpected error %s in TranslateStream", reference)
             return converters.stream_error_to_proto(request.id, error, reference)
 
-    async def ListLevels(self, request: pb.ListLevelsRequest, context: object) -> pb.ListLevelsResponse:
+    async def ListLevels(self, _request: pb.ListLevelsRequest, _context: object) -> pb.ListLevelsResponse:
         return converters.levels_to_proto(self._handlers.levels())
 
 
@@ -60,13 +58,13 @@ class AdminServicer(rpc.AdminServiceServicer):
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers
 
-    async def LoadLevel(self, request: pb.LoadLevelRequest, context: object) -> pb.LoadLevelResponse:
+    async def LoadLevel(self, request: pb.LoadLevelRequest, _context: object) -> pb.LoadLevelResponse:
         return pb.LoadLevelResponse(level=converters.level_to_proto(await self._handlers.load(request.name)))
 
-    async def UnloadLevel(self, request: pb.UnloadLevelRequest, context: object) -> pb.UnloadLevelResponse:
+    async def UnloadLevel(self, request: pb.UnloadLevelRequest, _context: object) -> pb.UnloadLevelResponse:
         return pb.UnloadLevelResponse(level=converters.level_to_proto(await self._handlers.unload(request.name)))
 
-    async def Reload(self, request: pb.ReloadRequest, context: object) -> pb.ReloadResponse:
+    async def Reload(self, request: pb.ReloadRequest, _context: object) -> pb.ReloadResponse:
         path = Path(request.bundle_path) if request.HasField("bundle_path") else None
         levels = converters.levels_to_proto(await self._handlers.reload(path))
         return pb.ReloadResponse(bundle_version=levels.bundle_version, levels=levels.levels)

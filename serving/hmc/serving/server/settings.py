@@ -12,7 +12,7 @@ from hmc.artifact.errors import InvalidRequestError, PortInUseError
 from hmc.serving.selection import AutoPolicy
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Largest gRPC message, both ways. Runtimes refuse larger ones with RESOURCE_EXHAUSTED before they reach the service."""
+"""Largest gRPC message, both ways. The runtime refuses larger ones with RESOURCE_EXHAUSTED."""
 
 
 @dataclass(frozen=True)

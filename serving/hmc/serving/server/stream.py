@@ -6,46 +6,52 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
+from hmc.artifact.errors import UnavailableError
+
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
 async def answer_each(
-    requests: AsyncIterable[Request], answer: Callable[[Request], Awaitable[Response]], window: int
+    requests: AsyncIterable[Request],
+    answer: Callable[[Request], Awaitable[Response]],
+    window: int,
+    closing: asyncio.Event,
 ) -> AsyncIterator[Response]:
     """Yields `answer(request)` for every request, in the order in which they finish.
 
     At most `window` requests are read and not yet taken from here: a slow engine and a slow reader both hold up the
-    sender. An error of `answer` or of `requests` ends the stream with it; then, and when the caller stops early,
-    everything under way is cancelled.
+    sender. When `closing` is set nothing more is read, what was read is answered, and UnavailableError ends the stream.
+    An error of `answer` or of `requests` ends it with that error; then, and when the caller stops early, everything
+    under way is cancelled.
     """
     places = asyncio.Semaphore(window)
-    finished: asyncio.Queue[asyncio.Task[Response] | asyncio.Task[None]] = asyncio.Queue()
+    finished: asyncio.Queue[asyncio.Task[Response] | None] = asyncio.Queue()
     running: set[asyncio.Task[Response]] = set()
 
     async def read() -> None:
+        await places.acquire()
         async for request in requests:
-            await places.acquire()
             task = asyncio.ensure_future(answer(request))
             running.add(task)
             task.add_done_callback(finished.put_nowait)
-            if places.locked():
-                await asyncio.sleep(0)
+            await places.acquire()
 
     reader = asyncio.create_task(read())
-    reader.add_done_callback(finished.put_nowait)
-    reading = True
+    reader.add_done_callback(lambda _: finished.put_nowait(None))
+    closer = asyncio.create_task(closing.wait())
+    closer.add_done_callback(lambda _: reader.cancel())
     try:
-        while reading or running:
+        while running or not reader.done():
             task = await finished.get()
-            if task is reader:
-                await reader
-                reading = False
-                continue
-            running.discard(task)
-            yield task.result()
-            places.release()
+            if task is not None:
+                running.discard(task)
+                yield task.result()
+                places.release()
+        if closing.is_set() and reader.cancelled():
+            raise UnavailableError("the server is shutting down; send the texts without an answer to another one")
+        reader.result()
     finally:
-        for task in (reader, *running):
-            task.cancel()
-        await asyncio.gather(reader, *running, return_exceptions=True)
+        for pending in (reader, closer, *running):
+            pending.cancel()
+        await asyncio.gather(reader, closer, *running, return_exceptions=True)

@@ -1,0 +1,128 @@
+"""Request latency of levels, measured in one process with the levels taking turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from hmc.benchmark.quality import Progress, Translates, silent
+from hmc.serving import DecodeOptions
+
+SETTLE_S = 0.02
+"""Pause between two levels: threads of the one before, still waiting for work, go to sleep."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One kind of request."""
+
+    batch: int
+    """Sentences of a request."""
+    beam: int
+
+    def __str__(self) -> str:
+        return f"batch {self.batch}, beam {self.beam}"
+
+
+@dataclass(frozen=True)
+class LatencyResult:
+    """What one level did at one setting, over all rounds."""
+
+    level: str
+    batch: int
+    beam: int
+    requests: int
+    p50_ms: float
+    """Percentiles of the wall time of a request, nearest rank."""
+    p95_ms: float
+    p99_ms: float
+    sentences_per_s: float
+    tokens_per_s: float
+    """Target tokens, end of sentence included."""
+    ratio: float
+    """Median over the rounds of this level's time over the reference level's; below 1 is faster."""
+
+
+@dataclass
+class _Round:
+    seconds: list[float]
+    sentences: int = 0
+    tokens: int = 0
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.seconds)
+
+
+def requests_of(sentences: Sequence[str], batch: int) -> list[list[str]]:
+    """Sentences in their order, `batch` at a time; a rest that fills no request is left out, unless it is all."""
+    whole = len(sentences) // batch * batch or len(sentences)
+    return [list(sentences[start : start + batch]) for start in range(0, whole, batch)]
+
+
+def rotated(names: Sequence[str], turn: int) -> list[str]:
+    """The order of round `turn`: each round another level goes first."""
+    shift = turn % len(names)
+    return [*names[shift:], *names[:shift]]
+
+
+def measure_latency(
+    translators: Mapping[str, Translates],
+    sentences: Sequence[str],
+    settings: Sequence[Setting],
+    *,
+    rounds: int,
+    reference: str,
+    progress: Progress = silent,
+) -> list[LatencyResult]:
+    """Times every level at every setting. In a round each level translates the same sentences, request by request.
+
+    Before the rounds of a setting each level translates one request of it that is not timed.
+    """
+    results = []
+    for setting in settings:
+        requests = requests_of(sentences, setting.batch)
+        for translator in translators.values():
+            _run(translator, requests[:1], setting)
+        seen: dict[str, list[_Round]] = {name: [] for name in translators}
+        for turn in range(rounds):
+            progress(f"{setting}: round {turn + 1} of {rounds}")
+            for name in rotated(list(translators), turn):
+                time.sleep(SETTLE_S)
+                seen[name].append(_run(translators[name], requests, setting))
+        results += [_summary(name, setting, seen[name], seen[reference]) for name in translators]
+    return results
+
+
+def _run(translator: Translates, requests: Sequence[Sequence[str]], setting: Setting) -> _Round:
+    options = DecodeOptions(beam_size=setting.beam)
+    done = _Round([])
+    for request in requests:
+        start = time.perf_counter()
+        translations = translator.translate(request, options)
+        done.seconds.append(time.perf_counter() - start)
+        done.sentences += len(translations)
+        done.tokens += sum(translation.target_tokens for translation in translations)
+    return done
+
+
+def _summary(name: str, setting: Setting, rounds: Sequence[_Round], reference: Sequence[_Round]) -> LatencyResult:
+    seconds = [s for r in rounds for s in r.seconds]
+    p50, p95, p99 = (1000.0 * float(s) for s in np.percentile(seconds, [50, 95, 99], method="inverted_cdf"))
+    total = sum(r.total_s for r in rounds)
+    return LatencyResult(
+        level=name,
+        batch=setting.batch,
+        beam=setting.beam,
+        requests=len(seconds),
+        p50_ms=p50,
+        p95_ms=p95,
+        p99_ms=p99,
+        sentences_per_s=sum(r.sentences for r in rounds) / total,
+        tokens_per_s=sum(r.tokens for r in rounds) / total,
+        ratio=median(r.total_s / other.total_s for r, other in zip(rounds, reference, strict=True)),
+    )

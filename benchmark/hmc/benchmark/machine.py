@@ -1,0 +1,90 @@
+"""Where a benchmark ran: without it numbers cannot be compared."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+PACKAGES = ("hmc", "onnxruntime", "onnxruntime-gpu", "numpy", "sentencepiece", "sacrebleu")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine and the software on it."""
+
+    cpu: str
+    physical_cores: int
+    logical_cores: int
+    """Of those that this process may use."""
+    memory_bytes: int
+    os: str
+    python: str
+    versions: dict[str, str]
+    devices: dict[str, str]
+    """Device that levels ran on → its name."""
+    load_average: float
+    """Runnable processes, mean of the minute before the start: well above 0 means that others used the machine."""
+
+    def __str__(self) -> str:
+        cuda = [name for device, name in self.devices.items() if device != "cpu"]
+        return ", ".join([f"{self.cpu} ({self.logical_cores} cores)", *cuda])
+
+
+def this_machine(devices: Sequence[str]) -> Machine:
+    """The machine as it is now; `devices` as `Translator.device` names them."""
+    return Machine(
+        cpu=_cpu_name(),
+        physical_cores=psutil.cpu_count(logical=False) or 1,
+        logical_cores=_usable_cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        os=platform.platform(),
+        python=platform.python_version(),
+        versions=_versions(),
+        devices={device: _device_name(device) for device in dict.fromkeys(devices)},
+        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
+    )
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _device_name(device: str) -> str:
+    if device == "cpu":
+        return _cpu_name()
+    index = device.partition(":")[2] or "0"
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", index]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return device
+    return asked.stdout.strip() or device

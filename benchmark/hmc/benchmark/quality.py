@@ -1,0 +1,123 @@
+"""Translation quality of levels: BLEU and chrF by sacreBLEU, each against the reference level with its significance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sacrebleu.metrics import BLEU, CHRF
+
+from hmc.artifact.bundle import Manifest, Quality, read_manifest, write_manifest
+from hmc.artifact.errors import InvalidRequestError
+from hmc.benchmark.bootstrap import bleu_counts, paired_bootstrap
+from hmc.benchmark.text import TestSet
+from hmc.serving import DecodeOptions, Translation, Translator
+
+Progress = Callable[[str], None]
+
+
+class Translates(Protocol):
+    """What quality and latency need of a `Translator`."""
+
+    def translate(self, texts: Sequence[str], options: DecodeOptions | None = None) -> list[Translation]:
+        """Translations in the order of the texts."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A level's translations of a test set's sources."""
+
+    level: str
+    hypotheses: tuple[str, ...]
+
+
+def silent(_: str) -> None:
+    """Progress for those who want none."""
+
+
+def reference_level(manifest: Manifest) -> str:
+    """The level that others are compared with: `full` in fp32 or, failing that, the first level."""
+    names = [level.name for level in manifest.levels if level.name == "full" and level.precision == "fp32"]
+    return names[0] if names else manifest.levels[0].name
+
+
+def translate_all(translator: Translates, level: str, sources: Sequence[str], beam: int) -> Output:
+    """Translates every source in one call, so that the engine fills its batch as it would for a document."""
+    translations = translator.translate(sources, DecodeOptions(beam_size=beam))
+    return Output(level, tuple(translation.text for translation in translations))
+
+
+def score(output: Output, baseline: Output, test_set: TestSet, beam: int) -> Quality:
+    """Scores of `output`, and its BLEU difference to `baseline`; both translate the sources of `test_set`."""
+    if test_set.references is None:
+        raise InvalidRequestError(f"test set {test_set.name}: quality needs references; give --ref FILE")
+    bleu, chrf = BLEU(), CHRF()
+    hypotheses, references = list(output.hypotheses), list(test_set.references)
+    bleu_score = bleu.corpus_score(hypotheses, [references]).score
+    chrf_score = chrf.corpus_score(hypotheses, [references]).score
+    compared = paired_bootstrap(bleu_counts(hypotheses, references), bleu_counts(baseline.hypotheses, references))
+    return Quality(
+        test_set=test_set.name,
+        sentences=len(references),
+        beam=beam,
+        bleu=bleu_score,
+        chrf=chrf_score,
+        bleu_delta=compared.delta,
+        ci_low=compared.ci_low,
+        ci_high=compared.ci_high,
+        p_value=compared.p_value,
+        reference_level=baseline.level,
+        bleu_signature=str(bleu.get_signature()),
+        chrf_signature=str(chrf.get_signature()),
+    )
+
+
+def measure_quality(
+    bundle: Path | str,
+    src: Path | str,
+    ref: Path | str,
+    levels: Sequence[str] | None = None,
+    *,
+    beam: int = 4,
+    test_set: str | None = None,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> dict[str, Quality]:
+    """Quality of `levels` (None: all) of a bundle on the sentences of `src` and `ref`, level by level.
+
+    The reference level is translated even if it is not asked for; it may then run on another device than `device`.
+    The name `test_set` defaults to that of the file `src`, less its suffixes.
+    Raises InvalidRequestError, LevelNotFoundError, InvalidArtifactError, DeviceUnavailableError.
+    """
+    manifest = read_manifest(bundle)
+    chosen = [manifest.level(name).name for name in levels] if levels else [level.name for level in manifest.levels]
+    pairs = TestSet.read(src, ref, name=test_set)
+    reference = reference_level(manifest)
+    outputs = {}
+    for name in dict.fromkeys([reference, *chosen]):
+        progress(f"{name}: translating {len(pairs.sources)} sentences at beam {beam}")
+        with Translator(bundle, name, device=device if name in chosen else "auto") as translator:
+            outputs[name] = translate_all(translator, name, pairs.sources, beam)
+    return {name: score(outputs[name], outputs[reference], pairs, beam) for name in chosen}
+
+
+def record_quality(
+    bundle: Path | str,
+    src: Path | str,
+    ref: Path | str,
+    levels: Sequence[str] | None = None,
+    *,
+    beam: int = 4,
+    test_set: str | None = None,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> dict[str, Quality]:
+    """As `measure_quality`, and writes the scores into the manifest; its version stays: no served file changes."""
+    measured = measure_quality(bundle, src, ref, levels, beam=beam, test_set=test_set, device=device, progress=progress)
+    manifest = read_manifest(bundle)
+    for name, quality in measured.items():
+        manifest.level(name).quality = quality
+    write_manifest(manifest, bundle)
+    return measured

@@ -1,0 +1,159 @@
+"""`hmc bench`: from settings to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from hmc.artifact.bundle import Level, Manifest, Quality, read_manifest, write_manifest
+from hmc.benchmark.latency import LatencyResult, measure_latency
+from hmc.benchmark.machine import this_machine
+from hmc.benchmark.memory import MemoryRequest, MemoryResult, measure_memory
+from hmc.benchmark.quality import Output, Progress, reference_level, score, silent, translate_all
+from hmc.benchmark.report import BundleInfo, Conditions, LevelReport, Report, contract
+from hmc.benchmark.settings import BenchmarkSettings
+from hmc.benchmark.text import TestSet
+from hmc.serving import Translator
+from hmc.serving.sessions import resolve_device
+
+MEMORY_BATCHES = 3
+"""Requests that a level translates for its memory, of the largest batch and beam."""
+
+
+def run_benchmark(
+    settings: BenchmarkSettings, *, say: Callable[[str], None] = silent, progress: Progress = silent
+) -> Report:
+    """Measures memory, then latency, then quality. `say` gets the contract, before anything is measured.
+
+    Raises InvalidRequestError, LevelNotFoundError, InvalidArtifactError, DeviceUnavailableError.
+    """
+    test_set = TestSet.read(settings.src, settings.ref, name=settings.test_set_name, limit=settings.limit)
+    manifest = read_manifest(settings.bundle)
+    chosen = _chosen(settings, manifest)
+    conditions = _conditions(settings, test_set, manifest, chosen)
+    devices = {level.name: str(resolve_device(settings.device, level)) for level in chosen}
+    machine = this_machine(list(devices.values()))
+    promise = contract(conditions, devices)
+    say(promise)
+    memory = _memory(settings, test_set, chosen, progress) if settings.memory else {}
+    with ExitStack() as stack:
+        translators = {}
+        for level in chosen:
+            progress(f"{level.name}: loading and warm-up")
+            translator = Translator(settings.bundle, level.name, device=settings.device, threads=settings.threads)
+            translators[level.name] = stack.enter_context(translator)
+            translator.warm_up()
+        latency = measure_latency(
+            translators,
+            test_set.sources[: settings.latency_limit],
+            settings.points,
+            rounds=settings.rounds,
+            reference=conditions.latency_reference,
+            progress=progress,
+        )
+        quality = _quality(settings, test_set, manifest, translators, progress)
+    reports = [_level_report(level, devices[level.name], quality, latency, memory) for level in chosen]
+    info = BundleInfo(str(settings.bundle), manifest.version, manifest.source_language, manifest.target_language)
+    return Report(promise, info, conditions, machine, tuple(reports))
+
+
+def record(bundle: Path | str, report: Report) -> Manifest:
+    """Writes each level's quality and latency at the headline setting into the manifest; its version stays."""
+    manifest = read_manifest(bundle)
+    for measured in report.levels:
+        level = manifest.level(measured.name)
+        level.latency = report.recorded_latency(measured)
+        level.quality = measured.quality_at(report.conditions.headline.beam) or level.quality
+    write_manifest(manifest, bundle)
+    return manifest
+
+
+def _chosen(settings: BenchmarkSettings, manifest: Manifest) -> list[Level]:
+    if settings.levels is None:
+        return list(manifest.levels)
+    return [manifest.level(name) for name in dict.fromkeys(settings.levels)]
+
+
+def _conditions(settings: BenchmarkSettings, test_set: TestSet, manifest: Manifest, chosen: list[Level]) -> Conditions:
+    reference = reference_level(manifest)
+    names = [level.name for level in chosen]
+    return Conditions(
+        test_set=test_set.name,
+        sentences=len(test_set.sources),
+        timed_sentences=min(settings.latency_limit, len(test_set.sources)),
+        rounds=settings.rounds,
+        batches=settings.batches,
+        beams=settings.beams,
+        headline=settings.headline,
+        threads=settings.threads,
+        quality_reference=reference if test_set.references is not None else None,
+        latency_reference=reference if reference in names else names[0],
+        memory=settings.memory,
+    )
+
+
+def _memory(
+    settings: BenchmarkSettings, test_set: TestSet, chosen: list[Level], progress: Progress
+) -> dict[str, MemoryResult]:
+    batch, beam = max(settings.batches), max(settings.beams)
+    measured = {}
+    for level in chosen:
+        progress(f"{level.name}: memory")
+        measured[level.name] = measure_memory(
+            MemoryRequest(
+                bundle=str(settings.bundle),
+                level=level.name,
+                device=settings.device,
+                threads=settings.threads,
+                batch=batch,
+                beam=beam,
+                sentences=test_set.sources[: MEMORY_BATCHES * batch],
+            )
+        )
+    return measured
+
+
+def _quality(
+    settings: BenchmarkSettings,
+    test_set: TestSet,
+    manifest: Manifest,
+    translators: Mapping[str, Translator],
+    progress: Progress,
+) -> dict[str, list[Quality]]:
+    if test_set.references is None:
+        return {}
+    reference = reference_level(manifest)
+    measured: dict[str, list[Quality]] = {name: [] for name in translators}
+    with ExitStack() as stack:
+        every = dict(translators)
+        if reference not in every:
+            every[reference] = stack.enter_context(Translator(settings.bundle, reference, threads=settings.threads))
+        for beam in settings.beams:
+            outputs: dict[str, Output] = {}
+            for name, translator in every.items():
+                progress(f"{name}: quality at beam {beam}")
+                outputs[name] = translate_all(translator, name, test_set.sources, beam)
+            for name in translators:
+                measured[name].append(score(outputs[name], outputs[reference], test_set, beam))
+    return measured
+
+
+def _level_report(
+    level: Level,
+    device: str,
+    quality: Mapping[str, list[Quality]],
+    latency: list[LatencyResult],
+    memory: Mapping[str, MemoryResult],
+) -> LevelReport:
+    return LevelReport(
+        name=level.name,
+        heads=level.heads,
+        precision=level.precision,
+        parameters=level.parameters,
+        bytes=level.bytes,
+        device=device,
+        quality=tuple(quality.get(level.name, ())),
+        latency=tuple(result for result in latency if result.level == level.name),
+        memory=memory.get(level.name),
+    )

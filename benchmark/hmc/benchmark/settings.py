@@ -1,0 +1,70 @@
+"""What a benchmark is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.benchmark.latency import Setting
+from hmc.serving.options import MAX_BEAM
+
+PREFERRED_BEAM = 4
+"""The beam of the one setting a level is summed up by, if it is measured: what `hmc serve` decodes with by default."""
+
+
+@dataclass(frozen=True)
+class BenchmarkSettings:
+    """Raises InvalidRequestError on values out of range."""
+
+    bundle: Path
+    src: Path
+    ref: Path | None = None
+    """Without references there is no quality."""
+    levels: tuple[str, ...] | None = None
+    """None: all levels of the bundle."""
+    batches: tuple[int, ...] = (1, 32)
+    beams: tuple[int, ...] = (1, 4)
+    rounds: int = 5
+    limit: int | None = None
+    """Sentence pairs read, from the start of the files; None: all. Quality is of these."""
+    latency_limit: int = 128
+    """Sentences of a round, from the start of those."""
+    device: str = "auto"
+    threads: int = 0
+    """Threads of a level's runtime; 0: one per physical core."""
+    memory: bool = True
+    """Measure each level's memory, in a process of its own."""
+    test_set_name: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, values, most in (("batch", self.batches, None), ("beam", self.beams, MAX_BEAM)):
+            if not values:
+                raise InvalidRequestError(f"{name}: give at least one size")
+            for value in values:
+                if value < 1 or (most is not None and value > most):
+                    allowed = f"1 to {most}" if most else "1 or more"
+                    raise InvalidRequestError(f"{name} {value}: choose {allowed}")
+            if len(set(values)) < len(values):
+                raise InvalidRequestError(f"{name} {','.join(map(str, values))}: give each size once")
+        for name in ("rounds", "latency_limit"):
+            if getattr(self, name) < 1:
+                raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 1 or more")
+        if self.limit is not None and self.limit < 1:
+            raise InvalidRequestError(f"limit {self.limit}: choose 1 sentence or more, or leave it out for all")
+        if self.threads < 0:
+            raise InvalidRequestError(f"threads {self.threads}: choose 0 (one per physical core) or more")
+        if self.levels is not None and not self.levels:
+            raise InvalidRequestError("levels: name at least one, or say all")
+
+    @property
+    def points(self) -> list[Setting]:
+        """Every kind of request to time: beams within batches."""
+        return [Setting(batch, beam) for batch, beam in product(self.batches, self.beams)]
+
+    @property
+    def headline(self) -> Setting:
+        """The setting that stands for a level in plots and in the manifest: smallest batch, beam 4 if measured."""
+        beam = PREFERRED_BEAM if PREFERRED_BEAM in self.beams else max(self.beams)
+        return Setting(min(self.batches), beam)

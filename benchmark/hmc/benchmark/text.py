@@ -1,0 +1,72 @@
+"""Sentence files and test sets: one sentence a line, UTF-8, plain or gzip."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmc.artifact.errors import InvalidRequestError
+
+
+def read_sentences(path: Path | str) -> list[str]:
+    """The lines of a file without their ends (LF or CRLF only); gzip is known by its name, `.gz`.
+
+    Raises InvalidRequestError for a file that is missing, empty, damaged or not UTF-8 (naming the line).
+    """
+    path = Path(path)
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except FileNotFoundError as error:
+        raise InvalidRequestError(f"{path}: no such file") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InvalidRequestError(f"{path}: not a whole gzip file ({error}); copy it again, or unpack it") from error
+    except OSError as error:
+        raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InvalidRequestError(
+            f"{path}: line {line} is not UTF-8 (byte {raw[error.start]:#04x}); convert it: iconv -f LATIN1 -t UTF-8"
+        ) from error
+    sentences = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    if not any(sentence.strip() for sentence in sentences):
+        raise InvalidRequestError(f"{path}: holds no sentence; give one sentence a line")
+    return sentences
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Source sentences and, to score translations, their references, line for line."""
+
+    __test__ = False  # not a test class, whatever its name says to pytest
+
+    name: str
+    sources: tuple[str, ...]
+    references: tuple[str, ...] | None = None
+
+    @classmethod
+    def read(
+        cls, src: Path | str, ref: Path | str | None = None, *, name: str | None = None, limit: int | None = None
+    ) -> TestSet:
+        """The first `limit` lines (None: all) of both files. The name defaults to the source file's, less its suffixes.
+
+        Raises InvalidRequestError as `read_sentences`, and for files of different lengths.
+        """
+        src = Path(src)
+        sources = read_sentences(src)
+        references = read_sentences(ref) if ref is not None else None
+        if references is not None and len(references) != len(sources):
+            raise InvalidRequestError(
+                f"{src} has {len(sources)} lines and {ref} has {len(references)}: "
+                "each source line needs its reference on the same line"
+            )
+        if limit is not None and limit < 1:
+            raise InvalidRequestError(f"limit {limit}: choose 1 sentence or more, or leave it out for all")
+        return cls(
+            name or src.name.removesuffix(".gz").rsplit(".", 1)[0],
+            tuple(sources[:limit]),
+            tuple(references[:limit]) if references is not None else None,
+        )

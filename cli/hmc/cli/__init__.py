@@ -1,0 +1,1 @@
+"""The `hmc` command: a thin file for each command, whose heavy imports are inside its function."""

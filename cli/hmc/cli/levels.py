@@ -1,0 +1,106 @@
+"""`hmc levels`: what a server or a bundle has to offer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hmc.serving.answers import LevelInfo, LevelList
+
+
+def command(
+    bundle: Annotated[
+        Path | None, typer.Argument(help="Directory that `hmc compile` wrote.", metavar="[BUNDLE]")
+    ] = None,
+    server: Annotated[str | None, typer.Option(help="Ask this server instead.", metavar="HOST:PORT")] = None,
+    token: Annotated[str | None, typer.Option(help="Token that the server wants.", envvar="HMC_TOKEN")] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="PEM authorities to trust: connect with TLS.", metavar="FILE")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the server.")] = 10.0,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the levels of a bundle, or of a running server: heads, size, quality and latency."""
+    from hmc.artifact.errors import InvalidRequestError
+
+    if (bundle is None) == (server is None):
+        raise InvalidRequestError("give exactly one of BUNDLE (a directory) and --server HOST:PORT")
+    levels = _of_bundle(bundle) if bundle is not None else _of_server(str(server), token, tls_ca, timeout)
+    if json_output:
+        typer.echo(_json(levels))
+        return
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 200)  # a file or a pipe has room for every column
+    console.print(_table(levels))
+
+
+def _of_server(address: str, token: str | None, tls_ca: Path | None, timeout: float) -> LevelList:
+    import os
+
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from hmc.serving.client import Client
+
+    with Client(address, token=token, tls_ca=tls_ca) as client:
+        return client.levels(timeout=timeout)
+
+
+def _of_bundle(path: Path) -> LevelList:
+    from hmc.artifact.bundle import read_manifest
+    from hmc.serving.answers import LevelInfo, LevelList
+    from hmc.serving.selection import rank
+
+    manifest = read_manifest(path)
+    infos = [LevelInfo.of(x, is_default=x.name == manifest.default_level) for x in sorted(manifest.levels, key=rank)]
+    return LevelList(tuple(infos), manifest.version, manifest.source_language, manifest.target_language)
+
+
+def _json(levels: LevelList) -> str:
+    import dataclasses
+    import json
+
+    return json.dumps(dataclasses.asdict(levels), indent=1, default=lambda model: model.model_dump())
+
+
+def _table(levels: LevelList) -> Table:
+    from rich.table import Table
+
+    where = f" on {levels.device}" if levels.device else ""
+    table = Table(
+        title=f"{levels.source_language} → {levels.target_language}, bundle {levels.bundle_version}{where}",
+        title_justify="left",
+    )
+    for name in ("level", "precision"):
+        table.add_column(name, no_wrap=True)
+    for name in ("heads", "enc/dec/cross", "parameters", "MiB", "BLEU", "Δ BLEU (95 %)", "chrF", "p50 ms", "p95 ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if levels.device:
+        table.add_column("serves")
+    for level in levels.levels:
+        table.add_row(*_row(level), *([_serves(level)] if levels.device else []))
+    return table
+
+
+def _row(level: LevelInfo) -> list[str]:
+    name = f"{level.name} (default)" if level.is_default else level.name
+    kinds = "/".join(str(sum(level.heads_by_kind.get(k, []))) for k in ("encoder_self", "decoder_self", "cross"))
+    size = f"{level.bytes / 2**20:.1f}"
+    row = [name, level.precision, str(level.heads), kinds, f"{level.parameters:,}", size]
+    quality, latency = level.quality, level.latency or level.recorded_latency
+    if quality:
+        interval = f"{quality.bleu_delta:+.2f} ({quality.ci_low:+.2f} to {quality.ci_high:+.2f})"
+        row += [f"{quality.bleu:.2f}", interval, f"{quality.chrf:.2f}"]
+    else:
+        row += ["–"] * 3
+    return row + ([f"{latency.p50_ms:.1f}", f"{latency.p95_ms:.1f}"] if latency else ["–"] * 2)
+
+
+def _serves(level: LevelInfo) -> str:
+    return "yes" if level.loaded else "not loaded"

@@ -1,0 +1,39 @@
+"""The `hmc` command: one list of commands, each a module of this package with a function `command`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import typer
+
+from hmc.cli.errors import guarded
+
+# In the order of `hmc --help`. Each name is a module `hmc.cli.NAME` whose function `command` is the command; the module
+# may import only the standard library and typer when it loads.
+COMMANDS = (
+    "serve",
+    "translate",
+    "levels",
+    "bench",
+    "demo",
+)
+
+
+def build() -> typer.Typer:
+    """The application with every command."""
+    app = typer.Typer(
+        name="hmc",
+        help="Translation models with fewer heads: train, prune, compile, serve and measure them.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(lambda: None)
+    for name in COMMANDS:
+        app.command(name)(guarded(import_module(f"hmc.cli.{name}").command))
+    return app
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    build()()

@@ -1,0 +1,24 @@
+"""Progress of long work: a spinner where a person watches, plain lines in a log. Always on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@contextmanager
+def steps(console: Console) -> Iterator[Callable[[str], None]]:
+    """Yields a function that says what is being done now."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    if not console.is_terminal:
+        yield lambda text: console.print(text, style="dim", highlight=False, markup=False)
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("starting")
+        yield lambda text: progress.update(task, description=text)

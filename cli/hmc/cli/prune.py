@@ -1,0 +1,68 @@
+"""`hmc prune`: close heads of a converged checkpoint down to exact budgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    checkpoint: Annotated[Path, typer.Argument(help="A converged checkpoint, as `hmc train` writes it.")],
+    data: Annotated[list[str], typer.Option(help="Training corpus: 'SRC TGT', 'FILE.tsv' or 'hub:NAME'. Repeatable.")],
+    dev: Annotated[str, typer.Option(help="Dev corpus, written the same way.")],
+    out: Annotated[Path, typer.Option(help="Run folder; one checkpoint hN a budget. The same command again resumes.")],
+    target_heads: Annotated[str, typer.Option(help="Budgets, e.g. 72 or 72,36: exactly so many heads stay open.")] = "",
+    l0_lambda: Annotated[
+        float | None, typer.Option(help="Instead of budgets: the paper's λ, in nats per open head.")
+    ] = None,
+    close_steps: Annotated[int, typer.Option(help="Updates per budget while gates close.")] = 1500,
+    recover_steps: Annotated[int, typer.Option(help="Updates per budget with the layout fixed.")] = 1500,
+    nested_steps: Annotated[
+        int,
+        typer.Option(help="Then fine-tune the full model this long so that one set of weights serves every budget."),
+    ] = 0,
+    learning_rate: Annotated[float, typer.Option(help="Of the weights.")] = 3e-4,
+    batch_tokens: Annotated[int, typer.Option(help="Padded source + target tokens in a batch.")] = 4096,
+    dropout: Annotated[float, typer.Option()] = 0.1,
+    seed: Annotated[int, typer.Option()] = 1,
+    precision: Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.")] = "32-true",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    eval_sentences: Annotated[int, typer.Option(help="Dev sentences scored before and after.")] = 500,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Learn which heads to close (hard-concrete gates), end at exact head budgets, and write a checkpoint for each."""
+    from pydantic import ValidationError
+
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.cli.train import _report
+    from hmc.training.nested import nested_finetune
+    from hmc.training.prune_settings import PruneSettings
+    from hmc.training.pruner import PruningRun
+
+    try:
+        targets = [int(part) for part in target_heads.split(",") if part.strip()]
+    except ValueError as error:
+        raise InvalidRequestError(f"--target-heads {target_heads!r}: write whole numbers, e.g. 72,36") from error
+    try:
+        settings = PruneSettings.model_validate(
+            {
+                "close_steps": close_steps,
+                "recover_steps": recover_steps,
+                "learning_rate": learning_rate,
+                "l0_lambda": l0_lambda,
+                "batch_tokens": batch_tokens,
+                "dropout": dropout,
+                "seed": seed,
+                "run": {"precision": precision, "device": device, "eval_sentences": eval_sentences},
+            }
+        )
+    except ValidationError as error:
+        raise InvalidRequestError(
+            "; ".join(f"--{e['loc'][-1]}: {e['msg']}".replace("_", "-") for e in error.errors())
+        ) from error
+    written = PruningRun(checkpoint, targets, data, dev, out, settings).run()
+    if nested_steps:
+        written.append(nested_finetune(checkpoint, written, data, dev, out, settings, nested_steps))
+    _report(written, as_json)

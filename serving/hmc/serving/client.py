@@ -1,0 +1,241 @@
+"""A synchronous client: the service's calls as methods, its statuses as the domain's errors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from hmc.artifact.errors import InvalidRequestError, UnavailableError
+from hmc.serving.answers import Answer, LevelInfo, LevelList, StreamAnswer
+from hmc.serving.options import DecodeOptions
+from hmc.serving.selection import Selector
+from hmc.serving.server import converters
+from hmc.serving.server.settings import MAX_MESSAGE_BYTES
+from hmc.serving.status import error_of
+from hmc.v1 import translation_pb2 as pb
+from hmc.v1 import translation_pb2_grpc as rpc
+
+Level = str | Selector | None
+"""A level's name, a selector, or None for the server's default level."""
+OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", -1),  # the server says what is too large
+)
+
+
+class Client:
+    """Talks to one server; use it in a `with` block, from any thread.
+
+    Every method raises the HmcError that the server's status stands for, with the server's message: UnavailableError
+    where there is no server, DeadlineExceededError when `timeout` seconds pass first.
+    """
+
+    def __init__(self, address: str, *, token: str | None = None, tls_ca: Path | str | None = None) -> None:
+        """`address` is `host:port`; `tls_ca` a PEM file of the authorities to trust, "" for the system's own, None
+        for a connection without TLS."""
+        self.address = address
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        if tls_ca is None:
+            self._channel = grpc.insecure_channel(address, OPTIONS)
+        else:
+            credentials = grpc.ssl_channel_credentials(_read_authorities(tls_ca))
+            self._channel = grpc.secure_channel(address, credentials, OPTIONS)
+        self._translation = rpc.TranslationServiceStub(self._channel)
+        self._admin = rpc.AdminServiceStub(self._channel)
+        self._health: Any = health_pb2_grpc.HealthStub(self._channel)
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        level: Level = None,
+        options: DecodeOptions | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """All texts in one call, or an error that names the one it is about."""
+        if isinstance(texts, str):
+            raise InvalidRequestError("translate takes a list of texts: put the text into a list")
+        for index, text in enumerate(texts):
+            _check_encodable(text, f"texts[{index}]")
+        request = pb.TranslateRequest(
+            texts=texts,
+            level=converters.selector_to_proto(Selector.of(level)),
+            options=converters.options_to_proto(options or DecodeOptions()),
+        )
+        with _domain_errors(self.address):
+            response = self._translation.Translate(request, timeout=timeout, metadata=self._metadata)
+        return converters.answer_from_proto(response)
+
+    def translate_stream(
+        self,
+        texts: Iterable[str],
+        level: Level = None,
+        options: DecodeOptions | None = None,
+        *,
+        in_order: bool = True,
+        in_flight: int = 256,
+        timeout: float | None = None,
+    ) -> Iterator[StreamAnswer]:
+        """Answers as texts come, with at most `in_flight` of them unanswered: in the order of the texts, or with
+        `in_order` False each as soon as it is ready. An error in one text is in its answer; one of `texts` itself,
+        and of the whole stream, is raised."""
+        stream = _Stream(texts, Selector.of(level), options or DecodeOptions(), in_flight)
+        try:
+            with _domain_errors(self.address):
+                call = self._translation.TranslateStream(stream.requests(), timeout=timeout, metadata=self._metadata)
+                try:
+                    yield from stream.answers(call, in_order)
+                finally:
+                    call.cancel()
+        finally:
+            stream.close()
+        if stream.error is not None:
+            raise stream.error
+
+    def levels(self, timeout: float | None = None) -> LevelList:
+        """The levels of the server's bundle, from the best to the cheapest."""
+        with _domain_errors(self.address):
+            response = self._translation.ListLevels(pb.ListLevelsRequest(), timeout=timeout, metadata=self._metadata)
+        return converters.levels_from_proto(response)
+
+    def load_level(self, name: str, timeout: float | None = None) -> LevelInfo:
+        """Loads a level of the server's bundle; returns when it serves."""
+        with _domain_errors(self.address):
+            request = pb.LoadLevelRequest(name=name)
+            response = self._admin.LoadLevel(request, timeout=timeout, metadata=self._metadata)
+        return converters.level_from_proto(response.level)
+
+    def unload_level(self, name: str, timeout: float | None = None) -> LevelInfo:
+        """Frees a level after it has finished its work."""
+        with _domain_errors(self.address):
+            request = pb.UnloadLevelRequest(name=name)
+            response = self._admin.UnloadLevel(request, timeout=timeout, metadata=self._metadata)
+        return converters.level_from_proto(response.level)
+
+    def reload(self, bundle: Path | str | None = None, timeout: float | None = None) -> str:
+        """Puts the bundle at this path of the server's machine (None: the same path, read again) in place of the
+        current one; returns the version that serves then."""
+        path = str(bundle) if bundle is not None else None
+        with _domain_errors(self.address):
+            request = pb.ReloadRequest(bundle_path=path)
+            response = self._admin.Reload(request, timeout=timeout, metadata=self._metadata)
+        return str(response.bundle_version)
+
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        """Returns when the server's health is SERVING. Raises UnavailableError after `timeout` seconds."""
+        end = time.monotonic() + timeout
+        request = health_pb2.HealthCheckRequest(service="hmc.v1.TranslationService")
+        reason = "its health is not SERVING yet"
+        while (left := end - time.monotonic()) > 0:
+            try:
+                status = self._health.Check(request, timeout=left, wait_for_ready=True).status
+                if status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+                reason = "its health is not SERVING yet"
+            except grpc.RpcError as error:
+                reason = _status(error)[1]
+            time.sleep(min(0.05, max(0.0, end - time.monotonic())))
+        raise UnavailableError(f"{self.address} is not ready after {timeout:g} s: {reason}")
+
+    def close(self) -> None:
+        """Ends the connection and what is under way on it."""
+        self._channel.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Stream:
+    """One stream's books: texts go out from gRPC's thread, answers come in on the caller's."""
+
+    def __init__(self, texts: Iterable[str], selector: Selector, options: DecodeOptions, in_flight: int) -> None:
+        if in_flight < 1:
+            raise InvalidRequestError(f"in_flight {in_flight}: choose 1 or more")
+        self._texts = texts
+        self._level, self._options = converters.selector_to_proto(selector), converters.options_to_proto(options)
+        self._places = threading.Semaphore(in_flight)
+        self._closed = False
+        self.error: Exception | None = None
+        """What `texts` raised, or what is wrong with one of them."""
+
+    def requests(self) -> Iterator[pb.TranslateStreamRequest]:
+        """Ends early when a text cannot be sent: gRPC would hide the error, so it is kept in `error`."""
+        try:
+            for index, text in enumerate(self._texts):
+                self._places.acquire()
+                if self._closed:
+                    return
+                _check_encodable(text, f"text {index}")
+                yield pb.TranslateStreamRequest(id=str(index), text=text, level=self._level, options=self._options)
+        except Exception as error:  # noqa: BLE001 - raised again by translate_stream
+            self.error = error
+
+    def answers(self, call: Iterator[pb.TranslateStreamResponse], in_order: bool) -> Iterator[StreamAnswer]:
+        early: dict[int, StreamAnswer] = {}
+        following = 0
+        for message in call:
+            answer = converters.stream_answer_from_proto(message, int(message.id))
+            if not in_order:
+                self._places.release()
+                yield answer
+                continue
+            early[answer.index] = answer
+            while following in early:
+                self._places.release()
+                yield early.pop(following)
+                following += 1
+
+    def close(self) -> None:
+        self._closed = True
+        self._places.release()
+
+
+def _check_encodable(text: str, name: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{name} cannot be written as UTF-8: character {error.start} is {text[error.start]!a}; decode the input "
+            "with its own encoding"
+        ) from error
+
+
+def _read_authorities(path: Path | str) -> bytes | None:
+    if path == "":
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidRequestError(f"TLS: cannot read {path}: {error.strerror}") from error
+
+
+@contextmanager
+def _domain_errors(address: str) -> Iterator[None]:
+    try:
+        yield
+    except grpc.RpcError as error:
+        code, message = _status(error)
+        if code is grpc.StatusCode.UNAVAILABLE:
+            message = f"{address}: {message}"
+            if "connect" in message:
+                message += "; is `hmc serve` running there, and does it speak TLS exactly if you do?"
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            message = f"{address} gave no answer in time; allow more, send less, or choose a level with fewer heads"
+        raise error_of(code, message) from error
+
+
+def _status(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
+    call: Any = error  # every RpcError that a call raises is the call itself
+    return call.code(), call.details() or "no reason given"

@@ -1,0 +1,150 @@
+"""The edge of every call: decoding, admission, the token, and errors turned into statuses."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import grpc
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from hmc.artifact.errors import HmcError, InvalidRequestError, UnauthenticatedError
+from hmc.serving.status import code_of, message_of, new_reference
+
+log = logging.getLogger(__name__)
+
+OPEN_SERVICES = ("/grpc.health.v1.Health/",)
+"""Probes send no tokens, and ask a starting or draining server how it is."""
+
+if TYPE_CHECKING:  # generic to the type checker only
+    Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
+    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+else:
+    Handler, Context = grpc.RpcMethodHandler, grpc.aio.ServicerContext
+DEADLINE_SLACK_S = 0.05
+"""A client gives up at its deadline by its own clock: a call cancelled this shortly before ours has run out of time."""
+Admit = Callable[[Context], None]
+Count = Callable[[str, grpc.StatusCode], None]
+
+
+class EdgeInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps every method but health checks, unary and streaming alike.
+
+    A request is decoded here and not by the runtime, which would answer bytes that are no message with INTERNAL.
+    `admit` raises the error of a call that may not start; `count` hears how each call ended.
+    """
+
+    def __init__(self, admit: Admit, count: Count) -> None:
+        self._admit, self._count = admit, count
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or method.startswith(OPEN_SERVICES):
+            return handler
+        edge = _Edge(method, handler.request_deserializer, self._admit, self._count)
+        serialize = handler.response_serializer
+        if inspect.iscoroutinefunction(handler.unary_unary):
+            return grpc.unary_unary_rpc_method_handler(edge.unary(handler.unary_unary), None, serialize)
+        if inspect.isasyncgenfunction(handler.stream_stream):
+            return grpc.stream_stream_rpc_method_handler(edge.stream(handler.stream_stream), None, serialize)
+        raise NotImplementedError(f"{method}: the edge wraps unary-unary methods and stream-stream generators only")
+
+
+class _Edge:
+    """One method's edge."""
+
+    def __init__(self, method: str, decode: Callable[[bytes], Any] | None, admit: Admit, count: Count) -> None:
+        self._method, self._decode, self._admit, self._count = method, decode, admit, count
+
+    def unary(self, behaviour: Callable[..., Any]) -> Callable[[bytes, Context], Awaitable[Any]]:
+        async def call(data: bytes, context: Context) -> Any:
+            try:
+                self._admit(context)
+                response = await behaviour(self._parse(data), context)
+            except BaseException as error:
+                await self._fail(error, context)
+                raise
+            self._count(self._method, grpc.StatusCode.OK)
+            return response
+
+        return call
+
+    def stream(self, behaviour: Callable[..., Any]) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[Any]]:
+        async def call(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
+            try:
+                self._admit(context)
+                async for response in behaviour(self._parse_each(requests), context):
+                    yield response
+            except BaseException as error:
+                await self._fail(error, context)
+                raise
+            self._count(self._method, grpc.StatusCode.OK)
+
+        return call
+
+    async def _parse_each(self, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+        async for data in requests:
+            yield self._parse(data)
+
+    def _parse(self, data: bytes) -> Any:
+        if self._decode is None:
+            return data
+        try:
+            return self._decode(data)
+        except DecodeError as error:
+            raise InvalidRequestError(_why_not_decoded(data)) from error
+
+    async def _fail(self, error: BaseException, context: Context) -> None:
+        """Ends the call with the error's status; returns only for errors that the runtime handles itself."""
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+            left: Any = context.time_remaining()  # None without a deadline
+            late = left is not None and left < DEADLINE_SLACK_S
+            self._count(self._method, grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED)
+            return
+        if isinstance(error, grpc.aio.AbortError) or not isinstance(error, Exception):
+            return
+        code, reference = code_of(error), ""
+        if not isinstance(error, HmcError):
+            reference = new_reference()
+            log.error("unexpected error %s in %s", reference, self._method, exc_info=error)
+        self._count(self._method, code)
+        await context.abort(code, message_of(error, reference))
+
+
+def _why_not_decoded(data: bytes) -> str:
+    """Says which text of a request is not UTF-8, if that is what is wrong."""
+    try:
+        unknown: Any = UnknownFieldSet(Empty.FromString(data))  # every field of it: Empty knows none
+    except DecodeError:
+        return "the request is not a message of this method; generate the client from the server's .proto or reflection"
+    for index, value in enumerate(f.data for f in unknown if f.field_number == 1 and isinstance(f.data, bytes)):
+        try:
+            value.decode()
+        except UnicodeDecodeError as error:
+            return f"texts[{index}] is not UTF-8: byte 0x{value[error.start]:02x} at {error.start}; convert it to UTF-8"
+    return "a field of the request is not UTF-8, or not of its type; strings have to be UTF-8"
+
+
+def require_token(token: str) -> Callable[[Context], None]:
+    """A check that raises UnauthenticatedError unless the call's metadata has this bearer token."""
+    expected = f"Bearer {token}".encode()
+
+    def check(context: Context) -> None:
+        sent = dict(context.invocation_metadata() or ()).get("authorization")
+        if sent is None:
+            raise UnauthenticatedError("this server wants a token: send `authorization: Bearer TOKEN` as metadata")
+        if not hmac.compare_digest(str(sent).encode(), expected):
+            raise UnauthenticatedError("the token in `authorization` is not this server's")
+
+    return check

@@ -1,0 +1,73 @@
+"""Bundles: validation reports every problem at once; levels are found by name and by head count."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hmc.artifact.bundle import bundle_problems, read_manifest, validate
+from hmc.artifact.errors import InvalidArtifactError, LevelNotFoundError
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A copy that may be damaged."""
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+
+def test_compiled_bundle_is_valid(tiny_bundle: Path) -> None:
+    manifest = validate(tiny_bundle)
+    assert [level.name for level in manifest.levels] == ["full", "full-int8", "h12", "h12-int8", "h5", "h5-int8"]
+    assert [level.heads for level in manifest.levels] == [24, 24, 12, 12, 5, 5]
+
+
+def test_every_problem_is_reported_at_once(bundle: Path) -> None:
+    (bundle / "h12" / "encoder.onnx").unlink()
+    weight = next((bundle / "weights").iterdir())
+    weight.write_bytes(weight.read_bytes()[:-1] + b"x")
+    raw = json.loads((bundle / "bundle.json").read_text())
+    raw["levels"][0]["head_layout"]["cross"][0] = [0, 77]
+    raw["default_level"] = "nothing"
+    (bundle / "bundle.json").write_text(json.dumps(raw))
+    problems = "\n".join(bundle_problems(bundle))
+    for expected in ("h12/encoder.onnx is missing", f"weights/{weight.name} has sha256", "head 77", "default level 'nothing'"):
+        assert expected in problems
+    with pytest.raises(InvalidArtifactError, match="hmc compile"):
+        validate(bundle)
+
+
+def test_future_schema_says_upgrade(bundle: Path) -> None:
+    raw = json.loads((bundle / "bundle.json").read_text()) | {"schema_version": 2, "new_field": 1}
+    (bundle / "bundle.json").write_text(json.dumps(raw))
+    with pytest.raises(InvalidArtifactError, match="version 2.*\n.*Upgrade hmc"):
+        validate(bundle)
+
+
+def test_unknown_field_is_refused(bundle: Path) -> None:
+    raw = json.loads((bundle / "bundle.json").read_text()) | {"colour": "red"}
+    (bundle / "bundle.json").write_text(json.dumps(raw))
+    with pytest.raises(InvalidArtifactError, match="colour"):
+        validate(bundle)
+
+
+def test_path_outside_the_bundle_is_refused(bundle: Path) -> None:
+    raw = json.loads((bundle / "bundle.json").read_text())
+    raw["levels"][0]["files"]["../secret"] = "0" * 64
+    (bundle / "bundle.json").write_text(json.dumps(raw))
+    assert any("leaves the bundle" in problem for problem in bundle_problems(bundle))
+
+
+def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArtifactError, match=r"bundle\.json is missing"):
+        validate(tmp_path)
+
+
+def test_levels_by_name_and_by_heads(tiny_bundle: Path) -> None:
+    manifest = read_manifest(tiny_bundle)
+    assert manifest.level("h5").heads == 5
+    assert manifest.level_with_at_most(20).name == "h12"
+    with pytest.raises(LevelNotFoundError, match="'h7'.*full.*h12"):
+        manifest.level("h7")
+    with pytest.raises(LevelNotFoundError, match="smallest is 'h5'"):
+        manifest.level_with_at_most(4)

@@ -1,0 +1,102 @@
+"""`compile_bundle`: what is written, what is refused, what stays as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from hmc.artifact.architecture import parameter_count
+from hmc.artifact.bundle import read_manifest
+from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
+
+
+def graph_parameters(path: Path) -> dict[str, int]:
+    """Initializer name → elements, of the model's parameters in one graph (constants and positions left out)."""
+    model = onnx.load(str(path), load_external_data=False)
+    skip = ("const.", "positions", "embedding.factor")
+    return {t.name: int(np.prod(t.dims)) for t in model.graph.initializer if not t.name.startswith(skip)}
+
+
+@pytest.mark.parametrize("level", ["full", "h12", "h5"])
+def test_graphs_hold_exactly_the_expected_parameters(tiny_bundle: Path, level: str) -> None:
+    manifest = read_manifest(tiny_bundle)
+    entry = manifest.level(level)
+    encoder, decoder = (graph_parameters(tiny_bundle / level / f"{name}.onnx") for name in ("encoder", "decoder"))
+    assert encoder.keys() & decoder.keys() == {"shared.weight"}  # the embedding, used on both sides
+    total = sum({**encoder, **decoder}.values()) + decoder.get("embedding.weight", 0)
+    assert total == entry.parameters == parameter_count(manifest.architecture, entry.layout)
+
+
+def test_closed_heads_are_gone_not_zero(tiny_bundle: Path) -> None:
+    manifest = read_manifest(tiny_bundle)
+    counts = manifest.level("h5").layout.counts()
+    model = onnx.load(str(tiny_bundle / "h5" / "decoder.onnx"), load_external_data=False)
+    shapes = {t.name: list(t.dims) for t in model.graph.initializer}
+    for layer, heads in enumerate(counts["decoder_self"]):
+        name = f"decoder.layers.{layer}.self_attn.qkv_proj.weight"
+        assert shapes.get(name) == ([3 * 16 * heads, 32] if heads else None)
+    inputs = {i.name for i in model.graph.input}
+    assert {f"past_key_{n}" for n, heads in enumerate(counts["decoder_self"]) if heads} == {i for i in inputs if "past_key" in i}
+    assert {f"cross_key_{n}" for n, heads in enumerate(counts["cross"]) if heads} == {i for i in inputs if "cross_key" in i}
+
+
+def test_levels_share_the_weights_they_have_in_common(tiny_bundle: Path) -> None:
+    manifest = read_manifest(tiny_bundle)
+    full, small = (set(manifest.level(n).files) for n in ("full", "h5"))
+    shared = {f for f in full & small if f.startswith("weights/")}
+    assert len(shared) >= 5  # embedding, feed-forward
+    on_disk = sum(f.stat().st_size for f in (tiny_bundle / "weights").iterdir())
+    assert on_disk < sum(level.bytes for level in manifest.levels)
+
+
+def test_same_input_same_bytes(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    manifests = [compile_bundle([LevelRequest(tiny_checkpoint, 12)], tmp_path / n, precisions=("int8",), calibration=SENTENCES) for n in "ab"]
+    assert manifests[0] == manifests[1]
+
+
+def test_int8_without_sentences_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="--calibrate"):
+        compile_bundle([LevelRequest(tiny_checkpoint, 12)], tmp_path / "b", precisions=("int8",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_compile_leaves_the_old_bundle(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    before = compile_bundle([LevelRequest(tiny_checkpoint, 12)], tmp_path / "b")
+    with pytest.raises(InvalidRequestError, match="asked for twice"):
+        compile_bundle([LevelRequest(tiny_checkpoint, 24)] * 2, tmp_path / "b")
+    assert read_manifest(tmp_path / "b") == before
+
+
+def test_too_many_heads_and_no_scores_are_refused(tmp_path: Path, tiny_checkpoint: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="24 open heads"):
+        compile_bundle([LevelRequest(tiny_checkpoint, 25)], tmp_path / "b")
+    tiny_checkpoint_at(tmp_path / "plain", gates=False)
+    with pytest.raises(InvalidRequestError, match="hmc prune"):
+        compile_bundle([LevelRequest(tmp_path / "plain", 12)], tmp_path / "b")
+
+
+def test_importance_ranks_heads_when_there_are_no_gates(tmp_path: Path) -> None:
+    checkpoint = tiny_checkpoint_at(tmp_path / "c")
+    checkpoint.importance, checkpoint.gates = checkpoint.gates, None
+    save_checkpoint(checkpoint, tmp_path / "c")
+    assert compile_bundle([LevelRequest(tmp_path / "c", 7)], tmp_path / "b").level("h7").heads == 7
+
+
+def test_one_checkpoint_per_level(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    full = load_checkpoint(tiny_checkpoint)
+    slim = tiny_checkpoint_at(tmp_path / "slim", seed=5, layout=compile_bundle([LevelRequest(tiny_checkpoint, 5)], tmp_path / "x").level("h5").layout)
+    manifest = compile_bundle([LevelRequest(tiny_checkpoint, name="full"), LevelRequest(tmp_path / "slim", name="small")], tmp_path / "b")
+    assert [(x.name, x.heads) for x in manifest.levels] == [("full", full.layout.total), ("small", slim.layout.total)]
+    assert manifest.levels[0].source_checkpoint != manifest.levels[1].source_checkpoint
+
+
+def test_another_architecture_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "wide", arch=tiny_architecture(ffn_dim=64))
+    with pytest.raises(InvalidRequestError, match="architecture differs"):
+        compile_bundle([LevelRequest(tiny_checkpoint), LevelRequest(tmp_path / "wide", name="w")], tmp_path / "b")

@@ -1,0 +1,35 @@
+"""Activation ranges: zero is exact, outliers are clipped only when that lowers the error."""
+
+import numpy as np
+
+from hmc.compiler.calibrate import fit_range
+from hmc.compiler.linears import quantize_columns
+
+
+def restored(values: np.ndarray) -> np.ndarray:
+    r = fit_range(values)
+    return (np.clip(np.round(values / r.scale) + r.zero_point, 0, 255) - r.zero_point) * r.scale
+
+
+def test_even_values_keep_their_whole_range() -> None:
+    values = np.linspace(-1, 3, 10_001).astype(np.float32)
+    assert np.abs(restored(values) - values).max() <= fit_range(values).scale * 0.51
+    assert 0.9 <= fit_range(values).scale * 255 / 4 <= 1.01
+
+
+def test_a_lone_outlier_is_clipped() -> None:
+    values = np.random.default_rng(0).standard_normal(1_000_000).astype(np.float32)
+    values[0] = 10.0
+    assert fit_range(values).scale * 255 < 13  # the whole range is about 15
+
+
+def test_values_of_one_sign_use_all_steps() -> None:
+    r = fit_range(np.abs(np.random.default_rng(0).standard_normal(1000)).astype(np.float32))
+    assert r.zero_point == 0
+
+
+def test_columns_are_quantised_to_half_a_step() -> None:
+    weight = np.random.default_rng(0).standard_normal((6, 40)).astype(np.float32)
+    integers, scales = quantize_columns(weight)
+    assert integers.shape == (40, 6)
+    assert np.abs(integers.T * scales[:, None] - weight).max() <= scales.max() / 2 + 1e-6

@@ -1,0 +1,197 @@
+"""Loading, unloading and reloading, without any transport."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from hmc.artifact.errors import (
+    DeviceUnavailableError,
+    FailedPreconditionError,
+    InvalidArtifactError,
+    LevelNotFoundError,
+    LevelNotLoadedError,
+    UnavailableError,
+)
+from hmc.serving.host import ModelHost
+from hmc.serving.options import DecodeOptions
+from hmc.serving.selection import Selector
+from tests.serving.server.conftest import FakeFactory, eventually, write_bundle
+
+OPTIONS = DecodeOptions()
+
+
+def loaded(host: ModelHost) -> list[str]:
+    return [x.level.name for x in host.status().levels if x.loaded]
+
+
+@pytest.fixture
+def host(bundle: Path, factory: FakeFactory) -> ModelHost:
+    made = ModelHost(bundle, factory)
+    made.start()
+    return made
+
+
+def test_start_loads_and_warms_the_default_first(host: ModelHost, factory: FakeFactory) -> None:
+    assert [t.level for t in factory.made] == ["full", "h12", "h6"]
+    assert all(t.warm for t in factory.made)
+    assert host.status().device == "cpu"
+
+
+def test_only_the_levels_asked_for_and_the_default(bundle: Path, factory: FakeFactory) -> None:
+    host = ModelHost(bundle, factory, levels=["h6"], default_level="h12")
+    host.start()
+    assert loaded(host) == ["h12", "h6"]
+    with host.lease() as lease:
+        assert lease.level.name == "h12"
+    with pytest.raises(LevelNotLoadedError, match="'full' is not loaded; load it with AdminService.LoadLevel"):
+        host.lease(Selector(name="full"))
+    with host.lease(Selector(max_heads=100)) as lease:
+        assert lease.level.name == "h12"
+
+
+def test_unknown_names_are_errors_at_once(bundle: Path, factory: FakeFactory) -> None:
+    with pytest.raises(LevelNotFoundError, match="this bundle has: full, h12, h6"):
+        ModelHost(bundle, factory, levels=["h7"])
+    with pytest.raises(LevelNotFoundError, match="h7"):
+        ModelHost(bundle, factory, default_level="h7")
+
+
+def test_lazy_chooses_among_all(bundle: Path, factory: FakeFactory) -> None:
+    host = ModelHost(bundle, factory, lazy=True)
+    host.start()
+    assert loaded(host) == ["full"]
+    assert host.resolve(Selector(max_heads=12)).name == "h12"
+
+
+def test_no_lease_before_start_or_after_close(bundle: Path, factory: FakeFactory) -> None:
+    host = ModelHost(bundle, factory)
+    with pytest.raises(UnavailableError, match="still loading"):
+        host.lease()
+    host.start()
+    host.close()
+    with pytest.raises(UnavailableError, match="shutting down"):
+        host.lease()
+    assert {t.closed for t in factory.made} == {"drained"}
+
+
+def test_a_failing_start_frees_what_it_loaded(bundle: Path, factory: FakeFactory) -> None:
+    factory.fail["h6"] = InvalidArtifactError("level", ["broken"], "fix")
+    host = ModelHost(bundle, factory)
+    with pytest.raises(InvalidArtifactError):
+        host.start()
+    assert [t.closed for t in factory.made] == ["cancelled"] * 2
+
+
+def test_a_level_for_a_missing_device_is_left_out_unless_it_was_asked_for(bundle: Path, factory: FakeFactory) -> None:
+    factory.fail["h6"] = DeviceUnavailableError("no cuda")
+    host = ModelHost(bundle, factory)
+    host.start()
+    assert loaded(host) == ["full", "h12"]
+    with pytest.raises(DeviceUnavailableError, match="no cuda"):
+        ModelHost(bundle, factory, levels=["h6"]).start()
+
+
+def test_the_default_level_has_to_load(bundle: Path, factory: FakeFactory) -> None:
+    factory.fail["full"] = DeviceUnavailableError("no cuda")
+    with pytest.raises(DeviceUnavailableError, match="no cuda"):
+        ModelHost(bundle, factory).start()
+
+
+def test_on_cuda_the_default_is_the_nearest_fp16_level(tmp_path: Path, factory: FakeFactory) -> None:
+    host = ModelHost(write_bundle(tmp_path / "b", precision="fp16"), factory, device="cuda")
+    assert host.status().levels[0].is_default
+
+
+def test_unload_waits_for_work_and_refuses_the_default(host: ModelHost, factory: FakeFactory) -> None:
+    with pytest.raises(FailedPreconditionError, match="default level and stays loaded"):
+        host.unload("full")
+    with pytest.raises(LevelNotFoundError):
+        host.unload("nope")
+    lease = host.lease(Selector(name="h6"))
+    future = lease.submit("hold", OPTIONS)
+    thread = threading.Thread(target=host.unload, args=("h6",))
+    thread.start()
+    eventually(lambda: loaded(host) == ["full", "h12"])
+    assert factory["h6"].closed == ""
+    factory["h6"].release.set()
+    assert future.result(10).text == "h6:hold"
+    with lease:
+        pass
+    thread.join(10)
+    assert factory["h6"].closed == "drained"
+    assert host.unload("h6").loaded is False
+
+
+def test_load_brings_a_level_back_and_is_idempotent(host: ModelHost, factory: FakeFactory) -> None:
+    host.unload("h6")
+    assert host.load("h6").loaded
+    assert host.load("h6").loaded
+    assert [t.level for t in factory.made].count("h6") == 2
+
+
+def test_reload_switches_and_lets_the_old_bundle_finish(host: ModelHost, factory: FakeFactory, tmp_path: Path) -> None:
+    old = factory["full"]
+    with host.lease() as lease:
+        future = lease.submit("hold", OPTIONS)
+        status = host.reload(write_bundle(tmp_path / "new", version="new", levels=("full", "h6")))
+        assert status.manifest.version == "new"
+        assert loaded(host) == ["full", "h6"]
+        with host.lease() as fresh:
+            assert (lease.bundle_version, fresh.bundle_version) == ("0123456789abcdef", "new")
+            assert fresh.submit("x", OPTIONS).result(5).text == "full:x"
+        late = lease.submit("late", OPTIONS)  # a call that holds the old level may go on using it
+        assert old.closed == ""
+        old.release.set()
+        assert future.result(10).text == "full:hold"
+        assert late.result(10).text == "full:late"
+    eventually(lambda: old.closed == "drained")
+    assert factory["full"] is not old
+
+
+@pytest.mark.parametrize("damage", ["missing", "changed", "future", "no file"])
+def test_a_failed_reload_changes_nothing(host: ModelHost, tmp_path: Path, damage: str) -> None:
+    new = write_bundle(tmp_path / "new", version="new")
+    match damage:
+        case "missing":
+            (new / "h6" / "decoder.onnx").unlink()
+        case "changed":
+            (new / "h6" / "decoder.onnx").write_text("other")
+        case "future":
+            (new / "bundle.json").write_text('{"schema_version": 99}')
+        case _:
+            new = tmp_path / "nowhere"
+    with pytest.raises(InvalidArtifactError):
+        host.reload(new)
+    with host.lease() as lease:
+        assert lease.bundle_version == "0123456789abcdef"
+        assert lease.submit("x", OPTIONS).result(5).text == "full:x"
+
+
+def test_a_reload_whose_level_does_not_load_changes_nothing(host: ModelHost, factory: FakeFactory, tmp_path: Path) -> None:
+    factory.fail["h6"] = InvalidArtifactError("level", ["broken graph"], "fix")
+    with pytest.raises(InvalidArtifactError, match="broken graph"):
+        host.reload(write_bundle(tmp_path / "new", version="new"))
+    assert host.status().manifest.version == "0123456789abcdef"
+    assert [t.closed for t in factory.made] == ["", "", "", "cancelled", "cancelled"]
+
+
+def test_measured_latency_is_per_level(host: ModelHost) -> None:
+    with host.lease(Selector(name="h6")) as lease:
+        lease.submit("x", OPTIONS).result(5)
+    latency = {x.level.name: x.latency for x in host.status().levels}
+    assert latency["full"] is None
+    assert latency["h6"] is not None
+    assert latency["h6"].p50_ms == pytest.approx(3.0)
+
+
+def test_auto_steps_down_under_load(host: ModelHost, factory: FakeFactory) -> None:
+    assert host.resolve(Selector(auto=True)).name == "full"
+    factory["full"].queue_size = 1000
+    with host.lease() as lease:
+        futures = [lease.submit("hold", OPTIONS) for _ in range(64)]
+        assert host.resolve(Selector(auto=True)).name == "h12"
+        factory["full"].release.set()
+        for future in futures:
+            future.result(10)
+    assert host.resolve(Selector(auto=True)).name == "full"

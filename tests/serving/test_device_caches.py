@@ -1,0 +1,45 @@
+"""The CUDA path's cache logic, run on the CPU: graphs that gather parents give the same translations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from hmc.artifact.bundle import read_manifest
+from hmc.artifact.checkpoint import load_checkpoint
+from hmc.artifact.slimming import slim_tensors
+from hmc.compiler.decoder_graph import author_decoder
+from hmc.compiler.linears import FloatLinears
+from hmc.compiler.runner import open_session
+from hmc.compiler.serialize import serialized
+from hmc.serving import engine
+from hmc.serving.device_caches import DeviceCaches
+from hmc.serving.engine import Engine
+from hmc.serving.options import DecodeOptions
+from hmc.serving.sessions import Device, LevelSessions
+
+OPTIONS = [DecodeOptions(beam_size=b, max_length=40, n_best=b) for b in (1, 4)]
+
+
+def test_same_translations_as_the_host_caches(tiny_bundle: Path, tiny_checkpoint: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    manifest, checkpoint = read_manifest(tiny_bundle), load_checkpoint(tiny_checkpoint)
+    level = manifest.level("h12")
+    sessions = LevelSessions.open(tiny_bundle, manifest.architecture, level, Device("cpu"), 1)
+    rng = np.random.default_rng(0)
+    sources = [[*rng.integers(3, 120, size=n).tolist(), 0] for n in rng.integers(1, 50, size=25)]
+
+    def decode() -> list[object]:
+        running = Engine(sessions, queue_size=100, max_rows=12)
+        futures = [running.submit(s, o) for o in OPTIONS for s in sources]
+        found = [[(h.ids, round(h.score, 4)) for h in f.result().hypotheses] for f in futures]
+        running.close()
+        return found  # type: ignore[return-value]
+
+    expected = decode()
+    arch = manifest.architecture
+    tensors = slim_tensors(checkpoint.tensors, arch, checkpoint.layout, level.layout)
+    graph = author_decoder(arch, level.layout, tensors, FloatLinears(), gather_parents=True)
+    sessions.decoder = open_session(serialized(graph.model({})))
+    monkeypatch.setattr(engine, "HostCaches", DeviceCaches)
+    assert decode() == expected

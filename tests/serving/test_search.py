@@ -1,0 +1,103 @@
+"""Beam search with hand-written log-probabilities: exact ids, no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from hmc.serving.search import BeamState, advance, candidates_needed
+
+PAD, EOS, A, B, C = range(5)
+Row = dict[int, float]
+Model = Callable[[tuple[int, ...]], Row]
+
+
+def search(model: Model, *, beam: int, limit: int = 10, penalty: float = 1.0, sentences: int = 1) -> BeamState:
+    """Runs the search to its end with `model`: tokens so far → probability per next token."""
+    state = BeamState(beam, PAD, EOS)
+    state.add([limit] * sentences, [penalty] * sentences)
+    for _ in range(limit + 1):
+        width = candidates_needed(beam)
+        scores, ids = np.full((sentences * beam, width), -np.inf, np.float32), np.zeros((sentences * beam, width), np.int64)
+        for row in range(sentences * beam):
+            so_far = tuple(state.tokens[row // beam, row % beam, : state.lengths[row // beam]].tolist())
+            best = sorted(model(so_far).items(), key=lambda kv: -kv[1])[:width]
+            for column, (token, p) in enumerate(best):
+                scores[row, column], ids[row, column] = np.log(p), token
+        turn = advance(state, scores, ids)
+        if len(turn.done) == sentences:
+            return state
+    raise AssertionError("the search never ended")
+
+
+def garden_path(so_far: tuple[int, ...]) -> Row:
+    """Greedy starts with A (0.5) and is stuck at 0.5 · 0.4; B (0.4) then ends surely."""
+    if not so_far:
+        return {A: 0.5, B: 0.4, C: 0.1}
+    if so_far == (A,):
+        return {EOS: 0.4, C: 0.3, B: 0.3}
+    return {EOS: 0.99, A: 0.005, B: 0.005}
+
+
+def test_greedy_takes_the_best_token_each_time() -> None:
+    state = search(garden_path, beam=1)
+    assert [h.ids for h in state.finished[0]] == [(A,)]
+    assert state.finished[0][0].score == pytest.approx(np.log(0.5 * 0.4) / 2)
+
+
+def test_a_beam_finds_what_greedy_misses() -> None:
+    state = search(garden_path, beam=2)
+    assert state.finished[0][0].ids == (B,)
+    assert state.finished[0][0].score == pytest.approx(np.log(0.4 * 0.99) / 2)
+    assert state.finished[0][0].complete
+
+
+def test_n_best_are_sorted_and_distinct() -> None:
+    found = search(garden_path, beam=3).finished[0]
+    assert len(found) == 3
+    assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+    assert len({h.ids for h in found}) == 3
+
+
+def test_pad_is_never_chosen() -> None:
+    state = search(lambda s: {PAD: 0.9, EOS: 0.04, A: 0.06} if len(s) < 1 else {PAD: 0.9, EOS: 0.1}, beam=1)
+    assert state.finished[0][0].ids == (A,)
+
+
+def test_length_penalty_decides_between_short_and_long() -> None:
+    def model(so_far: tuple[int, ...]) -> Row:
+        if not so_far:
+            return {EOS: 0.3, A: 0.7}
+        return {A: 0.65, EOS: 0.35} if len(so_far) < 3 else {EOS: 1.0}
+
+    assert search(model, beam=2, penalty=0.0).finished[0][0].ids == ()
+    assert search(model, beam=2, penalty=2.0).finished[0][0].ids == (A, A, A)
+
+
+def test_the_limit_ends_what_still_runs() -> None:
+    state = search(lambda _: {A: 0.9, B: 0.1}, beam=2, limit=4)
+    assert state.finished[0][0].ids == (A, A, A, A)
+    assert not state.finished[0][0].complete
+
+
+def test_sentences_leave_and_join_without_touching_others() -> None:
+    state = BeamState(2, PAD, EOS)
+    state.add([10, 10, 10], [1.0] * 3)
+    scores = np.log(np.array([[0.5, 0.3, 0.1, 0.05, 0.05]] * 6, np.float32))
+    ids = np.array([[A, B, C, EOS, PAD]] * 6)
+    advance(state, scores, ids)
+    state.keep([2, 0])
+    state.add([5], [0.5])
+    assert state.lengths.tolist() == [1, 1, 0]
+    assert state.last_tokens().tolist() == [A, B, A, B, PAD, PAD]
+    turn = advance(state, scores, ids)
+    assert turn.parents.tolist()[:2] == [0, 0]
+    assert turn.parents.min() >= 0
+    assert (turn.parents // 2).tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_identical_sentences_behave_identically() -> None:
+    state = search(garden_path, beam=2, sentences=3)
+    assert state.finished[0] == state.finished[1] == state.finished[2]

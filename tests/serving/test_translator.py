@@ -1,0 +1,161 @@
+"""The engine on real graphs: batch invariance, the PyTorch reference, cancelling, limits, errors."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hmc.artifact.errors import (
+    DeviceUnavailableError,
+    InvalidArtifactError,
+    InvalidRequestError,
+    LevelNotFoundError,
+    OverloadedError,
+)
+from hmc.serving import DecodeOptions, Translator
+from hmc.serving.sessions import cuda_available
+from tests.tiny import SENTENCES
+
+TEXTS = [*SENTENCES, *(f"{a} {b}" for a, b in zip(SENTENCES, SENTENCES[1:], strict=False))]
+
+
+@pytest.fixture(scope="module", params=["full", "h12", "h5", "full-int8", "h5-int8"])
+def translator(request: pytest.FixtureRequest, tiny_bundle: Path) -> Iterator[Translator]:
+    """One level of the tiny bundle, with few rows so that sentences queue, join and leave."""
+    with Translator(tiny_bundle, request.param, device="cpu", threads=1, max_rows=16) as loaded:
+        yield loaded
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_sentence_is_translated_alike_in_any_company(translator: Translator, beam: int) -> None:
+    options = DecodeOptions(beam_size=beam, n_best=beam)
+    together = translator.translate(TEXTS, options)
+    alone = [translator.translate([text], options)[0] for text in TEXTS]
+    assert [t.text for t in together] == [t.text for t in alone]
+    assert [t.alternatives for t in together] == [t.alternatives for t in alone]
+    assert [t.score for t in together] == pytest.approx([t.score for t in alone], abs=1e-5)
+    shuffled = random.Random(0).sample(range(len(TEXTS)), len(TEXTS))
+    again = translator.translate([TEXTS[i] for i in shuffled], options)
+    assert [again[shuffled.index(i)].text for i in range(len(TEXTS))] == [t.text for t in alone]
+
+
+def test_beams_of_different_size_run_side_by_side(translator: Translator) -> None:
+    options = [DecodeOptions(beam_size=b, length_penalty=p) for b, p in ((1, 1.0), (4, 0.0), (2, 1.5), (5, 1.0))]
+    jobs = [(text, options[i % 4]) for i, text in enumerate(TEXTS)]
+    futures = [translator.submit(text, o) for text, o in jobs]
+    assert [f.result().text for f in futures] == [translator.translate([t], o)[0].text for t, o in jobs]
+
+
+@pytest.mark.parametrize("level", ["full", "h12", "h5"])
+@pytest.mark.parametrize(("beam", "penalty", "limit"), [(1, 1.0, 40), (4, 1.0, 40), (4, 0.0, 12), (3, 2.0, 5)])
+def test_equals_the_pytorch_reference(tiny_bundle: Path, tiny_checkpoint: Path, level: str, beam: int, penalty: float, limit: int) -> None:
+    from hmc.artifact.bundle import read_manifest
+    from hmc.artifact.checkpoint import load_checkpoint
+    from hmc.training.beam_search import beam_search
+    from hmc.training.convert import model_from_checkpoint
+    from hmc.training.gating import mask_to_layout
+    from hmc.training.vocabulary import Vocabulary
+
+    checkpoint = load_checkpoint(tiny_checkpoint)
+    model = model_from_checkpoint(checkpoint).eval()
+    mask_to_layout(model, checkpoint.layout, read_manifest(tiny_bundle).level(level).layout)
+    vocabulary = Vocabulary(checkpoint.tokenizer)
+    expected = beam_search(model, [vocabulary.encode(t) for t in TEXTS], beam=beam, max_length=limit, length_penalty=penalty)
+    options = DecodeOptions(beam_size=beam, length_penalty=penalty, max_length=limit, n_best=beam)
+    with Translator(tiny_bundle, level, device="cpu", threads=1) as translator:
+        found = translator.translate(TEXTS, options)
+    for hypotheses, translation in zip(expected, found, strict=True):
+        assert [vocabulary.decode(h.ids) for h in hypotheses] == [translation.text, *translation.alternatives]
+        assert translation.score == pytest.approx(hypotheses[0].score, abs=1e-4)
+
+
+def test_blank_text_is_an_empty_translation(translator: Translator) -> None:
+    assert [t.text for t in translator.translate(["", "   ", SENTENCES[0]])][:2] == ["", ""]
+
+
+def test_long_text_is_cut_and_says_so(translator: Translator) -> None:
+    long = translator.translate([" ".join(SENTENCES * 3)], DecodeOptions(max_length=4))[0]
+    assert long.source_truncated
+    assert long.source_tokens == 96
+    assert long.hit_max_length
+    assert long.target_tokens == 4
+
+
+def test_a_huge_text_names_its_place_and_the_limit(translator: Translator) -> None:
+    with pytest.raises(InvalidRequestError, match=r"text 1: .*65,536; split it"):
+        translator.translate(["a", "x" * 100_000])
+    with pytest.raises(InvalidRequestError, match="put a single text in a list"):
+        translator.translate("a text")
+
+
+def test_lone_surrogate_is_refused(translator: Translator) -> None:
+    with pytest.raises(InvalidRequestError, match="not valid Unicode"):
+        translator.submit("\ud800")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"beam_size": 0}, "beam_size 0: choose 1 to 16"),
+        ({"beam_size": 2, "n_best": 3}, "n_best 3"),
+        ({"max_length": 0}, "max_length 0"),
+        ({"length_penalty": -1.0}, "length_penalty -1"),
+    ],
+)
+def test_options_out_of_range(values: dict[str, int], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        DecodeOptions(**values)  # type: ignore[arg-type]
+
+
+def test_cancelled_work_frees_the_engine(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, "full", device="cpu", threads=1, max_rows=4) as translator:
+        futures = [translator.submit(" ".join(SENTENCES), DecodeOptions(max_length=95)) for _ in range(20)]
+        for future in futures:
+            assert future.cancel()
+        deadline = time.monotonic() + 30
+        while translator.pending and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert translator.pending == 0
+        assert translator.translate([SENTENCES[0]])[0].text == translator.translate([SENTENCES[0]])[0].text
+
+
+def test_a_full_queue_refuses_and_recovers(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, "full", device="cpu", threads=1, max_rows=4, queue_size=3) as translator:
+        accepted = []
+        with pytest.raises(OverloadedError, match="queue of 3 sentences is full"):
+            for _ in range(1000):
+                accepted.append(translator.submit(SENTENCES[1]))  # noqa: PERF401
+        assert len({f.result().text for f in accepted}) == 1
+        assert len(translator.translate(SENTENCES)) == len(SENTENCES)  # any number of texts: waits for room
+
+
+def test_unknown_level_and_broken_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(LevelNotFoundError, match="this bundle has: full"):
+        Translator(tiny_bundle, "h99")
+    broken = Path(shutil.copytree(tiny_bundle, tmp_path / "b"))
+    (broken / "h5" / "decoder.onnx").write_bytes(b"not a graph")
+    with pytest.raises(InvalidArtifactError, match=r"h5/decoder\.onnx has sha256"):
+        Translator(broken, "full")
+
+
+@pytest.mark.skipif(cuda_available(), reason="there is a CUDA device")
+def test_cuda_asked_for_and_absent_is_an_error(tiny_bundle: Path) -> None:
+    with pytest.raises(DeviceUnavailableError, match="no CUDA device"):
+        Translator(tiny_bundle, "full", device="cuda")
+    with pytest.raises(InvalidRequestError, match="choose auto, cpu"):
+        Translator(tiny_bundle, "full", device="tpu")
+
+
+def test_closing_without_draining_cancels(tiny_bundle: Path) -> None:
+    translator = Translator(tiny_bundle, "full", device="cpu", threads=1, max_rows=4)
+    futures = [translator.submit(" ".join(SENTENCES), DecodeOptions(max_length=95)) for _ in range(30)]
+    translator.close(drain=False)
+    assert all(f.done() for f in futures)
+    assert any(f.cancelled() for f in futures)
+    with pytest.raises(OverloadedError, match="shutting down"):
+        translator.submit("a")

@@ -1,0 +1,110 @@
+"""Nested fine-tuning: one set of weights that serves several head budgets. Each batch trains one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.heads import KINDS, HeadScores, select_heads
+from hmc.training.batches import BatchStream
+from hmc.training.convert import export_tensors, model_from_checkpoint
+from hmc.training.corpus import TokenCorpus, read_pairs
+from hmc.training.evaluate import evaluate
+from hmc.training.gating import mask_to_layout
+from hmc.training.progress import RunLog
+from hmc.training.prune_settings import PruneSettings
+from hmc.training.state import load_state, save_state
+from hmc.training.updater import Updater, make_fabric, make_optimizer
+from hmc.training.vocabulary import Vocabulary
+
+OPEN_BONUS = 100.0
+"""Added to a head's score for every budget that kept it: heads of smaller budgets rank above all others."""
+
+
+def nested_ranking(pruned: Sequence[Checkpoint]) -> HeadScores:
+    """Scores per head from checkpoints pruned to falling budgets: kept longest first, then by log α of the first."""
+    first = pruned[0]
+    if any(c.gates is None for c in pruned) or first.gates is None:
+        raise InvalidRequestError("nested fine-tuning ranks heads by log α: give checkpoints written by `hmc prune`")
+    scores = {kind: np.tanh(np.array(first.gates[kind]) / 10).astype(np.float32) for kind in KINDS}
+    for checkpoint in pruned:
+        for kind, layer, index in checkpoint.layout.heads():
+            scores[kind][layer, index] += OPEN_BONUS
+    return scores
+
+
+@dataclass
+class NestedProgress:
+    """What a resumed run must know besides weights, moments and random numbers."""
+
+    step: int = 0
+    epoch: int = 0
+    index: int = 0
+
+
+def nested_finetune(
+    source: Path, pruned: Sequence[Path], train: Sequence[str], dev: str, out: Path, settings: PruneSettings, steps: int
+) -> Path:
+    """Fine-tunes `source` so that its `N` best-ranked heads alone serve every budget N of `pruned`, and all of them too.
+
+    Each update draws one budget uniformly (the full model is one of them). Writes `out / "nested"`: the source's own
+    layout, the ranking as gates, and dev scores of every level; `hmc compile --target-heads` reads it. Resumes.
+    """
+    base = load_checkpoint(source)
+    others = [load_checkpoint(p) for p in pruned]
+    ranking = nested_ranking(others)
+    budgets = [base.layout.total, *(c.layout.total for c in others)]
+    layouts = [select_heads(ranking, base.layout, n) for n in budgets]
+    fabric = make_fabric(settings.run)
+    vocabulary = Vocabulary(base.tokenizer)
+    languages = (base.config.source_language, base.config.target_language)
+    corpus = TokenCorpus.build(list(train), vocabulary, settings.max_length, out / "cache", languages)
+    pairs = list(read_pairs(dev, languages))[: settings.run.eval_sentences]
+    torch.manual_seed(settings.seed)
+    model = model_from_checkpoint(base, dropout=settings.dropout)
+    section = settings.train_section(steps)
+    optimizer = make_optimizer([{"params": list(model.parameters()), "name": "weights"}], section)
+    stream = BatchStream(corpus, settings.batch_tokens, settings.seed, vocabulary.pad_id, fabric.global_rank, fabric.world_size)
+    updater = Updater(fabric, model, optimizer, iter(stream), section)
+    progress, state = NestedProgress(), out / "nested-state"
+    if state.is_dir():
+        progress = NestedProgress(**load_state(state, model, updater.optimizer))
+        stream.epoch, stream.index = progress.epoch, progress.index
+    with RunLog("nested", out, steps, progress.step) as log:
+        model.train()
+        while progress.step < steps:
+            progress.step += 1
+            drawn = int(np.random.default_rng([settings.seed, progress.step]).integers(len(layouts)))
+            mask_to_layout(model, base.layout, layouts[drawn])
+            rate = settings.learning_rate * (1 - (progress.step - 1) / steps)
+            update = updater.update(progress.step, None, {"weights": rate})
+            log.advance(progress.step)
+            if progress.step % settings.run.log_every == 0:
+                log.report(progress.step, {"loss": update.loss, "heads": float(budgets[drawn]), "rate": rate})
+            if progress.step % settings.run.save_every == 0 and fabric.is_global_zero:
+                progress.epoch, progress.index = stream.epoch, stream.index
+                save_state(state, model, updater.optimizer, asdict(progress))
+        metrics: dict[str, Any] = {}
+        for layout in layouts:
+            mask_to_layout(model, base.layout, layout)
+            metrics[f"dev_h{layout.total}"] = (scores := evaluate(model, vocabulary, pairs, beam=4)).to_json()
+            log.say(f"nested, {layout.total} heads: dev BLEU {scores.bleu:.2f} (beam 4)")
+        provenance = {"command": "hmc prune --nested-steps", "from": base.config.provenance, "budgets": budgets, "steps": steps}
+        nested = Checkpoint(
+            config=base.config.model_copy(update={"provenance": provenance}),
+            tensors=export_tensors(model),
+            tokenizer=base.tokenizer,
+            gates=ranking,
+            metrics=metrics,
+        )
+        if fabric.is_global_zero:
+            save_checkpoint(nested, out / "nested")
+        log.say(f"wrote {out / 'nested'}")
+    return out / "nested"
