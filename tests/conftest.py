@@ -1,4 +1,4 @@
-"""Shared fixtures: a tiny model with deterministic weights, its checkpoint and compiled bundle, and the optional corpora."""
+"""Shared fixtures: a tiny model with deterministic weights as checkpoint and bundle, and the optional corpora."""
 
 from __future__ import annotations
 

@@ -60,23 +60,31 @@ def random_tensors(arch: Architecture, layout: HeadLayout, seed: int = 0) -> Ten
 def random_layout(arch: Architecture, seed: int) -> HeadLayout:
     """An uneven layout: every head open with a probability drawn per layer, so that empty and full layers occur."""
     rng = np.random.default_rng(seed)
-    rows = {}
+    rows: dict[str, list[list[int]]] = {}
     for kind in KINDS:
         layers = arch.encoder_layers if kind == "encoder_self" else arch.decoder_layers
-        rows[kind] = [np.flatnonzero(rng.random(arch.heads) < rng.choice([0, 0.3, 0.7, 1])).tolist() for _ in range(layers)]
+        rows[kind] = [
+            np.flatnonzero(rng.random(arch.heads) < rng.choice([0, 0.3, 0.7, 1])).tolist() for _ in range(layers)
+        ]
     return HeadLayout.from_json(rows)
 
 
-def tiny_checkpoint_at(path: Path, *, seed: int = 0, gates: bool = True, layout: HeadLayout | None = None, arch: Architecture | None = None) -> Checkpoint:
+def tiny_checkpoint_at(
+    path: Path, *, seed: int = 0, gates: bool = True, layout: HeadLayout | None = None, arch: Architecture | None = None
+) -> Checkpoint:
     """Writes a tiny checkpoint and returns it."""
     arch = arch or tiny_architecture()
     layout = layout or arch.full_layout()
     rng = np.random.default_rng(seed + 1)
     checkpoint = Checkpoint(
-        config=CheckpointConfig(architecture=arch, head_layout=layout.to_json(), source_language="en", target_language="de"),
+        config=CheckpointConfig(
+            architecture=arch, head_layout=layout.to_json(), source_language="en", target_language="de"
+        ),
         tensors=random_tensors(arch, layout, seed),
         tokenizer=tiny_tokenizer(),
-        gates={k: rng.standard_normal((len(layout[k]), arch.heads)).astype(np.float32) for k in KINDS} if gates else None,
+        gates={k: rng.standard_normal((len(layout[k]), arch.heads)).astype(np.float32) for k in KINDS}
+        if gates
+        else None,
     )
     save_checkpoint(checkpoint, path)
     return checkpoint

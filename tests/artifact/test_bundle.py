@@ -31,7 +31,12 @@ def test_every_problem_is_reported_at_once(bundle: Path) -> None:
     raw["default_level"] = "nothing"
     (bundle / "bundle.json").write_text(json.dumps(raw))
     problems = "\n".join(bundle_problems(bundle))
-    for expected in ("h12/encoder.onnx is missing", f"weights/{weight.name} has sha256", "head 77", "default level 'nothing'"):
+    for expected in (
+        "h12/encoder.onnx is missing",
+        f"weights/{weight.name} has sha256",
+        "head 77",
+        "default level 'nothing'",
+    ):
         assert expected in problems
     with pytest.raises(InvalidArtifactError, match="hmc compile"):
         validate(bundle)
@@ -40,7 +45,7 @@ def test_every_problem_is_reported_at_once(bundle: Path) -> None:
 def test_future_schema_says_upgrade(bundle: Path) -> None:
     raw = json.loads((bundle / "bundle.json").read_text()) | {"schema_version": 2, "new_field": 1}
     (bundle / "bundle.json").write_text(json.dumps(raw))
-    with pytest.raises(InvalidArtifactError, match="version 2.*\n.*Upgrade hmc"):
+    with pytest.raises(InvalidArtifactError, match=r"version 2.*\n.*Upgrade hmc"):
         validate(bundle)
 
 
@@ -67,7 +72,7 @@ def test_levels_by_name_and_by_heads(tiny_bundle: Path) -> None:
     manifest = read_manifest(tiny_bundle)
     assert manifest.level("h5").heads == 5
     assert manifest.level_with_at_most(20).name == "h12"
-    with pytest.raises(LevelNotFoundError, match="'h7'.*full.*h12"):
+    with pytest.raises(LevelNotFoundError, match=r"'h7'.*full.*h12"):
         manifest.level("h7")
     with pytest.raises(LevelNotFoundError, match="smallest is 'h5'"):
         manifest.level_with_at_most(4)

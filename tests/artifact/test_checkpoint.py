@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.checkpoint import checkpoint_problems, load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidArtifactError
-from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
 
 def test_round_trip_keeps_everything(tmp_path: Path) -> None:
@@ -20,7 +20,8 @@ def test_round_trip_keeps_everything(tmp_path: Path) -> None:
     assert read.config == written.config
     assert read.tokenizer == written.tokenizer
     assert all(np.array_equal(read.tensors[n], written.tensors[n]) for n in written.tensors)
-    assert read.gates is not None and written.gates is not None
+    assert read.gates is not None
+    assert written.gates is not None
     assert all(np.array_equal(read.gates[k], written.gates[k]) for k in read.gates)
 
 
@@ -34,7 +35,12 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     weights["encoder.layers.0.fc2.bias"] = np.zeros(7, np.float32)
     save_file(weights, path / "model.safetensors")
     problems = "\n".join(checkpoint_problems(path))
-    for expected in ("tokenizer.model is missing", "fc1.weight is missing", "stray does not belong", "shape [7], expected [32]"):
+    for expected in (
+        "tokenizer.model is missing",
+        "fc1.weight is missing",
+        "stray does not belong",
+        "shape [7], expected [32]",
+    ):
         assert expected in problems
     with pytest.raises(InvalidArtifactError, match="stray"):
         load_checkpoint(path)
@@ -44,7 +50,7 @@ def test_future_schema_says_upgrade(tmp_path: Path) -> None:
     tiny_checkpoint_at(tmp_path / "c")
     config = json.loads((tmp_path / "c" / "config.json").read_text())
     (tmp_path / "c" / "config.json").write_text(json.dumps(config | {"schema_version": 99}))
-    with pytest.raises(InvalidArtifactError, match="99.*upgrade hmc"):
+    with pytest.raises(InvalidArtifactError, match=r"99.*upgrade hmc"):
         load_checkpoint(tmp_path / "c")
 
 

@@ -1,5 +1,7 @@
 """Head layouts: construction, containment, ranking."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -30,7 +32,11 @@ def test_missing_kind_is_refused() -> None:
 
 def test_select_keeps_the_highest_scores_whatever_their_kind() -> None:
     layout = HeadLayout.full(1, 1, 2)
-    scores = {"encoder_self": np.array([[1.0, 9.0]]), "decoder_self": np.array([[2.0, 3.0]]), "cross": np.array([[8.0, 0.0]])}
+    scores = {
+        "encoder_self": np.array([[1.0, 9.0]]),
+        "decoder_self": np.array([[2.0, 3.0]]),
+        "cross": np.array([[8.0, 0.0]]),
+    }
     chosen = select_heads({k: scores[k].astype(np.float32) for k in KINDS}, layout, 3)
     assert list(chosen.heads()) == [Head("encoder_self", 0, 1), Head("decoder_self", 0, 1), Head("cross", 0, 0)]
 
@@ -40,7 +46,7 @@ def test_smaller_selections_are_nested_in_larger_ones() -> None:
     scores = {k: rng.standard_normal((len(layout[k]), 4)).astype(np.float32) for k in KINDS}
     chain = [select_heads(scores, layout, n) for n in (28, 15, 7, 0)]
     assert [c.total for c in chain] == [28, 15, 7, 0]
-    assert all(large.contains(small) for large, small in zip(chain, chain[1:], strict=False))
+    assert all(large.contains(small) for large, small in pairwise(chain))
     assert rank_heads(scores, layout)[:7] == sorted(chain[2].heads(), key=rank_heads(scores, layout).index)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.architecture import parameter_count
 from hmc.artifact.bundle import read_manifest
 from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
-from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 
 def graph_parameters(path: Path) -> dict[str, int]:
@@ -42,8 +42,12 @@ def test_closed_heads_are_gone_not_zero(tiny_bundle: Path) -> None:
         name = f"decoder.layers.{layer}.self_attn.qkv_proj.weight"
         assert shapes.get(name) == ([3 * 16 * heads, 32] if heads else None)
     inputs = {i.name for i in model.graph.input}
-    assert {f"past_key_{n}" for n, heads in enumerate(counts["decoder_self"]) if heads} == {i for i in inputs if "past_key" in i}
-    assert {f"cross_key_{n}" for n, heads in enumerate(counts["cross"]) if heads} == {i for i in inputs if "cross_key" in i}
+    assert {f"past_key_{n}" for n, heads in enumerate(counts["decoder_self"]) if heads} == {
+        i for i in inputs if "past_key" in i
+    }
+    assert {f"cross_key_{n}" for n, heads in enumerate(counts["cross"]) if heads} == {
+        i for i in inputs if "cross_key" in i
+    }
 
 
 def test_levels_share_the_weights_they_have_in_common(tiny_bundle: Path) -> None:
@@ -56,7 +60,10 @@ def test_levels_share_the_weights_they_have_in_common(tiny_bundle: Path) -> None
 
 
 def test_same_input_same_bytes(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    manifests = [compile_bundle([LevelRequest(tiny_checkpoint, 12)], tmp_path / n, precisions=("int8",), calibration=SENTENCES) for n in "ab"]
+    manifests = [
+        compile_bundle([LevelRequest(tiny_checkpoint, 12)], tmp_path / n, precisions=("int8",), calibration=SENTENCES)
+        for n in "ab"
+    ]
     assert manifests[0] == manifests[1]
 
 
@@ -90,8 +97,14 @@ def test_importance_ranks_heads_when_there_are_no_gates(tmp_path: Path) -> None:
 
 def test_one_checkpoint_per_level(tiny_checkpoint: Path, tmp_path: Path) -> None:
     full = load_checkpoint(tiny_checkpoint)
-    slim = tiny_checkpoint_at(tmp_path / "slim", seed=5, layout=compile_bundle([LevelRequest(tiny_checkpoint, 5)], tmp_path / "x").level("h5").layout)
-    manifest = compile_bundle([LevelRequest(tiny_checkpoint, name="full"), LevelRequest(tmp_path / "slim", name="small")], tmp_path / "b")
+    slim = tiny_checkpoint_at(
+        tmp_path / "slim",
+        seed=5,
+        layout=compile_bundle([LevelRequest(tiny_checkpoint, 5)], tmp_path / "x").level("h5").layout,
+    )
+    manifest = compile_bundle(
+        [LevelRequest(tiny_checkpoint, name="full"), LevelRequest(tmp_path / "slim", name="small")], tmp_path / "b"
+    )
     assert [(x.name, x.heads) for x in manifest.levels] == [("full", full.layout.total), ("small", slim.layout.total)]
     assert manifest.levels[0].source_checkpoint != manifest.levels[1].source_checkpoint
 

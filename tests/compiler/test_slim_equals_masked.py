@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.checkpoint import Checkpoint, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
@@ -20,7 +21,6 @@ from hmc.compiler.runner import GraphRunner
 from hmc.training.batches import pad_rows
 from hmc.training.convert import model_from_checkpoint
 from hmc.training.gating import mask_to_layout
-from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
 TOLERANCE = 1e-4  # fp32 log-probabilities of the same sums in another order
 SOURCES = [[5, 9, 40, 7, 0], [11, 0], [90, 3, 3, 61, 17, 28, 99, 0]]
@@ -85,7 +85,9 @@ def test_a_wrong_mask_is_noticed(tiny_checkpoint: Path, monkeypatch: pytest.Monk
 def test_slimming_a_slim_checkpoint_further(tiny_checkpoint: Path) -> None:
     full = load_checkpoint(tiny_checkpoint)
     arch = full.architecture
-    middle = HeadLayout.from_json({"encoder_self": [[0, 2, 3], [1]], "decoder_self": [[0, 1], [3]], "cross": [[1, 2, 3], [0]]})
+    middle = HeadLayout.from_json(
+        {"encoder_self": [[0, 2, 3], [1]], "decoder_self": [[0, 1], [3]], "cross": [[1, 2, 3], [0]]}
+    )
     small = HeadLayout.from_json({"encoder_self": [[2], []], "decoder_self": [[1], [3]], "cross": [[1, 3], []]})
     twice = slim_tensors(slim_tensors(full.tensors, arch, full.layout, middle), arch, middle, small)
     once = slim_tensors(full.tensors, arch, full.layout, small)

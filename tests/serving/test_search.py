@@ -20,7 +20,10 @@ def search(model: Model, *, beam: int, limit: int = 10, penalty: float = 1.0, se
     state.add([limit] * sentences, [penalty] * sentences)
     for _ in range(limit + 1):
         width = candidates_needed(beam)
-        scores, ids = np.full((sentences * beam, width), -np.inf, np.float32), np.zeros((sentences * beam, width), np.int64)
+        scores, ids = (
+            np.full((sentences * beam, width), -np.inf, np.float32),
+            np.zeros((sentences * beam, width), np.int64),
+        )
         for row in range(sentences * beam):
             so_far = tuple(state.tokens[row // beam, row % beam, : state.lengths[row // beam]].tolist())
             best = sorted(model(so_far).items(), key=lambda kv: -kv[1])[:width]

@@ -13,7 +13,13 @@ from hmc.serving.selection import ENOUGH_REQUESTS, AutoPolicy, Candidate, Select
 
 
 def level(
-    name: str, heads: int, *, precision: str = "fp32", drop: float | None = None, p95: float | None = None, size: int = 1
+    name: str,
+    heads: int,
+    *,
+    precision: str = "fp32",
+    drop: float | None = None,
+    p95: float | None = None,
+    size: int = 1,
 ) -> Level:
     """A level with this many heads in each of one layer of each kind."""
     quality = latency = None
@@ -137,7 +143,13 @@ def test_selectors_out_of_range(values: dict[str, object], match: str) -> None:
 
 @pytest.mark.parametrize(
     ("device", "precision", "runs"),
-    [("cpu", "int8", True), ("cpu", "fp16", False), ("cuda:1", "fp16", True), ("cuda", "fp32", False), ("auto", "fp16", True)],
+    [
+        ("cpu", "int8", True),
+        ("cpu", "fp16", False),
+        ("cuda:1", "fp16", True),
+        ("cuda", "fp32", False),
+        ("auto", "fp16", True),
+    ],
 )
 def test_precision_belongs_to_a_device(device: str, precision: str, runs: bool) -> None:
     assert runs_on(device, level("x", 1, precision=precision)) is runs

@@ -9,9 +9,10 @@ from typing import Protocol
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from hmc.artifact.bundle import Manifest, Quality, read_manifest, write_manifest
+from hmc.artifact.bundle import Quality, read_manifest, write_manifest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.bootstrap import bleu_counts, paired_bootstrap
+from hmc.benchmark.levels import choose_levels, reference_level
 from hmc.benchmark.text import TestSet
 from hmc.serving import DecodeOptions, Translation, Translator
 
@@ -35,12 +36,6 @@ class Output:
 
 def silent(_: str) -> None:
     """Progress for those who want none."""
-
-
-def reference_level(manifest: Manifest) -> str:
-    """The level that others are compared with: `full` in fp32 or, failing that, the first level."""
-    names = [level.name for level in manifest.levels if level.name == "full" and level.precision == "fp32"]
-    return names[0] if names else manifest.levels[0].name
 
 
 def translate_all(translator: Translates, level: str, sources: Sequence[str], beam: int) -> Output:
@@ -85,14 +80,14 @@ def measure_quality(
     device: str = "auto",
     progress: Progress = silent,
 ) -> dict[str, Quality]:
-    """Quality of `levels` (None: all) of a bundle on the sentences of `src` and `ref`, level by level.
+    """Quality of a bundle's `levels` (None: all that run on `device`) on the sentences of `src` and `ref`.
 
     The reference level is translated even if it is not asked for; it may then run on another device than `device`.
     The name `test_set` defaults to that of the file `src`, less its suffixes.
     Raises InvalidRequestError, LevelNotFoundError, InvalidArtifactError, DeviceUnavailableError.
     """
     manifest = read_manifest(bundle)
-    chosen = [manifest.level(name).name for name in levels] if levels else [level.name for level in manifest.levels]
+    chosen = [level.name for level in choose_levels(manifest, levels, device).levels]
     pairs = TestSet.read(src, ref, name=test_set)
     reference = reference_level(manifest)
     outputs = {}

@@ -45,6 +45,8 @@ class Conditions:
     latency_reference: str
     """Level that times are compared with."""
     memory: bool
+    left_out: tuple[str, ...] = ()
+    """Levels that do not run on the device asked for."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
         "longer translations takes longer for a request: compare tokens/s too.",
         f"Devices: {', '.join(f'{level} on {device}' for level, device in devices.items())}; {threads} for each level.",
     ]
+    if c.left_out:
+        lines.append(f"Left out, because they do not run on this device: {_listed(c.left_out)}.")
     if c.quality_reference is not None:
         lines.append(
             f"Quality: sacreBLEU BLEU and chrF on {c.sentences} sentences of {c.test_set}. ΔBLEU is against "
@@ -140,5 +144,5 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _listed(values: tuple[int, ...]) -> str:
+def _listed(values: tuple[object, ...]) -> str:
     return ", ".join(map(str, values))

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from hmc.artifact.bundle import Level, Manifest, Quality, read_manifest, write_manifest
 from hmc.benchmark.latency import LatencyResult, measure_latency
+from hmc.benchmark.levels import Chosen, choose_levels, reference_level
 from hmc.benchmark.machine import this_machine
 from hmc.benchmark.memory import MemoryRequest, MemoryResult, measure_memory
-from hmc.benchmark.quality import Output, Progress, reference_level, score, silent, translate_all
+from hmc.benchmark.quality import Output, Progress, score, silent, translate_all
 from hmc.benchmark.report import BundleInfo, Conditions, LevelReport, Report, contract
 from hmc.benchmark.settings import BenchmarkSettings
 from hmc.benchmark.text import TestSet
 from hmc.serving import Translator
-from hmc.serving.sessions import resolve_device
 
 MEMORY_BATCHES = 3
 """Requests that a level translates for its memory, of the largest batch and beam."""
@@ -30,16 +30,15 @@ def run_benchmark(
     """
     test_set = TestSet.read(settings.src, settings.ref, name=settings.test_set_name, limit=settings.limit)
     manifest = read_manifest(settings.bundle)
-    chosen = _chosen(settings, manifest)
+    chosen = choose_levels(manifest, settings.levels, settings.device)
     conditions = _conditions(settings, test_set, manifest, chosen)
-    devices = {level.name: str(resolve_device(settings.device, level)) for level in chosen}
-    machine = this_machine(list(devices.values()))
-    promise = contract(conditions, devices)
+    machine = this_machine(list(chosen.devices.values()))
+    promise = contract(conditions, chosen.devices)
     say(promise)
     memory = _memory(settings, test_set, chosen, progress) if settings.memory else {}
     with ExitStack() as stack:
         translators = {}
-        for level in chosen:
+        for level in chosen.levels:
             progress(f"{level.name}: loading and warm-up")
             translator = Translator(settings.bundle, level.name, device=settings.device, threads=settings.threads)
             translators[level.name] = stack.enter_context(translator)
@@ -53,7 +52,7 @@ def run_benchmark(
             progress=progress,
         )
         quality = _quality(settings, test_set, manifest, translators, progress)
-    reports = [_level_report(level, devices[level.name], quality, latency, memory) for level in chosen]
+    reports = [_level_report(level, chosen.devices[level.name], quality, latency, memory) for level in chosen.levels]
     info = BundleInfo(str(settings.bundle), manifest.version, manifest.source_language, manifest.target_language)
     return Report(promise, info, conditions, machine, tuple(reports))
 
@@ -69,15 +68,9 @@ def record(bundle: Path | str, report: Report) -> Manifest:
     return manifest
 
 
-def _chosen(settings: BenchmarkSettings, manifest: Manifest) -> list[Level]:
-    if settings.levels is None:
-        return list(manifest.levels)
-    return [manifest.level(name) for name in dict.fromkeys(settings.levels)]
-
-
-def _conditions(settings: BenchmarkSettings, test_set: TestSet, manifest: Manifest, chosen: list[Level]) -> Conditions:
+def _conditions(settings: BenchmarkSettings, test_set: TestSet, manifest: Manifest, chosen: Chosen) -> Conditions:
     reference = reference_level(manifest)
-    names = [level.name for level in chosen]
+    names = list(chosen.devices)
     return Conditions(
         test_set=test_set.name,
         sentences=len(test_set.sources),
@@ -90,15 +83,16 @@ def _conditions(settings: BenchmarkSettings, test_set: TestSet, manifest: Manife
         quality_reference=reference if test_set.references is not None else None,
         latency_reference=reference if reference in names else names[0],
         memory=settings.memory,
+        left_out=chosen.left_out,
     )
 
 
 def _memory(
-    settings: BenchmarkSettings, test_set: TestSet, chosen: list[Level], progress: Progress
+    settings: BenchmarkSettings, test_set: TestSet, chosen: Chosen, progress: Progress
 ) -> dict[str, MemoryResult]:
     batch, beam = max(settings.batches), max(settings.beams)
     measured = {}
-    for level in chosen:
+    for level in chosen.levels:
         progress(f"{level.name}: memory")
         measured[level.name] = measure_memory(
             MemoryRequest(

@@ -68,15 +68,17 @@ def command(
         people.width = max(people.width, 200)  # a file or a pipe has room for every column
     with steps(console) as progress:
         report = runner.run_benchmark(
-            settings, say=lambda text: people.print(text + "\n", highlight=False, markup=False), progress=progress
+            settings,
+            say=lambda text: people.print(text + "\n", highlight=False, markup=False, soft_wrap=True),
+            progress=progress,
         )
     people.print(tables(report))
     if record:
         runner.record(bundle, report)
-        people.print(f"recorded in {bundle / 'bundle.json'}", highlight=False, markup=False)
+        people.print(f"recorded in {bundle / 'bundle.json'}", highlight=False, markup=False, soft_wrap=True)
     if plot is not None:
         paths = plots.write_pareto(report, plot)
-        people.print(f"plot: {', '.join(map(str, paths))}", highlight=False, markup=False)
+        people.print(f"plot: {', '.join(map(str, paths))}", highlight=False, markup=False, soft_wrap=True)
     if to_stdout:
         typer.echo(report.to_json(), nl=False)
     elif json_out is not None:

@@ -16,7 +16,7 @@ def steps(console: Console) -> Iterator[Callable[[str], None]]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     if not console.is_terminal:
-        yield lambda text: console.print(text, style="dim", highlight=False, markup=False)
+        yield lambda text: console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:

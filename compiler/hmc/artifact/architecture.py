@@ -78,7 +78,10 @@ def tensor_shapes(arch: Architecture, layout: HeadLayout) -> dict[str, tuple[int
     Linear weights are `[out, in]`. A layer with no open heads keeps `out_proj.bias` and its layer norm only.
     """
     d, f = arch.d_model, arch.ffn_dim
-    shapes: dict[str, tuple[int, ...]] = {"shared.weight": (arch.vocab_size, d), "final_logits_bias": (arch.vocab_size,)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "shared.weight": (arch.vocab_size, d),
+        "final_logits_bias": (arch.vocab_size,),
+    }
     for kind in KINDS:
         stack, module = attention_module(kind)
         for layer, row in enumerate(layout[kind]):

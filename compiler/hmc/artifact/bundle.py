@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -27,7 +26,7 @@ class Strict(BaseModel):
 
 
 class Quality(Strict):
-    """Scores of one level on one test set, beside those of level `full` in fp32 or, failing that, of the first level."""
+    """Scores of one level on one test set, beside those of level `full` in fp32 or, without it, the first level."""
 
     test_set: str
     sentences: int
@@ -134,7 +133,9 @@ def read_manifest(path: Path | str) -> Manifest:
     path = Path(path)
     file = path / MANIFEST
     if not file.is_file():
-        raise InvalidArtifactError(f"bundle {path}", [f"{MANIFEST} is missing"], "Give the directory `hmc compile -o` wrote.")
+        raise InvalidArtifactError(
+            f"bundle {path}", [f"{MANIFEST} is missing"], "Give the directory `hmc compile -o` wrote."
+        )
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -142,7 +143,9 @@ def read_manifest(path: Path | str) -> Manifest:
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != SCHEMA_VERSION:
         problem = f"schema version {version!r}; this hmc reads version {SCHEMA_VERSION}"
-        raise InvalidArtifactError(f"bundle {path}", [problem], "Upgrade hmc, or compile the bundle again with this version.")
+        raise InvalidArtifactError(
+            f"bundle {path}", [problem], "Upgrade hmc, or compile the bundle again with this version."
+        )
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:
@@ -197,4 +200,4 @@ def write_manifest(manifest: Manifest, path: Path | str) -> None:
     target = Path(path) / MANIFEST
     temporary = target.with_name(f".{MANIFEST}.new")
     temporary.write_text(json.dumps(manifest.model_dump(mode="json"), indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, target)
+    temporary.replace(target)

@@ -83,7 +83,10 @@ def checkpoint_problems(path: Path) -> list[str]:
     except HmcError as error:
         return [*problems, str(error)]
     if config.schema_version != SCHEMA_VERSION:
-        return [*problems, f"schema version {config.schema_version}; this hmc reads version {SCHEMA_VERSION}: upgrade hmc"]
+        return [
+            *problems,
+            f"schema version {config.schema_version}; this hmc reads version {SCHEMA_VERSION}: upgrade hmc",
+        ]
     layout_problems: list[str] = []
     try:
         layout = HeadLayout.from_json(config.head_layout)
@@ -149,9 +152,17 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
 def save_checkpoint(checkpoint: Checkpoint, path: Path | str, *, dtype: str = "float32") -> None:
     """Writes the directory whole or not at all; `dtype` (`float32` or `float16`) is how weights are stored."""
     expected = tensor_shapes(checkpoint.architecture, checkpoint.layout)
-    wrong = [n for n in expected.keys() | checkpoint.tensors.keys() if n not in expected or n not in checkpoint.tensors or checkpoint.tensors[n].shape != expected[n]]
+    wrong = [
+        n
+        for n in expected.keys() | checkpoint.tensors.keys()
+        if n not in expected or n not in checkpoint.tensors or checkpoint.tensors[n].shape != expected[n]
+    ]
     if wrong:
-        raise InvalidArtifactError(f"checkpoint {path}", [f"tensor {n} does not fit the head layout" for n in sorted(wrong)], "This is a bug in whatever made the tensors.")
+        raise InvalidArtifactError(
+            f"checkpoint {path}",
+            [f"tensor {n} does not fit the head layout" for n in sorted(wrong)],
+            "This is a bug in whatever made the tensors.",
+        )
     with replace_directory(Path(path)) as folder:
         (folder / CONFIG).write_text(json.dumps(checkpoint.config.model_dump(mode="json"), indent=1) + "\n")
         weights = {name: np.ascontiguousarray(checkpoint.tensors[name], dtype=dtype) for name in sorted(expected)}

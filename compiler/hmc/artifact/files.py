@@ -25,11 +25,11 @@ def replace_directory(path: Path) -> Iterator[Path]:
                 _sync(file)
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-            os.replace(path, old / path.name)
-            os.replace(folder, path)
+            path.replace(old / path.name)
+            folder.replace(path)
             shutil.rmtree(old)
         else:
-            os.replace(folder, path)
+            folder.replace(path)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,8 @@ Kind = Literal["encoder_self", "decoder_self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-class Head(NamedTuple):
+@dataclass(frozen=True, order=True)
+class Head:
     """One attention head, by its index in the unpruned model."""
 
     kind: Kind
@@ -59,13 +60,13 @@ class HeadLayout:
     @classmethod
     def from_heads(cls, heads: Iterable[Head], encoder_layers: int, decoder_layers: int) -> HeadLayout:
         """The layout that keeps exactly `heads`."""
-        kept: dict[Kind, list[list[int]]] = {
+        kept: dict[str, list[list[int]]] = {
             "encoder_self": [[] for _ in range(encoder_layers)],
             "decoder_self": [[] for _ in range(decoder_layers)],
             "cross": [[] for _ in range(decoder_layers)],
         }
-        for kind, layer, index in heads:
-            kept[kind][layer].append(index)
+        for head in heads:
+            kept[head.kind][head.layer].append(head.index)
         return cls.from_json(kept)
 
     @classmethod
@@ -121,6 +122,8 @@ def rank_heads(scores: HeadScores, layout: HeadLayout) -> list[Head]:
 def select_heads(scores: HeadScores, layout: HeadLayout, target: int) -> HeadLayout:
     """Keeps the `target` heads of highest score. Raises InvalidRequestError when the layout has fewer."""
     if not 0 <= target <= layout.total:
-        raise InvalidRequestError(f"--target-heads {target}: this checkpoint has {layout.total} open heads; choose 0 to {layout.total}")
+        raise InvalidRequestError(
+            f"--target-heads {target}: this checkpoint has {layout.total} open heads; choose 0 to {layout.total}"
+        )
     kept = rank_heads(scores, layout)[:target]
     return HeadLayout.from_heads(kept, len(layout.encoder_self), len(layout.decoder_self))

@@ -103,9 +103,13 @@ def _level_name(request: LevelRequest, checkpoint: Checkpoint, target: int, prec
 def _check_compatible(first: Checkpoint, checkpoints: dict[Path, Checkpoint]) -> None:
     for path, other in checkpoints.items():
         if other.architecture != first.architecture:
-            raise InvalidRequestError(f"{path}: its architecture differs from the first checkpoint's; compile it into a bundle of its own")
+            raise InvalidRequestError(
+                f"{path}: its architecture differs from the first checkpoint's; compile it into a bundle of its own"
+            )
         if other.tokenizer != first.tokenizer:
-            raise InvalidRequestError(f"{path}: its tokenizer differs from the first checkpoint's; levels of a bundle share one")
+            raise InvalidRequestError(
+                f"{path}: its tokenizer differs from the first checkpoint's; levels of a bundle share one"
+            )
 
 
 def _encode(checkpoint: Checkpoint, texts: Sequence[str]) -> list[list[int]]:

@@ -9,9 +9,9 @@ import numpy as np
 from hmc.artifact.checkpoint import Checkpoint
 from hmc.artifact.errors import HmcError
 from hmc.artifact.heads import HeadLayout
+from hmc.artifact.slimming import masked_tensors, slim_tensors
 from hmc.compiler.linears import FloatLinears
 from hmc.compiler.runner import GraphRunner
-from hmc.artifact.slimming import masked_tensors, slim_tensors
 
 TOLERANCE = 1e-4
 """Largest difference of fp32 log-probabilities: sums run in another order, nothing else differs."""
@@ -21,16 +21,23 @@ class ParityError(HmcError):
     """Slim and masked graphs disagree: a defect of the compiler, never of the user's model."""
 
 
-def check_parity(checkpoint: Checkpoint, layout: HeadLayout, sentences: Sequence[Sequence[int]], max_length: int = 32) -> float:
+def check_parity(
+    checkpoint: Checkpoint, layout: HeadLayout, sentences: Sequence[Sequence[int]], max_length: int = 32
+) -> float:
     """Largest absolute difference of log-probabilities between slim and masked along the slim model's greedy
     translations of `sentences` (ids with EOS). Raises ParityError above TOLERANCE."""
     arch, current = checkpoint.architecture, checkpoint.layout
     slim = GraphRunner.author(arch, layout, slim_tensors(checkpoint.tensors, arch, current, layout), FloatLinears())
-    masked = GraphRunner.author(arch, current, masked_tensors(checkpoint.tensors, arch, current, layout), FloatLinears())
+    masked = GraphRunner.author(
+        arch, current, masked_tensors(checkpoint.tensors, arch, current, layout), FloatLinears()
+    )
     targets = slim.greedy(sentences, max_length)
     difference = np.abs(slim.log_probs(sentences, targets) - masked.log_probs(sentences, targets))
     real = np.arange(difference.shape[1])[None] < np.array([len(t) for t in targets])[:, None]
     worst = float(difference[real].max())
     if not worst <= TOLERANCE:
-        raise ParityError(f"slim and masked graphs differ by {worst:.2e} in log-probability (allowed {TOLERANCE:.0e}); please report this")
+        raise ParityError(
+            f"slim and masked graphs differ by {worst:.2e} in log-probability (allowed {TOLERANCE:.0e}); "
+            "this is a defect of the compiler, please report it"
+        )
     return worst

@@ -94,7 +94,9 @@ class _CrossAttention:
         prefix, heads = f"decoder.layers.{layer}.encoder_attn", a.heads("cross", layer)
         keys = [g.input(f"cross_{n}_{layer}", a.linears.dtype, ["B", heads, "S", dim]) for n in ("key", "value")]
         query = a.linear(f"{prefix}.q_proj", x, f"{prefix}.q_proj")
-        query = g.op("Reshape", [query, g.op("Concat", [self.sentences, g.ints(-1, heads * dim)], axis=0)])  # [B, k, H·D]
+        query = g.op(
+            "Reshape", [query, g.op("Concat", [self.sentences, g.ints(-1, heads * dim)], axis=0)]
+        )  # [B, k, H·D]
         y = g.op("MultiHeadAttention", [query, *keys, None, self.source_lengths], domain=MICROSOFT, num_heads=heads)
         y = a.linear(f"{prefix}.out_proj", g.op("Reshape", [y, g.ints(-1, heads * dim)]), f"{prefix}.out_proj")
         return a.add_norm(x, y, f"{prefix}_layer_norm")

@@ -34,9 +34,6 @@ def author_encoder(arch: Architecture, layout: HeadLayout, tensors: Tensors, lin
     return g
 
 
-    return np.asarray(value, np.int64)
-
-
 def _self_attention(a: Author, x: ir.Value, shape: ir.Value, lengths: ir.Value, layer: int) -> ir.Value:
     g, prefix, heads = a.g, f"encoder.layers.{layer}.self_attn", a.heads("encoder_self", layer)
     if not heads:

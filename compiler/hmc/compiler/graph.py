@@ -12,7 +12,12 @@ import onnx_ir as ir
 
 MICROSOFT = "com.microsoft"
 OPSET, IR_VERSION = 21, 10
-DTYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "int32": ir.DataType.INT32, "int64": ir.DataType.INT64}
+DTYPES = {
+    "float32": ir.DataType.FLOAT,
+    "float16": ir.DataType.FLOAT16,
+    "int32": ir.DataType.INT32,
+    "int64": ir.DataType.INT64,
+}
 Dims = Sequence[int | str]
 
 
@@ -41,9 +46,10 @@ class GraphBuilder:
     def weight(self, name: str, array: npt.NDArray[Any]) -> ir.Value:
         """An initializer; asking again for the same name returns the same value."""
         if name not in self.initializers:
-            tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+            data = np.array(array, order="C")
+            tensor = ir.tensor(data, name=name)
             self.initializers[name] = ir.Value(
-                name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor
+                name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(data.shape), const_value=tensor
             )
         return self.initializers[name]
 
@@ -51,7 +57,9 @@ class GraphBuilder:
         """A 1-D int64 constant."""
         return self.weight("const." + "_".join(map(str, values)), np.array(values, np.int64))
 
-    def op(self, kind: str, inputs: Sequence[ir.Value | None], *, domain: str = "", outputs: int = 1, **attributes: Any) -> Any:
+    def op(
+        self, kind: str, inputs: Sequence[ir.Value | None], *, domain: str = "", outputs: int = 1, **attributes: Any
+    ) -> Any:
         """Adds a node; returns its output value, or a tuple when there are several."""
         index = len(self.nodes)
         values = [ir.Value(name=f"{kind}_{index}" + (f".{i}" if outputs > 1 else "")) for i in range(outputs)]

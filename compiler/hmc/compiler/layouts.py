@@ -1,4 +1,4 @@
-"""Which heads a level keeps: a checkpoint's own layout, or its `target` best heads by log α or, without gates, by I_h."""
+"""Which heads a level keeps: a checkpoint's own layout, or its best heads by log α or, without gates, by I_h."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from hmc.artifact.bundle import Level, Precision, decoder_path, encoder_path
 from hmc.artifact.checkpoint import Checkpoint, Tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import HeadLayout
+from hmc.artifact.slimming import slim_tensors
 from hmc.compiler.calibrate import calibrate
 from hmc.compiler.check import check_parity
 from hmc.compiler.decoder_graph import author_decoder
@@ -20,7 +21,6 @@ from hmc.compiler.encoder_graph import author_encoder
 from hmc.compiler.layouts import choose_layout
 from hmc.compiler.linears import FloatLinears, Int8Linears, Linears
 from hmc.compiler.serialize import check_structure, write_graph
-from hmc.artifact.slimming import slim_tensors
 
 
 @dataclass
@@ -68,7 +68,9 @@ def choose_precision(draft: LevelDraft) -> None:
     assert draft.layout is not None
     if draft.precision == "int8":
         if not draft.calibration:
-            raise InvalidRequestError("int8 needs real source sentences to calibrate on: give --calibrate FILE (a few hundred lines)")
+            raise InvalidRequestError(
+                "int8 needs real source sentences to calibrate on: give --calibrate FILE (a few hundred lines)"
+            )
         arch = draft.checkpoint.architecture
         draft.linears = Int8Linears(calibrate(arch, draft.layout, draft.tensors, draft.calibration))
     else:
@@ -76,13 +78,17 @@ def choose_precision(draft: LevelDraft) -> None:
 
 
 def author_graphs(draft: LevelDraft) -> None:
-    """Writes both graphs in memory. fp16 graphs are for CUDA, where caches stay on the device and beams are gathered there."""
-    assert draft.layout is not None and draft.linears is not None
+    """Writes both graphs in memory. fp16 graphs are for CUDA: caches stay on the device, beams are gathered there."""
+    assert draft.layout is not None
+    assert draft.linears is not None
     arch, metadata = draft.checkpoint.architecture, {"hmc.level": draft.name, "hmc.precision": draft.precision}
     encoder = author_encoder(arch, draft.layout, draft.tensors, draft.linears)
     on_device = draft.precision == "fp16"
     decoder = author_decoder(arch, draft.layout, draft.tensors, draft.linears, gather_parents=on_device)
-    draft.graphs = {encoder_path(draft.name): encoder.model(metadata), decoder_path(draft.name): decoder.model(metadata)}
+    draft.graphs = {
+        encoder_path(draft.name): encoder.model(metadata),
+        decoder_path(draft.name): decoder.model(metadata),
+    }
 
 
 def check_graphs(draft: LevelDraft) -> None:

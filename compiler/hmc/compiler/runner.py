@@ -39,12 +39,23 @@ class GraphRunner:
     decoder: onnxruntime.InferenceSession
 
     @classmethod
-    def author(cls, arch: Architecture, layout: HeadLayout, tensors: Tensors, linears: Linears, encoder_linears: Linears | None = None) -> GraphRunner:
+    def author(
+        cls,
+        arch: Architecture,
+        layout: HeadLayout,
+        tensors: Tensors,
+        linears: Linears,
+        encoder_linears: Linears | None = None,
+    ) -> GraphRunner:
         """Authors both graphs; a layout without cross heads needs no encoder."""
         encoder = None
         if any(layout.cross):
-            encoder = open_session(serialized(author_encoder(arch, layout, tensors, encoder_linears or linears).model({})))
-        return cls(arch, layout, encoder, open_session(serialized(author_decoder(arch, layout, tensors, linears).model({}))))
+            encoder = open_session(
+                serialized(author_encoder(arch, layout, tensors, encoder_linears or linears).model({}))
+            )
+        return cls(
+            arch, layout, encoder, open_session(serialized(author_decoder(arch, layout, tensors, linears).model({})))
+        )
 
     def encode(self, sources: Sequence[Sequence[int]], tap: Tap | None = None) -> Feeds:
         """Sources (ids with EOS) → the decoder's cross inputs for them."""
@@ -73,9 +84,22 @@ class GraphRunner:
             for part in ("key", "value")
         }
 
-    def step(self, tokens: npt.NDArray[np.int32], position: int, cross: Feeds, cache: Feeds, candidates: int, tap: Tap | None = None) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    def step(
+        self,
+        tokens: npt.NDArray[np.int32],
+        position: int,
+        cross: Feeds,
+        cache: Feeds,
+        candidates: int,
+        tap: Tap | None = None,
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """One step of all rows at the same position; `cache` is updated. Returns scores and ids `[R, candidates]`."""
-        feeds: Feeds = {"tokens": tokens, "lengths": np.full(len(tokens), position, np.int32), "candidates": np.array([candidates]), **cache}
+        feeds: Feeds = {
+            "tokens": tokens,
+            "lengths": np.full(len(tokens), position, np.int32),
+            "candidates": np.array([candidates]),
+            **cache,
+        }
         if cache:
             feeds["total_length"] = np.array([position + 1], np.int32)
         feeds |= cross

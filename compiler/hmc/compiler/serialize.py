@@ -45,7 +45,13 @@ def write_graph(model: ir.Model, bundle: Path, name: str) -> WrittenGraph:
             target.write_bytes(data)
         files[location] = sha256_file(target)
         value.const_value = ir.ExternalTensor(
-            location, 0, len(data), tensor.dtype, shape=ir.Shape(tensor.shape), name=tensor.name or "", base_dir=bundle
+            location,
+            0,
+            len(data),
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=tensor.name or "",
+            base_dir=bundle,
         )
     proto = ir.to_proto(model)
     path = bundle / name

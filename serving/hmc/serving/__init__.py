@@ -1,4 +1,4 @@
-"""Serving: tokeniser, decode engine, scheduler, gRPC service and client (ONNX Runtime and grpcio; no torch, no onnx)."""
+"""Serving: tokeniser, decode engine, scheduler, gRPC service and client (ONNX Runtime, grpcio; no torch, no onnx)."""
 
 from hmc.serving.options import DecodeOptions, Translation
 from hmc.serving.translator import Translator

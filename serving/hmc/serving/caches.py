@@ -30,8 +30,12 @@ class HostCaches:
         self.count, self.room, self.source_room = 0, ROUND_TARGET, ROUND_SOURCE
         shapes = {i.name: i.shape for i in self.session.get_inputs()}
         dim = sessions.arch.head_dim
-        self.own: Arrays = {n: np.zeros((0, s[1], self.room, dim), np.float32) for n, s in shapes.items() if n.startswith("past_")}
-        self.cross: Arrays = {n: np.zeros((0, s[1], 0, dim), np.float32) for n, s in shapes.items() if n.startswith("cross_")}
+        self.own: Arrays = {
+            n: np.zeros((0, s[1], self.room, dim), np.float32) for n, s in shapes.items() if n.startswith("past_")
+        }
+        self.cross: Arrays = {
+            n: np.zeros((0, s[1], 0, dim), np.float32) for n, s in shapes.items() if n.startswith("cross_")
+        }
         self.source_lengths = np.zeros(0, np.int32)
         self.reads_source, self.reads_total = "source_lengths" in shapes, "total_length" in shapes
         self._binding: Any = None
@@ -67,7 +71,9 @@ class HostCaches:
         if len(to):
             self._move(to, parents[to], length)
 
-    def run(self, tokens: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.float32], Rows]:
+    def run(
+        self, tokens: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]
+    ) -> tuple[npt.NDArray[np.float32], Rows]:
         """One decoder step of all rows: `[R]` tokens and cached lengths → scores and ids `[R, K]`."""
         longest = int(lengths.max()) + 1
         if longest > self.room:
@@ -152,6 +158,3 @@ def _bind_input(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
 
 def _bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
     binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-
-
-

@@ -26,7 +26,9 @@ class DeviceCaches:
         self.types: dict[str, Any] = {n: TYPES[i.type] for n, i in inputs.items() if n.startswith(("past_", "cross_"))}
         self.heads = {n: inputs[n].shape[1] for n in self.types}
         self.reads = set(inputs)
-        self.host_cross: Arrays = {n: np.zeros((0, self.heads[n], 0, self.dim), self.types[n]) for n in self.types if n.startswith("cross_")}
+        self.host_cross: Arrays = {
+            n: np.zeros((0, self.heads[n], 0, self.dim), self.types[n]) for n in self.types if n.startswith("cross_")
+        }
         self.source_lengths = np.zeros(0, np.int32)
         self.parents: Rows = np.zeros(0, np.int64)
         self.own: dict[str, OrtValue] = {}
@@ -34,8 +36,12 @@ class DeviceCaches:
 
     def add(self, cross: Arrays, lengths: npt.NDArray[np.int32]) -> None:
         """Appends sentences with their cross keys and values `[B, H_l, S, D]`."""
-        room = max(round_up(int(lengths.max()), ROUND_SOURCE), max((v.shape[2] for v in self.host_cross.values()), default=0))
-        self.host_cross = {n: np.concatenate([_padded(old, room), _padded(cross[n], room)]) for n, old in self.host_cross.items()}
+        room = max(
+            round_up(int(lengths.max()), ROUND_SOURCE), max((v.shape[2] for v in self.host_cross.values()), default=0)
+        )
+        self.host_cross = {
+            n: np.concatenate([_padded(old, room), _padded(cross[n], room)]) for n, old in self.host_cross.items()
+        }
         self.source_lengths = np.concatenate([self.source_lengths, lengths])
         # New rows have cached nothing, so any row's past will do for them.
         self.parents = np.concatenate([self.parents, np.zeros(len(lengths) * self.beam, np.int64)])
@@ -49,11 +55,13 @@ class DeviceCaches:
         self.parents = self.parents.reshape(-1, self.beam)[index].reshape(-1)
         self.cross = {}
 
-    def reorder(self, parents: Rows, length: int) -> None:
+    def reorder(self, parents: Rows, length: int) -> None:  # noqa: ARG002 - one interface with HostCaches
         """Row r continues row parents[r]."""
         self.parents = self.parents[parents]
 
-    def run(self, tokens: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.float32], Rows]:
+    def run(
+        self, tokens: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]
+    ) -> tuple[npt.NDArray[np.float32], Rows]:
         """One decoder step of all rows: `[R]` tokens and cached lengths → scores and ids `[R, K]`."""
         rows, longest = len(tokens), int(lengths.max()) + 1
         self._prepare(rows, longest)
@@ -82,7 +90,10 @@ class DeviceCaches:
 
     def _prepare(self, rows: int, longest: int) -> None:
         if not self.cross:
-            self.cross = {n: OrtValue.ortvalue_from_numpy(v, self.device.kind, self.device.index) for n, v in self.host_cross.items()}
+            self.cross = {
+                n: OrtValue.ortvalue_from_numpy(v, self.device.kind, self.device.index)
+                for n, v in self.host_cross.items()
+            }
         names = [n for n in self.types if n.startswith("past_")]
         if longest > self.room or not self.own:
             old = {n: v.numpy() for n, v in self.own.items()}
@@ -91,7 +102,9 @@ class DeviceCaches:
             fresh = {n: np.zeros((past_rows, self.heads[n], self.room, self.dim), self.types[n]) for n in names}
             for name, value in old.items():
                 fresh[name][:, :, : value.shape[2]] = value
-            self.own = {n: OrtValue.ortvalue_from_numpy(v, self.device.kind, self.device.index) for n, v in fresh.items()}
+            self.own = {
+                n: OrtValue.ortvalue_from_numpy(v, self.device.kind, self.device.index) for n, v in fresh.items()
+            }
 
     def _empty(self, shape: tuple[int, ...], dtype: Any) -> OrtValue:
         return OrtValue.ortvalue_from_shape_and_type(shape, dtype, self.device.kind, self.device.index)

@@ -133,7 +133,9 @@ class Engine:
         with self._changed:
             while len(self._queue) >= self.queue_size and not self._closing:
                 if not block:
-                    raise OverloadedError(f"the queue of {self.queue_size} sentences is full; try again later or choose a smaller level")
+                    raise OverloadedError(
+                        f"the queue of {self.queue_size} sentences is full; try again later or choose a smaller level"
+                    )
                 self._changed.wait(0.1)
             if self._closing:
                 raise OverloadedError("the engine is shutting down; send the request elsewhere")
@@ -160,7 +162,7 @@ class Engine:
                 for batch in self._batches.values():
                     if batch.jobs:
                         batch.step()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever failed, its sentences hear of it and the rest go on
                 self._fail(error)
             self._running = sum(len(b.jobs) for b in self._batches.values())
 
@@ -178,7 +180,9 @@ class Engine:
         While plenty are queued, waits until a quarter of the rows is free: encoding many at once is cheaper.
         """
         free = self.max_rows - sum(batch.rows for batch in self._batches.values())
-        if not self._queue or (free < self.max_rows // 4 and len(self._queue) * self._queue[0].options.beam_size > free):
+        if not self._queue or (
+            free < self.max_rows // 4 and len(self._queue) * self._queue[0].options.beam_size > free
+        ):
             return
         taken: dict[int, list[Job]] = {}
         with self._changed:

@@ -111,7 +111,9 @@ def advance(state: BeamState, log_probs: npt.NDArray[np.float32], ids: Ints) -> 
     for sentence, column in zip(*np.nonzero(is_eos[:, :beam] & (top[:, :beam] > NEVER)), strict=True):
         _end(state, sentence, parents[sentence, column], top[sentence, column] / norm[sentence])
     running = np.argsort(is_eos, axis=1, kind="stable")[:, :beam]
-    state.scores = np.where(np.take_along_axis(is_eos, running, axis=1), NEVER, np.take_along_axis(top, running, axis=1))
+    state.scores = np.where(
+        np.take_along_axis(is_eos, running, axis=1), NEVER, np.take_along_axis(top, running, axis=1)
+    )
     chosen = np.take_along_axis(parents, running, axis=1)
     _extend(state, chosen, np.take_along_axis(tokens, running, axis=1))
     done = [n for n in range(count) if _is_done(state, n, norm[n])]

@@ -113,7 +113,7 @@ def _at_most(heads: int, ranked: Sequence[Candidate]) -> Level:
             return candidate.level
     smallest = ranked[-1].level
     raise LevelNotFoundError(
-        f"no level that serves has at most {heads} heads; the smallest is {smallest.name!r} with {smallest.heads}"
+        f"no level here has at most {heads} heads; the smallest is {smallest.name!r} with {smallest.heads}"
     )
 
 
@@ -121,7 +121,7 @@ def _cheapest_within(drop: float, ranked: Sequence[Candidate]) -> Level:
     measured = [(-c.level.quality.bleu_delta, c.level) for c in ranked if c.level.quality]
     if not measured:
         raise LevelNotFoundError(
-            "max_bleu_drop: no level that serves has a recorded quality; compile the bundle with `--eval SRC REF`"
+            "max_bleu_drop: no level here has a recorded quality; compile the bundle with `--eval SRC REF`"
         )
     fitting = [level for loss, level in measured if loss <= drop]
     if not fitting:

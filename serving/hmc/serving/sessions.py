@@ -41,17 +41,19 @@ def resolve_device(name: str, level: Level) -> Device:
     if kind == "cpu" or (kind == "auto" and not on_device):
         if on_device:
             raise DeviceUnavailableError(
-                f"level {level.name!r} is fp16, which is for cuda; on cpu choose an fp32 or int8 level (`hmc levels BUNDLE`)"
+                f"level {level.name!r} is fp16, which is for cuda; on cpu choose an fp32 or int8 level "
+                "(`hmc levels --bundle BUNDLE` lists them)"
             )
         return Device("cpu")
     if not cuda_available():
         raise DeviceUnavailableError(
-            f"level {level.name!r} on {name}: ONNX Runtime finds no CUDA device here; install the NVIDIA driver and the "
-            "CUDA libraries onnxruntime-gpu names, or use --device cpu with an fp32 or int8 level"
+            f"level {level.name!r} on {name}: ONNX Runtime finds no CUDA device here; install the NVIDIA driver and "
+            "the CUDA libraries onnxruntime-gpu names, or use --device cpu with an fp32 or int8 level"
         )
     if not on_device:
         raise InvalidRequestError(
-            f"level {level.name!r} is {level.precision}, which is for cpu; compile it with --precision fp16 to serve it on cuda"
+            f"level {level.name!r} is {level.precision}, which is for cpu; compile it with --precision fp16 "
+            "to serve it on cuda"
         )
     return Device("cuda", int(index or 0))
 
@@ -63,7 +65,7 @@ def cuda_available() -> bool:
     try:
         onnxruntime.preload_dlls()
         onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", 0)
-    except Exception:
+    except Exception:  # noqa: BLE001 - ONNX Runtime raises its own types; whatever they are, there is no CUDA
         return False
     return True
 
@@ -80,7 +82,9 @@ class LevelSessions:
     @classmethod
     def open(cls, bundle: Path, arch: Architecture, level: Level, device: Device, threads: int) -> LevelSessions:
         """Loads a level's graphs; weights are found in the bundle. threads 0: one per physical core."""
-        encoder = _open(bundle, encoder_path(level.name), device, threads, spin=False) if any(level.layout.cross) else None
+        encoder = (
+            _open(bundle, encoder_path(level.name), device, threads, spin=False) if any(level.layout.cross) else None
+        )
         return cls(arch, device, encoder, _open(bundle, decoder_path(level.name), device, threads, spin=True))
 
     def encode(self, sources: Sequence[Sequence[int]]) -> tuple[Arrays, npt.NDArray[np.int32]]:

@@ -27,10 +27,13 @@ class Tokenizer:
         try:
             size = len(text.encode("utf-8"))
         except UnicodeEncodeError as error:
-            raise InvalidRequestError(f"text is not valid Unicode ({error.reason} at {error.start}); decode it as UTF-8") from error
+            raise InvalidRequestError(
+                f"text is not valid Unicode ({error.reason} at {error.start}); decode it as UTF-8"
+            ) from error
         if size > MAX_TEXT_BYTES:
             raise InvalidRequestError(
-                f"text of {size:,} bytes is over the limit of {MAX_TEXT_BYTES:,}; split it into sentences and send those"
+                f"text of {size:,} bytes is over the limit of {MAX_TEXT_BYTES:,}; "
+                "split it into sentences and send those"
             )
         ids: list[int] = self._processor.encode(text)
         room = self._arch.max_positions - 1

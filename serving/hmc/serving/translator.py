@@ -98,10 +98,14 @@ class Translator:
     def __enter__(self) -> Translator:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close(drain=error is None)
 
-    def _answer(self, decoded: Future[Decoded], answer: Future[Translation], source_tokens: int, truncated: bool) -> None:
+    def _answer(
+        self, decoded: Future[Decoded], answer: Future[Translation], source_tokens: int, truncated: bool
+    ) -> None:
         if decoded.cancelled() or not answer.set_running_or_notify_cancel():
             answer.cancel()
             return

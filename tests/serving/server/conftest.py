@@ -1,182 +1,19 @@
-"""A bundle that validates and translators that answer at once: what the server does, without what the models do."""
+"""A real server on a real socket, with fake translators behind it."""
 
 from __future__ import annotations
 
-import hashlib
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
+from tests.serving.fakes import FakeFactory, write_bundle
 
-from hmc.artifact.architecture import Architecture
-from hmc.artifact.bundle import TOKENIZER, Latency, Level, Manifest, Quality, decoder_path, encoder_path, write_manifest
-from hmc.artifact.errors import InvalidRequestError, OverloadedError
-from hmc.artifact.heads import HeadLayout
 from hmc.serving.client import Client
-from hmc.serving.options import MAX_TEXT_BYTES, DecodeOptions, Translation
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
-
-ARCHITECTURE = Architecture(
-    vocab_size=16,
-    d_model=8,
-    ffn_dim=8,
-    encoder_layers=2,
-    decoder_layers=2,
-    heads=4,
-    head_dim=2,
-    max_positions=16,
-    pad_id=0,
-    eos_id=1,
-    unk_id=2,
-)
-# Level → heads kept in each layer of each kind, and the BLEU that costs.
-LEVELS = {"full": (4, 0.0), "h12": (2, -0.2), "h6": (1, -0.9)}
-
-
-@dataclass
-class FakeTranslator:
-    """Answers `LEVEL:TEXT`. A text `hold…` waits for `release`; `crash` is a bug; the queue holds `queue_size`."""
-
-    level: str
-    version: str = ""
-    queue_size: int = 8
-    device: str = "cpu"
-    release: threading.Event = field(default_factory=threading.Event)
-    futures: list[Future[Translation]] = field(default_factory=list)
-    warm: bool = False
-    closed: str = ""
-
-    @property
-    def pending(self) -> int:
-        return sum(not future.done() for future in self.futures)
-
-    def submit(self, text: str, options: DecodeOptions | None = None) -> Future[Translation]:
-        assert not self.closed, "a closed translator got a text"
-        if len(text.encode()) > MAX_TEXT_BYTES:
-            raise InvalidRequestError(f"text is longer than {MAX_TEXT_BYTES} bytes: split it into sentences")
-        if self.pending >= self.queue_size:
-            raise OverloadedError("the queue is full: try again later")
-        options = options or DecodeOptions()
-        future: Future[Translation] = Future()
-        self.futures.append(future)
-        if text.startswith("hold"):
-            threading.Thread(target=self._answer_later, args=(future, text, options), daemon=True).start()
-        elif text == "crash":
-            future.set_exception(RuntimeError("secret detail"))
-        else:
-            future.set_result(self.translation(text, options))
-        return future
-
-    def translation(self, text: str, options: DecodeOptions) -> Translation:
-        others = tuple(f"{text} #{i}" for i in range(1, options.n_best))
-        answer = f"{self.level}:{text}" if text.strip() else ""
-        return Translation(answer, -0.5, 3, 4, alternatives=others, queue_s=0.001, compute_s=0.002)
-
-    def _answer_later(self, future: Future[Translation], text: str, options: DecodeOptions) -> None:
-        self.release.wait(20)
-        if future.set_running_or_notify_cancel():
-            future.set_result(self.translation(text, options))
-
-    def warm_up(self) -> None:
-        self.warm = True
-
-    def close(self, drain: bool = True) -> None:
-        if drain:
-            eventually(lambda: self.pending == 0)
-        for future in self.futures:
-            future.cancel()
-        self.closed = "drained" if drain else "cancelled"
-
-
-class FakeFactory:
-    """Makes fake translators and remembers them, in the order of loading."""
-
-    def __init__(self) -> None:
-        self.made: list[FakeTranslator] = []
-        self.fail: dict[str, Exception] = {}
-        self.hold: threading.Event | None = None
-
-    def __call__(self, bundle: Path, level: str) -> FakeTranslator:
-        if self.hold is not None:
-            self.hold.wait(20)
-        if level in self.fail:
-            raise self.fail[level]
-        self.made.append(FakeTranslator(level))
-        return self.made[-1]
-
-    def __getitem__(self, level: str) -> FakeTranslator:
-        return [t for t in self.made if t.level == level][-1]
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Waits until `condition` holds; fails the test if it never does."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "never became true"
-        time.sleep(0.005)
-
-
-def write_bundle(
-    path: Path, version: str = "0123456789abcdef", levels: tuple[str, ...] = tuple(LEVELS), precision: str = "fp32"
-) -> Path:
-    """A bundle that validates; its graphs are not graphs."""
-    made = []
-    for name in levels:
-        heads, delta = LEVELS[name]
-        layout = HeadLayout.full(ARCHITECTURE.encoder_layers, ARCHITECTURE.decoder_layers, heads)
-        files = {p: _write(path / p, f"{name} {version}") for p in (encoder_path(name), decoder_path(name))}
-        quality = Quality(
-            test_set="synthetic",
-            sentences=10,
-            beam=4,
-            bleu=30.0 + delta,
-            chrf=50.0,
-            bleu_delta=delta,
-            ci_low=delta - 0.1,
-            ci_high=delta + 0.1,
-            p_value=0.5,
-            reference_level="full",
-            bleu_signature="bleu signature",
-            chrf_signature="chrf signature",
-        )
-        p95 = 10.0 * heads
-        latency = Latency(p50_ms=5, p95_ms=p95, p99_ms=99, batch=1, beam=4, requests=50, machine="test")
-        made.append(
-            Level(
-                name=name,
-                precision=precision,  # type: ignore[arg-type]  # one of them
-                head_layout=layout.to_json(),
-                parameters=1000 * heads,
-                bytes=4000 * heads,
-                source_checkpoint="0" * 64,
-                files=files,
-                quality=quality,
-                latency=latency,
-            )
-        )
-    manifest = Manifest(
-        version=version,
-        created_by="test",
-        source_language="en",
-        target_language="de",
-        architecture=ARCHITECTURE,
-        tokenizer_sha256=_write(path / TOKENIZER, "tokenizer"),
-        levels=made,
-        default_level=levels[0],
-    )
-    write_manifest(manifest, path)
-    return path
-
-
-def _write(path: Path, text: str) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return hashlib.sha256(text.encode()).hexdigest()
+from hmc.v1 import translation_pb2_grpc as rpc
 
 
 @pytest.fixture
@@ -204,3 +41,14 @@ def server(bundle: Path, factory: FakeFactory) -> Iterator[BackgroundServer]:
 def client(server: BackgroundServer) -> Iterator[Client]:
     with Client(server.address) as connected:
         yield connected
+
+
+@pytest.fixture
+def channel(server: BackgroundServer) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(server.address) as opened:
+        yield opened
+
+
+@pytest.fixture
+def stub(channel: grpc.Channel) -> Any:
+    return rpc.TranslationServiceStub(channel)

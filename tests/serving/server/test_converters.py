@@ -15,7 +15,15 @@ from hmc.serving.server import converters
 from hmc.v1 import translation_pb2 as pb
 
 TRANSLATION = Translation(
-    "Grüße ☃", -0.25, 5, 6, source_truncated=True, hit_max_length=True, alternatives=("a", ""), queue_s=0.5, compute_s=1.5
+    "Grüße ☃",
+    -0.25,
+    5,
+    6,
+    source_truncated=True,
+    hit_max_length=True,
+    alternatives=("a", ""),
+    queue_s=0.5,
+    compute_s=1.5,
 )
 
 
@@ -67,7 +75,13 @@ def test_answers_survive() -> None:
 def test_stream_answers_survive() -> None:
     answer = Answer((TRANSLATION,), "h72", "v1", 500.0, 1500.0)
     back = converters.stream_answer_from_proto(converters.stream_answer_to_proto("x", answer), 7)
-    assert (back.index, back.translation, back.error, back.level, back.bundle_version) == (7, TRANSLATION, None, "h72", "v1")
+    assert (back.index, back.translation, back.error, back.level, back.bundle_version) == (
+        7,
+        TRANSLATION,
+        None,
+        "h72",
+        "v1",
+    )
     assert back.result() == TRANSLATION
 
 
@@ -93,13 +107,16 @@ def test_an_answer_of_a_newer_server_is_an_error_not_a_crash() -> None:
 
 def test_levels_survive() -> None:
     quality = Quality(
-        test_set="synthetic", sentences=200, beam=4, bleu=37.0, chrf=60.0, bleu_delta=-0.5, ci_low=-0.9, ci_high=-0.1, p_value=0.03,
+        test_set="synthetic", sentences=200, beam=4, bleu=37.0, chrf=60.0,
+        bleu_delta=-0.5, ci_low=-0.9, ci_high=-0.1, p_value=0.03,
         reference_level="full", bleu_signature="b", chrf_signature="c",
     )  # fmt: skip
     recorded = Latency(p50_ms=1, p95_ms=2, p99_ms=3, batch=8, beam=4, requests=100, machine="two cores")
     kinds = {"encoder_self": [1, 0], "decoder_self": [2, 2], "cross": [0, 4]}
     full = LevelInfo("h9", 9, kinds, "int8", 123, 456, True, True, quality, LatencySummary(1.0, 2.0, 3.0, 4), recorded)
-    bare = dataclasses.replace(full, name="bare", is_default=False, loaded=False, quality=None, latency=None, recorded_latency=None)
+    bare = dataclasses.replace(
+        full, name="bare", is_default=False, loaded=False, quality=None, latency=None, recorded_latency=None
+    )
     levels = LevelList((full, bare), "v1", "en", "de", "cpu")
     assert converters.levels_from_proto(converters.levels_to_proto(levels)) == levels
 

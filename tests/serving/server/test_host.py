@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.serving.fakes import FakeFactory, eventually, write_bundle
 
 from hmc.artifact.errors import (
     DeviceUnavailableError,
@@ -16,7 +17,6 @@ from hmc.artifact.errors import (
 from hmc.serving.host import ModelHost
 from hmc.serving.options import DecodeOptions
 from hmc.serving.selection import Selector
-from tests.serving.server.conftest import FakeFactory, eventually, write_bundle
 
 OPTIONS = DecodeOptions()
 
@@ -44,7 +44,7 @@ def test_only_the_levels_asked_for_and_the_default(bundle: Path, factory: FakeFa
     assert loaded(host) == ["h12", "h6"]
     with host.lease() as lease:
         assert lease.level.name == "h12"
-    with pytest.raises(LevelNotLoadedError, match="'full' is not loaded; load it with AdminService.LoadLevel"):
+    with pytest.raises(LevelNotLoadedError, match=r"'full' is not loaded; load it with AdminService\.LoadLevel"):
         host.lease(Selector(name="full"))
     with host.lease(Selector(max_heads=100)) as lease:
         assert lease.level.name == "h12"
@@ -168,7 +168,9 @@ def test_a_failed_reload_changes_nothing(host: ModelHost, tmp_path: Path, damage
         assert lease.submit("x", OPTIONS).result(5).text == "full:x"
 
 
-def test_a_reload_whose_level_does_not_load_changes_nothing(host: ModelHost, factory: FakeFactory, tmp_path: Path) -> None:
+def test_a_reload_whose_level_does_not_load_changes_nothing(
+    host: ModelHost, factory: FakeFactory, tmp_path: Path
+) -> None:
     factory.fail["h6"] = InvalidArtifactError("level", ["broken graph"], "fix")
     with pytest.raises(InvalidArtifactError, match="broken graph"):
         host.reload(write_bundle(tmp_path / "new", version="new"))

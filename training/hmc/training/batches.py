@@ -67,7 +67,9 @@ class BatchStream:
     Process `rank` of `world` takes every world-th batch; all processes advance together.
     """
 
-    def __init__(self, corpus: TokenCorpus, batch_tokens: int, seed: int, pad_id: int, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self, corpus: TokenCorpus, batch_tokens: int, seed: int, pad_id: int, rank: int = 0, world: int = 1
+    ) -> None:
         self.corpus, self.batch_tokens, self.seed, self.pad_id = corpus, batch_tokens, seed, pad_id
         self.rank, self.world = rank, world
         self.epoch, self.index = 0, 0

@@ -1,4 +1,4 @@
-"""Beam search over the PyTorch model: plain and exact, used for dev BLEU and as the reference the engine is tested against."""
+"""Beam search over the PyTorch model: plain and exact, for dev BLEU and as the engine's reference in tests."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def beam_search(
     """Translates `sources` (ids with EOS); each result lists up to `beam` hypotheses, best first.
 
     Finished hypotheses are scored log P / length ** length_penalty, length counting EOS, as in Hugging Face generate
-    with early stopping off: a sentence ends when no running hypothesis can beat its worst kept one at the present length.
-    At max_length tokens (EOS included) what still runs is taken as it is.
+    with early stopping off: a sentence ends when no running hypothesis can beat its worst kept one at its present
+    length. At max_length tokens (EOS included) what still runs is taken as it is.
     """
     arch, device = model.arch, model.shared.weight.device
     source = pad_rows(sources, arch.pad_id).to(device)
@@ -41,8 +41,7 @@ def beam_search(
     scores = torch.full((batch, beam), float("-inf"), device=device)
     scores[:, 0] = 0.0
     history = torch.empty((batch * beam, 0), dtype=torch.long, device=device)
-    finished: list[list[Hypothesis]] = [[] for _ in range(batch)]
-    done = [False] * batch
+    ended = [_Ended(beam, length_penalty, arch.eos_id) for _ in range(batch)]
     first_row = torch.arange(batch, device=device)[:, None] * beam
 
     for length in range(1, max_length + 1):
@@ -51,46 +50,51 @@ def beam_search(
         total = (scores[:, :, None] + log_probs).view(batch, -1)
         top, flat = total.topk(2 * beam, dim=-1)
         parents, ids = flat // log_probs.size(-1), flat % log_probs.size(-1)
-        keep = _collect(top, parents, ids, history.view(batch, beam, -1), finished, done, beam, length, length_penalty, arch.eos_id)
-        if all(done):
+        histories = history.view(batch, beam, -1)
+        running = [
+            e.collect(top[n].tolist(), parents[n].tolist(), ids[n].tolist(), histories[n], length)
+            for n, e in enumerate(ended)
+        ]
+        keep = torch.tensor(running, device=device)
+        if all(e.done for e in ended):
             break
         scores = top.gather(1, keep)
         chosen = (first_row + parents.gather(1, keep)).view(-1)
         tokens = ids.gather(1, keep).view(-1, 1)
         history = torch.cat([history.index_select(0, chosen), tokens], 1)
         cache.select(chosen)
-    _take_unfinished(scores / max_length**length_penalty, history.view(batch, beam, -1), finished, done)
-    return [sorted(found, key=lambda h: -h.score)[:beam] for found in finished]
+    for e, row_scores, row_history in zip(ended, scores.tolist(), history.view(batch, beam, -1), strict=True):
+        e.take_unfinished(row_scores, row_history.tolist(), max_length)
+    return [e.best() for e in ended]
 
 
-def _collect(
-    top: Tensor, parents: Tensor, ids: Tensor, history: Tensor, finished: list[list[Hypothesis]], done: list[bool],
-    beam: int, length: int, length_penalty: float, eos: int,
-) -> Tensor:  # fmt: skip
-    """Moves hypotheses that end in EOS to `finished`; returns `[B, beam]` columns of the candidates that run on."""
-    keep = torch.zeros((top.size(0), beam), dtype=torch.long, device=top.device)
-    rows_top, rows_ids, rows_parents = top.tolist(), ids.tolist(), parents.tolist()
-    for row in range(top.size(0)):
-        running = [c for c in range(2 * beam) if rows_ids[row][c] != eos][:beam]
-        running += [0] * (beam - len(running))
-        keep[row] = torch.tensor(running)
-        if done[row]:
-            continue
-        for column in range(beam):
-            if rows_ids[row][column] == eos and rows_top[row][column] > float("-inf"):
-                score = rows_top[row][column] / length**length_penalty
-                finished[row].append(Hypothesis(history[row, rows_parents[row][column]].tolist(), score))
-        finished[row] = sorted(finished[row], key=lambda h: -h.score)[:beam]
-        best_running = rows_top[row][running[0]] / length**length_penalty
-        full = len(finished[row]) == beam
-        done[row] = full and (beam == 1 or best_running <= finished[row][-1].score)
-        done[row] |= rows_top[row][running[0]] == float("-inf")
-    return keep
+class _Ended:
+    """The hypotheses of one sentence that have ended, and whether its search is over."""
 
+    def __init__(self, beam: int, length_penalty: float, eos_id: int) -> None:
+        self.beam, self.length_penalty, self.eos_id = beam, length_penalty, eos_id
+        self.found: list[Hypothesis] = []
+        self.done = False
 
-def _take_unfinished(scores: Tensor, history: Tensor, finished: list[list[Hypothesis]], done: list[bool]) -> None:
-    """The limit is reached: running hypotheses of sentences that are not done compete as they are."""
-    for row in range(len(done)):
-        if not done[row]:
-            rows = zip(history[row].tolist(), scores[row].tolist(), strict=True)
-            finished[row] += [Hypothesis(ids, score) for ids, score in rows if score > float("-inf")]
+    def best(self) -> list[Hypothesis]:
+        """At most `beam`, best first."""
+        return sorted(self.found, key=lambda h: -h.score)[: self.beam]
+
+    def collect(self, top: list[float], parents: list[int], ids: list[int], history: Tensor, length: int) -> list[int]:
+        """Files candidates that end in EOS among the first `beam` of 2 · beam; returns the columns that run on."""
+        running = [column for column, token in enumerate(ids) if token != self.eos_id][: self.beam]
+        if not self.done:
+            norm = length**self.length_penalty
+            for column in range(self.beam):
+                if ids[column] == self.eos_id and top[column] > float("-inf"):
+                    self.found.append(Hypothesis(history[parents[column]].tolist(), top[column] / norm))
+            best = self.best()
+            full = len(best) == self.beam and top[running[0]] / norm <= best[-1].score
+            self.done = full or top[running[0]] == float("-inf")
+        return running
+
+    def take_unfinished(self, scores: list[float], history: list[list[int]], length: int) -> None:
+        """The limit is reached: running hypotheses of a sentence that is not done compete as they are."""
+        if not self.done:
+            alive = [(ids, score) for ids, score in zip(history, scores, strict=True) if score > float("-inf")]
+            self.found += [Hypothesis(ids, score / length**self.length_penalty) for ids, score in alive]

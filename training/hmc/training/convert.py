@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hmc.artifact.architecture import attention_module
 from hmc.artifact.checkpoint import Checkpoint, Tensors
@@ -31,10 +31,11 @@ def _attention_views(attention: Attention, prefix: str) -> Iterator[tuple[str, T
 def tensor_views(model: Transformer) -> dict[str, Tensor]:
     """Checkpoint name → the model's own storage, so that reading exports and `copy_` imports."""
     views: dict[str, Tensor] = {"shared.weight": model.shared.weight, "final_logits_bias": model.final_logits_bias}
-    for kind, layer, attention in model.attentions():
+    for kind, number, attention in model.attentions():
         stack, module = attention_module(kind)
-        views |= dict(_attention_views(attention, f"{stack}.layers.{layer}.{module}"))
-    for stack, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
+        views |= dict(_attention_views(attention, f"{stack}.layers.{number}.{module}"))
+    stacks: dict[str, list[nn.Module]] = {"encoder": [*model.encoder_layers], "decoder": [*model.decoder_layers]}
+    for stack, layers in stacks.items():
         for index, layer in enumerate(layers):
             for name, parameter in layer.named_parameters():
                 if name.startswith("ffn."):

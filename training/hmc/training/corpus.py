@@ -46,11 +46,11 @@ def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterat
         return
     if len(files) != 2:
         raise InvalidRequestError(f"corpus {corpus!r}: give 'SRC TGT' (two files), 'FILE.tsv' or 'hub:NAME'")
-    missing = object()
-    for number, (source, target) in enumerate(zip_longest(*map(_lines, map(Path, files)), fillvalue=missing), 1):
-        if source is missing or target is missing:
+    sides: Iterator[tuple[str | None, str | None]] = zip_longest(_lines(Path(files[0])), _lines(Path(files[1])))
+    for number, pair in enumerate(sides, 1):
+        if pair[0] is None or pair[1] is None:
             raise InvalidRequestError(f"{files[0]} and {files[1]} differ in length: one ends before line {number}")
-        yield cast(str, source), cast(str, target)
+        yield pair[0], pair[1]
 
 
 def _hub_pairs(name: str, languages: tuple[str, str]) -> Iterator[Pair]:
@@ -81,16 +81,21 @@ class TokenCorpus:
         return rows["source"], rows["target"]
 
     @classmethod
-    def build(cls, corpora: list[str], vocabulary: Vocabulary, max_length: int, cache: Path, languages: tuple[str, str]) -> TokenCorpus:
+    def build(
+        cls, corpora: list[str], vocabulary: Vocabulary, max_length: int, cache: Path, languages: tuple[str, str]
+    ) -> TokenCorpus:
         """Tokenises `corpora` into `cache`, or maps what is there already for the same input.
 
         Pairs with an empty side, or with a side longer than max_length tokens, are left out.
         """
         import datasets
 
-        key = hashlib.sha256(json.dumps([corpora, [_stamp(c) for c in corpora], max_length, vocabulary.digest]).encode())
+        key = hashlib.sha256(
+            json.dumps([corpora, [_stamp(c) for c in corpora], max_length, vocabulary.digest]).encode()
+        )
         folder = cache / key.hexdigest()[:16]
         if not (folder / "dataset_info.json").is_file():
+            datasets.disable_progress_bars()
             features = datasets.Features(
                 {c: datasets.List(datasets.Value("int32")) for c in ("source", "target")}
                 | {c: datasets.Value("int32") for c in ("source_length", "target_length")}
@@ -99,7 +104,12 @@ class TokenCorpus:
                 _rows,
                 features=features,
                 cache_dir=str(cache / "arrow"),
-                gen_kwargs={"corpora": corpora, "model": vocabulary.serialized, "max_length": max_length, "languages": languages},
+                gen_kwargs={
+                    "corpora": corpora,
+                    "model": vocabulary.serialized,
+                    "max_length": max_length,
+                    "languages": languages,
+                },
                 fingerprint=key.hexdigest()[:32],
             )
             cast(datasets.Dataset, rows).save_to_disk(str(folder))

@@ -65,6 +65,10 @@ class HeadGates:
         """`[total]` P(g ≠ 0) of every gate, differentiable."""
         return torch.cat([gates.open_probability() for *_, gates in self._attentions])
 
+    def expected_open(self) -> float:
+        """Expected number of open heads: the sum of P(g ≠ 0)."""
+        return float(self.open_probabilities().detach().sum())
+
     def unsettled(self, margin: float = 0.05) -> int:
         """Gates whose P(g ≠ 0) is neither below margin nor above 1 - margin."""
         p = self.open_probabilities().detach()

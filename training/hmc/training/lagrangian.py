@@ -18,8 +18,8 @@ class BudgetPressure:
     total: int
     linear: float = 0.0
     """λ₁."""
-    quadratic: float = 0.0
-    """λ₂."""
+    quadratic: float = 50.0
+    """λ₂; it starts high, so that the expected number of open heads follows the budget from the first update."""
     rate: float = 0.2
     """Step of the ascent on both multipliers."""
     settle: float = 0.0

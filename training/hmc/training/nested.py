@@ -35,8 +35,8 @@ def nested_ranking(pruned: Sequence[Checkpoint]) -> HeadScores:
         raise InvalidRequestError("nested fine-tuning ranks heads by log α: give checkpoints written by `hmc prune`")
     scores = {kind: np.tanh(np.array(first.gates[kind]) / 10).astype(np.float32) for kind in KINDS}
     for checkpoint in pruned:
-        for kind, layer, index in checkpoint.layout.heads():
-            scores[kind][layer, index] += OPEN_BONUS
+        for head in checkpoint.layout.heads():
+            scores[head.kind][head.layer, head.index] += OPEN_BONUS
     return scores
 
 
@@ -52,7 +52,7 @@ class NestedProgress:
 def nested_finetune(
     source: Path, pruned: Sequence[Path], train: Sequence[str], dev: str, out: Path, settings: PruneSettings, steps: int
 ) -> Path:
-    """Fine-tunes `source` so that its `N` best-ranked heads alone serve every budget N of `pruned`, and all of them too.
+    """Fine-tunes `source` so that its N best-ranked heads alone serve every budget N of `pruned`, and all of them too.
 
     Each update draws one budget uniformly (the full model is one of them). Writes `out / "nested"`: the source's own
     layout, the ranking as gates, and dev scores of every level; `hmc compile --target-heads` reads it. Resumes.
@@ -71,7 +71,9 @@ def nested_finetune(
     model = model_from_checkpoint(base, dropout=settings.dropout)
     section = settings.train_section(steps)
     optimizer = make_optimizer([{"params": list(model.parameters()), "name": "weights"}], section)
-    stream = BatchStream(corpus, settings.batch_tokens, settings.seed, vocabulary.pad_id, fabric.global_rank, fabric.world_size)
+    stream = BatchStream(
+        corpus, settings.batch_tokens, settings.seed, vocabulary.pad_id, fabric.global_rank, fabric.world_size
+    )
     updater = Updater(fabric, model, optimizer, iter(stream), section)
     progress, state = NestedProgress(), out / "nested-state"
     if state.is_dir():
@@ -96,7 +98,12 @@ def nested_finetune(
             mask_to_layout(model, base.layout, layout)
             metrics[f"dev_h{layout.total}"] = (scores := evaluate(model, vocabulary, pairs, beam=4)).to_json()
             log.say(f"nested, {layout.total} heads: dev BLEU {scores.bleu:.2f} (beam 4)")
-        provenance = {"command": "hmc prune --nested-steps", "from": base.config.provenance, "budgets": budgets, "steps": steps}
+        provenance = {
+            "command": "hmc prune --nested-steps",
+            "from": base.config.provenance,
+            "budgets": budgets,
+            "steps": steps,
+        }
         nested = Checkpoint(
             config=base.config.model_copy(update={"provenance": provenance}),
             tensors=export_tensors(model),

@@ -1,4 +1,4 @@
-"""What a long run prints: a progress bar with ETA on a terminal, a line now and then elsewhere; TensorBoard beside it."""
+"""What a long run prints: a progress bar with ETA on a terminal, lines elsewhere; TensorBoard beside it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class RunLog:
         self.progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.progress.stop()
         self.writer.close()
         self.lines.close()

@@ -72,7 +72,14 @@ class PruningRun:
         self.source, self.out, self.settings = load_checkpoint(source), out, settings
         self.stages = _stages(targets, self.source.layout.total, settings)
         out.mkdir(parents=True, exist_ok=True)
-        self._check_request({"source": str(source), "targets": list(targets), "train": list(train), "settings": settings.model_dump(mode="json", exclude={"run"})})
+        self._check_request(
+            {
+                "source": str(source),
+                "targets": list(targets),
+                "train": list(train),
+                "settings": settings.model_dump(mode="json", exclude={"run"}),
+            }
+        )
         self.fabric = make_fabric(settings.run)
         config = self.source.config
         languages = (config.source_language, config.target_language)
@@ -89,7 +96,12 @@ class PruningRun:
             [{"params": weights, "name": "weights"}, {"params": self.gates.parameters(), "name": "gates"}], section
         )
         self.stream = BatchStream(
-            corpus, settings.batch_tokens, settings.seed, self.vocabulary.pad_id, self.fabric.global_rank, self.fabric.world_size
+            corpus,
+            settings.batch_tokens,
+            settings.seed,
+            self.vocabulary.pad_id,
+            self.fabric.global_rank,
+            self.fabric.world_size,
         )
         self.updater = Updater(self.fabric, self.model, optimizer, iter(self.stream), section)
         self.progress = PruneProgress(start_open=float(self.source.layout.total))
@@ -139,7 +151,7 @@ class PruningRun:
             if progress.step % run.save_every == 0:
                 self._save()
         if stage.kind == "close":
-            progress.start_open = float(self.gates.open_probabilities().sum())
+            progress.start_open = self.gates.expected_open()
 
     def _close(self, stage: Stage) -> dict[str, float]:
         """One update with sampled gates and the pressure on them."""
@@ -148,13 +160,21 @@ class PruningRun:
         rates = {"weights": settings.learning_rate, "gates": settings.gate_rate}
         if stage.budget is None:
             strength = settings.l0_lambda or 0.0
-            update = self.updater.update(progress.step, lambda: l0_penalty(self.gates.open_probabilities(), strength), rates)
-            return {"loss": update.loss, "open": float(self.gates.open_probabilities().sum()), "unsettled": float(self.gates.unsettled())}
+            update = self.updater.update(
+                progress.step, lambda: l0_penalty(self.gates.open_probabilities(), strength), rates
+            )
+            return {
+                "loss": update.loss,
+                "open": self.gates.expected_open(),
+                "unsettled": float(self.gates.unsettled()),
+            }
         fallen = min(1.0, share / BUDGET_FALLS)
         budget = progress.start_open + (stage.budget - progress.start_open) * fallen
         self.pressure.settle = SETTLE_WEIGHT * max(0.0, (share - SETTLE_FROM) / (1 - SETTLE_FROM))
-        update = self.updater.update(progress.step, lambda: self.pressure.penalty(self.gates.open_probabilities(), budget), rates)
-        expected = float(self.gates.open_probabilities().detach().sum())
+        update = self.updater.update(
+            progress.step, lambda: self.pressure.penalty(self.gates.open_probabilities(), budget), rates
+        )
+        expected = self.gates.expected_open()
         self.pressure.ascend(expected, budget)
         scalars = {"loss": update.loss, "budget": budget, "open": expected, "unsettled": float(self.gates.unsettled())}
         if progress.step % settings.run.log_every == 0:
@@ -232,7 +252,9 @@ class PruningRun:
     def _check_request(self, request: dict[str, Any]) -> None:
         path, current = self.out / "request.json", json.dumps(request, indent=1)
         if path.is_file() and path.read_text() != current:
-            raise InvalidRequestError(f"{self.out} holds a pruning run with other settings; choose another --out or delete it")
+            raise InvalidRequestError(
+                f"{self.out} holds a pruning run with other settings; choose another --out or delete it"
+            )
         path.write_text(current)
 
 
@@ -241,6 +263,12 @@ def _stages(targets: Sequence[int], heads: int, settings: PruneSettings) -> list
     if bool(targets) == (settings.l0_lambda is not None):
         raise InvalidRequestError("give either --target-heads N[,N…] or --l0-lambda X")
     if any(not 0 <= t < heads for t in targets) or list(targets) != sorted(set(targets), reverse=True):
-        raise InvalidRequestError(f"--target-heads {','.join(map(str, targets))}: give falling budgets below the {heads} heads there are")
+        raise InvalidRequestError(
+            f"--target-heads {','.join(map(str, targets))}: give falling budgets below the {heads} heads there are"
+        )
     budgets: list[int | None] = [*targets] or [None]
-    return [s for b in budgets for s in (Stage("close", b, settings.close_steps), Stage("recover", b, settings.recover_steps))]
+    return [
+        s
+        for b in budgets
+        for s in (Stage("close", b, settings.close_steps), Stage("recover", b, settings.recover_steps))
+    ]

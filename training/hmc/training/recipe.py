@@ -144,13 +144,15 @@ def _explain(error: dict[str, Any]) -> str:
     *parents, key = error["loc"]
     known = list(_section(parents).model_fields)
     nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)
-    return f"{location}: unknown key; did you mean {'.'.join([*map(str, parents), nearest[0]])}? (known: {', '.join(known)})"
+    suggestion = ".".join([*map(str, parents), nearest[0]])
+    return f"{location}: unknown key; did you mean {suggestion}? (known: {', '.join(known)})"
 
 
 def _section(parents: Sequence[Any]) -> type[BaseModel]:
     model: type[BaseModel] = Recipe
     for parent in parents:
         annotation = model.model_fields[str(parent)].annotation
-        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
         model = annotation
     return model

@@ -41,7 +41,9 @@ def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -
         rng = load_file(path / "rng.safetensors")
         progress: dict[str, Any] = json.loads((path / "progress.json").read_text())
     except (OSError, RuntimeError, ValueError) as error:
-        raise InvalidArtifactError(f"training state {path}", [str(error)], "Delete it to start the run anew.") from error
+        raise InvalidArtifactError(
+            f"training state {path}", [str(error)], "Delete it to start the run anew."
+        ) from error
     current = optimizer.state_dict()
     current["state"] = _unflatten(moments)
     optimizer.load_state_dict(current)

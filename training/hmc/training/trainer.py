@@ -25,7 +25,7 @@ from hmc.training.evaluate import Scores, evaluate
 from hmc.training.progress import RunLog
 from hmc.training.recipe import Recipe
 from hmc.training.state import load_state, save_state
-from hmc.training.transformer import Transformer, build_transformer
+from hmc.training.transformer import build_transformer
 from hmc.training.updater import Updater, make_fabric, make_optimizer
 from hmc.training.vocabulary import Vocabulary
 
@@ -54,7 +54,9 @@ class TrainingRun:
         data = recipe.data
         self.corpus = TokenCorpus.build(data.train, self.vocabulary, data.max_length, out / "cache", self.languages)
         if not len(self.corpus):
-            raise InvalidRequestError(f"data.train {data.train}: no sentence pair of 1 to {data.max_length} tokens a side")
+            raise InvalidRequestError(
+                f"data.train {data.train}: no sentence pair of 1 to {data.max_length} tokens a side"
+            )
         self.dev: list[Pair] = list(islice(read_pairs(data.dev, self.languages), recipe.run.eval_sentences))
         torch.manual_seed(recipe.train.seed)
         self.model = build_transformer(architecture(recipe, self.vocabulary), dropout=recipe.train.dropout)
@@ -108,7 +110,9 @@ class TrainingRun:
             if settings.model:
                 path.write_bytes(Path(settings.model).read_bytes())
             else:
-                text = (s for corpus in self.recipe.data.train for pair in read_pairs(corpus, self.languages) for s in pair)
+                text = (
+                    s for corpus in self.recipe.data.train for pair in read_pairs(corpus, self.languages) for s in pair
+                )
                 path.write_bytes(Vocabulary.train(text, settings.vocab_size, self.recipe.train.seed).serialized)
         return Vocabulary(path.read_bytes())
 
@@ -163,7 +167,9 @@ class TrainingRun:
         final = self.out / "final"
         if not self.fabric.is_global_zero:
             return final
-        kept = [p for e in self._best() if (p := self._step_path(e["step"])).is_dir()][: self.recipe.run.keep_checkpoints]
+        kept = [p for e in self._best() if (p := self._step_path(e["step"])).is_dir()][
+            : self.recipe.run.keep_checkpoints
+        ]
         candidates = {"best": [kept[0]], "average": kept}
         results: dict[str, Scores] = {}
         for name, paths in candidates.items():
@@ -184,7 +190,9 @@ def architecture(recipe: Recipe, vocabulary: Vocabulary) -> Architecture:
     """The architecture a recipe describes, for a vocabulary."""
     model = recipe.model
     if model.head_dim is None and model.d_model % model.heads:
-        raise InvalidRequestError(f"model.d_model {model.d_model} is not a multiple of model.heads {model.heads}; set model.head_dim")
+        raise InvalidRequestError(
+            f"model.d_model {model.d_model} is not a multiple of model.heads {model.heads}; set model.head_dim"
+        )
     return Architecture(
         vocab_size=len(vocabulary), d_model=model.d_model, ffn_dim=model.ffn_dim, encoder_layers=model.encoder_layers,
         decoder_layers=model.decoder_layers, heads=model.heads, head_dim=model.head_dim or model.d_model // model.heads,
@@ -193,7 +201,9 @@ def architecture(recipe: Recipe, vocabulary: Vocabulary) -> Architecture:
     )  # fmt: skip
 
 
-def checkpoint_config(arch: Architecture, layout: HeadLayout, languages: tuple[str, str], provenance: dict[str, Any]) -> CheckpointConfig:
+def checkpoint_config(
+    arch: Architecture, layout: HeadLayout, languages: tuple[str, str], provenance: dict[str, Any]
+) -> CheckpointConfig:
     """config.json of a checkpoint."""
     return CheckpointConfig(
         architecture=arch,
@@ -207,6 +217,3 @@ def checkpoint_config(arch: Architecture, layout: HeadLayout, languages: tuple[s
 def train(recipe: Recipe, out: Path) -> Path:
     """Runs (or resumes) a training run in `out`; returns the final checkpoint's path."""
     return TrainingRun(recipe, out).run()
-
-
-__all__ = ["Transformer", "TrainingRun", "architecture", "checkpoint_config", "train"]

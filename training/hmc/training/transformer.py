@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from hmc.artifact.architecture import Architecture, sinusoidal_positions
-from hmc.artifact.heads import KINDS, HeadLayout, Kind
+from hmc.artifact.heads import HeadLayout, Kind
 from hmc.training.attention import Attention, KeyValues
 from hmc.training.dropout import Dropout
 
-ACTIVATIONS = {"relu": functional.relu, "swish": functional.silu, "gelu": functional.gelu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "swish": functional.silu,
+    "gelu": functional.gelu,
+}
 
 
 class FeedForward(nn.Module):
@@ -67,7 +72,9 @@ class DecoderCache:
 class DecoderLayer(nn.Module):
     """Masked self-attention, cross-attention and feed-forward, each followed by residual + layer norm."""
 
-    def __init__(self, self_attn: Attention, encoder_attn: Attention, ffn: FeedForward, d_model: int, dropout: float) -> None:
+    def __init__(
+        self, self_attn: Attention, encoder_attn: Attention, ffn: FeedForward, d_model: int, dropout: float
+    ) -> None:
         super().__init__()
         self.self_attn, self.encoder_attn, self.ffn, self.dropout = self_attn, encoder_attn, ffn, Dropout(dropout)
         self.self_attn_layer_norm, self.encoder_attn_layer_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
@@ -87,7 +94,9 @@ class Transformer(nn.Module):
     positions: Tensor
     final_logits_bias: Tensor
 
-    def __init__(self, arch: Architecture, encoder: Sequence[EncoderLayer], decoder: Sequence[DecoderLayer], dropout: float) -> None:
+    def __init__(
+        self, arch: Architecture, encoder: Sequence[EncoderLayer], decoder: Sequence[DecoderLayer], dropout: float
+    ) -> None:
         super().__init__()
         self.arch = arch
         self.shared = nn.Embedding(arch.vocab_size, arch.d_model, padding_idx=arch.pad_id)
@@ -95,16 +104,27 @@ class Transformer(nn.Module):
         with torch.no_grad():
             self.shared.weight[arch.pad_id].zero_()
         self.encoder, self.decoder, self.dropout = nn.ModuleList(encoder), nn.ModuleList(decoder), Dropout(dropout)
-        self.register_buffer("positions", torch.from_numpy(sinusoidal_positions(arch.max_positions, arch.d_model)), persistent=False)
+        self.register_buffer(
+            "positions", torch.from_numpy(sinusoidal_positions(arch.max_positions, arch.d_model)), persistent=False
+        )
         self.register_buffer("final_logits_bias", torch.zeros(arch.vocab_size))
         self.scale = math.sqrt(arch.d_model) if arch.scale_embedding else 1.0
 
+    @property
+    def encoder_layers(self) -> list[EncoderLayer]:
+        """The encoder's layers, first to last."""
+        return cast(list[EncoderLayer], list(self.encoder))
+
+    @property
+    def decoder_layers(self) -> list[DecoderLayer]:
+        """The decoder's layers, first to last."""
+        return cast(list[DecoderLayer], list(self.decoder))
+
     def attentions(self) -> Iterator[tuple[Kind, int, Attention]]:
         """Every attention module with its kind and layer, in the order of `KINDS`."""
-        for kind in KINDS:
-            layers = self.encoder if kind == "encoder_self" else self.decoder
-            for index, layer in enumerate(layers):
-                yield kind, index, layer.encoder_attn if kind == "cross" else layer.self_attn
+        yield from (("encoder_self", i, layer.self_attn) for i, layer in enumerate(self.encoder_layers))
+        yield from (("decoder_self", i, layer.self_attn) for i, layer in enumerate(self.decoder_layers))
+        yield from (("cross", i, layer.encoder_attn) for i, layer in enumerate(self.decoder_layers))
 
     def embed(self, ids: Tensor, start: int = 0) -> Tensor:
         """ids `[B, T]` → `[B, T, d_model]` with positions from `start`."""
@@ -115,7 +135,7 @@ class Transformer(nn.Module):
         real = source.ne(self.arch.pad_id)
         mask = None if bool(real.all()) else real[:, None, None, :]
         x = self.embed(source)
-        for layer in self.encoder:
+        for layer in self.encoder_layers:
             x = layer(x, mask)
         return x, mask
 
@@ -123,7 +143,7 @@ class Transformer(nn.Module):
         """Teacher forcing: source `[B, S]`, target_in `[B, T]` → decoder states `[B, T, d_model]` (see `logits`)."""
         memory, mask = self.encode(source)
         x = self.embed(target_in)
-        for layer in self.decoder:
+        for layer in self.decoder_layers:
             own = layer.self_attn.project(x) if layer.self_attn.heads else None
             cross = layer.encoder_attn.project(memory) if layer.encoder_attn.heads else None
             x = layer(x, own, cross, mask)
@@ -135,13 +155,15 @@ class Transformer(nn.Module):
 
     def start_cache(self, memory: Tensor) -> DecoderCache:
         """Cross keys and values of every layer, projected once; empty self-attention caches."""
-        cross = [layer.encoder_attn.project(memory) if layer.encoder_attn.heads else None for layer in self.decoder]
+        cross = [
+            layer.encoder_attn.project(memory) if layer.encoder_attn.heads else None for layer in self.decoder_layers
+        ]
         return DecoderCache(own=[None] * len(self.decoder), cross=cross)
 
     def step(self, tokens: Tensor, cache: DecoderCache, mask: Tensor | None) -> Tensor:
         """One decoder step: tokens `[B, 1]` → logits `[B, V]`; `cache` gains one position."""
         x = self.embed(tokens, cache.position)
-        for index, layer in enumerate(self.decoder):
+        for index, layer in enumerate(self.decoder_layers):
             own = layer.self_attn.project(x) if layer.self_attn.heads else None
             past = cache.own[index]
             if own is not None and past is not None:
@@ -162,7 +184,9 @@ def build_transformer(arch: Architecture, layout: HeadLayout | None = None, *, d
     def ffn() -> FeedForward:
         return FeedForward(arch.d_model, arch.ffn_dim, arch.activation)
 
-    encoder = [EncoderLayer(attention("encoder_self", i), ffn(), arch.d_model, dropout) for i in range(arch.encoder_layers)]
+    encoder = [
+        EncoderLayer(attention("encoder_self", i), ffn(), arch.d_model, dropout) for i in range(arch.encoder_layers)
+    ]
     decoder = [
         DecoderLayer(attention("decoder_self", i), attention("cross", i), ffn(), arch.d_model, dropout)
         for i in range(arch.decoder_layers)

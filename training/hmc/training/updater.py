@@ -1,4 +1,4 @@
-"""One optimiser update: gradient accumulation, several processes, mixed precision. The loop around it is the caller's."""
+"""One optimiser update: gradient accumulation, several processes, mixed precision. The loop is the caller's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SummedLoss(nn.Module):
 
 @dataclass(frozen=True)
 class Update:
-    """What an update did: `loss` in nats per target token, `tokens` (target) over all processes, gradient norm, rate."""
+    """What an update did: `loss` in nats per target token, target `tokens` over all processes, gradient norm, rate."""
 
     loss: float
     tokens: int
@@ -43,7 +43,9 @@ class Update:
 def make_fabric(run: RunSection) -> Fabric:
     """Fabric for the run's device, precision and processes, launched. Raises ValueError when cuda is absent."""
     if run.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("run.device = cuda, but PyTorch sees no CUDA device; use device = 'cpu' or install a CUDA build")
+        raise ValueError(
+            "run.device = cuda, but PyTorch sees no CUDA device; use device = 'cpu' or install a CUDA build"
+        )
     fabric = Fabric(accelerator=run.device, precision=run.precision, devices=run.devices, num_nodes=run.nodes)
     fabric.launch()
     return fabric
@@ -53,13 +55,20 @@ class Updater:
     """Holds model, optimiser and batches; `update()` advances all three by one step."""
 
     def __init__(
-        self, fabric: Fabric, model: Transformer, optimizer: torch.optim.Optimizer, batches: Iterator[Batch], settings: TrainSection
+        self,
+        fabric: Fabric,
+        model: Transformer,
+        optimizer: torch.optim.Optimizer,
+        batches: Iterator[Batch],
+        settings: TrainSection,
     ) -> None:
         self.fabric, self.transformer, self.settings = fabric, model, settings
         self.loss, self.optimizer = fabric.setup(SummedLoss(model, settings.label_smoothing), optimizer)
         self.batches = batches
 
-    def update(self, step: int, penalty: Callable[[], Tensor] | None = None, rates: dict[str, float] | None = None) -> Update:
+    def update(
+        self, step: int, penalty: Callable[[], Tensor] | None = None, rates: dict[str, float] | None = None
+    ) -> Update:
         """Update number `step` (from 1): gradient of (summed loss / all target tokens) + penalty.
 
         rates: learning rates of parameter groups by their `name`, where they differ from the schedule.
@@ -85,7 +94,9 @@ class Updater:
         limit = self.settings.clip_norm or float("inf")
         norm = fabric.clip_gradients(self.loss, self.optimizer, max_norm=limit, error_if_nonfinite=False)
         self.optimizer.step()
-        return Update(float(self._all_sum(summed)) / total, total, float(norm) if norm is not None else float("nan"), rate)
+        return Update(
+            float(self._all_sum(summed)) / total, total, float(norm) if norm is not None else float("nan"), rate
+        )
 
     def _all_sum(self, value: Tensor) -> Tensor:
         if self.fabric.world_size == 1:

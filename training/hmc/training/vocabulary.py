@@ -20,7 +20,11 @@ class Vocabulary:
     def __init__(self, serialized: bytes) -> None:
         self.serialized = serialized
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=serialized)
-        self.eos_id, self.unk_id, self.pad_id = (self._processor.eos_id(), self._processor.unk_id(), self._processor.pad_id())
+        self.eos_id, self.unk_id, self.pad_id = (
+            self._processor.eos_id(),
+            self._processor.unk_id(),
+            self._processor.pad_id(),
+        )
 
     def __len__(self) -> int:
         return int(self._processor.vocab_size())

@@ -1,0 +1,152 @@
+"""`hmc demo`: the embedded model compiled, served, asked and measured, in under two minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from hmc.benchmark.report import Report
+    from hmc.cli.demo_steps import Example
+
+NEEDED = ("onnx", "onnx_ir", "ml_dtypes", "matplotlib")
+"""What the steps import that a base installation lacks; the extra `demo` brings it."""
+
+
+def command(
+    out: Annotated[Path, typer.Option(help="Folder for the bundle, the results and the plot.")] = Path("demo-output"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    checkpoint: Annotated[Path | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Compile the embedded English→German model at three head budgets, serve it, translate with it, measure it."""
+    import json
+    import os
+
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    _require_extra()
+    from rich.console import Console
+
+    from hmc.cli import demo_steps
+    from hmc.cli.demo_steps import Demo, result
+
+    console = Console(stderr=as_json)
+    if not console.is_terminal:
+        console.width = max(console.width, 160)
+    demo, steps = Demo(checkpoint or demo_steps.CHECKPOINT, out, demo_steps.SIZE), Steps(console)
+    with steps.step("compile at 144, 72 and 36 heads, fp32 and int8") as progress:
+        manifest = demo.compile(progress)
+    steps.note(f"{len(manifest.levels)} levels in {demo.bundle}, bundle {manifest.version}")
+    with steps.step("serve on a free port, translate through a gRPC client"):
+        address, examples = demo.translate()
+    steps.note(f"every level answered on {address}")
+    for example in examples:
+        console.print(_example_table(example))
+    with steps.step("benchmark quality and latency") as progress:
+        report = demo.benchmark(steps.note, progress)
+    with steps.step("draw the Pareto plot"):
+        paths = demo.plot(report)
+    data = result(address, examples, report, steps.seconds)
+    results = out / "results.json"
+    results.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    console.print(_result_table(report))
+    steps.note(f"{report.machine}, load average {report.machine.load_average:.1f} when the benchmark started")
+    steps.note(f"{sum(steps.seconds.values()):.0f} s in all; see {', '.join(map(str, [*paths, results]))}")
+    steps.note("\nTry next:\n" + "\n".join(f"  {line}" for line in next_commands(demo.bundle)))
+    if as_json:
+        typer.echo(json.dumps(data, indent=1, ensure_ascii=False))
+
+
+class Steps:
+    """Announces steps, and remembers how long each took."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[Callable[[str], None]]:
+        """Says what happens and then how long it took; yields a function for what happens within, shown on terminals."""
+        import time
+
+        from hmc.cli.progress import steps
+
+        number = len(self.seconds) + 1
+        start = time.perf_counter()
+        self.note(f"{number}. {what} …")
+        with steps(self.console) as progress:
+            yield progress if self.console.is_terminal else lambda _: None
+        self.seconds[what] = time.perf_counter() - start
+        self.note(f"{number}. done in {self.seconds[what]:.1f} s")
+
+    def note(self, text: str) -> None:
+        """Lines for people, not wrapped, so that commands can be copied."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def next_commands(bundle: Path) -> list[str]:
+    """Three command lines that work from the present folder."""
+    import shlex
+    import sys
+
+    from hmc.cli.demo_steps import REF, SRC
+
+    called = Path(sys.argv[0])
+    program = str(called) if called.name == "hmc" else "hmc"
+    arguments = (
+        ["serve", str(bundle)],
+        ["translate", "--bundle", str(bundle), "--max-heads", "72", "A man rides a bicycle."],
+        ["bench", str(bundle), "--src", _shown(SRC), "--ref", _shown(REF), "--levels", "full,h36-int8"],
+    )
+    return [shlex.join([program, *words]) for words in arguments]
+
+
+def _shown(path: Path) -> str:
+    """Relative to the present folder where it lies in it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _require_extra() -> None:
+    from importlib.util import find_spec
+
+    from hmc.artifact.errors import FailedPreconditionError
+
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise FailedPreconditionError(f"the demo needs {', '.join(missing)}: pip install 'hmc[demo]'")
+
+
+def _example_table(example: Example) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, title=Text(example.source), title_justify="left")
+    table.add_row("reference", Text(example.reference), style="dim")
+    for level, translation in example.translations.items():
+        table.add_row(level, Text(translation))
+    return table
+
+
+def _result_table(report: Report) -> Table:
+    from rich.table import Table
+
+    from hmc.benchmark.tables import delta, mebibytes, milliseconds, settings_of
+
+    conditions = report.conditions
+    table = Table(title=f"{conditions.sentences} sentences of {conditions.test_set}, beam 4", title_justify="left")
+    table.add_column("level", no_wrap=True)
+    settings = settings_of(conditions)
+    latencies = [f"p50 ms, batch {setting.batch}" for setting in settings]
+    for name in ("heads", "BLEU", "Δ [95 %] p", *latencies, "MiB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for level in report.levels:
+        times = [milliseconds(level.latency_at(setting).p50_ms) for setting in settings]
+        quality = level.quality_at(conditions.headline.beam)
+        scores = [f"{quality.bleu:.2f}", delta(quality, level.name)] if quality else ["–", "–"]
+        table.add_row(level.name, str(level.heads), *scores, *times, mebibytes(level.bytes))
+    return table

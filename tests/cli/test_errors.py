@@ -1,0 +1,59 @@
+"""Exit codes and messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from hmc.artifact.errors import HmcError, InternalServiceError, InvalidArtifactError
+from hmc.cli.errors import guarded
+
+
+def end(error: BaseException) -> int | str | None:
+    """The exit code of a command that raises `error`."""
+
+    def command() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as stop:
+        guarded(command)()
+    return stop.value.code
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (HmcError("do this"), 2, "hmc: do this\n"),
+        (InvalidArtifactError("bundle b", ["x is missing"], "Compile again."), 2, "  - x is missing\nCompile again."),
+        (InternalServiceError("bug"), 1, "hmc: bug\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (
+            ModuleNotFoundError(name="torch"),
+            2,
+            "this command needs torch, which is not installed: pip install 'hmc[train]'",
+        ),
+        (ModuleNotFoundError(name="onnx.helper"), 2, "pip install 'hmc[compile]'"),
+        (ModuleNotFoundError(name="matplotlib"), 2, "pip install 'hmc[plot]'"),
+    ],
+)
+def test_codes(error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert end(error) == code
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+
+
+def test_unexpected_errors_keep_their_traceback() -> None:
+    def command() -> None:
+        raise ZeroDivisionError("bug")
+
+    with pytest.raises(ZeroDivisionError):
+        guarded(command)()
+
+
+def test_a_missing_module_of_our_own_is_a_bug() -> None:
+    def command() -> None:
+        raise ModuleNotFoundError(name="hmc.nowhere")
+
+    with pytest.raises(ModuleNotFoundError):
+        guarded(command)()

@@ -1,0 +1,121 @@
+"""`hmc serve` as a process of its own: start, work, signals and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.serving.fakes import write_bundle
+
+from hmc.serving.client import Client
+from hmc.serving.options import DecodeOptions
+from hmc.serving.translator import Translator
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+
+
+def environment() -> dict[str, str]:
+    roots = [str(path.parent) for path in REPOSITORY.glob("*/hmc")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
+
+
+@contextmanager
+def serving(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
+    """The process, and what it says about itself once it serves."""
+    command = [sys.executable, "-m", "hmc.cli", "serve", *map(str, arguments), "--port", "0", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        try:
+            yield process, json.loads(line)
+        finally:
+            process.kill()
+
+
+def fails(*arguments: str | Path) -> str:
+    """What `hmc serve` writes to stderr when it cannot start; checks the exit code."""
+    command = [sys.executable, "-m", "hmc.cli", "serve", *map(str, arguments)]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60, check=False)
+    assert ran.returncode == 2, ran.stderr
+    assert "Traceback" not in ran.stderr
+    return ran.stderr
+
+
+def test_from_start_to_sigterm(tiny_bundle: Path) -> None:
+    sentences = ["A man rides a bicycle.", "Two dogs.", ""]
+    options = DecodeOptions(max_length=12)
+    with serving(tiny_bundle, "--metrics-port", "0", "--device", "cpu") as (process, said):
+        address = str(said["address"])
+        with Client(address) as client:
+            client.wait_ready(30)
+            levels = client.levels()
+            assert [x.name for x in levels.levels if x.loaded] == said["levels"]
+            for level in levels.levels:
+                answer = client.translate(sentences, level.name, options, timeout=60)
+                assert answer.level == level.name
+                with Translator(tiny_bundle, level.name, device="cpu") as translator:
+                    assert list(answer) == translator.translate(sentences, options)
+                streamed = client.translate_stream(sentences, level.name, options, timeout=60)
+                assert [a.result().text for a in streamed] == [t.text for t in answer]
+        metrics = f"http://127.0.0.1:{said['metrics_port']}/metrics"
+        with urllib.request.urlopen(metrics, timeout=5) as response:
+            assert 'hmc_requests_total{code="OK"' in response.read().decode()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_a_busy_port(tmp_path: Path) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        said = fails(write_bundle(tmp_path / "b"), "--port", str(port))
+    assert f"port {port} on 127.0.0.1 is in use by another process: stop that one, or choose another" in said
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("none", "bundle.json is missing"),
+        ("future", "schema version 99; this hmc reads version 1\nUpgrade hmc"),
+        ("missing", "h6/decoder.onnx is missing"),
+        ("changed", "h6/decoder.onnx has sha256"),
+        ("unknown level", "unknown level 'h7'; this bundle has: full, h12, h6"),
+    ],
+)
+def test_what_cannot_be_served(tmp_path: Path, damage: str, said: str) -> None:
+    bundle, extra = write_bundle(tmp_path / "b"), ["--port", "0"]
+    match damage:
+        case "none":
+            bundle = tmp_path / "nowhere"
+        case "future":
+            (bundle / "bundle.json").write_text('{"schema_version": 99}')
+        case "missing":
+            (bundle / "h6" / "decoder.onnx").unlink()
+        case "changed":
+            (bundle / "h6" / "decoder.onnx").write_text("other")
+        case _:
+            extra += ["--levels", "h7"]
+    assert said in fails(bundle, *extra)
+
+
+def test_cuda_that_is_not_there_is_never_the_cpu(tiny_bundle: Path) -> None:
+    if shutil.which("nvidia-smi"):
+        pytest.skip("this machine has a CUDA device")
+    assert "no CUDA device" in fails(tiny_bundle, "--device", "cuda", "--port", "0")

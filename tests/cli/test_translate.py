@@ -1,0 +1,132 @@
+"""`hmc translate` and `hmc levels` against a real server, and against a real bundle."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Hmc
+from tests.serving.fakes import FakeFactory
+
+from hmc.serving.server.background import BackgroundServer
+
+
+def test_arguments(hmc: Hmc, server: BackgroundServer) -> None:
+    ran = hmc("translate", "--server", server.address, "A dog.", "", "Zwölf ☃")
+    assert (ran.exit_code, ran.stdout) == (0, "full:A dog.\n\nfull:Zwölf ☃\n")
+
+
+def test_stdin_and_file_give_a_line_for_a_line(hmc: Hmc, server: BackgroundServer, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_bytes(b"one\r\n\ntwo")
+    ran = hmc("translate", "--server", server.address, "--file", tmp_path / "in.txt", "--level", "h6")
+    assert (ran.exit_code, ran.stdout) == (0, "h6:one\n\nh6:two\n")
+    ran = hmc(
+        "translate", "--server", server.address, "--max-heads", 12, stdin=b"".join(b"%d\n" % i for i in range(1000))
+    )
+    assert ran.stdout.splitlines() == [f"h12:{i}" for i in range(1000)]
+
+
+def test_n_best_is_tab_separated(hmc: Hmc, server: BackgroundServer) -> None:
+    ran = hmc("translate", "--server", server.address, "--n-best", 3, "a")
+    assert ran.stdout == "full:a\ta #1\ta #2\n"
+
+
+def test_json(hmc: Hmc, server: BackgroundServer) -> None:
+    ran = hmc("translate", "--server", server.address, "--json", "--n-best", 2, "ä", "")
+    first, second = map(json.loads, ran.stdout.splitlines())
+    assert first["text"] == "ä"
+    assert first["translation"] == "full:ä"
+    assert first["alternatives"] == ["ä #1"]
+    assert (first["level"], first["bundle_version"]) == ("full", "0123456789abcdef")
+    assert first["queue_ms"] == pytest.approx(1.0)
+    assert second["translation"] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "said"),
+    [
+        (["a"], None, "give exactly one of --server HOST:PORT and --bundle DIR"),
+        (["--server", "x:1", "--bundle", "b", "a"], None, "give exactly one of"),
+        (
+            ["--server", "SERVER", "--level", "nope", "a"],
+            None,
+            "line 1: unknown level 'nope'; this bundle has: full, h12, h6",
+        ),
+        (
+            ["--server", "SERVER", "--level", "h6", "--max-heads", "3", "a"],
+            None,
+            "name and max_heads exclude each other",
+        ),
+        (["--server", "SERVER", "--beam", "99", "a"], None, "beam_size 99: choose 1 to 16"),
+        (["--server", "SERVER"], b"fine\nb\xffd\n", "stdin is not UTF-8: byte 0xff at offset 6, in line 2; convert it"),
+        (["--server", "SERVER"], b"fine\n" + b"x" * 100_000, "line 2: text is longer than 65536 bytes: split it"),
+        (["--bundle", "/nowhere", "a"], None, "bundle /nowhere cannot be used:\n  - bundle.json is missing"),
+    ],
+)
+def test_what_goes_wrong(
+    hmc: Hmc, server: BackgroundServer, arguments: list[str], stdin: bytes | None, said: str
+) -> None:
+    ran = hmc("translate", *(server.address if a == "SERVER" else a for a in arguments), stdin=stdin)
+    assert ran.exit_code == 2
+    assert said in ran.stderr
+    assert "Traceback" not in ran.output
+    if stdin:
+        assert ran.stdout == "full:fine\n"
+
+
+def test_no_server(hmc: Hmc) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        ran = hmc("translate", "--server", f"127.0.0.1:{probe.getsockname()[1]}", "a")
+    assert ran.exit_code == 2
+    assert "is `hmc serve` running there" in ran.stderr
+
+
+def test_a_bug_of_the_server_is_exit_code_1(hmc: Hmc, server: BackgroundServer) -> None:
+    ran = hmc("translate", "--server", server.address, "crash")
+    assert ran.exit_code == 1
+    assert "a bug in the server" in ran.stderr
+
+
+def test_levels_of_a_server(hmc: Hmc, server: BackgroundServer, factory: FakeFactory) -> None:
+    factory.made[0].device = "cuda:0"
+    ran = hmc("levels", "--server", server.address)
+    assert ran.exit_code == 0
+    assert "en → de, bundle 0123456789abcdef on cpu, cuda:0" in ran.stdout
+    (row,) = [line for line in ran.stdout.splitlines() if "h12" in line]
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == [
+        "h12", "fp32", "12", "4/4/4", "2,000", "0.0", "29.80", "-0.20 (-0.30 to -0.10)", "50.00", "5.0", "20.0", "yes",
+    ]  # fmt: skip
+    listed = json.loads(hmc("levels", "--server", server.address, "--json").stdout)
+    assert [level["name"] for level in listed["levels"]] == ["full", "h12", "h6"]
+    assert listed["levels"][1]["quality"]["bleu_delta"] == pytest.approx(-0.2)
+
+
+def test_levels_of_a_bundle(hmc: Hmc, fake_bundle: Path) -> None:
+    ran = hmc("levels", fake_bundle)
+    assert "full (default)" in ran.stdout
+    assert json.loads(hmc("levels", fake_bundle, "--json").stdout)["bundle_version"] == "0123456789abcdef"
+
+
+@pytest.mark.parametrize("arguments", [[], ["bundle", "--server", "x:1"]])
+def test_levels_of_exactly_one_thing(hmc: Hmc, arguments: list[str]) -> None:
+    ran = hmc("levels", *arguments)
+    assert ran.exit_code == 2
+    assert "give exactly one of BUNDLE (a directory) and --server HOST:PORT" in ran.stderr
+
+
+def test_a_real_bundle(hmc: Hmc, tiny_bundle: Path) -> None:
+    ran = hmc("translate", "--bundle", tiny_bundle, "--level", "h12", "--max-length", 5, stdin=b"A man.\n\nTwo dogs.\n")
+    assert ran.exit_code == 0, ran.stderr
+    first, second, third = ran.stdout.split("\n")[:3]
+    assert second == ""
+    alone = hmc("translate", "--bundle", tiny_bundle, "--max-heads", 12, "--max-length", 5, "A man.", "Two dogs.")
+    assert alone.stdout == f"{first}\n{third}\n"
+    ran = hmc("translate", "--bundle", tiny_bundle, "--max-heads", 1, "a")
+    assert ran.exit_code == 2
+    assert "no level here has at most 1 heads" in ran.stderr
+    ran = hmc("translate", "--bundle", tiny_bundle, stdin=b"A man.\n\xff\n")
+    assert ran.exit_code == 2
+    assert "byte 0xff at offset 7" in ran.stderr

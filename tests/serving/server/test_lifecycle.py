@@ -1,0 +1,182 @@
+"""How a server starts, drains and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.serving.fakes import FakeFactory, eventually, failure
+
+from hmc.artifact.errors import (
+    DeviceUnavailableError,
+    HmcError,
+    InvalidRequestError,
+    PortInUseError,
+    UnavailableError,
+)
+from hmc.serving.client import Client
+from hmc.serving.options import DecodeOptions
+from hmc.serving.server.app import Server, model_host, serve
+from hmc.serving.server.background import BackgroundServer
+from hmc.serving.server.settings import ServerSettings
+from hmc.v1 import translation_pb2 as pb
+
+TRANSLATE = "/hmc.v1.TranslationService/Translate"
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def test_a_busy_port_is_an_error_that_names_it(server: BackgroundServer, bundle: Path, factory: FakeFactory) -> None:
+    assert server.server is not None
+    port = server.server.port
+    with pytest.raises(PortInUseError, match=rf"port {port} on 127.0.0.1 is in use .* another port with --port"):
+        BackgroundServer(bundle, ServerSettings(port=port), factory).__enter__()
+    with pytest.raises(PortInUseError, match=rf"port {port} .* --metrics-port"):
+        BackgroundServer(bundle, ServerSettings(port=0, metrics_port=port), factory).__enter__()
+    with Client(server.address) as client:
+        assert client.translate(["a"])[0].text == "full:a"
+
+
+def test_an_address_of_another_machine_is_an_error(bundle: Path, factory: FakeFactory) -> None:
+    with pytest.raises(InvalidRequestError, match=r"cannot listen on 192\.0\.2\.1:50\d+: .*choose another --host"):
+        BackgroundServer(bundle, ServerSettings(host="192.0.2.1"), factory).__enter__()
+
+
+def test_a_level_that_does_not_load_stops_the_start(bundle: Path, factory: FakeFactory) -> None:
+    factory.fail["full"] = DeviceUnavailableError("no cuda here")
+    running = BackgroundServer(bundle, ServerSettings(port=0), factory)
+    with pytest.raises(DeviceUnavailableError, match="no cuda here"):
+        running.__enter__()
+    assert running.server is not None
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", running.server.port)) != 0
+
+
+def test_draining_finishes_running_calls_and_refuses_new_ones(
+    server: BackgroundServer, stub: Any, factory: FakeFactory
+) -> None:
+    running = stub.Translate.future(pb.TranslateRequest(texts=["hold"]))
+    health: Any = health_pb2_grpc.HealthStub(grpc.insecure_channel(server.address))
+    watch = health.Watch(health_pb2.HealthCheckRequest(service="hmc.v1.TranslationService"))
+    assert next(watch).status == SERVING
+    eventually(lambda: factory["full"].pending == 1)
+    stopping = threading.Thread(target=server.stop)
+    stopping.start()
+    assert next(watch).status == NOT_SERVING
+    with Client(server.address) as late, pytest.raises(UnavailableError):
+        late.translate(["a"])
+    watch.cancel()
+    assert not running.done()
+    factory["full"].release.set()
+    assert running.result(10).translations[0].text == "full:hold"
+    stopping.join(10)
+    assert not stopping.is_alive()
+    assert {t.closed for t in factory.made} == {"cancelled"}  # nothing was left to drain
+
+
+def test_draining_ends_open_streams_after_their_answers(
+    server: BackgroundServer, stub: Any, factory: FakeFactory
+) -> None:
+    hold = threading.Event()
+
+    def requests() -> Iterator[pb.TranslateStreamRequest]:
+        yield pb.TranslateStreamRequest(id="1", text="hold")
+        hold.wait(20)
+
+    answers = stub.TranslateStream(requests())
+    eventually(lambda: factory["full"].pending == 1)
+    stopping = threading.Thread(target=server.stop)
+    started = time.monotonic()
+    stopping.start()
+    time.sleep(0.1)
+    factory["full"].release.set()
+    assert next(answers).translation.text == "full:hold"
+    code, message = failure(lambda: next(answers))
+    hold.set()
+    stopping.join(10)
+    assert time.monotonic() - started < 4.0  # well before drain_seconds
+    assert (code, "shutting down" in message) == ("UNAVAILABLE", True)
+
+
+def test_the_drain_ends_after_its_time(bundle: Path, factory: FakeFactory) -> None:
+    running = BackgroundServer(bundle, ServerSettings(port=0, drain_seconds=0.2), factory)
+    with running, Client(running.address) as client, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(client.translate, ["hold"])
+        eventually(lambda: factory["full"].pending == 1)
+        running.stop()
+        with pytest.raises(HmcError):
+            call.result(5)
+    assert factory["full"].futures[0].cancelled()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains(bundle: Path, factory: FakeFactory, number: signal.Signals) -> None:
+    settings = ServerSettings(port=0)
+    answered = []
+
+    def ready(server: Server) -> None:
+        def call() -> None:
+            with Client(server.address) as client:
+                answered.append(client.translate(["hold"])[0].text)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+
+        def interrupt() -> None:
+            eventually(lambda: factory["full"].pending == 1)
+            signal.raise_signal(number)
+            time.sleep(0.1)
+            factory["full"].release.set()
+            thread.join()
+
+        threading.Thread(target=interrupt).start()
+
+    async def run() -> None:
+        await serve(Server(model_host(bundle, settings, factory), settings), ready)
+
+    asyncio.run(run())
+    eventually(lambda: answered == ["full:hold"])
+
+
+def test_nobody_there_is_unavailable() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+        with Client(address) as client, pytest.raises(UnavailableError, match="is `hmc serve` running there"):
+            client.translate(["a"], timeout=5)
+
+
+def test_options_reach_the_translator(client: Client) -> None:
+    (translation,) = client.translate(["a"], options=DecodeOptions(beam_size=3, n_best=3))
+    assert translation.alternatives == ("a #1", "a #2")
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"port": 70000}, "port 70000: choose 0 to 65535"),
+        ({"queue_size": 0}, "queue_size 0: choose 1 or more"),
+        ({"drain_seconds": -1.0}, "drain_seconds"),
+        ({"tls_cert": Path("x")}, "TLS needs both"),
+        ({"token": ""}, "printable ASCII"),
+        ({"token": "ü"}, "printable ASCII"),
+    ],
+)
+def test_settings_out_of_range(values: dict[str, Any], match: str) -> None:
+    with pytest.raises(InvalidRequestError, match=match):
+        ServerSettings(**values)
+
+
+def test_unreadable_tls_files(bundle: Path, factory: FakeFactory, tmp_path: Path) -> None:
+    settings = ServerSettings(port=0, tls_cert=tmp_path / "no.pem", tls_key=tmp_path / "no.key")
+    with pytest.raises(InvalidRequestError, match=r"TLS: cannot read .*no\.key"):
+        BackgroundServer(bundle, settings, factory).__enter__()

@@ -1,0 +1,100 @@
+"""Corpora and batches: formats, errors, determinism, the token budget."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.tiny import SENTENCES, tiny_tokenizer
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.batches import BatchStream, make_batch, plan_epoch
+from hmc.training.corpus import TokenCorpus, read_pairs
+from hmc.training.vocabulary import Vocabulary
+
+PAIRS = [(s, s.upper()) for s in SENTENCES]
+
+
+def write(tmp_path: Path) -> tuple[str, str, str]:
+    """The same pairs as two plain files, two gzip files and a TSV."""
+    for side, name in ((0, "en"), (1, "de")):
+        text = "".join(p[side] + "\n" for p in PAIRS)
+        (tmp_path / f"t.{name}").write_text(text)
+        (tmp_path / f"t.{name}.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "t.tsv").write_text("".join(f"{s}\t{t}\tignored\n" for s, t in PAIRS))
+    t = tmp_path / "t"
+    return f"{t}.en {t}.de", f"{t}.en.gz {t}.de.gz", f"{t}.tsv"
+
+
+def test_every_format_reads_the_same(tmp_path: Path) -> None:
+    for corpus in write(tmp_path):
+        assert list(read_pairs(corpus)) == PAIRS
+
+
+def test_clear_errors(tmp_path: Path) -> None:
+    plain, _, _ = write(tmp_path)
+    (tmp_path / "short.de").write_text("one\n")
+    (tmp_path / "bad.en").write_bytes(b"\xff\xfe\n")
+    (tmp_path / "bad.tsv").write_text("no tab here\n")
+    cases = {
+        f"{tmp_path}/t.en {tmp_path}/short.de": "differ in length: one ends before line 2",
+        f"{tmp_path}/none.en {tmp_path}/t.de": "does not exist",
+        f"{tmp_path}/bad.en {tmp_path}/bad.en": "not UTF-8",
+        f"{tmp_path}/bad.tsv": "line 1: no TAB",
+        plain + " third": "give 'SRC TGT'",
+    }
+    for corpus, message in cases.items():
+        with pytest.raises(InvalidRequestError, match=message):
+            list(read_pairs(corpus))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> TokenCorpus:
+    plain, _, _ = write(tmp_path)
+    return TokenCorpus.build([plain], Vocabulary(tiny_tokenizer()), 200, tmp_path / "cache", ("en", "de"))
+
+
+def test_tokenised_corpus_keeps_pairs_and_is_reused(tmp_path: Path, corpus: TokenCorpus) -> None:
+    vocabulary = Vocabulary(tiny_tokenizer())
+    source, target = corpus.batch(np.array([0, 5]))
+    assert source == [vocabulary.encode(SENTENCES[i]) for i in (0, 5)]
+    assert [len(t) for t in target] == corpus.target_lengths[[0, 5]].tolist()
+    files = {f: f.stat().st_mtime_ns for f in (tmp_path / "cache").rglob("*.arrow")}
+    TokenCorpus.build([f"{tmp_path}/t.en {tmp_path}/t.de"], vocabulary, 200, tmp_path / "cache", ("en", "de"))
+    assert files == {f: f.stat().st_mtime_ns for f in (tmp_path / "cache").rglob("*.arrow")}
+
+
+def test_an_epoch_uses_every_pair_once_within_the_budget(corpus: TokenCorpus) -> None:
+    plan = plan_epoch(corpus, 256, seed=1, epoch=0)
+    assert sorted(np.concatenate(plan).tolist()) == list(range(len(corpus)))
+    longest = np.maximum(corpus.source_lengths, corpus.target_lengths)
+    assert all(len(rows) == 1 or len(rows) * longest[rows].max() <= 128 for rows in plan)
+    again, other = plan_epoch(corpus, 256, 1, 0), plan_epoch(corpus, 256, 1, 1)
+    assert all(np.array_equal(a, b) for a, b in zip(plan, again, strict=True))
+    assert [r.tolist() for r in plan] != [r.tolist() for r in other]
+
+
+def test_a_stream_resumes_where_it_was(corpus: TokenCorpus) -> None:
+    first = BatchStream(corpus, 256, 1, 2)
+    iterator = iter(first)
+    for _ in range(7):
+        next(iterator)
+    second = BatchStream(corpus, 256, 1, 2)
+    second.epoch, second.index = first.epoch, first.index
+    for a, b in zip((next(iterator) for _ in range(9)), iter(second), strict=False):
+        assert a.source.equal(b.source)
+        assert a.target_out.equal(b.target_out)
+
+
+def test_processes_share_an_epoch_without_overlap(corpus: TokenCorpus) -> None:
+    per_rank = [
+        [next(it).source.tolist() for _ in range(2)]
+        for it in (iter(BatchStream(corpus, 128, 1, 2, r, 2)) for r in (0, 1))
+    ]
+    assert not any(a == b for a in per_rank[0] for b in per_rank[1])
+
+
+def test_the_decoder_reads_what_it_predicts_shifted_by_one() -> None:
+    batch = make_batch([[5, 0]], [[7, 8, 0]], 2)
+    assert batch.target_in.tolist() == [[2, 7, 8]]
+    assert batch.target_out.tolist() == [[7, 8, 0]]

@@ -1,0 +1,56 @@
+"""Hard-concrete gates: sampled values match the closed forms; regimes do what their names say."""
+
+import pytest
+import torch
+
+from hmc.training.gates import DeterministicGate, FixedMask, HardConcrete, OpenGate, SampledGate
+
+
+def gates_at(*log_alpha: float) -> HardConcrete:
+    gates = HardConcrete(len(log_alpha))
+    with torch.no_grad():
+        gates.log_alpha.copy_(torch.tensor(log_alpha))
+    return gates
+
+
+def test_samples_match_closed_form_probabilities() -> None:
+    torch.manual_seed(0)
+    gates = gates_at(-3.0, -1.0, 0.0, 1.0, 3.0)
+    with torch.no_grad():
+        draws = torch.stack([gates.sample() for _ in range(20_000)])
+        torch.testing.assert_close((draws > 0).float().mean(0), gates.open_probability(), atol=0.015, rtol=0)
+        torch.testing.assert_close((draws == 1).float().mean(0), gates.fully_open_probability(), atol=0.015, rtol=0)
+    assert draws.min() == 0
+    assert draws.max() == 1
+
+
+def test_probabilities_of_the_papers_figure_6() -> None:
+    """p(0) / p(1) = 0.23 / 0.23, 0.04 / 0.69 and 0.86 / 0.01 (Voita et al. 2019, figure 6)."""
+    gates = gates_at(0.0, 2.0, -3.0)
+    with torch.no_grad():
+        torch.testing.assert_close(1 - gates.open_probability(), torch.tensor([0.23, 0.04, 0.86]), atol=0.005, rtol=0)
+        torch.testing.assert_close(gates.fully_open_probability(), torch.tensor([0.23, 0.69, 0.01]), atol=0.005, rtol=0)
+
+
+def test_gradient_reaches_log_alpha_through_a_sample_and_the_penalty() -> None:
+    torch.manual_seed(1)
+    gates = gates_at(0.0, 0.0)
+    SampledGate(gates)(torch.ones(2, 2, 3, 4)).sum().backward()
+    assert gates.log_alpha.grad is not None
+    [gradient] = torch.autograd.grad(gates.open_probability().sum(), gates.log_alpha)
+    assert (gradient > 0).all()
+
+
+def test_regimes() -> None:
+    heads = torch.ones(1, 3, 2, 2)
+    assert torch.equal(OpenGate()(heads), heads)
+    assert FixedMask(torch.tensor([1, 0, 1]))(heads)[0, :, 0, 0].tolist() == [1, 0, 1]
+    gates = gates_at(-5.0, 5.0, 0.3)
+    assert DeterministicGate(gates)(heads)[0, :, 0, 0].tolist() == [0, 1, 1]
+    assert SampledGate(gates).gate_params() == ["hard_concrete.log_alpha"]
+    assert OpenGate().gate_params() == []
+
+
+@pytest.mark.parametrize("regime", [FixedMask(torch.tensor([1.0, 0.0])), SampledGate(gates_at(2.0, 2.0))])
+def test_gates_keep_the_shape(regime: OpenGate) -> None:
+    assert regime(torch.zeros(3, 2, 5, 7)).shape == (3, 2, 5, 7)

@@ -1,0 +1,69 @@
+"""Recipes: every problem named, nearest key offered, overrides typed."""
+
+from pathlib import Path
+
+import pytest
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.recipe import load_recipe
+
+MINIMAL = '[data]\ntrain = ["a.en a.de"]\ndev = "b.en b.de"\n'
+
+
+def recipe(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "r.toml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_are_the_papers(tmp_path: Path) -> None:
+    train = load_recipe(recipe(tmp_path, MINIMAL)).train
+    assert (train.warmup_steps, train.label_smoothing, train.adam_betas, train.adam_epsilon) == (
+        4000,
+        0.1,
+        (0.9, 0.98),
+        1e-9,
+    )
+
+
+def test_overrides(tmp_path: Path) -> None:
+    path = recipe(tmp_path, MINIMAL)
+    changed = load_recipe(
+        path, ["train.steps=7", "run.precision=bf16-mixed", "model.activation='gelu'", "train.dropout=0.3"]
+    )
+    assert (changed.train.steps, changed.run.precision, changed.model.activation, changed.train.dropout) == (
+        7,
+        "bf16-mixed",
+        "gelu",
+        0.3,
+    )
+
+
+def test_every_problem_is_listed_with_the_nearest_key(tmp_path: Path) -> None:
+    path = recipe(tmp_path, MINIMAL + "[train]\nlearning_rat = 1\ndropout = 2.0\n[modell]\nheads = 8\n")
+    with pytest.raises(InvalidRequestError) as caught:
+        load_recipe(path)
+    text = str(caught.value)
+    assert "did you mean train.learning_rate?" in text
+    assert "train.dropout: Input should be less than 1" in text
+    assert "modell: unknown key; did you mean model?" in text
+
+
+@pytest.mark.parametrize(
+    ("override", "message"), [("steps=3", "section.key=value"), ("train.stepz=3", "did you mean train.steps")]
+)
+def test_bad_overrides(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        load_recipe(recipe(tmp_path, MINIMAL), [override])
+
+
+def test_missing_and_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="does not exist"):
+        load_recipe(tmp_path / "none.toml")
+    with pytest.raises(InvalidRequestError, match="not TOML"):
+        load_recipe(recipe(tmp_path, "[data"))
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("recipes/*.toml")), ids=lambda p: p.stem)
+def test_shipped_recipes_are_valid(path: Path) -> None:
+    load_recipe(path)
