@@ -52,7 +52,7 @@ def test_json(hmc: Hmc, server: BackgroundServer) -> None:
         (
             ["--server", "SERVER", "--level", "nope", "a"],
             None,
-            "line 1: unknown level 'nope'; this bundle has: full, h12, h6",
+            "hmc: unknown level 'nope'; this bundle has: full, h12, h6",
         ),
         (
             ["--server", "SERVER", "--level", "h6", "--max-heads", "3", "a"],

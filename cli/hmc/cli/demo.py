@@ -72,7 +72,7 @@ class Steps:
 
     @contextmanager
     def step(self, what: str) -> Iterator[Callable[[str], None]]:
-        """Says what happens and then how long it took; yields a function for what happens within, shown on terminals."""
+        """Says what happens and how long it took; yields a function for what happens within, shown on terminals."""
         import time
 
         from hmc.cli.progress import steps

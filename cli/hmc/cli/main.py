@@ -11,6 +11,9 @@ from hmc.cli.errors import guarded
 # In the order of `hmc --help`. Each name is a module `hmc.cli.NAME` whose function `command` is the command; the module
 # may import only the standard library and typer when it loads.
 COMMANDS = (
+    "train",
+    "prune",
+    "compile",
     "serve",
     "translate",
     "levels",

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from hmc.artifact.bundle import Manifest, read_manifest
-from hmc.artifact.errors import HmcError, LevelNotFoundError
+from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
 from hmc.serving.answers import StreamAnswer
 from hmc.serving.options import DecodeOptions, Translation
 from hmc.serving.selection import AutoPolicy, Candidate, Selector, choose, runs_on
@@ -97,7 +97,9 @@ def _answer(index: int, future: Future[Translation], level: str, version: str) -
 
 
 def _checked(answer: StreamAnswer) -> StreamAnswer:
-    """The answer; an error in it is raised with the number of its line."""
+    """The answer; an error in it is raised, with the number of its line if it is about the text."""
+    if isinstance(answer.error, InvalidRequestError):
+        raise InvalidRequestError(f"line {answer.index + 1}: {answer.error}") from answer.error
     if answer.error is not None:
-        raise type(answer.error)(f"line {answer.index + 1}: {answer.error}") from answer.error
+        raise answer.error
     return answer

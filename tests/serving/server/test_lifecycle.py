@@ -140,10 +140,7 @@ def test_a_signal_drains(bundle: Path, factory: FakeFactory, number: signal.Sign
 
         threading.Thread(target=interrupt).start()
 
-    async def run() -> None:
-        await serve(Server(model_host(bundle, settings, factory), settings), ready)
-
-    asyncio.run(run())
+    run_with_signals(bundle, factory, ready, settings)
     eventually(lambda: answered == ["full:hold"])
 
 
@@ -180,3 +177,57 @@ def test_unreadable_tls_files(bundle: Path, factory: FakeFactory, tmp_path: Path
     settings = ServerSettings(port=0, tls_cert=tmp_path / "no.pem", tls_key=tmp_path / "no.key")
     with pytest.raises(InvalidRequestError, match=r"TLS: cannot read .*no\.key"):
         BackgroundServer(bundle, settings, factory).__enter__()
+
+
+def run_with_signals(
+    bundle: Path, factory: FakeFactory, ready: Callable[[Server], None], settings: ServerSettings
+) -> float:
+    """Serves until signals stop it; returns the seconds that took."""
+    started = time.monotonic()
+
+    async def run() -> None:
+        await serve(Server(model_host(bundle, settings, factory), settings), ready)
+
+    asyncio.run(run())
+    return time.monotonic() - started
+
+
+def test_a_second_signal_does_not_wait_for_the_drain(bundle: Path, factory: FakeFactory) -> None:
+    ended = []
+
+    def ready(server: Server) -> None:
+        def call() -> None:
+            with Client(server.address) as client:
+                try:
+                    client.translate(["hold"])
+                except HmcError as error:
+                    ended.append(error)
+
+        def interrupt() -> None:
+            eventually(lambda: factory["full"].pending == 1)
+            signal.raise_signal(signal.SIGTERM)
+            time.sleep(0.2)
+            signal.raise_signal(signal.SIGTERM)
+
+        threading.Thread(target=call).start()
+        threading.Thread(target=interrupt).start()
+
+    assert run_with_signals(bundle, factory, ready, ServerSettings(port=0, drain_seconds=30.0)) < 10.0
+    eventually(lambda: len(ended) == 1)
+
+
+def test_a_signal_while_levels_load_ends_the_start(bundle: Path, factory: FakeFactory) -> None:
+    factory.hold = threading.Event()
+    announced: list[Server] = []
+
+    def interrupt() -> None:
+        time.sleep(0.2)
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        assert factory.hold is not None
+        factory.hold.set()
+
+    threading.Thread(target=interrupt).start()
+    assert run_with_signals(bundle, factory, announced.append, ServerSettings(port=0)) < 10.0
+    assert announced == []
+    assert {t.closed for t in factory.made} == {"cancelled"}

@@ -1,0 +1,76 @@
+"""Quality of fake and of real levels."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.benchmark.fakes import FakeTranslator
+
+from hmc.artifact.bundle import validate
+from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
+from hmc.benchmark.quality import Output, measure_quality, record_quality, score, translate_all
+from hmc.benchmark.text import TestSet
+
+SOURCES = tuple(f"a man number {i} walks his old dog along the long river" for i in range(30))
+PAIRS = TestSet("fake", SOURCES, tuple(source.upper() for source in SOURCES))
+
+
+def test_scores_of_a_fake_translator() -> None:
+    calls = []
+    perfect = FakeTranslator(str.upper, lambda texts, beam: calls.append((len(texts), beam)))
+    shorter = FakeTranslator(lambda text: " ".join(text.upper().split()[:-2]))
+    full = translate_all(perfect, "full", SOURCES, 3)
+    small = translate_all(shorter, "h36", SOURCES, 3)
+    assert calls == [(30, 3)]
+
+    best = score(full, full, PAIRS, 3)
+    assert (best.bleu, best.chrf) == pytest.approx((100, 100))
+    assert (best.bleu_delta, best.ci_low, best.ci_high, best.p_value) == (0, 0, 0, 1)
+    worse = score(small, full, PAIRS, 3)
+    assert worse.bleu_delta == pytest.approx(worse.bleu - 100)
+    assert worse.ci_low <= worse.bleu_delta <= worse.ci_high < 0
+    assert worse.p_value == 0
+    assert (worse.test_set, worse.sentences, worse.beam, worse.reference_level) == ("fake", 30, 3, "full")
+    assert worse.bleu_signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert worse.chrf_signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
+
+
+def test_quality_without_references_is_refused() -> None:
+    output = Output("full", SOURCES)
+    with pytest.raises(InvalidRequestError, match="quality needs references; give --ref FILE"):
+        score(output, output, TestSet("fake", SOURCES), 4)
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> tuple[Path, Path]:
+    src, ref = tmp_path / "set.en", tmp_path / "set.de"
+    src.write_text("A man.\nA dog runs.\nTwo women.\n", encoding="utf-8")
+    ref.write_text("Ein Mann.\nEin Hund läuft.\nZwei Frauen.\n", encoding="utf-8")
+    return src, ref
+
+
+def test_the_reference_is_full_even_if_it_is_not_asked_for(tiny_bundle: Path, pairs: tuple[Path, Path]) -> None:
+    said: list[str] = []
+    found = measure_quality(tiny_bundle, *pairs, ["h5"], beam=1, progress=said.append)
+    assert list(found) == ["h5"]
+    assert found["h5"].reference_level == "full"
+    assert [line.partition(":")[0] for line in said] == ["full", "h5"]
+
+
+def test_unknown_levels_are_refused_with_those_there_are(tiny_bundle: Path, pairs: tuple[Path, Path]) -> None:
+    with pytest.raises(LevelNotFoundError, match="unknown level 'h7'; this bundle has: full"):
+        measure_quality(tiny_bundle, *pairs, ["h7"])
+
+
+def test_recording_keeps_the_version_and_a_valid_bundle(
+    tiny_bundle: Path, tmp_path: Path, pairs: tuple[Path, Path]
+) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle, bundle)
+    before = validate(bundle)
+    found = record_quality(bundle, *pairs, ["full", "h5-int8"], beam=2, test_set="mine")
+    after = validate(bundle)
+    assert after.version == before.version
+    assert after.level("h5-int8").quality == found["h5-int8"]
+    assert found["h5-int8"].test_set == "mine"
+    assert after.level("h12").quality is None

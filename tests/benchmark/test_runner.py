@@ -1,0 +1,95 @@
+"""Whole benchmarks of a real, tiny bundle."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmc.artifact.bundle import validate
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, LevelNotFoundError
+from hmc.benchmark.runner import record, run_benchmark
+from hmc.benchmark.settings import BenchmarkSettings
+
+SOURCES = ["A man.", "A dog runs.", "Two women.", "A red car."]
+REFERENCES = ["Ein Mann.", "Ein Hund läuft.", "Zwei Frauen.", "Ein rotes Auto."]
+
+
+@pytest.fixture
+def src(tmp_path: Path) -> Path:
+    path = tmp_path / "set.en"
+    path.write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def ref(tmp_path: Path) -> Path:
+    path = tmp_path / "set.de"
+    path.write_text("\n".join(REFERENCES) + "\n", encoding="utf-8")
+    return path
+
+
+def settings(bundle: Path, src: Path, ref: Path | None, **changed: Any) -> BenchmarkSettings:
+    small = {"batches": (1, 2), "beams": (1, 2), "rounds": 2, "threads": 1, "latency_limit": 2, "memory": False}
+    return BenchmarkSettings(bundle=bundle, src=src, ref=ref, **{**small, **changed})
+
+
+def test_all_levels(tiny_bundle: Path, src: Path, ref: Path) -> None:
+    said: list[str] = []
+    steps: list[str] = []
+    report = run_benchmark(settings(tiny_bundle, src, ref), say=said.append, progress=steps.append)
+    manifest = validate(tiny_bundle)
+    assert said == [report.contract]
+    assert [level.name for level in report.levels] == [level.name for level in manifest.levels]
+    assert report.bundle.version == manifest.version
+    for level in report.levels:
+        assert [(r.batch, r.beam, r.requests) for r in level.latency] == [(1, 1, 4), (1, 2, 4), (2, 1, 2), (2, 2, 2)]
+        assert [(q.beam, q.sentences, q.reference_level) for q in level.quality] == [(1, 4, "full"), (2, 4, "full")]
+        assert level.memory is None
+        assert level.device == "cpu"
+    assert [r.ratio for r in report.levels[0].latency] == [1, 1, 1, 1]
+    assert json.loads(report.to_json())["conditions"]["test_set"] == "set"
+    assert "h5: quality at beam 2" in steps
+
+
+def test_the_quality_reference_need_not_be_among_the_levels(tiny_bundle: Path, src: Path, ref: Path) -> None:
+    report = run_benchmark(settings(tiny_bundle, src, ref, levels=("h5", "h12"), limit=2, memory=True))
+    assert [level.name for level in report.levels] == ["h5", "h12"]
+    assert report.levels[0].quality[0].reference_level == "full"
+    assert report.levels[0].quality[0].sentences == 2
+    assert report.conditions.latency_reference == "h5"
+    assert report.levels[0].memory is not None
+
+
+def test_recording(tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle, bundle)
+    before = validate(bundle)
+    chosen = settings(bundle, src, ref, levels=("full", "h5"))
+    report = run_benchmark(chosen)
+    record(bundle, report)
+    after = validate(bundle)
+    assert after.version == before.version
+    recorded = after.level("h5")
+    assert recorded.quality == report.levels[1].quality_at(2)
+    assert recorded.latency == report.recorded_latency(report.levels[1])
+    assert recorded.latency is not None
+    assert (recorded.latency.batch, recorded.latency.beam) == (1, 2)
+    assert after.level("h12").latency is None
+    record(bundle, run_benchmark(settings(bundle, src, None, levels=("h5",))))
+    assert validate(bundle).level("h5").quality == recorded.quality, "no references: the old quality stays"
+
+
+def test_what_cannot_be_measured_is_refused_before_anything_is(
+    tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path
+) -> None:
+    said: list[str] = []
+    ref.write_text("Nur eine Zeile.\n", encoding="utf-8")
+    with pytest.raises(InvalidRequestError, match=r"set\.en has 4 lines and .*set\.de has 1"):
+        run_benchmark(settings(tiny_bundle, src, ref), say=said.append)
+    with pytest.raises(LevelNotFoundError, match="unknown level 'h9'"):
+        run_benchmark(settings(tiny_bundle, src, None, levels=("h9",)), say=said.append)
+    with pytest.raises(InvalidArtifactError, match=r"bundle\.json is missing"):
+        run_benchmark(settings(tmp_path, src, None), say=said.append)
+    assert said == []

@@ -1,0 +1,47 @@
+"""Settings that make no sense are refused, with what to choose instead."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.benchmark.latency import Setting
+from hmc.benchmark.settings import BenchmarkSettings
+
+
+def settings(**changed: Any) -> BenchmarkSettings:
+    return BenchmarkSettings(bundle=Path("bundle"), src=Path("a.en"), **changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"batches": (1, 0)}, "batch 0: choose 1 or more"),
+        ({"batches": ()}, "batch: give at least one size"),
+        ({"batches": (8, 8)}, "batch 8,8: give each size once"),
+        ({"beams": (17,)}, "beam 17: choose 1 to 16"),
+        ({"beams": (-1,)}, "beam -1: choose 1 to 16"),
+        ({"rounds": 0}, "rounds 0: choose 1 or more"),
+        ({"latency_limit": 0}, "latency_limit 0: choose 1 or more"),
+        ({"limit": -3}, "limit -3: choose 1 sentence or more"),
+        ({"threads": -1}, "threads -1: choose 0"),
+        ({"levels": ()}, "levels: name at least one, or say all"),
+    ],
+)
+def test_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        settings(**changed)
+
+
+def test_points_are_all_pairs() -> None:
+    points = settings(batches=(1, 32), beams=(1, 4)).points
+    assert points == [Setting(1, 1), Setting(1, 4), Setting(32, 1), Setting(32, 4)]
+
+
+@pytest.mark.parametrize(
+    ("batches", "beams", "headline"),
+    [((32, 1), (1, 4), Setting(1, 4)), ((8,), (1, 2), Setting(8, 2)), ((2,), (6, 4), Setting(2, 4))],
+)
+def test_headline(batches: tuple[int, ...], beams: tuple[int, ...], headline: Setting) -> None:
+    assert settings(batches=batches, beams=beams).headline == headline

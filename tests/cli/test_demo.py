@@ -1,0 +1,102 @@
+"""`hmc demo`: with a tiny checkpoint, and with the embedded one; both measure less than the real thing."""
+
+import importlib.util
+import json
+import shlex
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from hmc.artifact.bundle import validate
+from hmc.benchmark.text import read_sentences
+from hmc.cli import demo_steps
+from hmc.cli.main import build
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(build(), ["demo", *map(str, arguments)])
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_steps, "SIZE", demo_steps.Size(sentences=4, timed=2, rounds=1))
+
+
+@pytest.fixture
+def tiny_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_steps, "HEADS", (24, 12, 5))
+
+
+@pytest.mark.usefixtures("quick", "tiny_heads")
+def test_steps_files_and_next_commands(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ran = run("--checkpoint", tiny_checkpoint, "--out", out)
+    assert ran.exit_code == 0, ran.output
+    steps = ["1. compile", "1. done in", "2. serve", "2. done in", "3. benchmark", "Timed: ", "3. done in", "Try next:"]
+    places = [ran.stdout.index(step) for step in steps]
+    assert places == sorted(places)
+    for source in (read_sentences(demo_steps.SRC)[line] for line in demo_steps.EXAMPLES):
+        assert source in ran.stdout
+    levels = ["full", "full-int8", "h12", "h12-int8", "h5", "h5-int8"]
+    manifest = validate(out / "bundle")
+    assert [level.name for level in manifest.levels] == levels
+    assert all(level.quality and level.latency for level in manifest.levels)
+    assert {path.name for path in out.iterdir()} == {"bundle", "pareto.png", "pareto.svg", "results.json"}
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert [set(example["translations"]) for example in results["examples"]] == [set(levels)] * 3
+    assert len(results["seconds"]) == 4
+
+    commands = [shlex.split(line)[1:] for line in ran.stdout.split("Try next:\n")[1].strip().splitlines()]
+    assert [words[0] for words in commands] == ["serve", "translate", "bench"]
+    translated = CliRunner().invoke(build(), commands[1])
+    assert translated.exit_code == 0, translated.output
+
+
+@pytest.mark.usefixtures("quick", "tiny_heads")
+def test_json_is_all_there_is_on_standard_output(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    ran = run("--checkpoint", tiny_checkpoint, "--out", tmp_path / "out", "--json")
+    assert ran.exit_code == 0, ran.output
+    assert json.loads(ran.stdout) == json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    assert "Try next:" in ran.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick")
+def test_the_embedded_checkpoint(tmp_path: Path) -> None:
+    if not demo_steps.CHECKPOINT.is_dir():
+        pytest.skip("the demo checkpoint is not embedded yet")
+    ran = run("--out", tmp_path / "out")
+    assert ran.exit_code == 0, ran.output
+    assert [level.heads for level in validate(tmp_path / "out" / "bundle").levels] == [144, 144, 72, 72, 36, 36]
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = importlib.util.find_spec
+
+    def find_spec(name: str) -> ModuleSpec | None:
+        return None if name in ("onnx", "matplotlib") else found(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    ran = run("--out", tmp_path / "out")
+    assert ran.exit_code == 2
+    assert "the demo needs onnx, matplotlib: pip install 'hmc[demo]'" in ran.stderr
+
+
+def test_a_checkpoint_that_is_not_there_and_an_output_that_is_a_file(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    ran = run("--checkpoint", tmp_path / "missing", "--out", tmp_path / "out")
+    assert ran.exit_code == 2
+    assert "missing: the checkpoint is missing" in ran.stderr
+    (tmp_path / "file").touch()
+    ran = run("--checkpoint", tiny_checkpoint, "--out", tmp_path / "file")
+    assert ran.exit_code == 2
+    assert "a file is in the way; choose another folder" in ran.stderr
+
+
+def test_embedded_texts() -> None:
+    sources, references = read_sentences(demo_steps.SRC), read_sentences(demo_steps.REF)
+    calibration = read_sentences(demo_steps.CALIBRATION)
+    assert len(sources) == len(references) >= 200
+    assert len(set(calibration)) == 64
+    assert not set(calibration) & set(sources), "calibrating on the test set would be no test"
