@@ -9,11 +9,11 @@ from tests.benchmark import fakes
 
 from hmc.artifact.bundle import Quality
 from hmc.benchmark.report import contract
-from hmc.benchmark.tables import delta, tables
+from hmc.benchmark.tables import delta, p_value, tables
 
 
 def printed(renderable: RenderableType) -> str:
-    console = Console(width=160, force_terminal=False)
+    console = Console(width=80, force_terminal=False)
     with console.capture() as captured:
         console.print(renderable)
     return captured.get()
@@ -63,11 +63,18 @@ def test_json_has_every_number_and_reads_back() -> None:
 
 def test_tables_show_levels_scores_times_and_machine() -> None:
     text = printed(tables(fakes.report()))
-    row = next(line for line in text.splitlines() if "h72-int8" in line)
-    for cell in ("72", "7.0", "200.0", "29.00", "-1.00 [-2.00, -0.10] p<0.002", "50.00"):
-        assert cell in row
-    for cell in ("p50 ms", "tokens/s", "8.0", "16.0", "24.0", "0.40", "A CPU (4 cores)", "hmc 0.1.0"):
-        assert cell in text
+    size, scores, times = [" ".join(line.split()) for line in text.splitlines() if "h72-int8" in line]
+    assert size == "h72-int8 int8 72 1,000 7.0 200.0"
+    assert scores == "4 h72-int8 29.00 -1.00 [-2.00, -0.10] <0.002 50.00"
+    assert times == "1 4 h72-int8 8.0 16.0 24.0 7 125.0 1125 0.40"
+    for part in (
+        "10 sentences of test, Δ against full",
+        "Latency of a request",
+        "A CPU (4 cores)",
+        "load average 0.1",
+        "hmc 0.1.0",
+    ):
+        assert part in text
 
 
 def test_tables_without_quality() -> None:
@@ -79,7 +86,9 @@ def test_tables_without_quality() -> None:
 def test_delta_of_the_reference_is_a_dash() -> None:
     assert delta(fakes.quality("full", 30, 0, 0), "full") == "–"
     quality = fakes.quality("h72", 29.5, -1, 0.2).model_copy(update={"p_value": 0.25})
-    assert delta(quality, "h72") == "-0.50 [-1.00, +0.20] p=0.250"
+    assert delta(quality, "h72") == "-0.50 [-1.00, +0.20]"
+    assert p_value(quality, "h72") == "0.250"
+    assert p_value(quality, "full") == "–"
 
 
 def test_recorded_latency_is_the_headline() -> None:

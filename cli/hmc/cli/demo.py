@@ -133,17 +133,13 @@ def _example_table(example: Example) -> Table:
 
 
 def _result_table(report: Report) -> Table:
-    from rich.table import Table
-
-    from hmc.benchmark.tables import delta, mebibytes, milliseconds, settings_of
+    from hmc.benchmark.tables import delta, mebibytes, milliseconds, settings_of, table_of
 
     conditions = report.conditions
-    table = Table(title=f"{conditions.sentences} sentences of {conditions.test_set}, beam 4", title_justify="left")
-    table.add_column("level", no_wrap=True)
     settings = settings_of(conditions)
-    latencies = [f"p50 ms, batch {setting.batch}" for setting in settings]
-    for name in ("heads", "BLEU", "Δ [95 %] p", *latencies, "MiB"):
-        table.add_column(name, justify="right", no_wrap=True)
+    latencies = [f"p50 ms\nbatch {setting.batch}" for setting in settings]
+    title = f"{conditions.sentences} sentences of {conditions.test_set}, beam {conditions.headline.beam}"
+    table = table_of(title, ("level",), ("heads", "BLEU", "Δ [95 %]", *latencies, "MiB"))
     for level in report.levels:
         times = [milliseconds(level.latency_at(setting).p50_ms) for setting in settings]
         quality = level.quality_at(conditions.headline.beam)
