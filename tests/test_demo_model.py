@@ -105,7 +105,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_demo_model_has_144_heads_and_fits_in_16_mib(bundle: Path) -> None:
-    assert [level.heads for level in Manifest.model_validate_json((bundle / "bundle.json").read_text()).levels[::2]] == [
+    assert [
+        level.heads for level in Manifest.model_validate_json((bundle / "bundle.json").read_text()).levels[::2]
+    ] == [
         144,
         72,
         36,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from hmc.artifact.bundle import read_manifest
 from hmc.artifact.checkpoint import load_checkpoint
@@ -22,7 +23,9 @@ from hmc.serving.sessions import Device, LevelSessions
 OPTIONS = [DecodeOptions(beam_size=b, max_length=40, n_best=b) for b in (1, 4)]
 
 
-def test_same_translations_as_the_host_caches(tiny_bundle: Path, tiny_checkpoint: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_same_translations_as_the_host_caches(
+    tiny_bundle: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifest, checkpoint = read_manifest(tiny_bundle), load_checkpoint(tiny_checkpoint)
     level = manifest.level("h12")
     sessions = LevelSessions.open(tiny_bundle, manifest.architecture, level, Device("cpu"), 1)

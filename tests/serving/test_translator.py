@@ -115,7 +115,7 @@ def test_lone_surrogate_is_refused(translator: Translator) -> None:
 )
 def test_options_out_of_range(values: dict[str, int], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        DecodeOptions(**values)  # type: ignore[arg-type]
+        DecodeOptions(**values)
 
 
 def test_cancelled_work_frees_the_engine(tiny_bundle: Path) -> None:

@@ -28,7 +28,9 @@ def command(
         typer.Option("--eval", help="SRC REF: score every level and write it into the manifest."),
     ] = None,
     beam: Annotated[int, typer.Option(help="Beam size of --eval.")] = 4,
-    test_set: Annotated[str | None, typer.Option(help="Name of the --eval test set; default: the file's name.")] = None,
+    test_set: Annotated[
+        str | None, typer.Option(help="Name of the --eval test set; default: the file's, less its suffixes.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
     """Remove closed heads from the weights, write encoder and decoder graphs per level, check them, and bundle them."""
@@ -37,6 +39,7 @@ def command(
 
     from hmc.artifact.bundle import read_manifest
     from hmc.artifact.errors import InvalidRequestError
+    from hmc.benchmark.text import read_sentences
     from hmc.compiler.bundle_writer import compile_bundle
 
     console = Console(stderr=True)
@@ -44,7 +47,7 @@ def command(
     precisions = [part.strip() for part in precision.split(",") if part.strip()]
     if unknown := [p for p in precisions if p not in ("fp32", "int8", "fp16")]:
         raise InvalidRequestError(f"--precision {unknown[0]!r}: choose fp32, int8, fp16, or several with commas")
-    sentences = _read_sentences(calibrate)
+    sentences = [line for line in read_sentences(calibrate) if line.strip()] if calibrate else []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("compile")
@@ -59,7 +62,7 @@ def command(
             from hmc.benchmark.quality import record_quality
 
             progress.update(task, description="evaluate")
-            record_quality(out, evaluate[0], evaluate[1], beam=beam, test_set=test_set or evaluate[0].name)
+            record_quality(out, evaluate[0], evaluate[1], beam=beam, test_set=test_set)
     manifest = read_manifest(out)
     if as_json:
         typer.echo(manifest.model_dump_json(indent=1))
@@ -67,7 +70,7 @@ def command(
     typer.echo(f"{out}: version {manifest.version}, {manifest.source_language} to {manifest.target_language}")
     for level in manifest.levels:
         quality = f"  BLEU {level.quality.bleu:.2f} ({level.quality.bleu_delta:+.2f})" if level.quality else ""
-        size = f"{level.parameters:>12,} parameters  {level.bytes / 1e6:7.1f} MB"
+        size = f"{level.parameters:>12,} parameters  {level.bytes / 2**20:7.1f} MiB"
         typer.echo(f"  {level.name:12} {level.heads:4} heads  {level.precision}  {size}{quality}")
 
 
@@ -88,19 +91,3 @@ def parse_requests(checkpoints: list[str], target_heads: str) -> list[LevelReque
     except ValueError as error:
         raise InvalidRequestError(f"--target-heads {target_heads!r}: write whole numbers, e.g. 144,72,36") from error
     return [LevelRequest(Path(checkpoints[0]), target) for target in targets or [None]]
-
-
-def _read_sentences(path: Path | None) -> list[str]:
-    from hmc.artifact.errors import InvalidRequestError
-
-    if path is None:
-        return []
-    import gzip
-
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as handle:
-            return [line.strip() for line in handle if line.strip()]
-    except FileNotFoundError as error:
-        raise InvalidRequestError(f"--calibrate {path}: no such file") from error
-    except UnicodeDecodeError as error:
-        raise InvalidRequestError(f"--calibrate {path} is not UTF-8: {error}") from error

@@ -36,7 +36,7 @@ def command(
     from pydantic import ValidationError
 
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.cli.train import _report
+    from hmc.cli.train import report
     from hmc.training.nested import nested_finetune
     from hmc.training.prune_settings import PruneSettings
     from hmc.training.pruner import PruningRun
@@ -65,4 +65,4 @@ def command(
     written = PruningRun(checkpoint, targets, data, dev, out, settings).run()
     if nested_steps:
         written.append(nested_finetune(checkpoint, written, data, dev, out, settings, nested_steps))
-    _report(written, as_json)
+    report(written, as_json)

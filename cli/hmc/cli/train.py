@@ -21,22 +21,22 @@ def command(
     from hmc.training.trainer import train
 
     final = train(load_recipe(recipe, overrides or []), out)
-    _report([final], as_json)
+    report([final], as_json)
 
 
-def _report(paths: list[Path], as_json: bool) -> None:
+def report(paths: list[Path], as_json: bool) -> None:
     """Prints checkpoints with the dev scores they were saved with."""
     import json
 
     from hmc.artifact.checkpoint import load_checkpoint
 
-    results = [
-        {"checkpoint": str(p), "heads": (c := load_checkpoint(p)).layout.total, "metrics": c.metrics} for p in paths
-    ]
+    checkpoints = [(path, load_checkpoint(path)) for path in paths]
     if as_json:
-        typer.echo(json.dumps(results, indent=1))
+        rows = [{"checkpoint": str(p), "heads": c.layout.total, "metrics": c.metrics} for p, c in checkpoints]
+        typer.echo(json.dumps(rows, indent=1))
         return
-    for result in results:
-        typer.echo(f"{result['checkpoint']}: {result['heads']} heads")
-        for name, scores in result["metrics"].items():
-            typer.echo(f"  {name}: BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  ({scores['bleu_signature']})")
+    for path, checkpoint in checkpoints:
+        typer.echo(f"{path}: {checkpoint.layout.total} heads")
+        for name, scores in checkpoint.metrics.items():
+            values = f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}"
+            typer.echo(f"  {name}: {values}  ({scores['bleu_signature']})")

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from hmc.artifact.architecture import Architecture
-from hmc.artifact.bundle import Level, decoder_path, encoder_path
-from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
+from hmc.artifact.bundle import FIX, Level, decoder_path, encoder_path
+from hmc.artifact.errors import DeviceUnavailableError, InvalidArtifactError, InvalidRequestError
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -100,6 +101,16 @@ class LevelSessions:
         return dict(zip(names, values, strict=True)), lengths
 
 
+_GRAPH_ERRORS = (
+    errors.Fail,
+    errors.InvalidArgument,
+    errors.InvalidGraph,
+    errors.InvalidProtobuf,
+    errors.NotImplemented,
+)
+"""What ONNX Runtime raises for a graph it cannot use."""
+
+
 def _open(bundle: Path, name: str, device: Device, threads: int, *, spin: bool) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -110,4 +121,7 @@ def _open(bundle: Path, name: str, device: Device, threads: int, *, spin: bool) 
     providers: list[Any] = ["CPUExecutionProvider"]
     if device.kind == "cuda":
         providers.insert(0, ("CUDAExecutionProvider", {"device_id": device.index}))
-    return onnxruntime.InferenceSession((bundle / name).read_bytes(), options, providers=providers)
+    try:
+        return onnxruntime.InferenceSession((bundle / name).read_bytes(), options, providers=providers)
+    except _GRAPH_ERRORS as error:
+        raise InvalidArtifactError(f"bundle {bundle}", [f"{name} cannot be loaded: {error}"], FIX) from error

@@ -8,15 +8,19 @@ from pathlib import Path
 import sentencepiece
 
 from hmc.artifact.architecture import Architecture
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.bundle import FIX
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.serving.options import MAX_TEXT_BYTES
 
 
 class Tokenizer:
-    """One per bundle; thread-safe."""
+    """One per bundle; thread-safe. Raises InvalidArtifactError when the model cannot be read."""
 
     def __init__(self, model: Path, arch: Architecture) -> None:
-        self._processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+        except (RuntimeError, OSError) as error:
+            raise InvalidArtifactError(f"tokenizer {model}", [f"not a SentencePiece model: {error}"], FIX) from error
         self._arch = arch
 
     def encode(self, text: str) -> tuple[list[int], bool]:
