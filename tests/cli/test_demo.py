@@ -65,8 +65,6 @@ def test_json_is_all_there_is_on_standard_output(tiny_checkpoint: Path, tmp_path
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_the_embedded_checkpoint(tmp_path: Path) -> None:
-    if not demo_steps.CHECKPOINT.is_dir():
-        pytest.skip("the demo checkpoint is not embedded yet")
     ran = run("--out", tmp_path / "out")
     assert ran.exit_code == 0, ran.output
     assert [level.heads for level in validate(tmp_path / "out" / "bundle").levels] == [144, 144, 72, 72, 36, 36]
