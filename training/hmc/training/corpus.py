@@ -6,12 +6,13 @@ import gzip
 import hashlib
 import json
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import chain, repeat, zip_longest
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
+import sentencepiece
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.vocabulary import Vocabulary
@@ -62,6 +63,14 @@ def _hub_pairs(name: str, languages: tuple[str, str]) -> Iterator[Pair]:
         yield pair[languages[0]], pair[languages[1]]
 
 
+class Segmentation(NamedTuple):
+    """How training text becomes tokens: BPE-dropout probability, drawn segmentations of each pair, seed."""
+
+    dropout: float = 0.0
+    copies: int = 1
+    seed: int = 1
+
+
 class TokenCorpus:
     """A tokenised corpus on disk: Arrow lists of token ids, memory-mapped, plus both lengths in memory."""
 
@@ -82,16 +91,23 @@ class TokenCorpus:
 
     @classmethod
     def build(
-        cls, corpora: list[str], vocabulary: Vocabulary, max_length: int, cache: Path, languages: tuple[str, str]
+        cls,
+        corpora: list[str],
+        vocabulary: Vocabulary,
+        max_length: int,
+        cache: Path,
+        languages: tuple[str, str],
+        segmentation: Segmentation | None = None,
     ) -> TokenCorpus:
         """Tokenises `corpora` into `cache`, or maps what is there already for the same input.
 
         Pairs with an empty side, or with a side longer than max_length tokens, are left out.
         """
+        segmentation = segmentation or Segmentation()
         import datasets
 
         key = hashlib.sha256(
-            json.dumps([corpora, [_stamp(c) for c in corpora], max_length, vocabulary.digest]).encode()
+            json.dumps([corpora, [_stamp(c) for c in corpora], max_length, vocabulary.digest, segmentation]).encode()
         )
         folder = cache / key.hexdigest()[:16]
         if not (folder / "dataset_info.json").is_file():
@@ -109,6 +125,7 @@ class TokenCorpus:
                     "model": vocabulary.serialized,
                     "max_length": max_length,
                     "languages": languages,
+                    "segmentation": segmentation,
                 },
                 fingerprint=key.hexdigest()[:32],
             )
@@ -121,10 +138,13 @@ def _stamp(corpus: str) -> list[list[object]]:
     return [[str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns] for f in files if f.is_file()]
 
 
-def _rows(corpora: list[str], model: bytes, max_length: int, languages: tuple[str, str]) -> Iterator[dict[str, object]]:
+def _rows(
+    corpora: list[str], model: bytes, max_length: int, languages: tuple[str, str], segmentation: Segmentation
+) -> Iterator[dict[str, object]]:
     vocabulary = Vocabulary(model)
+    sentencepiece.set_random_generator_seed(segmentation.seed)
     for corpus in corpora:
-        for source, target in read_pairs(corpus, languages):
-            ids = vocabulary.encode(source), vocabulary.encode(target)
+        for source, target in chain.from_iterable(repeat(p, segmentation.copies) for p in read_pairs(corpus, languages)):
+            ids = vocabulary.encode(source, segmentation.dropout), vocabulary.encode(target, segmentation.dropout)
             if all(1 < len(side) <= max_length for side in ids):
                 yield {"source": ids[0], "target": ids[1], "source_length": len(ids[0]), "target_length": len(ids[1])}

@@ -38,6 +38,10 @@ class TokenizerSection(Section):
     vocab_size: int = Field(default=8000, ge=64)
     model: str | None = None
     """An existing SentencePiece model to use instead of training one."""
+    bpe_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Probability of skipping a merge in training text (BPE-dropout, Provilkov et al. 2020)."""
+    bpe_dropout_copies: int = Field(default=8, ge=1)
+    """Segmentations of each training pair that BPE-dropout draws; an epoch is then as many times longer."""
 
 
 class ModelSection(Section):

@@ -18,9 +18,10 @@ from hmc.artifact.checkpoint import Checkpoint, CheckpointConfig, copy_checkpoin
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import HeadLayout
 from hmc.training.average import average_tensors
+from hmc.training.allocator import keep_freed_memory
 from hmc.training.batches import BatchStream
 from hmc.training.convert import export_tensors, import_tensors
-from hmc.training.corpus import Pair, TokenCorpus, read_pairs
+from hmc.training.corpus import Pair, Segmentation, TokenCorpus, read_pairs
 from hmc.training.evaluate import Scores, evaluate
 from hmc.training.progress import RunLog
 from hmc.training.recipe import Recipe
@@ -52,7 +53,9 @@ class TrainingRun:
         self.languages = (recipe.data.source_language, recipe.data.target_language)
         self.vocabulary = self._vocabulary()
         data = recipe.data
-        self.corpus = TokenCorpus.build(data.train, self.vocabulary, data.max_length, out / "cache", self.languages)
+        self.corpus = TokenCorpus.build(
+            data.train, self.vocabulary, data.max_length, out / "cache", self.languages, _segmentation(recipe)
+        )
         if not len(self.corpus):
             raise InvalidRequestError(
                 f"data.train {data.train}: no sentence pair of 1 to {data.max_length} tokens a side"
@@ -201,6 +204,12 @@ def architecture(recipe: Recipe, vocabulary: Vocabulary) -> Architecture:
     )  # fmt: skip
 
 
+def _segmentation(recipe: Recipe) -> Segmentation:
+    tokenizer = recipe.tokenizer
+    copies = tokenizer.bpe_dropout_copies if tokenizer.bpe_dropout else 1
+    return Segmentation(tokenizer.bpe_dropout, copies, recipe.train.seed)
+
+
 def checkpoint_config(
     arch: Architecture, layout: HeadLayout, languages: tuple[str, str], provenance: dict[str, Any]
 ) -> CheckpointConfig:
@@ -216,4 +225,5 @@ def checkpoint_config(
 
 def train(recipe: Recipe, out: Path) -> Path:
     """Runs (or resumes) a training run in `out`; returns the final checkpoint's path."""
+    keep_freed_memory()
     return TrainingRun(recipe, out).run()

@@ -34,9 +34,12 @@ class Vocabulary:
         """sha256 of the model."""
         return hashlib.sha256(self.serialized).hexdigest()
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids, EOS last."""
-        ids: list[int] = self._processor.encode(text)
+    def encode(self, text: str, dropout: float = 0.0) -> list[int]:
+        """Token ids, EOS last. dropout: probability of skipping a merge (BPE-dropout, Provilkov et al. 2020)."""
+        if dropout:
+            ids: list[int] = self._processor.encode(text, enable_sampling=True, alpha=dropout, nbest_size=-1)
+        else:
+            ids = self._processor.encode(text)
         return [*ids, self.eos_id]
 
     def decode(self, ids: Sequence[int]) -> str:
