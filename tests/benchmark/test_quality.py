@@ -68,7 +68,8 @@ def test_recording_keeps_the_version_and_a_valid_bundle(
     bundle = tmp_path / "bundle"
     shutil.copytree(tiny_bundle, bundle)
     before = validate(bundle)
-    found = record_quality(bundle, *pairs, ["full", "h5-int8"], beam=2, test_set="mine")
+    found = measure_quality(bundle, *pairs, ["full", "h5-int8"], beam=2, test_set="mine")
+    record_quality(bundle, found)
     after = validate(bundle)
     assert after.version == before.version
     assert after.level("h5-int8").quality == found["h5-int8"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -98,21 +98,9 @@ def measure_quality(
     return {name: score(outputs[name], outputs[reference], pairs, beam) for name in chosen}
 
 
-def record_quality(
-    bundle: Path | str,
-    src: Path | str,
-    ref: Path | str,
-    levels: Sequence[str] | None = None,
-    *,
-    beam: int = 4,
-    test_set: str | None = None,
-    device: str = "auto",
-    progress: Progress = silent,
-) -> dict[str, Quality]:
-    """As `measure_quality`, and writes the scores into the manifest; its version stays: no served file changes."""
-    measured = measure_quality(bundle, src, ref, levels, beam=beam, test_set=test_set, device=device, progress=progress)
+def record_quality(bundle: Path | str, measured: Mapping[str, Quality]) -> None:
+    """Writes the quality of levels into the manifest; its version stays: no served file changes."""
     manifest = read_manifest(bundle)
     for name, quality in measured.items():
         manifest.level(name).quality = quality
     write_manifest(manifest, bundle)
-    return measured

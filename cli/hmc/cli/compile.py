@@ -51,18 +51,21 @@ def command(
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("compile")
+
+        def show(text: str) -> None:
+            progress.update(task, description=text)
+
         compile_bundle(
             requests,
             out,
             precisions=precisions,  # type: ignore[arg-type]
             calibration=sentences,
-            progress=lambda text: progress.update(task, description=text),
+            progress=show,
         )
         if evaluate:
-            from hmc.benchmark.quality import record_quality
+            from hmc.benchmark.quality import measure_quality, record_quality
 
-            progress.update(task, description="evaluate")
-            record_quality(out, evaluate[0], evaluate[1], beam=beam, test_set=test_set)
+            record_quality(out, measure_quality(out, *evaluate, beam=beam, test_set=test_set, progress=show))
     manifest = read_manifest(out)
     if as_json:
         typer.echo(manifest.model_dump_json(indent=1))
