@@ -40,7 +40,7 @@ def probe(repository: Path, *arguments: str) -> tuple[str, list[str]]:
 def test_help_loads_nothing_heavy(repository: Path) -> None:
     printed, heavy = probe(repository, "--help")
     assert heavy == []
-    for command in ("train", "prune", "compile", "serve", "translate", "levels", "bench", "demo"):
+    for command in ("train", "prune", "compile", "serve", "translate", "levels", "bench", "demo", "import", "export"):
         assert command in printed
 
 

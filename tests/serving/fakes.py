@@ -15,10 +15,12 @@ import grpc
 import pytest
 
 from hmc.artifact.architecture import Architecture
-from hmc.artifact.bundle import TOKENIZER, Latency, Level, Manifest, Quality, decoder_path, encoder_path, write_manifest
+from hmc.artifact.bundle import Latency, Level, Manifest, Quality, decoder_path, encoder_path, write_manifest
 from hmc.artifact.errors import InvalidRequestError, OverloadedError
 from hmc.artifact.heads import HeadLayout
-from hmc.serving.options import MAX_TEXT_BYTES, DecodeOptions, Translation
+from hmc.artifact.tokenizer_files import TOKENIZER
+from hmc.serving.options import MAX_TEXT_BYTES, DecodeOptions
+from hmc.serving.results import Alternative, Translation
 
 ARCHITECTURE = Architecture(
     vocab_size=16,
@@ -72,7 +74,7 @@ class FakeTranslator:
         return future
 
     def translation(self, text: str, options: DecodeOptions) -> Translation:
-        others = tuple(f"{text} #{i}" for i in range(1, options.n_best))
+        others = tuple(Alternative(f"{text} #{i}", -0.5 - i) for i in range(1, options.n_best))
         answer = f"{self.level}:{text}" if text.strip() else ""
         return Translation(answer, -0.5, 3, 4, alternatives=others, queue_s=0.001, compute_s=0.002)
 

@@ -14,7 +14,7 @@ from hmc.compiler.decoder_graph import author_decoder
 from hmc.compiler.linears import FloatLinears
 from hmc.compiler.runner import open_session
 from hmc.compiler.serialize import serialized
-from hmc.serving import engine
+from hmc.serving import batch
 from hmc.serving.device_caches import DeviceCaches
 from hmc.serving.engine import Engine
 from hmc.serving.options import DecodeOptions
@@ -43,6 +43,6 @@ def test_same_translations_as_the_host_caches(
     arch = manifest.architecture
     tensors = slim_tensors(checkpoint.tensors, arch, checkpoint.layout, level.layout)
     graph = author_decoder(arch, level.layout, tensors, FloatLinears(), gather_parents=True)
-    sessions.decoder = open_session(serialized(graph.model({})))
-    monkeypatch.setattr(engine, "HostCaches", DeviceCaches)
+    sessions.decoders[None] = open_session(serialized(graph.model({})))
+    monkeypatch.setattr(batch, "HostCaches", DeviceCaches)
     assert decode() == expected

@@ -7,17 +7,20 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hmc.serving.search import BeamState, advance, candidates_needed
+from hmc.serving.search import advance, candidates_needed
+from hmc.serving.state import DecodeState, Rules
 
 PAD, EOS, A, B, C = range(5)
 Row = dict[int, float]
 Model = Callable[[tuple[int, ...]], Row]
 
 
-def search(model: Model, *, beam: int, limit: int = 10, penalty: float = 1.0, sentences: int = 1) -> BeamState:
+def search(
+    model: Model, *, beam: int, limit: int = 10, penalty: float = 1.0, sentences: int = 1, rules: Rules | None = None
+) -> DecodeState:
     """Runs the search to its end with `model`: tokens so far → probability per next token."""
-    state = BeamState(beam, PAD, EOS)
-    state.add([limit] * sentences, [penalty] * sentences)
+    state = DecodeState(beam, PAD, EOS)
+    state.add([rules or Rules(limit, penalty)] * sentences)
     for _ in range(limit + 1):
         width = candidates_needed(beam)
         scores, ids = (
@@ -86,13 +89,13 @@ def test_the_limit_ends_what_still_runs() -> None:
 
 
 def test_sentences_leave_and_join_without_touching_others() -> None:
-    state = BeamState(2, PAD, EOS)
-    state.add([10, 10, 10], [1.0] * 3)
+    state = DecodeState(2, PAD, EOS)
+    state.add([Rules(10)] * 3)
     scores = np.log(np.array([[0.5, 0.3, 0.1, 0.05, 0.05]] * 6, np.float32))
     ids = np.array([[A, B, C, EOS, PAD]] * 6)
     advance(state, scores, ids)
     state.keep([2, 0])
-    state.add([5], [0.5])
+    state.add([Rules(5, 0.5)])
     assert state.lengths.tolist() == [1, 1, 0]
     assert state.last_tokens().tolist() == [A, B, A, B, PAD, PAD]
     turn = advance(state, scores, ids)

@@ -9,10 +9,12 @@ import typer
 from hmc.cli.errors import guarded
 
 # In the order of `hmc --help`. Each name is a module `hmc.cli.NAME` whose function `command` is the command; the module
-# may import only the standard library and typer when it loads.
+# may import only the standard library and typer when it loads. A name that Python reserves ends in `_` there.
 COMMANDS = (
     "train",
     "prune",
+    "import_",
+    "export",
     "compile",
     "serve",
     "translate",
@@ -20,6 +22,8 @@ COMMANDS = (
     "bench",
     "demo",
 )
+# Groups of commands, shown after them: each a package `hmc.cli.NAME` with a function `group`.
+GROUPS = ("analyze",)
 
 
 def build() -> typer.Typer:
@@ -33,7 +37,9 @@ def build() -> typer.Typer:
     )
     app.callback()(lambda: None)
     for name in COMMANDS:
-        app.command(name)(guarded(import_module(f"hmc.cli.{name}").command))
+        app.command(name.rstrip("_"))(guarded(import_module(f"hmc.cli.{name}").command))
+    for name in GROUPS:
+        app.add_typer(import_module(f"hmc.cli.{name}").group(), name=name)
     return app
 
 

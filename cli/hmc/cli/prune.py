@@ -13,9 +13,22 @@ def command(
     data: Annotated[list[str], typer.Option(help="Training corpus: 'SRC TGT', 'FILE.tsv' or 'hub:NAME'. Repeatable.")],
     dev: Annotated[str, typer.Option(help="Dev corpus, written the same way.")],
     out: Annotated[Path, typer.Option(help="Run folder; one checkpoint hN a budget. The same command again resumes.")],
-    target_heads: Annotated[str, typer.Option(help="Budgets, e.g. 72 or 72,36: exactly so many heads stay open.")] = "",
+    target_heads: Annotated[
+        str,
+        typer.Option(
+            help="Exactly so many heads in scope stay open: budgets 72 or 72,36, or one a kind, "
+            "enc=10,dec=20,cross=24 (several with ';'). A kind left out keeps its heads.",
+        ),
+    ] = "",
     l0_lambda: Annotated[
         float | None, typer.Option(help="Instead of budgets: the paper's λ, in nats per open head.")
+    ] = None,
+    scope: Annotated[
+        str, typer.Option(help="Kinds whose heads may close: all, or encoder_self, decoder_self, cross with commas.")
+    ] = "all",
+    freeze: Annotated[
+        str | None,
+        typer.Option(help="encoder or decoder: its weights, and the embeddings, stay as they are.", metavar="STACK"),
     ] = None,
     close_steps: Annotated[int, typer.Option(help="Updates per budget while gates close.")] = 1500,
     recover_steps: Annotated[int, typer.Option(help="Updates per budget with the layout fixed.")] = 1500,
@@ -35,16 +48,15 @@ def command(
     """Learn which heads to close (hard-concrete gates), end at exact head budgets, and write a checkpoint for each."""
     from pydantic import ValidationError
 
+    from hmc.artifact.budgets import parse_budgets, parse_kinds
     from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.train import report
     from hmc.training.nested import nested_finetune
     from hmc.training.prune_settings import PruneSettings
     from hmc.training.pruner import PruningRun
 
-    try:
-        targets = [int(part) for part in target_heads.split(",") if part.strip()]
-    except ValueError as error:
-        raise InvalidRequestError(f"--target-heads {target_heads!r}: write whole numbers, e.g. 72,36") from error
+    kinds = parse_kinds(scope)
+    targets = parse_budgets(target_heads, kinds)
     try:
         settings = PruneSettings.model_validate(
             {
@@ -52,6 +64,8 @@ def command(
                 "recover_steps": recover_steps,
                 "learning_rate": learning_rate,
                 "l0_lambda": l0_lambda,
+                "scope": kinds,
+                "freeze": freeze,
                 "batch_tokens": batch_tokens,
                 "dropout": dropout,
                 "seed": seed,

@@ -14,13 +14,31 @@ def command(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value, e.g. --set train.steps=2000. Repeatable.")
     ] = None,
+    headmask: Annotated[
+        str | None,
+        typer.Option(
+            help="Mask heads in every update: random:18, important:18, a share random:12.5%, or some kinds "
+            "random:6@encoder_self. The same as --set train.headmask=…",
+        ),
+    ] = None,
+    layout: Annotated[
+        Path | None,
+        typer.Option(
+            help="Train with this head layout from the first step: a checkpoint, or a JSON file of the open heads. "
+            "The same as --set model.layout=…",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train a translation model with a gate-ready Transformer, and keep the average of its best checkpoints."""
+    import json
+
     from hmc.training.recipe import load_recipe
     from hmc.training.trainer import train
 
-    final = train(load_recipe(recipe, overrides or []), out)
+    given = {"train.headmask": headmask, "model.layout": layout}
+    options = [f"{key}={json.dumps(str(value))}" for key, value in given.items() if value is not None]
+    final = train(load_recipe(recipe, [*(overrides or []), *options]), out)
     report([final], as_json)
 
 

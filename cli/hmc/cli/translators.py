@@ -12,7 +12,8 @@ from pathlib import Path
 from hmc.artifact.bundle import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
 from hmc.serving.answers import StreamAnswer
-from hmc.serving.options import DecodeOptions, Translation
+from hmc.serving.options import DecodeOptions
+from hmc.serving.results import Translation
 from hmc.serving.selection import AutoPolicy, Candidate, Selector, choose, runs_on
 from hmc.serving.translator import Translator
 

@@ -30,7 +30,8 @@ class Architecture(BaseModel):
     max_positions: int = Field(default=512, gt=1)
     scale_embedding: bool = True
     pad_id: int = Field(ge=0)
-    """Pads sources and starts the decoder; its embedding is zero (as in Marian)."""
+    """Pads sources and starts the decoder. Its embedding is zero in Marian; tied training may move it, and what is
+    stored counts."""
     eos_id: int = Field(ge=0)
     unk_id: int = Field(ge=0)
 

@@ -1,10 +1,10 @@
-"""The bundle directory: bundle.json, tokenizer.model, one folder a level, shared content-addressed weights."""
+"""The bundle directory: bundle.json, a tokenizer, one folder a level, shared content-addressed weights."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -12,11 +12,15 @@ from hmc.artifact.architecture import Architecture
 from hmc.artifact.errors import HmcError, InvalidArtifactError, LevelNotFoundError
 from hmc.artifact.files import sha256_file
 from hmc.artifact.heads import HeadLayout
+from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER
 
 SCHEMA_VERSION = 1
-MANIFEST, TOKENIZER, WEIGHTS = "bundle.json", "tokenizer.model", "weights"
+MANIFEST, WEIGHTS = "bundle.json", "weights"
 FIX = "Compile it again with `hmc compile`, or copy it again from where it was whole."
 Precision = Literal["fp32", "int8", "fp16"]
+Variant = Literal["attention", "sampling"]
+"""A decoder graph that can do more than `decoder.onnx`, for requests that need it; all share its weights."""
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 
 class Strict(BaseModel):
@@ -70,7 +74,8 @@ class Level(Strict):
     source_checkpoint: str
     """sha256 digest of the checkpoint (see `checkpoint_digest`)."""
     files: dict[str, str]
-    """Path within the bundle → sha256, for the two graphs and every weight file they refer to."""
+    """Path within the bundle → sha256, for the graphs and every weight file they refer to. A bundle may lack the
+    decoder's variants."""
     quality: Quality | None = None
     latency: Latency | None = None
 
@@ -95,10 +100,17 @@ class Manifest(Strict):
     source_language: str
     target_language: str
     architecture: Architecture
-    tokenizer_sha256: str
+    tokenizer_sha256: str | dict[str, str]
+    """sha256 of `tokenizer.model`; or, for a Marian tokenizer, name → sha256 of its three files."""
     levels: list[Level] = Field(min_length=1)
     default_level: str
     provenance: dict[str, Any] = {}
+
+    @property
+    def tokenizer_files(self) -> dict[str, str]:
+        """Name → sha256 of every tokenizer file."""
+        digests = self.tokenizer_sha256
+        return {TOKENIZER: digests} if isinstance(digests, str) else dict(digests)
 
     def level(self, name: str) -> Level:
         """The level called `name`. Raises LevelNotFoundError that lists the names there are."""
@@ -123,9 +135,9 @@ def encoder_path(level: str) -> str:
     return f"{level}/encoder.onnx"
 
 
-def decoder_path(level: str) -> str:
+def decoder_path(level: str, variant: Variant | None = None) -> str:
     """Path of a level's decoder-step graph within the bundle."""
-    return f"{level}/decoder.onnx"
+    return f"{level}/decoder_{variant}.onnx" if variant else f"{level}/decoder.onnx"
 
 
 def read_manifest(path: Path | str) -> Manifest:
@@ -173,7 +185,11 @@ def bundle_problems(path: Path | str) -> list[str]:
         needed = {encoder_path(level.name), decoder_path(level.name)}
         problems += [f"level {level.name}: {name} is not listed" for name in sorted(needed - set(level.files))]
     expected = {name: digest for level in manifest.levels for name, digest in level.files.items()}
-    expected[TOKENIZER] = manifest.tokenizer_sha256
+    if set(manifest.tokenizer_files) not in ({TOKENIZER}, set(MARIAN)):
+        problems.append(
+            f"tokenizer files {sorted(manifest.tokenizer_files)}: expected {TOKENIZER} or {', '.join(MARIAN)}"
+        )
+    expected |= manifest.tokenizer_files
     return problems + [p for name, digest in sorted(expected.items()) for p in _file_problems(path, name, digest)]
 
 

@@ -1,4 +1,4 @@
-"""The checkpoint directory: config.json, model.safetensors, tokenizer.model and optional gates, importance, metrics."""
+"""The checkpoint directory: config.json, model.safetensors, a tokenizer and optional gates, importance, metrics."""
 
 from __future__ import annotations
 
@@ -20,14 +20,22 @@ from hmc.artifact.architecture import Architecture, tensor_shapes
 from hmc.artifact.errors import HmcError, InvalidArtifactError
 from hmc.artifact.files import replace_directory, sha256_file
 from hmc.artifact.heads import KINDS, HeadLayout, HeadScores
+from hmc.artifact.tokenizer_files import (
+    VOCABULARY,
+    TokenizerFiles,
+    parse_vocabulary,
+    presence_problems,
+    read_tokenizer,
+    vocabulary_problems,
+    write_tokenizer,
+)
 
 SCHEMA_VERSION = 1
-CONFIG, WEIGHTS, GATES, IMPORTANCE, TOKENIZER, METRICS = (
+CONFIG, WEIGHTS, GATES, IMPORTANCE, METRICS = (
     "config.json",
     "model.safetensors",
     "gates.safetensors",
     "importance.json",
-    "tokenizer.model",
     "metrics.json",
 )
 FIX = "Write it again with `hmc train` or `hmc prune`, or copy it again from where it was whole."
@@ -54,8 +62,8 @@ class Checkpoint:
 
     config: CheckpointConfig
     tensors: Tensors
-    tokenizer: bytes
-    """Serialized SentencePiece model."""
+    tokenizer: TokenizerFiles
+    """Serialized SentencePiece model, or the three files of a Marian tokenizer."""
     gates: HeadScores | None = None
     """log α per head, kind → `[layers, heads]`; heads that are removed keep the value they were closed with."""
     importance: HeadScores | None = None
@@ -75,8 +83,9 @@ def checkpoint_problems(path: Path) -> list[str]:
     """Every problem found in the checkpoint directory `path`, reading headers only; empty when it is usable."""
     if not path.is_dir():
         return [f"{path} is not a directory"]
-    problems = [f"{name} is missing" for name in (CONFIG, WEIGHTS, TOKENIZER) if not (path / name).is_file()]
-    if CONFIG in " ".join(problems):
+    problems = [f"{name} is missing" for name in (CONFIG, WEIGHTS) if not (path / name).is_file()]
+    problems += presence_problems(path)
+    if not (path / CONFIG).is_file():
         return problems
     try:
         config = _read_config(path)
@@ -95,6 +104,9 @@ def checkpoint_problems(path: Path) -> list[str]:
         return [*problems, str(error)]
     if (path / WEIGHTS).is_file() and not layout_problems:
         problems += _tensor_problems(path / WEIGHTS, tensor_shapes(config.architecture, layout))
+    if (path / VOCABULARY).is_file():
+        vocabulary, wrong = parse_vocabulary((path / VOCABULARY).read_bytes())
+        problems += wrong or vocabulary_problems(vocabulary, config.architecture)
     return problems + layout_problems
 
 
@@ -142,7 +154,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     return Checkpoint(
         config=config,
         tensors=tensors,
-        tokenizer=(path / TOKENIZER).read_bytes(),
+        tokenizer=read_tokenizer(path),
         gates={k: gates[k] for k in KINDS} if gates else None,
         importance={k: np.asarray(importance[k], np.float32) for k in KINDS} if importance else None,
         metrics=json.loads((path / METRICS).read_text()) if (path / METRICS).is_file() else {},
@@ -167,7 +179,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path | str, *, dtype: str = "f
         (folder / CONFIG).write_text(json.dumps(checkpoint.config.model_dump(mode="json"), indent=1) + "\n")
         weights = {name: np.ascontiguousarray(checkpoint.tensors[name], dtype=dtype) for name in sorted(expected)}
         save_file(weights, folder / WEIGHTS)
-        (folder / TOKENIZER).write_bytes(checkpoint.tokenizer)
+        write_tokenizer(checkpoint.tokenizer, folder)
         if checkpoint.gates is not None:
             save_file({k: np.ascontiguousarray(v, np.float32) for k, v in checkpoint.gates.items()}, folder / GATES)
         if checkpoint.importance is not None:

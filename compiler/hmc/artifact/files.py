@@ -10,10 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hmc.artifact.errors import InvalidRequestError
+
 
 @contextmanager
 def replace_directory(path: Path) -> Iterator[Path]:
-    """Yields a temporary sibling of `path`; on success it takes `path`'s place, on error nothing changes."""
+    """Yields a temporary sibling of `path`; on success it takes `path`'s place, on error nothing changes.
+
+    Files become readable by everybody, whatever mode their writer chose (safetensors: 0600).
+    """
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -22,6 +27,7 @@ def replace_directory(path: Path) -> Iterator[Path]:
         yield folder
         for file in folder.rglob("*"):
             if file.is_file():
+                file.chmod(0o644)
                 _sync(file)
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
@@ -33,6 +39,20 @@ def replace_directory(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def check_replaceable(out: Path, source: Path, marker: str = "config.json") -> None:
+    """Refuses an output directory whose loss would hurt: `source`, a folder above it, or files that are no model.
+
+    A model directory is one with `marker` in it. Raises InvalidRequestError.
+    """
+    target, read = out.resolve(), source.resolve()
+    if target == read or target in read.parents:
+        raise InvalidRequestError(f"--out {out} would replace {source}, which is read; choose another directory")
+    if target.is_file():
+        raise InvalidRequestError(f"--out {out} is a file; choose a directory")
+    if target.is_dir() and any(target.iterdir()) and not (target / marker).is_file():
+        raise InvalidRequestError(f"--out {out} holds other files and no {marker}; choose another directory")
 
 
 def _sync(file: Path) -> None:

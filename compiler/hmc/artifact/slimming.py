@@ -1,4 +1,5 @@
-"""Removing closed heads from the weights: rows of W_Q, W_K, W_V and columns of W_O (Voita et al. 2019, eq. 3)."""
+"""Removing closed heads from the weights, and bringing them back as zeros: rows of W_Q, W_K, W_V and columns of W_O
+(Voita et al. 2019, eq. 3)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hmc.artifact.architecture import Architecture, attention_module
+from hmc.artifact.architecture import Architecture, attention_module, tensor_shapes
 from hmc.artifact.checkpoint import Tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import KINDS, HeadLayout
@@ -61,3 +62,27 @@ def masked_tensors(tensors: Tensors, arch: Architecture, current: HeadLayout, ta
                 keep[_features(positions, arch.head_dim)] = True
                 masked[name] = np.where(keep[None, :], tensors[name], np.float32(0))
     return masked
+
+
+def restored_tensors(tensors: Tensors, arch: Architecture, current: HeadLayout) -> Tensors:
+    """Tensors of layout `current` → tensors of the full layout that compute the same function.
+
+    A closed head comes back at its original index with zero W_Q, W_K, W_V, W_O and biases: its output is zero.
+    """
+    full = dict(tensors)
+    shapes = tensor_shapes(arch, arch.full_layout())
+    for kind in KINDS:
+        stack, module = attention_module(kind)
+        for layer, indices in enumerate(current[kind]):
+            if len(indices) == arch.heads:
+                continue
+            prefix, features = f"{stack}.layers.{layer}.{module}", _features(indices, arch.head_dim)
+            names = [f"{prefix}.{p}_proj.{part}" for p in "qkv" for part in ("weight", "bias")]
+            for name in [*names, f"{prefix}.out_proj.weight"]:
+                restored = np.zeros(shapes[name], np.float32)
+                if indices and name.endswith("out_proj.weight"):
+                    restored[:, features] = tensors[name]
+                elif indices:
+                    restored[features] = tensors[name]
+                full[name] = restored
+    return full

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sentencepiece
 
-from hmc.artifact.bundle import TOKENIZER, Level, Manifest, Precision, validate, write_manifest
+from hmc.artifact.bundle import Level, Manifest, Precision, validate, write_manifest
 from hmc.artifact.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.files import replace_directory
+from hmc.artifact.tokenizer import open_tokenizer
+from hmc.artifact.tokenizer_files import tokenizer_digest, write_tokenizer
 from hmc.compiler.pipeline import LevelDraft, compile_level
 
 PROBE_SENTENCES, CALIBRATION_SENTENCES = 8, 256
@@ -77,14 +78,14 @@ def compile_bundle(
                     raise InvalidRequestError(f"level {draft.name!r} is asked for twice")
                 levels.append(compile_level(draft, progress))
                 parity[draft.name] = draft.parity
-        (folder / TOKENIZER).write_bytes(first.tokenizer)
+        write_tokenizer(first.tokenizer, folder)
         manifest = Manifest(
             version=_version(levels),
             created_by=GENERATOR,
             source_language=first.config.source_language,
             target_language=first.config.target_language,
             architecture=first.architecture,
-            tokenizer_sha256=hashlib.sha256(first.tokenizer).hexdigest(),
+            tokenizer_sha256=tokenizer_digest(first.tokenizer),
             levels=levels,
             default_level=levels[0].name,
             provenance=_provenance(first, parity),
@@ -113,9 +114,8 @@ def _check_compatible(first: Checkpoint, checkpoints: dict[Path, Checkpoint]) ->
 
 
 def _encode(checkpoint: Checkpoint, texts: Sequence[str]) -> list[list[int]]:
-    processor = sentencepiece.SentencePieceProcessor(model_proto=checkpoint.tokenizer)
-    arch = checkpoint.architecture
-    encoded = [processor.encode(text)[: arch.max_positions - 1] for text in texts[: 4 * CALIBRATION_SENTENCES]]
+    tokenizer, arch = open_tokenizer(checkpoint.tokenizer), checkpoint.architecture
+    encoded = [tokenizer.encode(text)[: arch.max_positions - 1] for text in texts[: 4 * CALIBRATION_SENTENCES]]
     return [[*ids, arch.eos_id] for ids in encoded if ids]
 
 

@@ -1,37 +1,51 @@
-"""decoder.onnx: one decoding step, from last tokens and caches to top-k log-probabilities and updated caches."""
+"""decoder.onnx: one decoding step, from last tokens and caches to top-k log-probabilities and updated caches; and its
+variants, which can do more and are opened only by requests that need it."""
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from hmc.artifact.architecture import Architecture
+from hmc.artifact.bundle import Variant
 from hmc.artifact.checkpoint import Tensors
 from hmc.artifact.heads import HeadLayout
 from hmc.compiler.blocks import Author
+from hmc.compiler.decoder_choices import best_candidates, draw_tokens, penalise_repetition
 from hmc.compiler.graph import MICROSOFT, GraphBuilder
 from hmc.compiler.linears import Linears
 
 
 def author_decoder(
-    arch: Architecture, layout: HeadLayout, tensors: Tensors, linears: Linears, *, gather_parents: bool = False
+    arch: Architecture,
+    layout: HeadLayout,
+    tensors: Tensors,
+    linears: Linears,
+    *,
+    gather_parents: bool = False,
+    variant: Variant | None = None,
 ) -> GraphBuilder:
     """R rows; a sentence's beams are k = R / B neighbouring rows.
 
     Inputs: `tokens` `[R]` int32; `lengths` `[R]` int32, the positions already cached per row; `total_length` `[1]`
-    int32, the greatest of them plus one; `candidates` `[1]` int64, K; for each layer l with open self-attention heads
-    `past_key_l`, `past_value_l` `[R, H_l, T, D]`; for each with open cross heads `cross_key_l`, `cross_value_l`
-    `[B, H_l, S, D]`, and `source_lengths` `[B]` int32. With gather_parents also `parents` `[R]` int64: the row of the
-    past that each row continues; without it, past and present may be one buffer, written in place.
+    int32, the greatest of them plus one; `candidates` `[1]` int64, K; `wanted` `[R]` int64, a token; for each layer l
+    with open self-attention heads `past_key_l`, `past_value_l` `[R, H_l, T, D]`; for each with open cross heads
+    `cross_key_l`, `cross_value_l` `[B, H_l, S, D]`, and `source_lengths` `[B]` int32. With gather_parents also
+    `parents` `[R]` int64: the row of the past that each row continues; without it, past and present may be one buffer,
+    written in place.
 
-    Outputs: `scores` `[R, K]` fp32 log-probabilities, best first; `ids` `[R, K]` int64; `present_key_l`,
-    `present_value_l` shaped as the past.
+    Outputs: `scores` `[R, K]` fp32 log-probabilities, best first; `ids` `[R, K]` int64; `wanted_scores` `[R]` fp32, of
+    the wanted tokens; `present_key_l`, `present_value_l` shaped as the past.
+
+    Both variants penalise repetition (`penalise_repetition`). "attention" also returns `attention` `[B, H, k, S]` fp32:
+    what the rows attend to in the source, for all H open cross heads, layer by layer. "sampling" also draws a token
+    (`draw_tokens`).
     """
     a = Author(GraphBuilder("decoder"), arch, layout, tensors, linears)
     g = a.g
     tokens, lengths = g.input("tokens", "int32", ["R"]), g.input("lengths", "int32", ["R"])
-    candidates = g.input("candidates", "int64", [1])
     own = _OwnAttention(a, lengths, gather_parents) if any(layout.decoder_self) else None
-    cross = _CrossAttention(a) if any(layout.cross) else None
+    cross = _CrossAttention(a, keep_weights=variant == "attention") if any(layout.cross) else None
     x = a.embed(tokens, lambda table: g.op("Gather", [table, lengths], axis=0))  # [R, d]
     for layer in range(arch.decoder_layers):
         prefix = f"decoder.layers.{layer}"
@@ -47,9 +61,15 @@ def author_decoder(
     logits = linears.linear(g, "shared", x, tensors["shared.weight"], tensors["final_logits_bias"])
     if linears.dtype != "float32":
         logits = g.op("Cast", [logits], to=int(ir.DataType.FLOAT))
-    scores, ids = g.op("TopK", [g.op("LogSoftmax", [logits], axis=-1), candidates], outputs=2)
-    g.output(scores, "scores", "float32", ["R", "K"])
-    g.output(ids, "ids", "int64", ["R", "K"])
+    if variant:
+        logits = penalise_repetition(g, logits)
+    log_probs = g.op("LogSoftmax", [logits], axis=-1)
+    ids = best_candidates(g, log_probs)
+    if variant == "sampling":
+        draw_tokens(g, log_probs, ids)
+    if cross and cross.weights:
+        heads = sum(map(len, layout.cross))
+        g.output(g.op("Concat", cross.weights, axis=1), "attention", "float32", ["B", heads, "k", "S"])
     return g
 
 
@@ -84,10 +104,13 @@ class _OwnAttention:
 class _CrossAttention:
     """Cross-attention where a sentence's beams are its query positions: keys and values are never repeated per beam."""
 
-    def __init__(self, a: Author) -> None:
-        self.a = a
+    def __init__(self, a: Author, *, keep_weights: bool) -> None:
+        self.a, self.keep_weights = a, keep_weights
         self.source_lengths = a.g.input("source_lengths", "int32", ["B"])
         self.sentences = a.g.op("Shape", [self.source_lengths])  # [1]: B
+        self.weights: list[ir.Value] = []
+        """With keep_weights, of each layer authored so far: `[B, H_l, k, S]` fp32."""
+        self.hidden: ir.Value | None = None
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
@@ -97,6 +120,32 @@ class _CrossAttention:
         query = g.op(
             "Reshape", [query, g.op("Concat", [self.sentences, g.ints(-1, heads * dim)], axis=0)]
         )  # [B, k, H·D]
+        if self.keep_weights:
+            self.weights.append(self._weights(query, keys[0], heads))
         y = g.op("MultiHeadAttention", [query, *keys, None, self.source_lengths], domain=MICROSOFT, num_heads=heads)
         y = a.linear(f"{prefix}.out_proj", g.op("Reshape", [y, g.ints(-1, heads * dim)]), f"{prefix}.out_proj")
         return a.add_norm(x, y, f"{prefix}_layer_norm")
+
+    def _weights(self, query: ir.Value, key: ir.Value, heads: int) -> ir.Value:
+        """softmax(q kᵀ / √D) over real source positions (Vaswani et al. 2017, equation 1), which the fused operator
+        does not return. query `[B, k, H·D]`, key `[B, H, S, D]`."""
+        g, dim = self.a.g, self.a.arch.head_dim
+        if self.a.linears.dtype != "float32":
+            query, key = (g.op("Cast", [v], to=int(ir.DataType.FLOAT)) for v in (query, key))
+        query = g.op("Transpose", [g.op("Reshape", [query, g.ints(0, 0, heads, dim)])], perm=[0, 2, 1, 3])
+        products = g.op("MatMul", [query, g.op("Transpose", [key], perm=[0, 1, 3, 2])])
+        scaled = g.op("Mul", [products, g.weight("const.scale", np.asarray(dim**-0.5, np.float32))])
+        value: ir.Value = g.op("Softmax", [g.op("Add", [scaled, self._padding(key)])], axis=-1)
+        return value
+
+    def _padding(self, key: ir.Value) -> ir.Value:
+        """`[B, 1, 1, S]`: 0 at real source positions, -inf behind them."""
+        if self.hidden is None:
+            g = self.a.g
+            room = g.op("Squeeze", [g.op("Shape", [key], start=2, end=3), g.ints(0)])
+            zero, one = (g.weight(f"const.scalar_{n}", np.asarray(n, np.int64)) for n in (0, 1))
+            places = g.op("Cast", [g.op("Range", [zero, room, one])], to=int(ir.DataType.INT32))
+            real = g.op("Less", [places, g.op("Unsqueeze", [self.source_lengths, g.ints(1, 2, 3)])])
+            values = [g.weight(f"const.{n}", np.asarray(v, np.float32)) for n, v in (("zero", 0), ("never", -np.inf))]
+            self.hidden = g.op("Where", [real, *values])
+        return self.hidden

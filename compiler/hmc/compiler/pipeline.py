@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from hmc.artifact.architecture import parameter_count
-from hmc.artifact.bundle import Level, Precision, decoder_path, encoder_path
+from hmc.artifact.bundle import VARIANTS, Level, Precision, decoder_path, encoder_path
 from hmc.artifact.checkpoint import Checkpoint, Tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import HeadLayout
@@ -78,21 +78,22 @@ def choose_precision(draft: LevelDraft) -> None:
 
 
 def author_graphs(draft: LevelDraft) -> None:
-    """Writes both graphs in memory. fp16 graphs are for CUDA: caches stay on the device, beams are gathered there."""
+    """Writes all graphs in memory. fp16 graphs are for CUDA: caches stay on the device, beams are gathered there."""
     assert draft.layout is not None
     assert draft.linears is not None
     arch, metadata = draft.checkpoint.architecture, {"hmc.level": draft.name, "hmc.precision": draft.precision}
     encoder = author_encoder(arch, draft.layout, draft.tensors, draft.linears)
+    draft.graphs = {encoder_path(draft.name): encoder.model(metadata)}
     on_device = draft.precision == "fp16"
-    decoder = author_decoder(arch, draft.layout, draft.tensors, draft.linears, gather_parents=on_device)
-    draft.graphs = {
-        encoder_path(draft.name): encoder.model(metadata),
-        decoder_path(draft.name): decoder.model(metadata),
-    }
+    for variant in (None, *VARIANTS):
+        decoder = author_decoder(
+            arch, draft.layout, draft.tensors, draft.linears, gather_parents=on_device, variant=variant
+        )
+        draft.graphs[decoder_path(draft.name, variant)] = decoder.model(metadata)
 
 
 def check_graphs(draft: LevelDraft) -> None:
-    """ONNX checker on both graphs."""
+    """ONNX checker on every graph."""
     for model in draft.graphs.values():
         check_structure(model)
 

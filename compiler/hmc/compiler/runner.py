@@ -98,6 +98,7 @@ class GraphRunner:
             "tokens": tokens,
             "lengths": np.full(len(tokens), position, np.int32),
             "candidates": np.array([candidates]),
+            "wanted": np.zeros(len(tokens), np.int64),
             **cache,
         }
         if cache:

@@ -33,26 +33,96 @@ class LevelSelector(_message.Message):
     def __init__(self, name: _Optional[str] = ..., max_heads: _Optional[int] = ..., max_bleu_drop: _Optional[float] = ..., latency_budget_ms: _Optional[int] = ..., auto: _Optional[bool] = ...) -> None: ...
 
 class DecodingOptions(_message.Message):
-    __slots__ = ("beam_size", "length_penalty", "max_length", "n_best")
+    __slots__ = ("beam_size", "length_penalty", "max_length", "n_best", "min_length", "patience", "coverage_penalty", "repetition_penalty", "no_repeat_ngram_size", "suppress_unknown", "suppressed_tokens", "suppressed_phrases", "sampling", "token_scores", "alignment", "attention_heads")
     BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
     MAX_LENGTH_FIELD_NUMBER: _ClassVar[int]
     N_BEST_FIELD_NUMBER: _ClassVar[int]
+    MIN_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    NO_REPEAT_NGRAM_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SUPPRESS_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    SUPPRESSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SUPPRESSED_PHRASES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_SCORES_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_HEADS_FIELD_NUMBER: _ClassVar[int]
     beam_size: int
     length_penalty: float
     max_length: int
     n_best: int
-    def __init__(self, beam_size: _Optional[int] = ..., length_penalty: _Optional[float] = ..., max_length: _Optional[int] = ..., n_best: _Optional[int] = ...) -> None: ...
+    min_length: int
+    patience: float
+    coverage_penalty: float
+    repetition_penalty: float
+    no_repeat_ngram_size: int
+    suppress_unknown: bool
+    suppressed_tokens: _containers.RepeatedScalarFieldContainer[str]
+    suppressed_phrases: _containers.RepeatedScalarFieldContainer[str]
+    sampling: Sampling
+    token_scores: bool
+    alignment: bool
+    attention_heads: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, beam_size: _Optional[int] = ..., length_penalty: _Optional[float] = ..., max_length: _Optional[int] = ..., n_best: _Optional[int] = ..., min_length: _Optional[int] = ..., patience: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., suppress_unknown: _Optional[bool] = ..., suppressed_tokens: _Optional[_Iterable[str]] = ..., suppressed_phrases: _Optional[_Iterable[str]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., token_scores: _Optional[bool] = ..., alignment: _Optional[bool] = ..., attention_heads: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Sampling(_message.Message):
+    __slots__ = ("temperature", "top_k", "top_p", "seed")
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class TranslateRequest(_message.Message):
-    __slots__ = ("texts", "level", "options")
+    __slots__ = ("texts", "level", "options", "target_prefixes")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     texts: _containers.RepeatedScalarFieldContainer[str]
     level: LevelSelector
     options: DecodingOptions
-    def __init__(self, texts: _Optional[_Iterable[str]] = ..., level: _Optional[_Union[LevelSelector, _Mapping]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ...) -> None: ...
+    target_prefixes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., level: _Optional[_Union[LevelSelector, _Mapping]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., target_prefixes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ScoreRequest(_message.Message):
+    __slots__ = ("texts", "references", "level", "options")
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    REFERENCES_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    references: _containers.RepeatedScalarFieldContainer[str]
+    level: LevelSelector
+    options: DecodingOptions
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., references: _Optional[_Iterable[str]] = ..., level: _Optional[_Union[LevelSelector, _Mapping]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ...) -> None: ...
+
+class TranslateTokensRequest(_message.Message):
+    __slots__ = ("text", "level", "options", "target_prefix")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    level: LevelSelector
+    options: DecodingOptions
+    target_prefix: str
+    def __init__(self, text: _Optional[str] = ..., level: _Optional[_Union[LevelSelector, _Mapping]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ...) -> None: ...
+
+class TranslateTokensResponse(_message.Message):
+    __slots__ = ("text", "done")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    done: TranslateResponse
+    def __init__(self, text: _Optional[str] = ..., done: _Optional[_Union[TranslateResponse, _Mapping]] = ...) -> None: ...
 
 class TranslateResponse(_message.Message):
     __slots__ = ("translations", "level", "bundle_version", "queue_ms", "compute_ms")
@@ -69,16 +139,18 @@ class TranslateResponse(_message.Message):
     def __init__(self, translations: _Optional[_Iterable[_Union[Translation, _Mapping]]] = ..., level: _Optional[str] = ..., bundle_version: _Optional[str] = ..., queue_ms: _Optional[float] = ..., compute_ms: _Optional[float] = ...) -> None: ...
 
 class TranslateStreamRequest(_message.Message):
-    __slots__ = ("id", "text", "level", "options")
+    __slots__ = ("id", "text", "level", "options", "target_prefix")
     ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_PREFIX_FIELD_NUMBER: _ClassVar[int]
     id: str
     text: str
     level: LevelSelector
     options: DecodingOptions
-    def __init__(self, id: _Optional[str] = ..., text: _Optional[str] = ..., level: _Optional[_Union[LevelSelector, _Mapping]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ...) -> None: ...
+    target_prefix: str
+    def __init__(self, id: _Optional[str] = ..., text: _Optional[str] = ..., level: _Optional[_Union[LevelSelector, _Mapping]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ...) -> None: ...
 
 class TranslateStreamResponse(_message.Message):
     __slots__ = ("id", "translation", "error", "level", "bundle_version", "queue_ms", "compute_ms")
@@ -107,7 +179,7 @@ class Error(_message.Message):
     def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Translation(_message.Message):
-    __slots__ = ("text", "score", "source_tokens", "target_tokens", "source_truncated", "hit_max_length", "alternatives")
+    __slots__ = ("text", "score", "source_tokens", "target_tokens", "source_truncated", "hit_max_length", "alternatives", "tokens", "source_pieces")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +187,8 @@ class Translation(_message.Message):
     SOURCE_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     HIT_MAX_LENGTH_FIELD_NUMBER: _ClassVar[int]
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_PIECES_FIELD_NUMBER: _ClassVar[int]
     text: str
     score: float
     source_tokens: int
@@ -122,13 +196,33 @@ class Translation(_message.Message):
     source_truncated: bool
     hit_max_length: bool
     alternatives: _containers.RepeatedCompositeFieldContainer[Alternative]
-    def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ..., source_tokens: _Optional[int] = ..., target_tokens: _Optional[int] = ..., source_truncated: _Optional[bool] = ..., hit_max_length: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ...) -> None: ...
+    tokens: _containers.RepeatedCompositeFieldContainer[Token]
+    source_pieces: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ..., source_tokens: _Optional[int] = ..., target_tokens: _Optional[int] = ..., source_truncated: _Optional[bool] = ..., hit_max_length: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., source_pieces: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Alternative(_message.Message):
-    __slots__ = ("text",)
+    __slots__ = ("text", "score", "target_tokens", "hit_max_length", "tokens")
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HIT_MAX_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     text: str
-    def __init__(self, text: _Optional[str] = ...) -> None: ...
+    score: float
+    target_tokens: int
+    hit_max_length: bool
+    tokens: _containers.RepeatedCompositeFieldContainer[Token]
+    def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ..., target_tokens: _Optional[int] = ..., hit_max_length: _Optional[bool] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
+
+class Token(_message.Message):
+    __slots__ = ("piece", "score", "attention")
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    piece: str
+    score: float
+    attention: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, piece: _Optional[str] = ..., score: _Optional[float] = ..., attention: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ListLevelsRequest(_message.Message):
     __slots__ = ()

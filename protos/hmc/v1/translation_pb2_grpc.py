@@ -45,6 +45,16 @@ class TranslationServiceStub:
                 request_serializer=hmc_dot_v1_dot_translation__pb2.TranslateStreamRequest.SerializeToString,
                 response_deserializer=hmc_dot_v1_dot_translation__pb2.TranslateStreamResponse.FromString,
                 _registered_method=True)
+        self.TranslateTokens = channel.unary_stream(
+                '/hmc.v1.TranslationService/TranslateTokens',
+                request_serializer=hmc_dot_v1_dot_translation__pb2.TranslateTokensRequest.SerializeToString,
+                response_deserializer=hmc_dot_v1_dot_translation__pb2.TranslateTokensResponse.FromString,
+                _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/hmc.v1.TranslationService/Score',
+                request_serializer=hmc_dot_v1_dot_translation__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=hmc_dot_v1_dot_translation__pb2.TranslateResponse.FromString,
+                _registered_method=True)
         self.ListLevels = channel.unary_unary(
                 '/hmc.v1.TranslationService/ListLevels',
                 request_serializer=hmc_dot_v1_dot_translation__pb2.ListLevelsRequest.SerializeToString,
@@ -71,6 +81,21 @@ class TranslationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TranslateTokens(self, request, context):
+        """Translates one text, and tells what is certain of the translation while the rest is still searched for: what all
+        hypotheses agree on. The last response has the whole translation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Score(self, request, context):
+        """Scores given translations. Each answer's text is the reference, and its score what Translate would have given it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListLevels(self, request, context):
         """Lists the levels of the loaded bundle: heads, precision, size, quality and measured latency.
         """
@@ -90,6 +115,16 @@ def add_TranslationServiceServicer_to_server(servicer, server):
                     servicer.TranslateStream,
                     request_deserializer=hmc_dot_v1_dot_translation__pb2.TranslateStreamRequest.FromString,
                     response_serializer=hmc_dot_v1_dot_translation__pb2.TranslateStreamResponse.SerializeToString,
+            ),
+            'TranslateTokens': grpc.unary_stream_rpc_method_handler(
+                    servicer.TranslateTokens,
+                    request_deserializer=hmc_dot_v1_dot_translation__pb2.TranslateTokensRequest.FromString,
+                    response_serializer=hmc_dot_v1_dot_translation__pb2.TranslateTokensResponse.SerializeToString,
+            ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=hmc_dot_v1_dot_translation__pb2.ScoreRequest.FromString,
+                    response_serializer=hmc_dot_v1_dot_translation__pb2.TranslateResponse.SerializeToString,
             ),
             'ListLevels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListLevels,
@@ -152,6 +187,60 @@ class TranslationService:
             '/hmc.v1.TranslationService/TranslateStream',
             hmc_dot_v1_dot_translation__pb2.TranslateStreamRequest.SerializeToString,
             hmc_dot_v1_dot_translation__pb2.TranslateStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TranslateTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hmc.v1.TranslationService/TranslateTokens',
+            hmc_dot_v1_dot_translation__pb2.TranslateTokensRequest.SerializeToString,
+            hmc_dot_v1_dot_translation__pb2.TranslateTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hmc.v1.TranslationService/Score',
+            hmc_dot_v1_dot_translation__pb2.ScoreRequest.SerializeToString,
+            hmc_dot_v1_dot_translation__pb2.TranslateResponse.FromString,
             options,
             channel_credentials,
             insecure,

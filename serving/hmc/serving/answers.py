@@ -10,7 +10,7 @@ from hmc.artifact.bundle import Latency, Level, Quality
 from hmc.artifact.errors import HmcError
 from hmc.serving.latency import LatencySummary
 from hmc.serving.loaded import HostStatus, LevelStatus
-from hmc.serving.options import Translation
+from hmc.serving.results import Translation
 
 
 @dataclass(frozen=True)

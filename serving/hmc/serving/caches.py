@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmc.serving.sessions import Arrays, LevelSessions
+from hmc.serving.sessions import Arrays, Device
 
 Rows = npt.NDArray[np.int64]
 ROUND_SOURCE, ROUND_TARGET = 16, 32
+TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 
 
 def round_up(value: int, step: int) -> int:
@@ -25,21 +26,22 @@ class HostCaches:
     Self-attention buffers are `[rows, H_l, T, D]`, cross buffers `[sentences, H_l, S, D]`; both grow by doubling.
     """
 
-    def __init__(self, sessions: LevelSessions, beam: int, candidates: int) -> None:
-        self.session, self.beam, self.candidates = sessions.decoder, beam, candidates
-        self.count, self.room, self.source_room = 0, ROUND_TARGET, ROUND_SOURCE
-        shapes = {i.name: i.shape for i in self.session.get_inputs()}
-        dim = sessions.arch.head_dim
+    def __init__(self, session: Any, device: Device, head_dim: int, beam: int) -> None:  # noqa: ARG002 - as DeviceCaches
+        self.session, self.beam = session, beam
+        self.count, self.room = 0, ROUND_TARGET
+        self.inputs = {i.name: i for i in session.get_inputs()}
+        self.outputs = {o.name: o for o in session.get_outputs() if not o.name.startswith("present_")}
+        shapes = {n: i.shape for n, i in self.inputs.items()}
         self.own: Arrays = {
-            n: np.zeros((0, s[1], self.room, dim), np.float32) for n, s in shapes.items() if n.startswith("past_")
+            n: np.zeros((0, s[1], self.room, head_dim), np.float32) for n, s in shapes.items() if n.startswith("past_")
         }
         self.cross: Arrays = {
-            n: np.zeros((0, s[1], 0, dim), np.float32) for n, s in shapes.items() if n.startswith("cross_")
+            n: np.zeros((0, s[1], 0, head_dim), np.float32) for n, s in shapes.items() if n.startswith("cross_")
         }
         self.source_lengths = np.zeros(0, np.int32)
-        self.reads_source, self.reads_total = "source_lengths" in shapes, "total_length" in shapes
         self._binding: Any = None
         self._bound: Arrays = {}
+        self._free: list[str] = []
 
     def add(self, cross: Arrays, lengths: npt.NDArray[np.int32]) -> None:
         """Appends sentences with their cross keys and values `[B, H_l, S, D]`."""
@@ -71,19 +73,21 @@ class HostCaches:
         if len(to):
             self._move(to, parents[to], length)
 
-    def run(
-        self, tokens: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]
-    ) -> tuple[npt.NDArray[np.float32], Rows]:
-        """One decoder step of all rows: `[R]` tokens and cached lengths → scores and ids `[R, K]`."""
-        longest = int(lengths.max()) + 1
+    def run(self, step: Arrays) -> Arrays:
+        """One decoder step of all rows. `step` holds the graph's inputs but caches and source lengths, `[R]` or
+        `[R, …]` each, and `candidates`; the answer its outputs but caches. Both are valid until the next step."""
+        longest = int(step["lengths"].max()) + 1
         if longest > self.room:
             self._grow_target(longest)
-        if self._binding is None:
-            self._bind()
-        self._bound["tokens"][:], self._bound["lengths"][:] = tokens, lengths
-        self._bound["total_length"][0] = longest
+        step = {**step, "total_length": np.array([longest], np.int32)}
+        if self._binding is None or any(self._bound[n].shape != step[n].shape for n in self._free):
+            self._bind(step)
+        for name in self._free:
+            self._bound[name][:] = step[name]
+        if self._bound["candidates"][0] != step["candidates"][0]:
+            self._bind_outputs(int(step["candidates"][0]))
         self.session.run_with_iobinding(self._binding)
-        return self._bound["scores"], self._bound["ids"]
+        return {name: self._bound[name] for name in self.outputs}
 
     # -- memory --------------------------------------------------------------------------------------------------
 
@@ -115,32 +119,31 @@ class HostCaches:
         self.own = {n: _grown(b, 2, self.room) for n, b in self.own.items()}
         self._binding = None
 
-    def _bind(self) -> None:
+    def _bind(self, step: Arrays) -> None:
         rows = self.count * self.beam
-        self._bound = {
-            "tokens": np.zeros(rows, np.int32),
-            "lengths": np.zeros(rows, np.int32),
-            "total_length": np.zeros(1, np.int32),
-            "candidates": np.array([self.candidates], np.int64),
-            "scores": np.zeros((rows, self.candidates), np.float32),
-            "ids": np.zeros((rows, self.candidates), np.int64),
-        }
+        self._free = [n for n in self.inputs if n in step and n != "candidates"]
+        self._bound = {n: np.array(step[n]) for n in self._free}
+        self._bound["candidates"] = np.zeros(1, np.int64)
         binding = self.session.io_binding()
-        _bind_input(binding, "tokens", self._bound["tokens"])
-        _bind_input(binding, "lengths", self._bound["lengths"])
-        _bind_input(binding, "candidates", self._bound["candidates"])
-        if self.reads_total:
-            _bind_input(binding, "total_length", self._bound["total_length"])
-        if self.reads_source:
+        for name, array in self._bound.items():
+            _bind_input(binding, name, array)
+        if "source_lengths" in self.inputs:
             _bind_input(binding, "source_lengths", self.source_lengths[: self.count])
         for name, buffer in self.cross.items():
             _bind_input(binding, name, buffer[: self.count])
         for name, buffer in self.own.items():
             _bind_input(binding, name, buffer[:rows])
             _bind_output(binding, name.replace("past_", "present_"), buffer[:rows])
-        _bind_output(binding, "scores", self._bound["scores"])
-        _bind_output(binding, "ids", self._bound["ids"])
         self._binding = binding
+
+    def _bind_outputs(self, candidates: int) -> None:
+        source_room = max((b.shape[2] for b in self.cross.values()), default=0)
+        sizes = {"R": self.count * self.beam, "B": self.count, "k": self.beam, "K": candidates, "S": source_room}
+        self._bound["candidates"][0] = candidates
+        for name, output in self.outputs.items():
+            shape = [sizes.get(size, size) for size in output.shape]
+            self._bound[name] = np.zeros(shape, TYPES[output.type])
+            _bind_output(self._binding, name, self._bound[name])
 
 
 def _grown(array: npt.NDArray[Any], axis: int, size: int) -> npt.NDArray[Any]:

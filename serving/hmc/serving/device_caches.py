@@ -10,22 +10,21 @@ import numpy as np
 import numpy.typing as npt
 from onnxruntime import OrtValue
 
-from hmc.serving.caches import ROUND_SOURCE, ROUND_TARGET, Rows, round_up
-from hmc.serving.sessions import Arrays, LevelSessions
-
-TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+from hmc.serving.caches import ROUND_SOURCE, ROUND_TARGET, TYPES, Rows, round_up
+from hmc.serving.sessions import Arrays, Device
 
 
 class DeviceCaches:
     """Sentences 0 … N-1 with k rows each. `reorder`, `keep` and `add` only compose the next step's `parents`."""
 
-    def __init__(self, sessions: LevelSessions, beam: int, candidates: int) -> None:
-        self.session, self.device, self.beam, self.candidates = sessions.decoder, sessions.device, beam, candidates
-        self.dim, self.room = sessions.arch.head_dim, ROUND_TARGET
-        inputs = {i.name: i for i in self.session.get_inputs()}
-        self.types: dict[str, Any] = {n: TYPES[i.type] for n, i in inputs.items() if n.startswith(("past_", "cross_"))}
-        self.heads = {n: inputs[n].shape[1] for n in self.types}
-        self.reads = set(inputs)
+    def __init__(self, session: Any, device: Device, head_dim: int, beam: int) -> None:
+        self.session, self.device, self.beam = session, device, beam
+        self.dim, self.room = head_dim, ROUND_TARGET
+        self.inputs = {i.name: i for i in session.get_inputs()}
+        self.types: dict[str, Any] = {
+            n: TYPES[i.type] for n, i in self.inputs.items() if n.startswith(("past_", "cross_"))
+        }
+        self.heads = {n: self.inputs[n].shape[1] for n in self.types}
         self.host_cross: Arrays = {
             n: np.zeros((0, self.heads[n], 0, self.dim), self.types[n]) for n in self.types if n.startswith("cross_")
         }
@@ -59,34 +58,31 @@ class DeviceCaches:
         """Row r continues row parents[r]."""
         self.parents = self.parents[parents]
 
-    def run(
-        self, tokens: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]
-    ) -> tuple[npt.NDArray[np.float32], Rows]:
-        """One decoder step of all rows: `[R]` tokens and cached lengths → scores and ids `[R, K]`."""
-        rows, longest = len(tokens), int(lengths.max()) + 1
+    def run(self, step: Arrays) -> Arrays:
+        """One decoder step of all rows; see `HostCaches.run`."""
+        rows, longest = len(step["tokens"]), int(step["lengths"].max()) + 1
         self._prepare(rows, longest)
         binding = self.session.io_binding()
         host = {
-            "tokens": tokens.astype(np.int32),
-            "lengths": lengths,
-            "candidates": np.array([self.candidates], np.int64),
+            **step,
             "total_length": np.array([longest], np.int32),
             "source_lengths": self.source_lengths,
             "parents": self.parents,
         }
-        for name in self.reads & host.keys():
+        for name in self.inputs.keys() & host.keys():
             binding.bind_cpu_input(name, np.ascontiguousarray(host[name]))
         for name, value in {**self.cross, **self.own}.items():
             binding.bind_ortvalue_input(name, value)
         presents = {n: self._empty((rows, self.heads[n], self.room, self.dim), self.types[n]) for n in self.own}
         for name, value in presents.items():
             binding.bind_ortvalue_output(name.replace("past_", "present_"), value)
-        for name in ("scores", "ids"):
+        names = [o.name for o in self.session.get_outputs() if not o.name.startswith("present_")]
+        for name in names:
             binding.bind_output(name, "cpu")
         self.session.run_with_iobinding(binding)
         self.own, self.parents = presents, np.arange(rows, dtype=np.int64)
-        outputs = dict(zip((o.name for o in self.session.get_outputs()), binding.get_outputs(), strict=True))
-        return outputs["scores"].numpy(), outputs["ids"].numpy()
+        outputs = binding.get_outputs()[len(presents) :]  # in the order they were bound
+        return {name: value.numpy() for name, value in zip(names, outputs, strict=True)}
 
     def _prepare(self, rows: int, longest: int) -> None:
         if not self.cross:

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from hmc.artifact.bundle import Level, Manifest
 from hmc.serving.latency import LatencySummary, LatencyWindow
-from hmc.serving.options import DecodeOptions, Translation
+from hmc.serving.options import DecodeOptions
+from hmc.serving.results import Translation
 
 
 class LevelTranslator(Protocol):

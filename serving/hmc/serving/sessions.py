@@ -13,7 +13,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from hmc.artifact.architecture import Architecture
-from hmc.artifact.bundle import FIX, Level, decoder_path, encoder_path
+from hmc.artifact.bundle import FIX, Level, Variant, decoder_path, encoder_path
 from hmc.artifact.errors import DeviceUnavailableError, InvalidArtifactError, InvalidRequestError
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -73,12 +73,18 @@ def cuda_available() -> bool:
 
 @dataclass
 class LevelSessions:
-    """Both sessions of a level. A level without open cross heads has an encoder with no outputs: it is not opened."""
+    """The sessions of a level. A level without open cross heads has an encoder with no outputs: it is not opened.
 
+    The decoder's variants are opened when they are first needed.
+    """
+
+    bundle: Path
     arch: Architecture
+    level: Level
     device: Device
+    threads: int
     encoder: onnxruntime.InferenceSession | None
-    decoder: onnxruntime.InferenceSession
+    decoders: dict[Variant | None, onnxruntime.InferenceSession]
 
     @classmethod
     def open(cls, bundle: Path, arch: Architecture, level: Level, device: Device, threads: int) -> LevelSessions:
@@ -86,7 +92,25 @@ class LevelSessions:
         encoder = (
             _open(bundle, encoder_path(level.name), device, threads, spin=False) if any(level.layout.cross) else None
         )
-        return cls(arch, device, encoder, _open(bundle, decoder_path(level.name), device, threads, spin=True))
+        opened = cls(bundle, arch, level, device, threads, encoder, {})
+        opened.decoder()
+        return opened
+
+    def decoder(self, variant: Variant | None = None) -> onnxruntime.InferenceSession:
+        """The decoder of this variant, opened if it was not. Raises InvalidArtifactError."""
+        if variant not in self.decoders:
+            name = decoder_path(self.level.name, variant)
+            self.decoders[variant] = _open(self.bundle, name, self.device, self.threads, spin=True)
+        return self.decoders[variant]
+
+    def has(self, variant: Variant) -> bool:
+        """Whether the bundle holds this variant of the level's decoder; those compiled before it existed do not."""
+        return variant in self.decoders or decoder_path(self.level.name, variant) in self.level.files
+
+    @property
+    def scores_wanted(self) -> bool:
+        """Whether the decoder tells the score of a wanted token; those compiled before it did do not."""
+        return any(i.name == "wanted" for i in self.decoder().get_inputs())
 
     def encode(self, sources: Sequence[Sequence[int]]) -> tuple[Arrays, npt.NDArray[np.int32]]:
         """Sources (ids with EOS) → cross keys and values by name, each `[B, H_l, S, D]`, and lengths `[B]`."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import queue
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 
-from hmc.artifact.bundle import TOKENIZER, validate
+from hmc.artifact.bundle import validate
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.engine import Engine
-from hmc.serving.options import Decoded, DecodeOptions, Translation
+from hmc.serving.options import DecodeOptions, Target, scoring_options, targets_of
+from hmc.serving.results import Decoded, Partial, Translation
 from hmc.serving.sessions import LevelSessions, resolve_device
 from hmc.serving.tokenizer import Tokenizer
+from hmc.serving.wording import Wording
 
 WARM_UP_TOKENS = (4, 24, 48)
 """Source lengths translated once before a level counts as ready."""
@@ -35,7 +38,8 @@ class Translator:
         chosen = resolve_device(device, self.level)
         self.device = str(chosen)
         arch = self.manifest.architecture
-        self._tokenizer = Tokenizer(path / TOKENIZER, arch)
+        self._tokenizer = Tokenizer(path, self.manifest)
+        self._wording = Wording(self._tokenizer, arch)
         sessions = LevelSessions.open(path, arch, self.level, chosen, threads)
         self._engine = Engine(sessions, queue_size=queue_size, max_rows=max_rows)
 
@@ -44,36 +48,89 @@ class Translator:
         """Texts queued or running."""
         return self._engine.pending
 
-    def submit(self, text: str, options: DecodeOptions | None = None, *, block: bool = False) -> Future[Translation]:
+    def submit(
+        self,
+        text: str,
+        options: DecodeOptions | None = None,
+        target: Target | None = None,
+        progress: Callable[[str], None] | None = None,
+        *,
+        block: bool = False,
+    ) -> Future[Translation]:
         """Queues one text; cancelling the future frees its rows at the next step. A blank text is an empty translation.
 
+        target: how the translation begins, or all of it, to be scored. progress: called with what has become certain of
+        the translation, on a thread of its own that it must not hold up.
         Raises InvalidRequestError for a text that cannot be encoded or is too long, OverloadedError for a full queue
         (with block it waits instead).
         """
-        options = options or DecodeOptions()
+        options, target = options or DecodeOptions(), target or Target()
         ids, truncated = self._tokenizer.encode(text)
+        constraints = self._wording.constraints(options, target)
         answer: Future[Translation] = Future()
-        if len(ids) == 1:
+        if len(ids) == 1 and not target.complete:
+            if constraints.prefix:
+                raise InvalidRequestError("a blank text has a target prefix: leave one of them out")
             answer.set_result(Translation("", 0.0, 0, 0))
             return answer
-        decoded = self._engine.submit(ids, options, block=block)
+        hear = _Certain(self._tokenizer, progress).hear if progress else None
+        decoded = self._engine.submit(ids, options, constraints, hear, block=block)
         # Cancelling the outer future cancels the inner one, which the engine looks at every step.
         answer.add_done_callback(lambda f: decoded.cancel() if f.cancelled() else None)
-        decoded.add_done_callback(lambda f: self._answer(f, answer, len(ids), truncated))
+        decoded.add_done_callback(
+            lambda f: _settle(answer, f, lambda d: self._wording.translation(d, options, ids, truncated))
+        )
         return answer
 
-    def translate(self, texts: Sequence[str], options: DecodeOptions | None = None) -> list[Translation]:
+    def stream(
+        self, text: str, options: DecodeOptions | None = None, target: Target | None = None
+    ) -> Iterator[Partial]:
+        """Translates one text; yields what is certain of it as soon as it is, and at last the whole translation.
+
+        What is certain is what all hypotheses of the beam agree on, so smaller beams are heard of sooner. Raises as
+        `submit`; leaving early cancels.
+        """
+        heard: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        future = self.submit(text, options, target, heard.put, block=True)
+        future.add_done_callback(lambda _: heard.put(None))
+        try:
+            while (piece := heard.get()) is not None:
+                yield Partial(piece)
+            yield Partial("", future.result())
+        finally:
+            future.cancel()
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        options: DecodeOptions | None = None,
+        target_prefixes: Sequence[str] = (),
+    ) -> list[Translation]:
         """Translates any number of texts, longest first inside, and returns them in the order given.
 
-        Raises InvalidRequestError that names the first text that cannot be translated; then nothing is returned.
+        target_prefixes: how each translation begins; none, or one for each text. Raises InvalidRequestError that names
+        the first text that cannot be translated; then nothing is returned.
         """
-        if isinstance(texts, str):
-            raise InvalidRequestError("translate takes a list of texts; put a single text in a list")
+        return self._submit_all(texts, options, targets_of(texts, target_prefixes, complete=False))
+
+    def score(
+        self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions | None = None
+    ) -> list[Translation]:
+        """Scores given translations: each answer's text is the reference, its score what `translate` would give it.
+
+        Of the options only the length, coverage and repetition penalties, token scores and alignment have meaning.
+        Raises InvalidRequestError as `translate`.
+        """
+        return self._submit_all(texts, scoring_options(options), targets_of(texts, references, complete=True))
+
+    def _submit_all(
+        self, texts: Sequence[str], options: DecodeOptions | None, targets: Sequence[Target]
+    ) -> list[Translation]:
         futures: list[Future[Translation] | None] = [None] * len(texts)
         try:
             for index in sorted(range(len(texts)), key=lambda i: -len(texts[i])):
                 try:
-                    futures[index] = self.submit(texts[index], options, block=True)
+                    futures[index] = self.submit(texts[index], options, targets[index], block=True)
                 except InvalidRequestError as error:
                     raise InvalidRequestError(f"text {index}: {error}") from error
             return [future.result() for future in futures if future is not None]
@@ -103,27 +160,28 @@ class Translator:
     ) -> None:
         self.close(drain=error is None)
 
-    def _answer(
-        self, decoded: Future[Decoded], answer: Future[Translation], source_tokens: int, truncated: bool
-    ) -> None:
-        if decoded.cancelled() or not answer.set_running_or_notify_cancel():
-            answer.cancel()
-            return
-        if (error := decoded.exception()) is not None:
-            answer.set_exception(error)
-            return
-        result = decoded.result()
-        best, *others = result.hypotheses
-        answer.set_result(
-            Translation(
-                text=self._tokenizer.decode(best.ids),
-                score=best.score,
-                source_tokens=source_tokens,
-                target_tokens=len(best.ids) + best.complete,
-                source_truncated=truncated,
-                hit_max_length=not best.complete,
-                alternatives=tuple(self._tokenizer.decode(h.ids) for h in others),
-                queue_s=result.queue_s,
-                compute_s=result.compute_s,
-            )
-        )
+
+class _Certain:
+    """Turns the tokens that are certain into the text that they add."""
+
+    def __init__(self, tokenizer: Tokenizer, progress: Callable[[str], None]) -> None:
+        self._tokenizer, self._progress, self._told = tokenizer, progress, ""
+
+    def hear(self, ids: tuple[int, ...]) -> None:
+        text = self._tokenizer.decode(ids)
+        # The bytes of one character may be several tokens: until they are all there, it is not text.
+        if text.startswith(self._told) and not text.endswith("\ufffd") and len(text) > len(self._told):
+            piece, self._told = text[len(self._told) :], text
+            self._progress(piece)
+
+
+def _settle(
+    answer: Future[Translation], decoded: Future[Decoded], translation: Callable[[Decoded], Translation]
+) -> None:
+    if decoded.cancelled() or not answer.set_running_or_notify_cancel():
+        answer.cancel()
+        return
+    if (error := decoded.exception()) is not None:
+        answer.set_exception(error)
+        return
+    answer.set_result(translation(decoded.result()))

@@ -9,7 +9,8 @@ from hmc.artifact.bundle import Latency, Quality
 from hmc.artifact.errors import InternalServiceError, InvalidRequestError, LevelNotFoundError, OverloadedError
 from hmc.serving.answers import Answer, LevelInfo, LevelList
 from hmc.serving.latency import LatencySummary
-from hmc.serving.options import DecodeOptions, Translation
+from hmc.serving.options import DecodeOptions, Sampling
+from hmc.serving.results import Alternative, Token, Translation
 from hmc.serving.selection import Selector
 from hmc.serving.server import converters
 from hmc.v1 import translation_pb2 as pb
@@ -21,7 +22,9 @@ TRANSLATION = Translation(
     6,
     source_truncated=True,
     hit_max_length=True,
-    alternatives=("a", ""),
+    alternatives=(Alternative("a", -0.5, 3, True, (Token("▁a", -0.125), Token("</s>"))), Alternative("", -1.5)),
+    tokens=(Token("▁Grüße", -0.25, (0.5, 0.25, 0.25)), Token("</s>", -0.0)),
+    source_pieces=("▁a", "▁b", "</s>"),
     queue_s=0.5,
     compute_s=1.5,
 )
@@ -51,7 +54,26 @@ def test_no_selector_is_absent_and_auto_false_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [DecodeOptions(), DecodeOptions(beam_size=8, length_penalty=0.0, max_length=7, n_best=3)]
+    "options",
+    [
+        DecodeOptions(),
+        DecodeOptions(beam_size=8, length_penalty=0.0, max_length=7, n_best=3),
+        DecodeOptions(
+            min_length=3,
+            patience=0.5,
+            coverage_penalty=0.25,
+            repetition_penalty=1.5,
+            no_repeat_ngram_size=3,
+            suppress_unknown=True,
+            suppressed_tokens=("▁a", "b"),
+            suppressed_phrases=("a b",),
+            token_scores=True,
+            alignment=True,
+            attention_heads=("cross.0.1",),
+        ),
+        DecodeOptions(sampling=Sampling()),
+        DecodeOptions(n_best=5, sampling=Sampling(temperature=0.5, top_k=3, top_p=0.25, seed=0)),
+    ],
 )
 def test_options_survive(options: DecodeOptions) -> None:
     assert converters.options_from_proto(converters.options_to_proto(options)) == options

@@ -154,7 +154,7 @@ def test_nobody_there_is_unavailable() -> None:
 
 def test_options_reach_the_translator(client: Client) -> None:
     (translation,) = client.translate(["a"], options=DecodeOptions(beam_size=3, n_best=3))
-    assert translation.alternatives == ("a #1", "a #2")
+    assert [other.text for other in translation.alternatives] == ["a #1", "a #2"]
 
 
 @pytest.mark.parametrize(

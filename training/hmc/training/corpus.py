@@ -15,6 +15,7 @@ import numpy.typing as npt
 import sentencepiece
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.tokenizer_files import TokenizerFiles
 from hmc.training.vocabulary import Vocabulary
 
 Pair = tuple[str, str]
@@ -139,12 +140,14 @@ def _stamp(corpus: str) -> list[list[object]]:
 
 
 def _rows(
-    corpora: list[str], model: bytes, max_length: int, languages: tuple[str, str], segmentation: Segmentation
+    corpora: list[str], model: TokenizerFiles, max_length: int, languages: tuple[str, str], segmentation: Segmentation
 ) -> Iterator[dict[str, object]]:
     vocabulary = Vocabulary(model)
     sentencepiece.set_random_generator_seed(segmentation.seed)
     for corpus in corpora:
-        for source, target in chain.from_iterable(repeat(p, segmentation.copies) for p in read_pairs(corpus, languages)):
-            ids = vocabulary.encode(source, segmentation.dropout), vocabulary.encode(target, segmentation.dropout)
+        for source, target in chain.from_iterable(
+            repeat(p, segmentation.copies) for p in read_pairs(corpus, languages)
+        ):
+            ids = vocabulary.encode_pair(source, target, segmentation.dropout)
             if all(1 < len(side) <= max_length for side in ids):
                 yield {"source": ids[0], "target": ids[1], "source_length": len(ids[0]), "target_length": len(ids[1])}

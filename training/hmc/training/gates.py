@@ -1,7 +1,8 @@
 """Gates: what multiplies a head's output before W_O. One small module per regime, handed to attention.
 
 `OpenGate` (no gate), `SampledGate` and `DeterministicGate` over one set of `HardConcrete` parameters
-(Louizos et al. 2018; Voita et al. 2019, 6.1), and `FixedMask` (HeadMask, Sun et al. 2021; slim ≡ masked checks).
+(Louizos et al. 2018; Voita et al. 2019, 6.1), `FixedMask` (HeadMask, Sun et al. 2021; slim ≡ masked checks) and
+`ImportanceGate` (ξ of every sentence, to differentiate by).
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ STRETCH_LOW, STRETCH_HIGH = -0.1, 1.1
 """γ and ζ: the interval the concrete distribution is stretched to before it is clipped to [0, 1]."""
 TEMPERATURE = 0.5
 """β: temperature of the concrete distribution; 0.5 gives the probabilities of Voita et al. 2019, figure 6."""
+
+CERTAINTY = -TEMPERATURE * math.log(-STRETCH_LOW / STRETCH_HIGH)
+"""P(g = 0) = σ(-log α - CERTAINTY) and P(g = 1) = σ(log α - CERTAINTY): equal to each other at log α = 0."""
 
 
 class OpenGate(nn.Module):
@@ -43,6 +47,23 @@ class FixedMask(OpenGate):
         return heads * self.mask.to(heads.dtype)[:, None, None]
 
 
+class ImportanceGate(OpenGate):
+    """Multiplies each head by ξ_h of its own sentence (Sun et al. 2021, eq. 1; Michel et al. 2019).
+
+    With ξ = 1 the output does not change, and the gradient of the batch's summed loss with respect to ξ is ∂L(x)/∂ξ_h
+    of each sentence x on its own, since sentences do not see each other.
+    """
+
+    def __init__(self, xi: Tensor) -> None:
+        """xi `[B, H]`; a plain tensor that the caller differentiates by, not a parameter of the model."""
+        super().__init__()
+        self.xi = xi
+
+    def forward(self, heads: Tensor) -> Tensor:
+        # The product is taken in ξ's precision, so that its gradient is summed there under autocast too.
+        return (heads * self.xi[:, :, None, None]).to(heads.dtype)
+
+
 class HardConcrete(nn.Module):
     """Parameters log α `[H]` of one attention's gates; no behaviour of its own in the forward pass."""
 
@@ -59,11 +80,11 @@ class HardConcrete(nn.Module):
 
     def open_probability(self) -> Tensor:
         """`[H]` P(g ≠ 0) in closed form; its sum is the penalty L_C (Voita et al. 2019, section 6.1)."""
-        return torch.sigmoid(self.log_alpha - TEMPERATURE * math.log(-STRETCH_LOW / STRETCH_HIGH))
+        return torch.sigmoid(self.log_alpha + CERTAINTY)
 
     def fully_open_probability(self) -> Tensor:
         """`[H]` P(g = 1)."""
-        return torch.sigmoid(self.log_alpha - TEMPERATURE * math.log((1 - STRETCH_LOW) / (STRETCH_HIGH - 1)))
+        return torch.sigmoid(self.log_alpha - CERTAINTY)
 
 
 class SampledGate(OpenGate):

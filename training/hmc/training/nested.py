@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ import torch
 
 from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.heads import KINDS, HeadScores, select_heads
+from hmc.artifact.heads import KINDS, HeadLayout, HeadScores, select_heads
 from hmc.training.batches import BatchStream
 from hmc.training.convert import export_tensors, model_from_checkpoint
-from hmc.training.corpus import TokenCorpus, read_pairs
+from hmc.training.corpus import Pair, TokenCorpus, read_pairs
 from hmc.training.evaluate import evaluate
 from hmc.training.gating import mask_to_layout
+from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
 from hmc.training.prune_settings import PruneSettings
 from hmc.training.state import load_state, save_state
+from hmc.training.transformer import Transformer
 from hmc.training.updater import Updater, make_fabric, make_optimizer
 from hmc.training.vocabulary import Vocabulary
 
@@ -65,10 +68,12 @@ def nested_finetune(
     fabric = make_fabric(settings.run)
     vocabulary = Vocabulary(base.tokenizer)
     languages = (base.config.source_language, base.config.target_language)
-    corpus = TokenCorpus.build(list(train), vocabulary, settings.max_length, out / "cache", languages)
-    pairs = list(read_pairs(dev, languages))[: settings.run.eval_sentences]
+    with fabric.rank_zero_first():
+        corpus = TokenCorpus.build(list(train), vocabulary, settings.max_length, out / "cache", languages)
+    pairs = list(islice(read_pairs(dev, languages), settings.run.eval_sentences))
     torch.manual_seed(settings.seed)
     model = model_from_checkpoint(base, dropout=settings.dropout)
+    seed_process(fabric, settings.seed)
     section = settings.train_section(steps)
     optimizer = make_optimizer([{"params": list(model.parameters()), "name": "weights"}], section)
     stream = BatchStream(
@@ -77,9 +82,9 @@ def nested_finetune(
     updater = Updater(fabric, model, optimizer, iter(stream), section)
     progress, state = NestedProgress(), out / "nested-state"
     if state.is_dir():
-        progress = NestedProgress(**load_state(state, model, updater.optimizer))
+        progress = NestedProgress(**load_state(state, model, updater.optimizer, fabric))
         stream.epoch, stream.index = progress.epoch, progress.index
-    with RunLog("nested", out, steps, progress.step) as log:
+    with RunLog("nested", out, steps, progress.step, active=fabric.is_global_zero) as log:
         model.train()
         while progress.step < steps:
             progress.step += 1
@@ -90,28 +95,44 @@ def nested_finetune(
             log.advance(progress.step)
             if progress.step % settings.run.log_every == 0:
                 log.report(progress.step, {"loss": update.loss, "heads": float(budgets[drawn]), "rate": rate})
-            if progress.step % settings.run.save_every == 0 and fabric.is_global_zero:
+            if progress.step % settings.run.save_every == 0:
                 progress.epoch, progress.index = stream.epoch, stream.index
-                save_state(state, model, updater.optimizer, asdict(progress))
-        metrics: dict[str, Any] = {}
-        for layout in layouts:
-            mask_to_layout(model, base.layout, layout)
-            metrics[f"dev_h{layout.total}"] = (scores := evaluate(model, vocabulary, pairs, beam=4)).to_json()
-            log.say(f"nested, {layout.total} heads: dev BLEU {scores.bleu:.2f} (beam 4)")
-        provenance = {
-            "command": "hmc prune --nested-steps",
-            "from": base.config.provenance,
-            "budgets": budgets,
-            "steps": steps,
-        }
-        nested = Checkpoint(
-            config=base.config.model_copy(update={"provenance": provenance}),
-            tensors=export_tensors(model),
-            tokenizer=base.tokenizer,
-            gates=ranking,
-            metrics=metrics,
-        )
+                save_state(state, model, updater.optimizer, asdict(progress), fabric)
         if fabric.is_global_zero:
+            nested = Checkpoint(
+                config=base.config.model_copy(
+                    update={
+                        "provenance": {
+                            "command": "hmc prune --nested-steps",
+                            "from": base.config.provenance,
+                            "budgets": budgets,
+                            "steps": steps,
+                        }
+                    }
+                ),
+                tensors=export_tensors(model),
+                tokenizer=base.tokenizer,
+                gates=ranking,
+                metrics=_level_scores(model, base.layout, layouts, vocabulary, pairs, log),
+            )
             save_checkpoint(nested, out / "nested")
-        log.say(f"wrote {out / 'nested'}")
+            log.say(f"wrote {out / 'nested'}")
     return out / "nested"
+
+
+def _level_scores(
+    model: Transformer,
+    whole: HeadLayout,
+    layouts: Sequence[HeadLayout],
+    vocabulary: Vocabulary,
+    pairs: Sequence[Pair],
+    log: RunLog,
+) -> dict[str, Any]:
+    """Dev scores with the heads of each layout open, as `dev_hN`."""
+    metrics: dict[str, Any] = {}
+    for layout in layouts:
+        mask_to_layout(model, whole, layout)
+        scores = evaluate(model, vocabulary, pairs, beam=4)
+        metrics[f"dev_h{layout.total}"] = scores.to_json()
+        log.say(f"nested, {layout.total} heads: dev BLEU {scores.bleu:.2f} (beam 4)")
+    return metrics

@@ -12,9 +12,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class RunLog:
-    """Progress of `total` steps from `start`; scalars go to TensorBoard and to `log.jsonl` in `folder`."""
+    """Progress of `total` steps from `start`; scalars go to TensorBoard and to `log.jsonl` in `folder`.
 
-    def __init__(self, title: str, folder: Path, total: int, start: int = 0) -> None:
+    With several processes only the first one is `active`; the others say and write nothing.
+    """
+
+    def __init__(self, title: str, folder: Path, total: int, start: int = 0, *, active: bool = True) -> None:
+        self.active = active
+        if not active:
+            return
         from torch.utils.tensorboard import SummaryWriter
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -29,22 +35,28 @@ class RunLog:
         self.title, self.total, self.start, self.began = title, total, start, time.monotonic()
 
     def __enter__(self) -> RunLog:
-        self.progress.start()
+        if self.active:
+            self.progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self.active:
+            return
         self.progress.stop()
         self.writer.close()
         self.lines.close()
 
     def advance(self, step: int) -> None:
         """Moves the bar."""
-        self.progress.update(self.task, completed=step)
+        if self.active:
+            self.progress.update(self.task, completed=step)
 
     def report(self, step: int, scalars: dict[str, float]) -> None:
         """Writes scalars of `step` everywhere."""
+        if not self.active:
+            return
         status = "  ".join(f"{name} {value:.4g}" for name, value in scalars.items())
         self.progress.update(self.task, completed=step, status=status)
         for name, value in scalars.items():
@@ -58,4 +70,5 @@ class RunLog:
 
     def say(self, text: str) -> None:
         """One line for people."""
-        self.console.print(text, highlight=False)
+        if self.active:
+            self.console.print(text, highlight=False)

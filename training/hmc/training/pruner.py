@@ -4,271 +4,192 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.heads import KINDS, HeadLayout, HeadScores, select_heads
-from hmc.artifact.slimming import slim_tensors
+from hmc.artifact.budgets import HeadBudget
+from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact.heads import KINDS, HeadLayout
 from hmc.training.batches import BatchStream
-from hmc.training.convert import export_tensors, model_from_checkpoint
+from hmc.training.closing import Closing
+from hmc.training.convert import model_from_checkpoint
 from hmc.training.corpus import Pair, TokenCorpus, read_pairs
 from hmc.training.evaluate import Scores, evaluate
+from hmc.training.freezing import freeze
 from hmc.training.gating import HeadGates, mask_to_layout, open_gates
-from hmc.training.lagrangian import BudgetPressure, l0_penalty
+from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
-from hmc.training.prune_settings import PruneSettings
+from hmc.training.prune_results import describe_undecided, pruned_checkpoint, write_trajectory
+from hmc.training.prune_settings import PruneSettings, same_request
+from hmc.training.prune_stages import PruneProgress, Stage, as_budgets, plan_stages
 from hmc.training.state import load_state, save_state
 from hmc.training.updater import Updater, make_fabric, make_optimizer
 from hmc.training.vocabulary import Vocabulary
-
-BUDGET_FALLS = 0.6
-"""Share of close_steps over which the budget falls to its target."""
-SETTLE_FROM, SETTLE_WEIGHT = 0.5, 1.0
-"""Share of close_steps after which gates are pressed to decide, and the final weight of that pressure."""
-
-
-@dataclass
-class PruneProgress:
-    """What a resumed run must know besides weights, moments and random numbers."""
-
-    stage: int = 0
-    step: int = 0
-    """Updates done within the stage."""
-    epoch: int = 0
-    index: int = 0
-    layout: dict[str, list[list[int]]] | None = None
-    """Layout fixed by the last closing stage."""
-    start_open: float = 0.0
-    """Expected open heads when the present closing stage began."""
-    pressure: dict[str, float] = field(default_factory=dict)
-    before: dict[str, Any] = field(default_factory=dict)
-    trajectory: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Close gates down to `budget` heads (None: λ form), or recover with the layout fixed."""
-
-    kind: str
-    budget: int | None
-    steps: int
 
 
 class PruningRun:
     """One pruning run; `run()` returns the checkpoints written, one a budget."""
 
     def __init__(
-        self, source: Path, targets: Sequence[int], train: Sequence[str], dev: str, out: Path, settings: PruneSettings
+        self,
+        source: Path,
+        targets: Sequence[int | HeadBudget],
+        train: Sequence[str],
+        dev: str,
+        out: Path,
+        settings: PruneSettings,
     ) -> None:
-        """source: converged checkpoint. targets: budgets, largest first; empty with settings.l0_lambda.
+        """source: converged checkpoint. targets: budgets, largest first (a number counts heads in settings.scope);
+        empty with settings.l0_lambda.
 
         Raises InvalidRequestError, InvalidArtifactError.
         """
         self.source, self.out, self.settings = load_checkpoint(source), out, settings
-        self.stages = _stages(targets, self.source.layout.total, settings)
+        budgets = as_budgets(targets, settings)
+        self.stages = plan_stages(budgets, self.source.layout, settings)
         out.mkdir(parents=True, exist_ok=True)
-        self._check_request(
-            {
-                "source": str(source),
-                "targets": list(targets),
-                "train": list(train),
-                "settings": settings.model_dump(mode="json", exclude={"run"}),
-            }
-        )
+        self._check_request({"source": str(source), "targets": [b.name for b in budgets], "train": list(train)})
         self.fabric = make_fabric(settings.run)
         config = self.source.config
         languages = (config.source_language, config.target_language)
         self.vocabulary = Vocabulary(self.source.tokenizer)
-        corpus = TokenCorpus.build(list(train), self.vocabulary, settings.max_length, out / "cache", languages)
-        self.dev: list[Pair] = list(read_pairs(dev, languages))[: settings.run.eval_sentences]
+        with self.fabric.rank_zero_first():
+            corpus = TokenCorpus.build(list(train), self.vocabulary, settings.max_length, out / "cache", languages)
+        self.dev: list[Pair] = list(islice(read_pairs(dev, languages), settings.run.eval_sentences))
         torch.manual_seed(settings.seed)
         self.model = model_from_checkpoint(self.source, dropout=settings.dropout)
-        self.gates = HeadGates(self.model, self.source.layout, settings.initial_log_alpha)
-        gate_ids = {id(p) for p in self.gates.parameters()}
-        weights = [p for p in self.model.parameters() if id(p) not in gate_ids]
+        seed_process(self.fabric, settings.seed)
+        weights = freeze(self.model, settings.freeze)
+        kinds = budgets[0].kinds if budgets else settings.scope
+        self.gates = HeadGates(self.model, self.source.layout, settings.initial_log_alpha, kinds)
         section = settings.train_section(sum(s.steps for s in self.stages))
         optimizer = make_optimizer(
             [{"params": weights, "name": "weights"}, {"params": self.gates.parameters(), "name": "gates"}], section
         )
         self.stream = BatchStream(
-            corpus,
-            settings.batch_tokens,
-            settings.seed,
-            self.vocabulary.pad_id,
-            self.fabric.global_rank,
-            self.fabric.world_size,
-        )
+            corpus, settings.batch_tokens, settings.seed, self.vocabulary.pad_id,
+            self.fabric.global_rank, self.fabric.world_size,
+        )  # fmt: skip
         self.updater = Updater(self.fabric, self.model, optimizer, iter(self.stream), section)
-        self.progress = PruneProgress(start_open=float(self.source.layout.total))
-        self.pressure = BudgetPressure(self.gates.total)
+        self.progress = PruneProgress()
         if (out / "state").is_dir():
-            self.progress = PruneProgress(**load_state(out / "state", self.model, self.updater.optimizer))
-            self.pressure = BudgetPressure(**self.progress.pressure)  # type: ignore[arg-type]
-            self.stream.epoch, self.stream.index = self.progress.epoch, self.progress.index
+            self._resume(out / "state")
 
     def run(self) -> list[Path]:
         """Runs (or resumes) every stage; returns the checkpoints' paths in the order of the budgets."""
-        progress, written = self.progress, []
+        progress, first = self.progress, self.fabric.is_global_zero
+        total = sum(s.steps for s in self.stages)
         done = sum(s.steps for s in self.stages[: progress.stage]) + progress.step
-        with RunLog("prune", self.out, sum(s.steps for s in self.stages), done) as log:
-            if not progress.before:
+        with RunLog("prune", self.out, total, done, active=first) as log:
+            if first and not progress.before:
                 open_gates(self.model)
                 progress.before = self._evaluate(log, "before").to_json()
-                self.gates.sampled()
             for number, stage in enumerate(self.stages):
+                if number < progress.stage:
+                    continue
                 offset = sum(s.steps for s in self.stages[:number])
-                if number >= progress.stage:
-                    self._run_stage(stage, offset, log)
-                    if stage.kind == "recover":
-                        self._write(stage, log)
-                    progress.stage, progress.step = number + 1, 0
-                    self._save()
-                if stage.kind == "recover":
-                    written.append(self._path(stage))
-        return written
+                self.model.train()
+                if stage.kind == "close":
+                    self._close(stage, offset, log)
+                else:
+                    self._recover(stage, offset, log)
+                progress.stage, progress.step = number + 1, 0
+                self._save()
+        return [self.out / stage.folder for stage in self.stages if stage.kind == "recover"]
 
     # -- stages --------------------------------------------------------------------------------------------------
 
-    def _run_stage(self, stage: Stage, offset: int, log: RunLog) -> None:
+    def _close(self, stage: Stage, offset: int, log: RunLog) -> None:
+        """Sampled gates under pressure, down to the budget; then the layout is fixed."""
         progress, run = self.progress, self.settings.run
-        self.model.train()
-        if stage.kind == "recover":
-            self._fix_layout(stage, log)
+        self.gates.sampled()
+        former = HeadLayout.from_json(progress.layout) if progress.layout else None
+        closing = Closing(self.gates, stage.budget, stage.steps, self.settings, former)
+        if progress.step:
+            closing.restore(progress.starts, progress.pressures)
         else:
-            self.gates.sampled()
+            closing.begin()
         while progress.step < stage.steps:
-            progress.step += 1
-            scalars = self._close(stage) if stage.kind == "close" else self._recover(stage)
-            step = offset + progress.step
-            log.advance(step)
-            if progress.step % run.log_every == 0:
-                log.report(step, scalars)
-            if progress.step % run.save_every == 0:
+            progress.step = step = progress.step + 1
+            if closing.decided(step) and not closing.decided(step - 1):
+                progress.undecided = closing.undecided()
+            update = self.updater.update(step, partial(closing.penalty, step), closing.rates(step))
+            closing.after(step)
+            log.advance(offset + step)
+            if step % run.log_every == 0 or step == stage.steps:
+                scalars = {"loss": update.loss, **closing.scalars(step)}
+                log.report(offset + step, scalars)
+                progress.trajectory.append({"stage": progress.stage, "step": step, **scalars})
+            if step % run.save_every == 0:
+                progress.starts, progress.pressures = closing.starts, [p.to_json() for p in closing.pressures]
                 self._save()
-        if stage.kind == "close":
-            progress.start_open = self.gates.expected_open()
+        layout = closing.layout()
+        progress.layout = layout.to_json()
+        counts = {kind: sum(map(len, layout[kind])) for kind in KINDS}
+        log.say(f"{layout.total} open heads: {counts}; {describe_undecided(progress.undecided)}")
 
-    def _close(self, stage: Stage) -> dict[str, float]:
-        """One update with sampled gates and the pressure on them."""
-        settings, progress = self.settings, self.progress
-        share = progress.step / stage.steps
-        rates = {"weights": settings.learning_rate, "gates": settings.gate_rate}
-        if stage.budget is None:
-            strength = settings.l0_lambda or 0.0
-            update = self.updater.update(
-                progress.step, lambda: l0_penalty(self.gates.open_probabilities(), strength), rates
-            )
-            return {
-                "loss": update.loss,
-                "open": self.gates.expected_open(),
-                "unsettled": float(self.gates.unsettled()),
-            }
-        fallen = min(1.0, share / BUDGET_FALLS)
-        budget = progress.start_open + (stage.budget - progress.start_open) * fallen
-        self.pressure.settle = SETTLE_WEIGHT * max(0.0, (share - SETTLE_FROM) / (1 - SETTLE_FROM))
-        update = self.updater.update(
-            progress.step, lambda: self.pressure.penalty(self.gates.open_probabilities(), budget), rates
-        )
-        expected = self.gates.expected_open()
-        self.pressure.ascend(expected, budget)
-        scalars = {"loss": update.loss, "budget": budget, "open": expected, "unsettled": float(self.gates.unsettled())}
-        if progress.step % settings.run.log_every == 0:
-            progress.trajectory.append({"stage": progress.stage, "step": progress.step, **scalars})
-        return scalars
+    def _recover(self, stage: Stage, offset: int, log: RunLog) -> None:
+        """The layout is fixed, the rate falls to zero; then the checkpoint is written."""
+        progress, run = self.progress, self.settings.run
+        assert progress.layout is not None
+        mask_to_layout(self.model, self.source.layout, HeadLayout.from_json(progress.layout))
+        # Several processes wait for a gradient of every parameter, and masks have none for log α.
+        idle = (lambda: 0.0 * self.gates.log_alpha().sum()) if self.fabric.world_size > 1 else None
+        while progress.step < stage.steps:
+            progress.step = step = progress.step + 1
+            rate = self.settings.learning_rate * (1 - (step - 1) / stage.steps)
+            update = self.updater.update(step, idle, {"weights": rate, "gates": 0.0})
+            log.advance(offset + step)
+            if step % run.log_every == 0:
+                log.report(offset + step, {"loss": update.loss, "rate": rate})
+            if step % run.save_every == 0:
+                self._save()
+        if self.fabric.is_global_zero:
+            after = self._evaluate(log, f"after, {HeadLayout.from_json(progress.layout).total} heads")
+            pruned = pruned_checkpoint(self.source, self.model, self.gates, progress, self.settings, after)
+            save_checkpoint(pruned, self.out / stage.folder)
+            log.say(f"wrote {self.out / stage.folder}")
 
-    def _recover(self, stage: Stage) -> dict[str, float]:
-        """One update with the layout fixed."""
-        rate = self.settings.learning_rate * (1 - (self.progress.step - 1) / stage.steps)
-        update = self.updater.update(self.progress.step, None, {"weights": rate, "gates": 0.0})
-        return {"loss": update.loss, "rate": rate}
-
-    def _fix_layout(self, stage: Stage, log: RunLog) -> None:
-        """Chooses the open heads by log α once, and masks the rest from now on."""
-        if self.progress.layout is None or self.progress.step == 0:
-            budget = stage.budget
-            if budget is None:
-                budget = int((self.gates.open_probabilities() > 0.5).sum())
-            layout = select_heads(self.gates.scores(self.source.architecture), self.source.layout, budget)
-            counts = {kind: sum(map(len, layout[kind])) for kind in KINDS}
-            log.say(f"{layout.total} open heads: {counts}; {self.gates.unsettled()} gates were not settled")
-            self.progress.layout = layout.to_json()
-        mask_to_layout(self.model, self.source.layout, HeadLayout.from_json(self.progress.layout))
-
-    # -- results -------------------------------------------------------------------------------------------------
+    # -- parts ---------------------------------------------------------------------------------------------------
 
     def _evaluate(self, log: RunLog, what: str) -> Scores:
         scores = evaluate(self.model, self.vocabulary, self.dev, beam=4)
         log.say(f"{what}: dev BLEU {scores.bleu:.2f} (beam 4, {scores.sentences} sentences)")
         return scores
 
-    def _write(self, stage: Stage, log: RunLog) -> None:
-        assert self.progress.layout is not None
-        layout = HeadLayout.from_json(self.progress.layout)
-        after = self._evaluate(log, f"after, {layout.total} heads")
-        arch, config = self.source.architecture, self.source.config
-        tensors = slim_tensors(export_tensors(self.model), arch, self.source.layout, layout)
-        provenance = {
-            "command": "hmc prune",
-            "from": config.provenance,
-            "settings": self.settings.model_dump(mode="json"),
-            "unsettled_gates": self.gates.unsettled(),
-            "trajectory": self.progress.trajectory,
-            "torch": torch.__version__,
-        }
-        if self.fabric.is_global_zero:
-            pruned = Checkpoint(
-                config=config.model_copy(update={"head_layout": layout.to_json(), "provenance": provenance}),
-                tensors=tensors,
-                tokenizer=self.source.tokenizer,
-                gates=self._finite_scores(),
-                metrics={"dev_before": self.progress.before, "dev_after": after.to_json()},
-            )
-            save_checkpoint(pruned, self._path(stage))
-            log.say(f"wrote {self._path(stage)}")
-
-    def _finite_scores(self) -> HeadScores:
-        """log α with a very low value, instead of -inf, for heads the source no longer had."""
-        return {k: v.clip(min=-1e4) for k, v in self.gates.scores(self.source.architecture).items()}
-
-    def _path(self, stage: Stage) -> Path:
-        return self.out / ("pruned" if stage.budget is None else f"h{stage.budget}")
-
     def _save(self) -> None:
         self.progress.epoch, self.progress.index = self.stream.epoch, self.stream.index
-        self.progress.pressure = self.pressure.to_json()
+        # A mask has no parameters: the gates come back so that their log α are part of the state.
+        masks = [(attention, attention.gate) for *_, attention in self.model.attentions()]
+        self.gates.sampled()
+        save_state(self.out / "state", self.model, self.updater.optimizer, asdict(self.progress), self.fabric)
+        for attention, gate in masks:
+            attention.gate = gate
         if self.fabric.is_global_zero:
-            # A mask has no parameters: the gates come back so that their log α are part of the state.
-            masks = [(attention, attention.gate) for *_, attention in self.model.attentions()]
-            self.gates.sampled()
-            save_state(self.out / "state", self.model, self.updater.optimizer, asdict(self.progress))
-            for attention, gate in masks:
-                attention.gate = gate
+            write_trajectory(self.out, self.progress.trajectory)
+
+    def _resume(self, state: Path) -> None:
+        saved = load_state(state, self.model, self.updater.optimizer, self.fabric)
+        try:
+            self.progress = PruneProgress(**saved)
+        except TypeError as error:
+            raise InvalidArtifactError(
+                f"pruning state {state}", [f"another version wrote it: {error}"], "Delete it to start the run anew."
+            ) from error
+        self.stream.epoch, self.stream.index = self.progress.epoch, self.progress.index
 
     def _check_request(self, request: dict[str, Any]) -> None:
-        path, current = self.out / "request.json", json.dumps(request, indent=1)
-        if path.is_file() and path.read_text() != current:
+        """A run folder belongs to one request; only how it is carried out may change on resume."""
+        path, settings = self.out / "request.json", self.settings.model_dump(mode="json", exclude={"run"})
+        if not path.is_file():
+            path.write_text(json.dumps(request | {"settings": settings}, indent=1))
+        elif not same_request(path.read_text(encoding="utf-8"), request, self.settings):
             raise InvalidRequestError(
                 f"{self.out} holds a pruning run with other settings; choose another --out or delete it"
             )
-        path.write_text(current)
-
-
-def _stages(targets: Sequence[int], heads: int, settings: PruneSettings) -> list[Stage]:
-    """Close and recover for every budget, largest first."""
-    if bool(targets) == (settings.l0_lambda is not None):
-        raise InvalidRequestError("give either --target-heads N[,N…] or --l0-lambda X")
-    if any(not 0 <= t < heads for t in targets) or list(targets) != sorted(set(targets), reverse=True):
-        raise InvalidRequestError(
-            f"--target-heads {','.join(map(str, targets))}: give falling budgets below the {heads} heads there are"
-        )
-    budgets: list[int | None] = [*targets] or [None]
-    return [
-        s
-        for b in budgets
-        for s in (Stage("close", b, settings.close_steps), Stage("recover", b, settings.recover_steps))
-    ]

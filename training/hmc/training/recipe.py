@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from hmc.artifact.architecture import Activation
 from hmc.artifact.errors import InvalidRequestError
+from hmc.training.headmask_spec import HeadMaskSpec
 
 
 class Section(BaseModel):
@@ -56,6 +57,11 @@ class ModelSection(Section):
     """Default: d_model / heads."""
     activation: Activation = "relu"
     max_positions: int = Field(default=512, gt=1)
+    start_from: str | None = None
+    """Checkpoint whose weights and vocabulary the run starts from; widths and layers above must equal its own."""
+    layout: str | None = None
+    """Head layout to train with from the first step: a checkpoint, or a JSON file with the open heads of every layer of
+    `encoder_self`, `decoder_self` and `cross` (Voita et al. 2019, table 2, right column). Default: every head."""
 
 
 class TrainSection(Section):
@@ -78,7 +84,20 @@ class TrainSection(Section):
     weight_decay: float = Field(default=0.0, ge=0)
     clip_norm: float = Field(default=1.0, ge=0)
     """Largest gradient norm; 0 turns clipping off."""
+    headmask: str | None = None
+    """Heads to mask in every update (Sun et al. 2021): `random:18`, `important:18`, a share as in `random:12.5%`, or
+    some kinds only as in `random:6@encoder_self`."""
     seed: int = 1
+
+    @field_validator("headmask")
+    @classmethod
+    def _headmask_is_readable(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                HeadMaskSpec.parse(value)
+            except InvalidRequestError as error:
+                raise ValueError(str(error)) from error
+        return value
 
 
 class RunSection(Section):
@@ -127,6 +146,18 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     except ValidationError as error:
         problems = "\n".join(f"  - {_explain(dict(e))}" for e in error.errors())
         raise InvalidRequestError(f"recipe {path}:\n{problems}") from error
+
+
+def same_run(stored: str, recipe: Recipe) -> bool:
+    """True when `stored`, JSON of a recipe and perhaps by an earlier version with fewer settings, learns the same.
+
+    How a run is carried out (`[run]`) does not count; settings that `stored` does not have count as their defaults.
+    """
+    try:
+        former = Recipe.model_validate_json(stored)
+    except ValidationError:
+        return False
+    return former.model_copy(update={"run": recipe.run}) == recipe
 
 
 def _apply_override(raw: dict[str, Any], override: str) -> None:

@@ -7,24 +7,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.files import replace_directory
+from hmc.training.processes import random_states, restore_random_state, saved_processes
 
 
-def save_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
-    """Writes weights, Adam moments, random-number state and `progress` (JSON values)."""
+def save_state(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any], fabric: Fabric
+) -> None:
+    """Writes weights, Adam moments, random-number states and `progress` (JSON values).
+
+    All processes must call it; the first one writes.
+    """
+    rng = random_states(fabric)
+    if not fabric.is_global_zero:
+        return
     optim = optimizer.state_dict()
     moments = {
         f"{index}.{name}": torch.as_tensor(value).detach().clone().contiguous()
         for index, entry in optim["state"].items()
         for name, value in entry.items()
     }
-    rng = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        rng["cuda"] = torch.cuda.get_rng_state()
     with replace_directory(path) as folder:
         weights = {name: value.detach().cpu().clone().contiguous() for name, value in model.state_dict().items()}
         save_file(weights, folder / "weights.safetensors")
@@ -33,8 +40,12 @@ def save_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, p
         (folder / "progress.json").write_text(json.dumps(progress, indent=1) + "\n")
 
 
-def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Restores everything `save_state` wrote; returns `progress`. Raises InvalidArtifactError."""
+def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, fabric: Fabric) -> dict[str, Any]:
+    """Restores everything `save_state` wrote; returns `progress`.
+
+    Raises InvalidArtifactError, and InvalidRequestError when the state is of another number of processes: which batches
+    are done depends on it.
+    """
     try:
         model.load_state_dict(load_file(path / "weights.safetensors"))
         moments = load_file(path / "optimizer.safetensors")
@@ -44,12 +55,15 @@ def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -
         raise InvalidArtifactError(
             f"training state {path}", [str(error)], "Delete it to start the run anew."
         ) from error
+    if (processes := saved_processes(rng)) != fabric.world_size:
+        raise InvalidRequestError(
+            f"training state {path} is of {processes} process(es), this run has {fabric.world_size}; resume it with "
+            f"{processes}"
+        )
     current = optimizer.state_dict()
     current["state"] = _unflatten(moments)
     optimizer.load_state_dict(current)
-    torch.set_rng_state(rng["cpu"])
-    if "cuda" in rng and torch.cuda.is_available():
-        torch.cuda.set_rng_state(rng["cuda"])
+    restore_random_state(rng, fabric.global_rank)
     return progress
 
 

@@ -17,18 +17,21 @@ from hmc.artifact.architecture import Architecture
 from hmc.artifact.checkpoint import Checkpoint, CheckpointConfig, copy_checkpoint, load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import HeadLayout
-from hmc.training.average import average_tensors
+from hmc.artifact.layout_files import read_layout
 from hmc.training.allocator import keep_freed_memory
+from hmc.training.average import average_tensors
 from hmc.training.batches import BatchStream
 from hmc.training.convert import export_tensors, import_tensors
-from hmc.training.corpus import Pair, Segmentation, TokenCorpus, read_pairs
+from hmc.training.corpus import Pair, read_pairs
 from hmc.training.evaluate import Scores, evaluate
+from hmc.training.from_recipe import architecture, head_layout, make_corpus, make_model, make_vocabulary
+from hmc.training.headmask import HeadMask
+from hmc.training.headmask_spec import HeadMaskSpec
+from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
-from hmc.training.recipe import Recipe
+from hmc.training.recipe import Recipe, TrainSection, same_run
 from hmc.training.state import load_state, save_state
-from hmc.training.transformer import build_transformer
 from hmc.training.updater import Updater, make_fabric, make_optimizer
-from hmc.training.vocabulary import Vocabulary
 
 
 @dataclass
@@ -51,32 +54,31 @@ class TrainingRun:
         self._check_recipe()
         self.fabric = make_fabric(recipe.run)
         self.languages = (recipe.data.source_language, recipe.data.target_language)
-        self.vocabulary = self._vocabulary()
-        data = recipe.data
-        self.corpus = TokenCorpus.build(
-            data.train, self.vocabulary, data.max_length, out / "cache", self.languages, _segmentation(recipe)
-        )
-        if not len(self.corpus):
-            raise InvalidRequestError(
-                f"data.train {data.train}: no sentence pair of 1 to {data.max_length} tokens a side"
-            )
-        self.dev: list[Pair] = list(islice(read_pairs(data.dev, self.languages), recipe.run.eval_sentences))
+        with self.fabric.rank_zero_first():  # the first process writes these files, the others read them
+            self.vocabulary = make_vocabulary(recipe, out)
+            self.corpus = make_corpus(recipe, self.vocabulary, out / "cache")
+        arch = architecture(recipe, self.vocabulary)
+        self.layout = self._layout(arch)
+        self.dev: list[Pair] = list(islice(read_pairs(recipe.data.dev, self.languages), recipe.run.eval_sentences))
         torch.manual_seed(recipe.train.seed)
-        self.model = build_transformer(architecture(recipe, self.vocabulary), dropout=recipe.train.dropout)
+        self.model = make_model(recipe, arch, self.layout)
+        seed_process(self.fabric, recipe.train.seed)
         self.progress = RunProgress()
         self.stream = BatchStream(
             self.corpus, recipe.train.batch_tokens, recipe.train.seed, self.vocabulary.pad_id,
             self.fabric.global_rank, self.fabric.world_size,
         )  # fmt: skip
         optimizer = make_optimizer([{"params": list(self.model.parameters()), "name": "model"}], recipe.train)
-        self.updater = Updater(self.fabric, self.model, optimizer, iter(self.stream), recipe.train)
+        self.updater = Updater(
+            self.fabric, self.model, optimizer, iter(self.stream), recipe.train, self._headmask(recipe.train)
+        )
         self._resume()
 
     def run(self) -> Path:
         """Trains to the last step, averages, and returns the path of the final checkpoint."""
         settings, run, progress = self.recipe.train, self.recipe.run, self.progress
         self.model.train()
-        with RunLog("train", self.out, settings.steps, progress.step) as log:
+        with RunLog("train", self.out, settings.steps, progress.step, active=self.fabric.is_global_zero) as log:
             log.say(f"{len(self.corpus):,} pairs, {sum(p.numel() for p in self.model.parameters()):,} parameters")
             began, tokens = time.monotonic(), 0
             while progress.step < settings.steps:
@@ -102,44 +104,50 @@ class TrainingRun:
     def _check_recipe(self) -> None:
         """A run folder belongs to one recipe; only how it is carried out may change on resume."""
         path = self.out / "recipe.json"
-        current = json.dumps(self.recipe.model_dump(mode="json", exclude={"run"}), indent=1)
-        if path.is_file() and path.read_text() != current:
-            raise InvalidRequestError(f"{self.out} holds a run of another recipe; choose another --out or delete it")
-        path.write_text(current)
-
-    def _vocabulary(self) -> Vocabulary:
-        path, settings = self.out / "tokenizer.model", self.recipe.tokenizer
         if not path.is_file():
-            if settings.model:
-                path.write_bytes(Path(settings.model).read_bytes())
-            else:
-                text = (
-                    s for corpus in self.recipe.data.train for pair in read_pairs(corpus, self.languages) for s in pair
-                )
-                path.write_bytes(Vocabulary.train(text, settings.vocab_size, self.recipe.train.seed).serialized)
-        return Vocabulary(path.read_bytes())
+            path.write_text(json.dumps(self.recipe.model_dump(mode="json", exclude={"run"}), indent=1))
+        elif not same_run(path.read_text(encoding="utf-8"), self.recipe):
+            raise InvalidRequestError(f"{self.out} holds a run of another recipe; choose another --out or delete it")
+
+    def _layout(self, arch: Architecture) -> HeadLayout:
+        """The head layout of the run, kept in the run folder: the file it came from may change."""
+        path = self.out / "layout.json"
+        with self.fabric.rank_zero_first():
+            if path.is_file():
+                return read_layout(path)
+            layout = head_layout(self.recipe, arch)
+            if self.recipe.model.layout is not None:
+                path.write_text(json.dumps(layout.to_json(), indent=1) + "\n")
+            return layout
+
+    def _headmask(self, settings: TrainSection) -> HeadMask | None:
+        if settings.headmask is None:
+            return None
+        spec = HeadMaskSpec.parse(settings.headmask)
+        return HeadMask(self.model, self.layout, spec, settings.seed, settings.label_smoothing)
 
     def _save(self) -> None:
         self.progress.epoch, self.progress.index = self.stream.epoch, self.stream.index
-        if self.fabric.is_global_zero:
-            save_state(self.out / "state", self.model, self.updater.optimizer, vars(self.progress))
+        save_state(self.out / "state", self.model, self.updater.optimizer, vars(self.progress), self.fabric)
 
     def _resume(self) -> None:
         if not (self.out / "state").is_dir():
             return
-        self.progress = RunProgress(**load_state(self.out / "state", self.model, self.updater.optimizer))
+        progress = load_state(self.out / "state", self.model, self.updater.optimizer, self.fabric)
+        self.progress = RunProgress(**progress)
         self.stream.epoch, self.stream.index = self.progress.epoch, self.progress.index
 
-    def _evaluate(self, log: RunLog) -> Scores:
+    def _evaluate(self, log: RunLog) -> None:
+        """Scores dev with every head of the layout open, and keeps a checkpoint; in the first process only."""
+        if not self.fabric.is_global_zero:
+            return
         scores = evaluate(self.model, self.vocabulary, self.dev, beam=1, bf16="bf16" in self.recipe.run.precision)
         step = self.progress.step
         log.report(step, {"dev BLEU": scores.bleu})
-        if self.fabric.is_global_zero:
-            save_checkpoint(self._checkpoint({"dev": scores.to_json()}), self._step_path(step))
-            self.progress.evaluations.append({"step": step, "bleu": scores.bleu})
-            for entry in self._best()[self.recipe.run.keep_checkpoints :]:
-                shutil.rmtree(self._step_path(entry["step"]), ignore_errors=True)
-        return scores
+        save_checkpoint(self._checkpoint({"dev": scores.to_json()}), self._step_path(step))
+        self.progress.evaluations.append({"step": step, "bleu": scores.bleu})
+        for entry in self._best()[self.recipe.run.keep_checkpoints :]:
+            shutil.rmtree(self._step_path(entry["step"]), ignore_errors=True)
 
     def _best(self) -> list[dict[str, Any]]:
         return sorted(self.progress.evaluations, key=lambda e: -e["bleu"])
@@ -148,9 +156,15 @@ class TrainingRun:
         return self.out / "checkpoints" / f"step-{step:07d}"
 
     def _checkpoint(self, metrics: dict[str, Any]) -> Checkpoint:
-        arch = self.model.arch
+        config = CheckpointConfig(
+            architecture=self.model.arch,
+            head_layout=self.layout.to_json(),
+            source_language=self.languages[0],
+            target_language=self.languages[1],
+            provenance=self._provenance(),
+        )
         return Checkpoint(
-            config=checkpoint_config(arch, arch.full_layout(), self.languages, self._provenance()),
+            config=config,
             tensors=export_tensors(self.model),
             tokenizer=self.vocabulary.serialized,
             metrics=metrics,
@@ -187,40 +201,6 @@ class TrainingRun:
             copy_checkpoint(kept[0], final)
         log.say(f"kept the {chosen}: {final}")
         return final
-
-
-def architecture(recipe: Recipe, vocabulary: Vocabulary) -> Architecture:
-    """The architecture a recipe describes, for a vocabulary."""
-    model = recipe.model
-    if model.head_dim is None and model.d_model % model.heads:
-        raise InvalidRequestError(
-            f"model.d_model {model.d_model} is not a multiple of model.heads {model.heads}; set model.head_dim"
-        )
-    return Architecture(
-        vocab_size=len(vocabulary), d_model=model.d_model, ffn_dim=model.ffn_dim, encoder_layers=model.encoder_layers,
-        decoder_layers=model.decoder_layers, heads=model.heads, head_dim=model.head_dim or model.d_model // model.heads,
-        activation=model.activation, max_positions=model.max_positions, pad_id=vocabulary.pad_id,
-        eos_id=vocabulary.eos_id, unk_id=vocabulary.unk_id,
-    )  # fmt: skip
-
-
-def _segmentation(recipe: Recipe) -> Segmentation:
-    tokenizer = recipe.tokenizer
-    copies = tokenizer.bpe_dropout_copies if tokenizer.bpe_dropout else 1
-    return Segmentation(tokenizer.bpe_dropout, copies, recipe.train.seed)
-
-
-def checkpoint_config(
-    arch: Architecture, layout: HeadLayout, languages: tuple[str, str], provenance: dict[str, Any]
-) -> CheckpointConfig:
-    """config.json of a checkpoint."""
-    return CheckpointConfig(
-        architecture=arch,
-        head_layout=layout.to_json(),
-        source_language=languages[0],
-        target_language=languages[1],
-        provenance=provenance,
-    )
 
 
 def train(recipe: Recipe, out: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,9 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from hmc.artifact.errors import DeviceUnavailableError
 from hmc.training.batches import Batch
+from hmc.training.headmask import HeadMask
 from hmc.training.objective import cross_entropy_sum, learning_rate
 from hmc.training.recipe import RunSection, TrainSection
 from hmc.training.transformer import Transformer
@@ -41,9 +44,12 @@ class Update:
 
 
 def make_fabric(run: RunSection) -> Fabric:
-    """Fabric for the run's device, precision and processes, launched. Raises ValueError when cuda is absent."""
+    """Fabric for the run's device, precision and processes, launched.
+
+    Raises DeviceUnavailableError when cuda is asked for and absent.
+    """
     if run.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
+        raise DeviceUnavailableError(
             "run.device = cuda, but PyTorch sees no CUDA device; use device = 'cpu' or install a CUDA build"
         )
     fabric = Fabric(accelerator=run.device, precision=run.precision, devices=run.devices, num_nodes=run.nodes)
@@ -61,8 +67,10 @@ class Updater:
         optimizer: torch.optim.Optimizer,
         batches: Iterator[Batch],
         settings: TrainSection,
+        headmask: HeadMask | None = None,
     ) -> None:
-        self.fabric, self.transformer, self.settings = fabric, model, settings
+        """headmask: masks heads in every update; without it the model's own gates are in force."""
+        self.fabric, self.transformer, self.settings, self.headmask = fabric, model, settings, headmask
         self.loss, self.optimizer = fabric.setup(SummedLoss(model, settings.label_smoothing), optimizer)
         self.batches = batches
 
@@ -81,7 +89,18 @@ class Updater:
         for group in self.optimizer.param_groups:
             group["lr"] = (rates or {}).get(group.get("name", ""), rate)
         self.optimizer.zero_grad()
-        summed = torch.zeros((), device=fabric.device)
+        with self.headmask.applied(fabric, step, batches) if self.headmask else nullcontext():
+            summed = self._backward(batches, total, penalty)
+        limit = self.settings.clip_norm or float("inf")
+        norm = fabric.clip_gradients(self.loss, self.optimizer, max_norm=limit, error_if_nonfinite=False)
+        self.optimizer.step()
+        return Update(
+            float(self._all_sum(summed)) / total, total, float(norm) if norm is not None else float("nan"), rate
+        )
+
+    def _backward(self, batches: list[Batch], total: int, penalty: Callable[[], Tensor] | None) -> Tensor:
+        """Gradient of (summed loss / total tokens) + penalty; returns this process's summed loss."""
+        fabric, summed = self.fabric, torch.zeros((), device=self.fabric.device)
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
             with fabric.no_backward_sync(self.loss, enabled=not last):
@@ -91,12 +110,7 @@ class Updater:
                     objective = objective + penalty()
                 fabric.backward(objective)
             summed += loss.detach()
-        limit = self.settings.clip_norm or float("inf")
-        norm = fabric.clip_gradients(self.loss, self.optimizer, max_norm=limit, error_if_nonfinite=False)
-        self.optimizer.step()
-        return Update(
-            float(self._all_sum(summed)) / total, total, float(norm) if norm is not None else float("nan"), rate
-        )
+        return summed
 
     def _all_sum(self, value: Tensor) -> Tensor:
         if self.fabric.world_size == 1:

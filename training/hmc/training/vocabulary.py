@@ -1,4 +1,4 @@
-"""The joint SentencePiece vocabulary of a model."""
+"""The vocabulary of a model: text to token ids with EOS and back, and training a joint SentencePiece model."""
 
 from __future__ import annotations
 
@@ -9,66 +9,77 @@ from collections.abc import Iterable, Sequence
 import sentencepiece
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.tokenizer import open_tokenizer
+from hmc.artifact.tokenizer_files import TokenizerFiles, contents
 
 EOS, UNK, PAD = 0, 1, 2
 """Ids in every vocabulary trained here: `</s>` 0 and `<unk>` 1 as in Marian, `<pad>` 2."""
 
 
 class Vocabulary:
-    """A SentencePiece model with `</s>`, `<unk>` and `<pad>` inside."""
+    """A checkpoint's tokenizer with its special ids: a joint SentencePiece model, or a Marian tokenizer."""
 
-    def __init__(self, serialized: bytes) -> None:
-        self.serialized = serialized
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=serialized)
+    def __init__(self, files: TokenizerFiles) -> None:
+        """Raises InvalidArtifactError when a file cannot be read."""
+        self.files = files
+        self._tokenizer = open_tokenizer(files)
         self.eos_id, self.unk_id, self.pad_id = (
-            self._processor.eos_id(),
-            self._processor.unk_id(),
-            self._processor.pad_id(),
+            self._tokenizer.eos_id,
+            self._tokenizer.unk_id,
+            self._tokenizer.pad_id,
         )
 
     def __len__(self) -> int:
-        return int(self._processor.vocab_size())
+        return self._tokenizer.size
+
+    @property
+    def serialized(self) -> TokenizerFiles:
+        """What makes the same vocabulary again."""
+        return self.files
 
     @property
     def digest(self) -> str:
-        """sha256 of the model."""
-        return hashlib.sha256(self.serialized).hexdigest()
+        """sha256 of the files."""
+        return hashlib.sha256(b"".join(contents(self.files).values())).hexdigest()
 
-    def encode(self, text: str, dropout: float = 0.0) -> list[int]:
-        """Token ids, EOS last. dropout: probability of skipping a merge (BPE-dropout, Provilkov et al. 2020)."""
-        if dropout:
-            ids: list[int] = self._processor.encode(text, enable_sampling=True, alpha=dropout, nbest_size=-1)
-        else:
-            ids = self._processor.encode(text)
-        return [*ids, self.eos_id]
+    def encode(self, text: str, dropout: float = 0.0, *, target: bool = False) -> list[int]:
+        """Ids of a source text (or a target text), EOS last. dropout: see `hmc.artifact.tokenizer.Tokenizer.encode`."""
+        return [*self._tokenizer.encode(text, target=target, dropout=dropout), self.eos_id]
+
+    def encode_pair(self, source: str, target: str, dropout: float = 0.0) -> tuple[list[int], list[int]]:
+        """Ids of both sides of a sentence pair, EOS last."""
+        return self.encode(source, dropout), self.encode(target, dropout, target=True)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids; EOS and pad are dropped."""
-        drop = {self.eos_id, self.pad_id}
-        text: str = self._processor.decode([int(i) for i in ids if i not in drop])
-        return text
+        """Text of target ids; EOS and pad are dropped."""
+        return self._tokenizer.decode(ids)
 
     @classmethod
     def train(cls, sentences: Iterable[str], vocab_size: int, seed: int = 1) -> Vocabulary:
         """Trains a joint BPE model. Raises InvalidRequestError when the text cannot fill `vocab_size` pieces."""
-        output = io.BytesIO()
-        sentencepiece.set_random_generator_seed(seed)
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(sentences),
-                model_writer=output,
-                vocab_size=vocab_size,
-                model_type="bpe",
-                character_coverage=1.0,
-                eos_id=EOS,
-                unk_id=UNK,
-                pad_id=PAD,
-                bos_id=-1,
-                input_sentence_size=2_000_000,
-                shuffle_input_sentence=True,
-                minloglevel=2,
-                num_threads=2,
-            )
-        except RuntimeError as error:
-            raise InvalidRequestError(f"tokenizer.vocab_size = {vocab_size} does not fit this text: {error}") from error
-        return cls(output.getvalue())
+        return cls(train_sentencepiece(sentences, vocab_size, seed))
+
+
+def train_sentencepiece(sentences: Iterable[str], vocab_size: int, seed: int = 1) -> bytes:
+    """The `tokenizer.model` of `Vocabulary.train`."""
+    output = io.BytesIO()
+    sentencepiece.set_random_generator_seed(seed)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=output,
+            vocab_size=vocab_size,
+            model_type="bpe",
+            character_coverage=1.0,
+            eos_id=EOS,
+            unk_id=UNK,
+            pad_id=PAD,
+            bos_id=-1,
+            input_sentence_size=2_000_000,
+            shuffle_input_sentence=True,
+            minloglevel=2,
+            num_threads=2,
+        )
+    except RuntimeError as error:
+        raise InvalidRequestError(f"tokenizer.vocab_size = {vocab_size} does not fit this text: {error}") from error
+    return output.getvalue()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import grpc
 
 from hmc.artifact.bundle import Latency, Quality
 from hmc.artifact.errors import HmcError, InternalServiceError
 from hmc.serving.answers import Answer, LevelInfo, LevelList, StreamAnswer
 from hmc.serving.latency import LatencySummary
-from hmc.serving.options import DecodeOptions, Translation
+from hmc.serving.options import DecodeOptions, Sampling
+from hmc.serving.results import Alternative, Token, Translation
 from hmc.serving.selection import Selector
 from hmc.serving.status import code_of, error_of, message_of
 from hmc.v1 import translation_pb2 as pb
@@ -18,6 +23,8 @@ NAME_OF_KIND = {number: name for name, number in KIND_OF_NAME.items()}
 CODE_OF_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 QUALITY_FIELDS = tuple(Quality.model_fields)
 RECORDED_FIELDS = tuple(Latency.model_fields)
+LISTS = {"suppressed_tokens", "suppressed_phrases", "attention_heads"}
+"""Options that are lists."""
 WINDOW_FIELDS = ("p50_ms", "p95_ms", "p99_ms", "requests")
 
 # ---- requests ----
@@ -44,17 +51,20 @@ def selector_to_proto(selector: Selector) -> pb.LevelSelector | None:
 
 def options_from_proto(message: pb.DecodingOptions) -> DecodeOptions:
     """Absent fields take their defaults. Raises InvalidRequestError on values out of range."""
-    return DecodeOptions(**{field.name: value for field, value in message.ListFields()})
+    given: dict[str, Any] = {field.name: value for field, value in message.ListFields()}
+    for name in LISTS & given.keys():
+        given[name] = tuple(given[name])
+    if message.HasField("sampling"):
+        given["sampling"] = Sampling(**{field.name: value for field, value in message.sampling.ListFields()})
+    return DecodeOptions(**given)
 
 
 def options_to_proto(options: DecodeOptions) -> pb.DecodingOptions:
     """Every option is written, so that client and server need not agree on defaults."""
-    return pb.DecodingOptions(
-        beam_size=options.beam_size,
-        length_penalty=options.length_penalty,
-        max_length=options.max_length,
-        n_best=options.n_best,
-    )
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    if options.sampling is not None:
+        values["sampling"] = pb.Sampling(**dataclasses.asdict(options.sampling))
+    return pb.DecodingOptions(**values)
 
 
 # ---- translations ----
@@ -69,7 +79,18 @@ def translation_to_proto(translation: Translation) -> pb.Translation:
         target_tokens=translation.target_tokens,
         source_truncated=translation.source_truncated,
         hit_max_length=translation.hit_max_length,
-        alternatives=[pb.Alternative(text=text) for text in translation.alternatives],
+        alternatives=[
+            pb.Alternative(
+                text=other.text,
+                score=other.score,
+                target_tokens=other.target_tokens,
+                hit_max_length=other.hit_max_length,
+                tokens=_tokens_to_proto(other.tokens),
+            )
+            for other in translation.alternatives
+        ],
+        tokens=_tokens_to_proto(translation.tokens),
+        source_pieces=translation.source_pieces,
     )
 
 
@@ -82,10 +103,25 @@ def translation_from_proto(message: pb.Translation, queue_ms: float = 0.0, compu
         target_tokens=message.target_tokens,
         source_truncated=message.source_truncated,
         hit_max_length=message.hit_max_length,
-        alternatives=tuple(alternative.text for alternative in message.alternatives),
+        alternatives=tuple(
+            Alternative(
+                other.text, other.score, other.target_tokens, other.hit_max_length, _tokens_from_proto(other.tokens)
+            )
+            for other in message.alternatives
+        ),
+        tokens=_tokens_from_proto(message.tokens),
+        source_pieces=tuple(message.source_pieces),
         queue_s=queue_ms / 1000.0,
         compute_s=compute_ms / 1000.0,
     )
+
+
+def _tokens_to_proto(tokens: Sequence[Token]) -> list[pb.Token]:
+    return [pb.Token(piece=t.piece, score=t.score, attention=t.attention) for t in tokens]
+
+
+def _tokens_from_proto(messages: Iterable[pb.Token]) -> tuple[Token, ...]:
+    return tuple(Token(m.piece, m.score if m.HasField("score") else None, tuple(m.attention)) for m in messages)
 
 
 def answer_to_proto(answer: Answer) -> pb.TranslateResponse:

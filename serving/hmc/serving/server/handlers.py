@@ -16,7 +16,8 @@ from hmc.artifact.errors import (
 from hmc.serving.answers import Answer, LevelInfo, LevelList
 from hmc.serving.host import ModelHost
 from hmc.serving.loaded import Lease
-from hmc.serving.options import DecodeOptions, Translation
+from hmc.serving.options import DecodeOptions
+from hmc.serving.results import Translation
 from hmc.serving.selection import Selector
 from hmc.serving.server.metrics import Metrics
 from hmc.serving.server.settings import ServerSettings

@@ -1,0 +1,60 @@
+"""`hmc analyze`: what the heads of a checkpoint do. A thin module a subcommand, imported when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command as to_click
+
+from hmc.cli.errors import guarded
+
+if TYPE_CHECKING:
+    from typer._click.core import Command, Context  # the types of what is overridden; never imported
+
+ANALYSES = {
+    "importance": "importance",
+    "ablate": "ablate",
+    "all-but-one": "all_but_one",
+    "groups": "groups",
+    "cumulative": "cumulative",
+    "profile": "profile",
+    "correlate": "correlate",
+    "compare": "compare",
+    "confidence": "confidence",
+    "lrp": "lrp",
+    "roles": "roles",
+    "attention": "attention",
+}
+"""Subcommand → module `hmc.cli.analyze.MODULE` with a function `command`, in the order of `hmc analyze --help`.
+
+A module may import only the standard library and typer when it loads."""
+
+
+class LazyGroup(TyperGroup):
+    """Imports a subcommand's module when that subcommand, or the list of all, is asked for."""
+
+    def list_commands(self, ctx: Context) -> list[str]:  # noqa: ARG002
+        return list(ANALYSES)
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:  # noqa: ARG002
+        # An unknown name loads them all, so that the nearest can be suggested.
+        for name in [cmd_name] if cmd_name in ANALYSES else list(ANALYSES):
+            if name not in self.commands:
+                self.commands[name] = _load(name)
+        return self.commands.get(cmd_name)
+
+
+def _load(name: str) -> Command:
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(name)(guarded(import_module(f"hmc.cli.analyze.{ANALYSES[name]}").command))
+    return to_click(app)
+
+
+def group() -> typer.Typer:
+    """The group, without its subcommands."""
+    app = typer.Typer(cls=LazyGroup, no_args_is_help=True, help="Study the heads of a checkpoint: data and figures.")
+    app.callback()(lambda: None)
+    return app

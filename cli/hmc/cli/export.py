@@ -1,0 +1,44 @@
+"""`hmc export`: a checkpoint in, a Hugging Face MarianMT directory out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint that train, prune or import wrote.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="MarianMT directory to write.")],
+    masked: Annotated[
+        bool, typer.Option("--masked", help="Write the closed heads of a pruned checkpoint as zeros.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Write a checkpoint as a MarianMT model, for Transformers and CTranslate2."""
+    import json
+
+    from hmc.artifact.checkpoint import load_checkpoint
+    from hmc.artifact.files import check_replaceable
+    from hmc.artifact.marian.writer import export_marian, starts_from_zero
+
+    check_replaceable(out, checkpoint)
+    loaded = load_checkpoint(checkpoint)
+    export_marian(loaded, out, masked=masked)
+    whole = loaded.architecture.full_layout().total
+    result = {
+        "model": str(out),
+        "heads": whole,
+        "masked_heads": whole - loaded.layout.total,
+        "starts_from_zero_embedding": starts_from_zero(loaded),
+    }
+    if as_json:
+        typer.echo(json.dumps(result, indent=1))
+        return
+    typer.echo(f"{out}: {whole} heads, {result['masked_heads']} of them masked")
+    if not result["starts_from_zero_embedding"]:
+        typer.echo(
+            "The embedding of <pad>, which starts the decoder, is not zero. Transformers uses it; CTranslate2 starts "
+            "from zeros, so its translations may differ."
+        )

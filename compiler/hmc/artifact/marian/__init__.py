@@ -1,0 +1,1 @@
+"""Hugging Face MarianMT directories in the layout of OPUS-MT: read into a checkpoint, and written from one."""

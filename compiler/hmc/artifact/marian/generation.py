@@ -1,0 +1,81 @@
+"""How Transformers decodes with a model, and what of it HMC does.
+
+HMC honours the ids of pad (never generated), EOS and the decoder start. Beam size, length penalty and length limit are
+options of each request there; a checkpoint keeps those of the imported model in `provenance["generation"]`, for people
+and for `hmc export`. Anything else is recorded too, but has no effect.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hmc.artifact.architecture import Architecture
+from hmc.artifact.marian.layout import DECODING
+
+REQUEST_OPTIONS = {"num_beams": "beam_size", "length_penalty": "length_penalty", "max_length": "max_length"}
+"""Field → the request option that does it."""
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "min_length": (0,),
+    "num_beam_groups": (1,),
+    "diversity_penalty": (0.0,),
+    "do_sample": (False,),
+    "temperature": (1.0,),
+    "top_k": (50,),
+    "top_p": (1.0,),
+    "repetition_penalty": (1.0,),
+    "encoder_repetition_penalty": (1.0,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "early_stopping": (False,),
+    "renormalize_logits": (False,),
+}
+"""Values that change nothing in Transformers either."""
+
+
+def decoding_of(config: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any]:
+    """The decoding fields of both files; generation_config.json goes before config.json, as in Transformers."""
+    both = {**config, **generation}
+    return {name: both[name] for name in DECODING if both.get(name) is not None}
+
+
+def recorded(provenance: dict[str, Any]) -> dict[str, Any]:
+    """The decoding fields that an import recorded, also where the checkpoint was pruned or trained on since."""
+    while "generation" not in provenance and isinstance(provenance.get("from"), dict):
+        provenance = provenance["from"]
+    found: dict[str, Any] = provenance.get("generation", {})
+    return found
+
+
+def ignored(decoding: dict[str, Any], arch: Architecture) -> list[str]:
+    """Fields that would change a translation in Transformers and do not here."""
+    honoured = {"bad_words_ids": [[arch.pad_id]]}
+    return [
+        name
+        for name, value in decoding.items()
+        if name not in REQUEST_OPTIONS and value not in NEUTRAL.get(name, ()) and honoured.get(name) != value
+    ]
+
+
+def exported(decoding: dict[str, Any], arch: Architecture, ids: dict[int, int]) -> dict[str, Any]:
+    """generation_config.json: the recorded decoding, else HMC's defaults; `sequence_bias` is left out.
+
+    ids: old token id → new one.
+    """
+    defaults = {"num_beams": 4, "length_penalty": 1.0, "max_length": arch.max_positions, "early_stopping": False}
+    fields = {**defaults, **{n: v for n, v in decoding.items() if n not in ("bad_words_ids", "sequence_bias")}}
+    for name in ("forced_bos_token_id", "forced_eos_token_id"):
+        if isinstance(fields.get(name), int):
+            fields[name] = ids.get(fields[name], fields[name])
+    for name in ("suppress_tokens", "begin_suppress_tokens"):
+        if name in fields:
+            fields[name] = [ids.get(i, i) for i in fields[name]]
+    words = [[ids.get(i, i) for i in word] for word in decoding.get("bad_words_ids", [])]
+    pad, eos = ids[arch.pad_id], ids[arch.eos_id]
+    return {
+        **fields,
+        "bad_words_ids": words if [pad] in words else [*words, [pad]],
+        "bos_token_id": eos,
+        "eos_token_id": eos,
+        "pad_token_id": pad,
+        "decoder_start_token_id": pad,
+    }

@@ -1,0 +1,135 @@
+"""File names of a MarianMT directory, and its configuration → `Architecture`, with everything that does not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hmc.artifact.architecture import Activation, Architecture
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
+LAYOUT = "config.json, model.safetensors, source.spm, target.spm and vocab.json"
+ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
+MUST_BE = {
+    "share_encoder_decoder_embeddings": (True, "separate source and target vocabularies are not supported"),
+    "tie_word_embeddings": (True, "the output projection must be the embedding matrix"),
+    "static_position_embeddings": (True, "positions must be sinusoids"),
+    "normalize_before": (False, "layers must normalise after the residual"),
+    "normalize_embedding": (False, "a layer norm after the embedding is not supported"),
+    "add_final_layer_norm": (False, "a layer norm after each stack is not supported"),
+    "extra_pos_embeddings": (0, "an offset of the positions is not supported"),
+}
+"""Field → the only value accepted (also when the field is absent), and why."""
+DECODING = (
+    "num_beams", "length_penalty", "max_length", "max_new_tokens", "min_length", "min_new_tokens", "early_stopping",
+    "num_beam_groups", "diversity_penalty", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty",
+    "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "forced_bos_token_id",
+    "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias",
+    "renormalize_logits",
+)  # fmt: skip
+"""How Transformers decodes with this model; may stand in config.json or generation_config.json."""
+
+
+class MarianConfig(BaseModel):
+    """The fields of config.json that decide the function; others are looked at in `MUST_BE` or have no influence."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    vocab_size: int
+    d_model: int
+    encoder_layers: int
+    decoder_layers: int
+    encoder_attention_heads: int
+    decoder_attention_heads: int
+    encoder_ffn_dim: int
+    decoder_ffn_dim: int
+    activation_function: str
+    max_position_embeddings: int
+    scale_embedding: bool
+    eos_token_id: int
+    pad_token_id: int
+    decoder_start_token_id: int
+    decoder_vocab_size: int | None = None
+
+
+def read_json(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """The object in a JSON file, and what is wrong with it."""
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return {}, [f"{file.name} is not JSON: {error}"]
+    return (raw, []) if isinstance(raw, dict) else ({}, [f"{file.name} must be one JSON object"])
+
+
+def architecture_of(raw: dict[str, Any], unk_id: int) -> tuple[Architecture | None, list[str]]:
+    """config.json as an Architecture, and every reason why it cannot be one."""
+    kind, classes = raw.get("model_type"), raw.get("architectures") or ["MarianMTModel"]
+    if kind != "marian" or "MarianMTModel" not in classes:
+        return None, [f"config.json describes {', '.join(map(str, classes))} (model_type {kind!r}), not MarianMTModel"]
+    problems = [
+        f"config.json: {name} is {json.dumps(raw[name])}: {why}"
+        for name, (wanted, why) in MUST_BE.items()
+        if name in raw and raw[name] != wanted
+    ]
+    try:
+        config = MarianConfig.model_validate(raw)
+    except ValidationError as error:
+        return None, problems + [f"config.json: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+    problems += _size_problems(config)
+    if problems:
+        return None, problems
+    try:
+        return _architecture(config, unk_id), []
+    except ValidationError as error:
+        return None, [f"config.json: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+
+
+def _architecture(config: MarianConfig, unk_id: int) -> Architecture:
+    return Architecture(
+        vocab_size=config.vocab_size,
+        d_model=config.d_model,
+        ffn_dim=config.encoder_ffn_dim,
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        heads=config.encoder_attention_heads,
+        head_dim=config.d_model // config.encoder_attention_heads,
+        activation=ACTIVATIONS[config.activation_function],
+        max_positions=config.max_position_embeddings,
+        scale_embedding=config.scale_embedding,
+        pad_id=config.pad_token_id,
+        eos_id=config.eos_token_id,
+        unk_id=unk_id,
+    )
+
+
+def _size_problems(config: MarianConfig) -> list[str]:
+    """Sizes that a checkpoint holds once, and values that have no counterpart here."""
+    problems = []
+    for name in ("attention_heads", "ffn_dim"):
+        encoder, decoder = getattr(config, f"encoder_{name}"), getattr(config, f"decoder_{name}")
+        if encoder != decoder:
+            problems.append(f"config.json: encoder_{name} {encoder} and decoder_{name} {decoder} must be equal")
+    if config.decoder_vocab_size not in (None, config.vocab_size):
+        problems.append(
+            f"config.json: vocab_size {config.vocab_size} and decoder_vocab_size {config.decoder_vocab_size} must be "
+            "equal: separate vocabularies are not supported"
+        )
+    if config.encoder_attention_heads < 1 or config.d_model % config.encoder_attention_heads:
+        problems.append(
+            f"config.json: d_model {config.d_model} is not a multiple of {config.encoder_attention_heads} heads"
+        )
+    if config.activation_function not in ACTIVATIONS:
+        problems.append(
+            f"config.json: activation_function {config.activation_function!r} is unknown; "
+            f"supported: {', '.join(ACTIVATIONS)}"
+        )
+    if config.decoder_start_token_id != config.pad_token_id:
+        problems.append(
+            f"config.json: decoder_start_token_id {config.decoder_start_token_id} must be the pad token "
+            f"({config.pad_token_id})"
+        )
+    return problems

@@ -1,0 +1,61 @@
+"""Tokenizer files of a MarianMT directory ↔ those of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.artifact.architecture import Architecture
+from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.tokenizer import FIX, load_pieces
+from hmc.artifact.tokenizer_files import (
+    EOS_PIECE,
+    PAD_PIECE,
+    TOKENIZER,
+    UNK_PIECE,
+    MarianFiles,
+    TokenizerFiles,
+    parse_vocabulary,
+)
+
+
+def joint_if_equal(files: MarianFiles, vocabulary: Mapping[str, int]) -> TokenizerFiles:
+    """`tokenizer.model` alone where that says it all: both sides are one model whose ids are vocab.json's."""
+    if files.source != files.target:
+        return files
+    pieces = load_pieces(files.source, TOKENIZER)
+    special = {pieces.eos_id(): EOS_PIECE, pieces.unk_id(): UNK_PIECE, pieces.pad_id(): PAD_PIECE}
+    own = {special.get(i, pieces.id_to_piece(i)): i for i in range(pieces.vocab_size())}
+    return files.source if own == dict(vocabulary) else files
+
+
+def marian_files(files: TokenizerFiles, arch: Architecture) -> tuple[MarianFiles, npt.NDArray[np.int64]]:
+    """The three files with pad as the last token, and the order `[V]` of old ids that brings the embedding along.
+
+    CTranslate2's converter cuts the last row off as pad's, so pad must be there. Raises InvalidArtifactError.
+    """
+    if isinstance(files, MarianFiles):
+        entries, problems = parse_vocabulary(files.vocabulary)
+        source, target = files.source, files.target
+    else:
+        entries, problems = _joint_entries(files, arch), []
+        source = target = files
+    if not problems and len(entries) != arch.vocab_size:
+        problems = [f"{len(entries)} different pieces, the model's vocabulary has {arch.vocab_size}"]
+    if problems:
+        raise InvalidArtifactError("tokenizer", problems, FIX)
+    order = np.array([*(i for i in range(arch.vocab_size) if i != arch.pad_id), arch.pad_id], np.int64)
+    names = {number: piece for piece, number in entries.items()}
+    moved = {names[old]: new for new, old in enumerate(order.tolist())}
+    content = json.dumps(moved, ensure_ascii=False, indent=0).encode("utf-8")
+    return MarianFiles(source, target, content), order
+
+
+def _joint_entries(model: bytes, arch: Architecture) -> dict[str, int]:
+    """Piece → id of a SentencePiece model; its special pieces get the names that MarianTokenizer expects."""
+    pieces = load_pieces(model, TOKENIZER)
+    special = {arch.eos_id: EOS_PIECE, arch.unk_id: UNK_PIECE, arch.pad_id: PAD_PIECE}
+    return {special.get(i, pieces.id_to_piece(i)): i for i in range(pieces.vocab_size())}

@@ -1,0 +1,77 @@
+"""Tensors of a MarianMT file ↔ tensors of a checkpoint: the same names, less `model.`; aliases must agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from hmc.artifact.architecture import Architecture, sinusoidal_positions, tensor_shapes
+from hmc.artifact.checkpoint import Tensors
+
+EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+"""Names of the one tied matrix; a file holds at least one."""
+POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
+"""Tables that older files hold; they must be the sinusoids."""
+BIAS = "final_logits_bias"
+
+
+def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
+    """fp32 tensors of the full layout, and everything that keeps the file from holding exactly them."""
+    try:
+        found = {name.removeprefix("model."): value for name, value in load_file(file).items()}
+    except (SafetensorError, OSError) as error:
+        return {}, [f"{file.name} is not readable: {error}"]
+    except TypeError as error:  # NumPy knows bfloat16 and 8-bit floats only through ml_dtypes
+        return {}, [f"{file.name} holds a type that needs ml_dtypes ({error}): pip install 'hmc[compile]'"]
+    problems = [
+        f"tensor {name} is not the sinusoids that static positions are"
+        for name in POSITIONS
+        if name in found and not _is_sinusoids(found.pop(name), arch)
+    ]
+    embeddings = {name: found.pop(name) for name in EMBEDDINGS if name in found}
+    problems += _tie_problems(embeddings)
+    if embeddings:
+        found[EMBEDDINGS[0]] = next(iter(embeddings.values()))
+    # Transformers starts from zeros, and models without an output bias may leave the buffer out.
+    found[BIAS] = found[BIAS].reshape(-1) if BIAS in found else np.zeros(arch.vocab_size, np.float32)
+    expected = tensor_shapes(arch, arch.full_layout())
+    problems += [f"tensor {name} is missing" for name in expected if name not in found]
+    problems += [f"tensor {name} does not belong to this architecture" for name in found if name not in expected]
+    problems += [
+        f"tensor {name} has shape {list(found[name].shape)}, config.json says {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and found[name].shape != shape
+    ]
+    if problems:
+        return {}, problems
+    tensors = {name: found[name].astype(np.float32) for name in expected}
+    return tensors, [
+        f"tensor {n} holds NaN or infinity" for n, value in tensors.items() if not np.isfinite(value).all()
+    ]
+
+
+def _tie_problems(embeddings: dict[str, npt.NDArray[Any]]) -> list[str]:
+    names = list(embeddings)
+    return [
+        f"tensors {names[0]} and {name} differ: only shared, tied embeddings are supported"
+        for name in names[1:]
+        if not np.array_equal(embeddings[names[0]], embeddings[name])
+    ]
+
+
+def _is_sinusoids(table: npt.NDArray[Any], arch: Architecture) -> bool:
+    """True for the table itself, whether stored in 32 or 16 bits."""
+    expected = sinusoidal_positions(arch.max_positions, arch.d_model)
+    tolerance = 1e-5 if table.dtype.itemsize >= 4 else 1e-2
+    return table.shape == expected.shape and bool(np.abs(table.astype(np.float32) - expected).max() <= tolerance)
+
+
+def marian_names(tensors: Tensors) -> Tensors:
+    """Checkpoint tensors of the full layout under the names and shapes that MarianMTModel saves."""
+    named = {f"model.{name}": np.ascontiguousarray(value) for name, value in tensors.items() if name != BIAS}
+    return {BIAS: np.ascontiguousarray(tensors[BIAS][None]), **named}

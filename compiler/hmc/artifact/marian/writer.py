@@ -1,0 +1,118 @@
+"""A checkpoint → a MarianMT directory that Transformers, CTranslate2's converter and `hmc import` read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import save_file
+
+from hmc.artifact.architecture import Architecture
+from hmc.artifact.checkpoint import Checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.files import replace_directory
+from hmc.artifact.marian.generation import exported, recorded
+from hmc.artifact.marian.layout import CONFIG, GENERATION, TOKENIZER_CONFIG, WEIGHTS
+from hmc.artifact.marian.vocabulary import marian_files
+from hmc.artifact.marian.weights import marian_names
+from hmc.artifact.slimming import restored_tensors
+from hmc.artifact.tokenizer_files import EOS_PIECE, PAD_PIECE, UNK_PIECE, write_tokenizer
+
+
+def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False) -> None:
+    """Writes `out` whole or not at all. Token ids change where pad is not last: it becomes the last.
+
+    masked: write closed heads as zeros, because Transformers has the same number of heads in every layer; the model
+    then computes what the slim one does, at full size. Raises InvalidRequestError for a slim checkpoint without it, or
+    for widths that Transformers cannot express, InvalidArtifactError for a tokenizer that does not fit.
+    """
+    arch, layout = checkpoint.architecture, checkpoint.layout
+    whole = arch.full_layout().total
+    if layout.total < whole and not masked:
+        raise InvalidRequestError(
+            f"this checkpoint has {layout.total} of {whole} heads, and Transformers wants as many in every layer: give "
+            "--masked to write the closed heads as zeros (the same translations, at full size and speed)"
+        )
+    if arch.heads * arch.head_dim != arch.d_model:
+        raise InvalidRequestError(
+            f"{arch.heads} heads of {arch.head_dim} do not make d_model {arch.d_model}; Transformers derives the head "
+            "dimension, so this model cannot be exported"
+        )
+    files, order = marian_files(checkpoint.tokenizer, arch)
+    tensors = restored_tensors(checkpoint.tensors, arch, layout)
+    for name in ("shared.weight", "final_logits_bias"):
+        tensors[name] = tensors[name][order]
+    ids = {old: new for new, old in enumerate(order.tolist())}
+    config = _config(arch, ids)
+    if layout.total < whole:
+        config["hmc_head_layout"] = layout.to_json()
+    generation = exported(recorded(checkpoint.config.provenance), arch, ids)
+    with replace_directory(out) as folder:
+        save_file(marian_names(tensors), folder / WEIGHTS, metadata={"format": "pt"})
+        write_tokenizer(files, folder)
+        _write_json(folder / CONFIG, config)
+        _write_json(folder / GENERATION, generation)
+        _write_json(folder / TOKENIZER_CONFIG, _tokenizer_config(checkpoint))
+
+
+def starts_from_zero(checkpoint: Checkpoint) -> bool:
+    """True when the embedding of pad is zero. Engines that take it for zero (Marian, CTranslate2) then agree."""
+    return not checkpoint.tensors["shared.weight"][checkpoint.architecture.pad_id].any()
+
+
+def _config(arch: Architecture, ids: dict[int, int]) -> dict[str, Any]:
+    pad, eos = ids[arch.pad_id], ids[arch.eos_id]
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "is_encoder_decoder": True,
+        "vocab_size": arch.vocab_size,
+        "decoder_vocab_size": arch.vocab_size,
+        "d_model": arch.d_model,
+        "encoder_layers": arch.encoder_layers,
+        "decoder_layers": arch.decoder_layers,
+        "num_hidden_layers": arch.encoder_layers,
+        "encoder_attention_heads": arch.heads,
+        "decoder_attention_heads": arch.heads,
+        "encoder_ffn_dim": arch.ffn_dim,
+        "decoder_ffn_dim": arch.ffn_dim,
+        "activation_function": arch.activation,
+        "max_position_embeddings": arch.max_positions,
+        "scale_embedding": arch.scale_embedding,
+        "static_position_embeddings": True,
+        "share_encoder_decoder_embeddings": True,
+        "tie_word_embeddings": True,
+        "normalize_before": False,
+        "normalize_embedding": False,
+        "add_final_layer_norm": False,
+        "dropout": 0.1,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        "encoder_layerdrop": 0.0,
+        "decoder_layerdrop": 0.0,
+        "use_cache": True,
+        "bos_token_id": eos,
+        "eos_token_id": eos,
+        "pad_token_id": pad,
+        "decoder_start_token_id": pad,
+        "torch_dtype": "float32",
+    }
+
+
+def _tokenizer_config(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": checkpoint.config.source_language,
+        "target_lang": checkpoint.config.target_language,
+        "eos_token": EOS_PIECE,
+        "unk_token": UNK_PIECE,
+        "pad_token": PAD_PIECE,
+        "model_max_length": checkpoint.architecture.max_positions,
+        "separate_vocabs": False,
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _write_json(file: Path, value: dict[str, Any]) -> None:
+    file.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,160 @@
+"""Text to token ids and back, for both forms of tokenizer files. SentencePiece and the standard library only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import sentencepiece
+
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact.tokenizer_files import (
+    EOS_PIECE,
+    PAD_PIECE,
+    SOURCE,
+    TARGET,
+    TOKENIZER,
+    UNK_PIECE,
+    MarianFiles,
+    TokenizerFiles,
+    parse_vocabulary,
+)
+
+FIX = "Write the checkpoint or bundle again, or copy it again from where it was whole."
+LANGUAGE_CODE = re.compile(r"\s*(>>[^<>\s]+<<)\s*")
+"""Names the target language at the start of a source text for multilingual models, e.g. `>>deu<<`."""
+
+
+class Tokenizer(Protocol):
+    """Both forms look like this; thread-safe."""
+
+    size: int
+    """Token ids are 0 to size - 1."""
+    eos_id: int
+    unk_id: int
+    pad_id: int
+
+    def encode(self, text: str, *, target: bool = False, dropout: float = 0.0) -> list[int]:
+        """Ids of a source (or target) text, without EOS; none for a blank text.
+
+        dropout: probability of skipping a merge of a BPE model (BPE-dropout, Provilkov et al. 2020).
+        Raises InvalidRequestError for a language code that the model does not have.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of target ids; EOS and pad are dropped."""
+        ...
+
+    def piece(self, token: int) -> str:
+        """How the vocabulary writes a token, `▁` for the start of a word."""
+        ...
+
+    def find(self, piece: str) -> int | None:
+        """The token that the vocabulary writes so; None if there is none."""
+        ...
+
+
+class JointTokenizer:
+    """One SentencePiece model for both sides; its piece ids are the token ids."""
+
+    def __init__(self, model: bytes) -> None:
+        """Raises InvalidArtifactError when the model cannot be read."""
+        self._pieces = load_pieces(model, TOKENIZER)
+        self.size = int(self._pieces.vocab_size())
+        self.eos_id, self.unk_id = int(self._pieces.eos_id()), int(self._pieces.unk_id())
+        self.pad_id = int(self._pieces.pad_id())
+
+    def encode(self, text: str, *, target: bool = False, dropout: float = 0.0) -> list[int]:  # noqa: ARG002
+        """See `Tokenizer`; both sides are alike."""
+        ids: list[int] = self._pieces.encode(text, **_sampling(dropout))
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `Tokenizer`."""
+        drop = (self.eos_id, self.pad_id)
+        text: str = self._pieces.decode([int(i) for i in ids if i not in drop])
+        return text
+
+    def piece(self, token: int) -> str:
+        """See `Tokenizer`."""
+        return str(self._pieces.id_to_piece(token))
+
+    def find(self, piece: str) -> int | None:
+        """See `Tokenizer`."""
+        token = int(self._pieces.piece_to_id(piece))  # of an unknown piece: the unknown token
+        return token if self.piece(token) == piece else None
+
+
+class MarianTokenizer:
+    """A SentencePiece model for each side whose pieces are looked up in one vocabulary, as Marian does.
+
+    A piece that is not in the vocabulary is `<unk>`; `<unk>` is left out of decoded text, as Hugging Face does when it
+    skips special tokens. Special names written in a text are text: they never become the tokens they name.
+    """
+
+    def __init__(self, files: MarianFiles) -> None:
+        """Raises InvalidArtifactError when a model or the vocabulary cannot be read."""
+        vocabulary, problems = parse_vocabulary(files.vocabulary)
+        if problems:
+            raise InvalidArtifactError("tokenizer", problems, FIX)
+        self._source, self._target = load_pieces(files.source, SOURCE), load_pieces(files.target, TARGET)
+        self._vocabulary = vocabulary
+        self._names = {number: piece for piece, number in vocabulary.items()}
+        self.size = len(vocabulary)
+        self.eos_id, self.unk_id, self.pad_id = (vocabulary[p] for p in (EOS_PIECE, UNK_PIECE, PAD_PIECE))
+        self._special = {self.eos_id, self.unk_id, self.pad_id}
+        self.codes = sorted(piece for piece in vocabulary if LANGUAGE_CODE.fullmatch(piece))
+        """The target languages a multilingual model knows."""
+        plain = {EOS_PIECE, PAD_PIECE, *self.codes}
+        self._codes = {code: vocabulary[code] for code in self.codes}
+        self._ids = {piece: number for piece, number in vocabulary.items() if piece not in plain}
+
+    def encode(self, text: str, *, target: bool = False, dropout: float = 0.0) -> list[int]:
+        """See `Tokenizer`. A language code at the start of a source text is one token of its own."""
+        code, rest = (None, text) if target else self._split_code(text)
+        pieces: list[str] = (self._target if target else self._source).encode(rest, out_type=str, **_sampling(dropout))
+        ids = [self._ids.get(piece, self.unk_id) for piece in pieces]
+        return [code, *ids] if code is not None and ids else ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `Tokenizer`."""
+        pieces = [self._names[int(i)] for i in ids if i not in self._special]
+        text: str = self._target.decode(pieces)
+        return text.replace("▁", " ").strip()
+
+    def piece(self, token: int) -> str:
+        """See `Tokenizer`."""
+        return self._names[token]
+
+    def find(self, piece: str) -> int | None:
+        """See `Tokenizer`."""
+        return self._vocabulary.get(piece)
+
+    def _split_code(self, text: str) -> tuple[int | None, str]:
+        match = LANGUAGE_CODE.match(text) if self.codes else None
+        if not match:
+            return None, text
+        if match[1] not in self._codes:
+            raise InvalidRequestError(f"unknown target language {match[1]}; this model has: {', '.join(self.codes)}")
+        return self._codes[match[1]], text[match.end() :]
+
+
+def open_tokenizer(files: TokenizerFiles) -> Tokenizer:
+    """The tokenizer of either form. Raises InvalidArtifactError when a file cannot be read."""
+    return MarianTokenizer(files) if isinstance(files, MarianFiles) else JointTokenizer(files)
+
+
+def load_pieces(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
+    """A SentencePiece model from its bytes. Raises InvalidArtifactError that says which file it was."""
+    if not model:
+        raise InvalidArtifactError("tokenizer", [f"{name} is empty"], FIX)
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
+        raise InvalidArtifactError("tokenizer", [f"{name} is not a SentencePiece model: {error}"], FIX) from error
+
+
+def _sampling(dropout: float) -> dict[str, Any]:
+    return {"enable_sampling": True, "alpha": dropout, "nbest_size": -1} if dropout else {}

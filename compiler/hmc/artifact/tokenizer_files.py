@@ -1,0 +1,104 @@
+"""The files of a tokenizer in a checkpoint or a bundle: `tokenizer.model`, or the three of a Marian tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmc.artifact.architecture import Architecture
+from hmc.artifact.errors import InvalidArtifactError
+
+TOKENIZER = "tokenizer.model"
+"""A joint SentencePiece model whose piece ids are the model's token ids."""
+SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
+MARIAN = (SOURCE, TARGET, VOCABULARY)
+EOS_PIECE, UNK_PIECE, PAD_PIECE = "</s>", "<unk>", "<pad>"
+"""Names of the special entries in every vocab.json."""
+
+
+@dataclass(frozen=True)
+class MarianFiles:
+    """OPUS-MT's form: a SentencePiece model for each side, and one vocab.json from pieces to token ids for both."""
+
+    source: bytes
+    target: bytes
+    vocabulary: bytes
+
+
+TokenizerFiles = bytes | MarianFiles
+"""Contents of `tokenizer.model`, or the three Marian files."""
+
+
+def contents(files: TokenizerFiles) -> dict[str, bytes]:
+    """File name → bytes."""
+    if isinstance(files, bytes):
+        return {TOKENIZER: files}
+    return {SOURCE: files.source, TARGET: files.target, VOCABULARY: files.vocabulary}
+
+
+def from_contents(files: Mapping[str, bytes]) -> TokenizerFiles:
+    """The inverse of `contents`."""
+    return files[TOKENIZER] if TOKENIZER in files else MarianFiles(*(files[name] for name in MARIAN))
+
+
+def write_tokenizer(files: TokenizerFiles, folder: Path) -> None:
+    """Writes the files into `folder`."""
+    for name, content in contents(files).items():
+        (folder / name).write_bytes(content)
+
+
+def read_tokenizer(folder: Path) -> TokenizerFiles:
+    """Reads whichever form `folder` holds. Raises InvalidArtifactError when it holds none, a part of one, or both."""
+    if problems := presence_problems(folder):
+        raise InvalidArtifactError(
+            f"tokenizer in {folder}", problems, f"A tokenizer is either {TOKENIZER}, or all of {', '.join(MARIAN)}."
+        )
+    return from_contents(
+        {name: (folder / name).read_bytes() for name in (TOKENIZER, *MARIAN) if (folder / name).is_file()}
+    )
+
+
+def tokenizer_digest(files: TokenizerFiles) -> str | dict[str, str]:
+    """sha256 of `tokenizer.model`, or name → sha256 of the Marian files: what a bundle's manifest records."""
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents(files).items()}
+    return digests[TOKENIZER] if isinstance(files, bytes) else digests
+
+
+def presence_problems(folder: Path) -> list[str]:
+    """What is wrong with the set of tokenizer files in `folder`; empty when it is exactly one form."""
+    marian = [name for name in MARIAN if (folder / name).is_file()]
+    if (folder / TOKENIZER).is_file():
+        return [f"{TOKENIZER} and {marian[0]} are two tokenizers: delete one"] if marian else []
+    if not marian:
+        return [f"{TOKENIZER} is missing"]
+    return [f"{name} is missing" for name in MARIAN if name not in marian]
+
+
+def parse_vocabulary(content: bytes) -> tuple[dict[str, int], list[str]]:
+    """vocab.json → piece → id, and every problem of it. The ids must be 0 … V-1, each once."""
+    try:
+        raw = json.loads(content)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return {}, [f"{VOCABULARY} is not JSON: {error}"]
+    if not isinstance(raw, dict) or not all(isinstance(value, int) for value in raw.values()):
+        return {}, [f"{VOCABULARY} must be one object from pieces to whole numbers"]
+    problems = [f"{VOCABULARY} has no entry {p!r}" for p in (EOS_PIECE, UNK_PIECE, PAD_PIECE) if p not in raw]
+    if sorted(raw.values()) != list(range(len(raw))):
+        problems.append(f"{VOCABULARY}: the ids of {len(raw)} entries must be 0 to {len(raw) - 1}, each once")
+    return raw, problems
+
+
+def vocabulary_problems(vocabulary: Mapping[str, int], arch: Architecture) -> list[str]:
+    """Where a vocab.json and an architecture disagree."""
+    problems = []
+    if len(vocabulary) != arch.vocab_size:
+        problems.append(f"{VOCABULARY} has {len(vocabulary)} entries, the model's vocabulary has {arch.vocab_size}")
+    for piece, name in ((EOS_PIECE, "eos_id"), (UNK_PIECE, "unk_id"), (PAD_PIECE, "pad_id")):
+        if piece in vocabulary and vocabulary[piece] != getattr(arch, name):
+            problems.append(
+                f"{VOCABULARY} gives {piece!r} the id {vocabulary[piece]}, the model's {name} is {getattr(arch, name)}"
+            )
+    return problems

@@ -1,0 +1,92 @@
+"""The running batch of one mode: one decoder step and one turn of search for all its sentences at a time."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from hmc.serving.caches import HostCaches
+from hmc.serving.device_caches import DeviceCaches
+from hmc.serving.jobs import Job, Mode
+from hmc.serving.progress import tell
+from hmc.serving.results import Decoded
+from hmc.serving.sessions import LevelSessions
+from hmc.serving.state import DecodeState
+from hmc.serving.turns import BeamTurns, SampleTurns, Turns
+
+
+class Batch:
+    """Jobs, search state and caches, index for index."""
+
+    def __init__(self, sessions: LevelSessions, mode: Mode) -> None:
+        """Opens the mode's decoder if it was not. Raises InvalidArtifactError."""
+        arch = sessions.arch
+        self.sessions, self.mode = sessions, mode
+        caches = HostCaches if sessions.device.kind == "cpu" else DeviceCaches
+        self.caches: HostCaches | DeviceCaches = caches(
+            sessions.decoder(mode.variant), sessions.device, arch.head_dim, mode.rows
+        )
+        self.turns: Turns = SampleTurns(arch) if mode.variant == "sampling" else BeamTurns(arch)
+        self.state = DecodeState(mode.rows, arch.pad_id, arch.eos_id)
+        self.jobs: list[Job] = []
+
+    @property
+    def rows(self) -> int:
+        """Rows in use."""
+        return len(self.jobs) * self.mode.rows
+
+    def admit(self, jobs: list[Job]) -> None:
+        """Encodes new sentences together and appends them."""
+        now = time.monotonic()
+        for job in jobs:
+            job.started = now
+        cross, lengths = self.sessions.encode([job.source for job in jobs])
+        self.caches.add(cross, lengths)
+        rules, traces = [job.rules for job in jobs], [job.trace() for job in jobs]
+        self.state.add(rules, traces, independent=self.turns.independent)
+        self.jobs += jobs
+
+    def step(self) -> None:
+        """One decoder step, one turn of search; sentences that are done or cancelled leave."""
+        beam = self.mode.rows
+        answer = self.caches.run(self.turns.inputs(self.state, self.jobs))
+        if "attention" in answer:
+            for trace, weights in zip(self.state.traces, answer["attention"], strict=True):
+                if trace is not None:
+                    trace.look(weights)
+        turn = self.turns.turn(self.state, self.jobs, answer)
+        done = set(turn.done.tolist())
+        for index, job in enumerate(self.jobs):
+            if job.progress is not None:
+                tell(job, self.state, index, ended=index in done)
+        for index in done:
+            self._finish(index)
+        gone = done | {i for i, job in enumerate(self.jobs) if job.future.cancelled()}
+        if gone:
+            stay = _compact(len(self.jobs), gone)
+            parents = (turn.parents.reshape(-1, beam) % beam)[stay]
+            self._keep(stay)
+            turn_parents = (np.arange(len(stay))[:, None] * beam + parents).reshape(-1)
+        else:
+            turn_parents = turn.parents
+        if self.jobs:
+            self.caches.reorder(turn_parents, int(self.state.lengths.max()))
+
+    def _keep(self, stay: list[int]) -> None:
+        self.caches.keep(stay)
+        self.state.keep(stay)
+        self.jobs = [self.jobs[i] for i in stay]
+
+    def _finish(self, index: int) -> None:
+        job, now = self.jobs[index], time.monotonic()
+        hypotheses = tuple(self.state.finished[index][: job.options.n_best])
+        if job.future.set_running_or_notify_cancel():
+            job.future.set_result(Decoded(hypotheses, job.started - job.submitted, now - job.started))
+
+
+def _compact(count: int, gone: set[int]) -> list[int]:
+    """The order that closes the gaps with the fewest moves: sentences from the end fill them."""
+    left = count - len(gone)
+    spare = iter([i for i in range(count - 1, left - 1, -1) if i not in gone])
+    return [next(spare) if i in gone else i for i in range(left)]

@@ -1,0 +1,68 @@
+"""Sampling: each row of a sentence draws its own translation, by random numbers of its own."""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.serving.options import NUCLEUS_TOKENS, Sampling
+from hmc.serving.state import NEVER, DecodeState, Ints, Turn
+
+Uniforms = npt.NDArray[np.float32]
+
+
+def uniforms(sampling: Sampling, rows: int, steps: int) -> Uniforms:
+    """`[rows, steps]` numbers in [0, 1) that depend on the seed, the row and the step alone."""
+    seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+    drawn = [np.random.default_rng([seed, row]).random(steps, dtype=np.float32) for row in range(rows)]
+    return np.stack(drawn)
+
+
+def candidates_needed(sampling: Sampling) -> int:
+    """Candidates per row that truncated sampling draws among; 1 where the graph draws among all tokens."""
+    return (sampling.top_k or NUCLEUS_TOKENS) if sampling.truncated else 1
+
+
+def draw(sampling: Sampling, weights: npt.NDArray[np.float32], uniform: float) -> int:
+    """The place drawn among candidates of probability weights `[K]`, best first; 0 for those that may not be drawn.
+
+    Top-k comes before top-p, whose share is of what top-k left. The last token of the nucleus is the one that reaches
+    top_p. Where the nucleus is larger than the candidates, it is the candidates.
+    """
+    mass = weights.astype(np.float64)
+    if sampling.top_k is not None:
+        allowed = np.flatnonzero(mass > 0)[: sampling.top_k]
+        kept = np.zeros_like(mass)
+        kept[allowed] = mass[allowed]
+        mass = kept / kept.sum()
+    if sampling.top_p < 1.0:
+        mass[np.cumsum(mass) - mass >= sampling.top_p] = 0.0
+    below = np.cumsum(mass)
+    place = int(np.searchsorted(below, uniform * below[-1], side="right"))
+    return min(place, int(np.flatnonzero(mass)[-1]))
+
+
+def advance_samples(state: DecodeState, tokens: Ints, scores: npt.NDArray[np.float32]) -> Turn:
+    """One turn: every row continues itself with its token, of log-probability `scores`; both `[N·k]`.
+
+    A row ends with EOS; a sentence is done when all its rows have ended or its limit is reached.
+    """
+    count, beam = state.scores.shape
+    tokens, scores = tokens.reshape(count, beam), scores.reshape(count, beam)
+    alive = state.scores > NEVER
+    state.scores = np.where(alive, state.scores + scores, NEVER)
+    state.lengths += 1
+    ends = alive & (tokens == state.eos_id)
+    for sentence, row in zip(*np.nonzero(ends), strict=True):
+        state.end(sentence, row, float(state.scores[sentence, row]), float(scores[sentence, row]))
+    state.scores[ends] = NEVER
+    state.extend(np.broadcast_to(np.arange(beam), (count, beam)), tokens, scores)
+    for sentence in range(count):
+        if state.lengths[sentence] >= state.rules[sentence].limit:
+            for row in np.flatnonzero(state.scores[sentence] > NEVER):
+                state.end(sentence, int(row), float(state.scores[sentence, row]), None)
+            state.scores[sentence] = NEVER
+    done = np.flatnonzero((state.scores == NEVER).all(axis=1))
+    return Turn(np.arange(count * beam), done)

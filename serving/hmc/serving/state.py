@@ -1,0 +1,145 @@
+"""The state of a decode batch: what the rows of every sentence have written, and which hypotheses have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.serving.attention import AttentionTrace, coverage_score
+from hmc.serving.results import Hypothesis
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+NEVER = -np.inf
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the search of one sentence keeps to."""
+
+    limit: int
+    """Most tokens, EOS included."""
+    length_penalty: float = 1.0
+    min_length: int = 1
+    """Fewest tokens, EOS included."""
+    enough: int | None = None
+    """Ended hypotheses that stop the search (Kasai et al. 2022, algorithm 1); None: see `search.advance`."""
+    coverage_penalty: float = 0.0
+
+
+@dataclass
+class DecodeState:
+    """N sentences of k rows each; row r belongs to sentence r // k. Arrays grow and shrink as sentences come and go."""
+
+    beam: int
+    pad_id: int
+    eos_id: int
+    scores: Floats = field(init=False)
+    """`[N, k]` summed log-probabilities of the running hypotheses."""
+    tokens: npt.NDArray[np.int32] = field(init=False)
+    """`[N, k, T]` tokens so far; the first `lengths[n]` columns are real."""
+    token_scores: npt.NDArray[np.float32] = field(init=False)
+    """`[N, k, T]` log-probability of each of them."""
+    lengths: Ints = field(init=False)
+    """`[N]` tokens generated so far."""
+    minimums: Ints = field(init=False)
+    """`[N]` fewest tokens, EOS included."""
+    penalties: Floats = field(init=False)
+    """`[N]` length penalty."""
+    rules: list[Rules] = field(default_factory=list)
+    traces: list[AttentionTrace | None] = field(default_factory=list)
+    """Per sentence what its rows attended to, where that is asked for."""
+    finished: list[list[Hypothesis]] = field(default_factory=list)
+    """Per sentence the best ended hypotheses, at most k or those that are enough, best first."""
+
+    def __post_init__(self) -> None:
+        self.scores = np.zeros((0, self.beam))
+        self.tokens = np.zeros((0, self.beam, 32), np.int32)
+        self.token_scores = np.zeros((0, self.beam, 32), np.float32)
+        self.lengths, self.minimums, self.penalties = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def add(
+        self,
+        rules: Sequence[Rules],
+        traces: Sequence[AttentionTrace | None] | None = None,
+        *,
+        independent: bool = False,
+    ) -> None:
+        """Appends sentences that have generated nothing yet. independent: every row runs on its own (sampling)."""
+        new = len(rules)
+        start = np.full((new, self.beam), 0.0 if independent else NEVER)
+        start[:, 0] = 0.0  # all rows of a sentence are alike at first: only one may propose
+        self.scores = np.concatenate([self.scores, start])
+        shape = (new, self.beam, self.tokens.shape[2])
+        self.tokens = np.concatenate([self.tokens, np.zeros(shape, np.int32)])
+        self.token_scores = np.concatenate([self.token_scores, np.zeros(shape, np.float32)])
+        self.lengths = np.concatenate([self.lengths, np.zeros(new, np.int64)])
+        self.minimums = np.concatenate([self.minimums, np.array([r.min_length for r in rules], np.int64)])
+        self.penalties = np.concatenate([self.penalties, np.array([r.length_penalty for r in rules], np.float64)])
+        self.rules += rules
+        self.traces += traces if traces is not None else [None] * new
+        self.finished += [[] for _ in range(new)]
+
+    def keep(self, order: Sequence[int]) -> None:
+        """Keeps the sentences of `order`, in that order."""
+        index = np.asarray(order, np.int64)
+        self.scores, self.tokens, self.token_scores = self.scores[index], self.tokens[index], self.token_scores[index]
+        self.lengths, self.minimums, self.penalties = self.lengths[index], self.minimums[index], self.penalties[index]
+        self.rules, self.traces = [self.rules[i] for i in order], [self.traces[i] for i in order]
+        self.finished = [self.finished[i] for i in order]
+
+    def last_tokens(self) -> npt.NDArray[np.int32]:
+        """`[N·k]` decoder input of the next step: pad for sentences that have generated nothing."""
+        last = np.take_along_axis(self.tokens, np.maximum(self.lengths - 1, 0)[:, None, None], axis=2)[:, :, 0]
+        tokens: npt.NDArray[np.int32] = np.where(self.lengths[:, None] > 0, last, np.int32(self.pad_id)).reshape(-1)
+        return tokens
+
+    def row(self, sentence: int, row: int) -> tuple[int, ...]:
+        """The tokens of one row."""
+        return tuple(self.tokens[sentence, row, : self.lengths[sentence]].tolist())
+
+    def extend(self, parents: Ints, tokens: Ints, scores: npt.NDArray[np.float32]) -> None:
+        """Row r continues row parents[n, r] of its sentence with a token and its log-probability; all `[N, k]`.
+        `lengths` already counts it."""
+        if int(self.lengths.max()) > self.tokens.shape[2]:
+            self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)], axis=2)
+            self.token_scores = np.concatenate([self.token_scores, np.zeros_like(self.token_scores)], axis=2)
+        self.tokens = np.take_along_axis(self.tokens, parents[:, :, None], axis=1)
+        self.token_scores = np.take_along_axis(self.token_scores, parents[:, :, None], axis=1)
+        last = (self.lengths - 1)[:, None, None]
+        np.put_along_axis(self.tokens, last, tokens[:, :, None].astype(np.int32), axis=2)
+        np.put_along_axis(self.token_scores, last, scores[:, :, None], axis=2)
+        for trace, moved in zip(self.traces, parents, strict=True):
+            if trace is not None:
+                trace.follow(moved)
+
+    def end(self, sentence: int, row: int, total: float, final: float | None) -> None:
+        """Files the hypothesis of a row with summed log-probability `total`, if it is among the best. final: the
+        log-probability of the EOS it ends with, which `lengths` already counts; None for one that is cut off."""
+        rules, kept = self.rules[sentence], int(self.lengths[sentence]) - (final is not None)
+        ids = tuple(self.tokens[sentence, row, :kept].tolist())
+        token_scores = self.token_scores[sentence, row, :kept].tolist() + ([] if final is None else [final])
+        score = total / max(len(token_scores), 1) ** rules.length_penalty
+        trace = self.traces[sentence]
+        attention = None if trace is None else trace.of(row, len(token_scores))
+        if attention is not None and rules.coverage_penalty:
+            score += coverage_score(attention, rules.coverage_penalty)
+        found = Hypothesis(ids, score, final is not None, tuple(token_scores), attention)
+        ranked = sorted([*self.finished[sentence], found], key=lambda h: -h.score)
+        self.finished[sentence] = ranked[: max(self.beam, rules.enough or 0)]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one turn decided."""
+
+    parents: Ints
+    """`[N·k]` the row each row continues."""
+    done: Ints
+    """Indices of sentences whose search has ended; their hypotheses are in `state.finished`."""

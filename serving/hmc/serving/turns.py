@@ -1,0 +1,168 @@
+"""One turn of a batch around one run of the graph: what goes in, and what becomes of what comes out. By beam search, or
+by sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from hmc.artifact.architecture import Architecture
+from hmc.serving import sampling, search
+from hmc.serving.constraints import Ints, banned_matrix
+from hmc.serving.jobs import Job
+from hmc.serving.options import Sampling
+from hmc.serving.sessions import Arrays
+from hmc.serving.state import DecodeState, Turn
+
+SPARE = 16
+"""Candidates that make up for banned ones come in multiples of this, so that buffers seldom change."""
+
+
+class Turns(Protocol):
+    """One way of choosing tokens. Both calls see the same state and jobs, index for index."""
+
+    independent: bool
+    """Whether the rows of a sentence run each on its own."""
+
+    def inputs(self, state: DecodeState, jobs: Sequence[Job]) -> Arrays:
+        """The graph's inputs, but those that the caches hold."""
+        ...
+
+    def turn(self, state: DecodeState, jobs: Sequence[Job], answer: Arrays) -> Turn:
+        """Chooses by the graph's outputs."""
+        ...
+
+
+class BeamTurns:
+    """Beam search, exact under every constraint: banned tokens are made up for by as many more candidates."""
+
+    independent = False
+
+    def __init__(self, arch: Architecture) -> None:
+        self.arch = arch
+        self._banned: dict[int, Ints] = {}
+
+    def inputs(self, state: DecodeState, jobs: Sequence[Job]) -> Arrays:
+        """See `Turns`."""
+        self._banned = _banned(state, jobs)
+        needed = search.candidates_needed(state.beam) + _spare(self._banned)
+        return _common_inputs(state, jobs) | {"candidates": _candidates(needed, self.arch)}
+
+    def turn(self, state: DecodeState, jobs: Sequence[Job], answer: Arrays) -> Turn:
+        """See `Turns`."""
+        scores, ids = answer["scores"], answer["ids"]
+        for row, tokens in self._banned.items():
+            scores[row, np.isin(ids[row], tokens)] = -np.inf
+        for sentence, token in _forced(state, jobs):
+            rows = slice(sentence * state.beam, (sentence + 1) * state.beam)
+            scores[rows], ids[rows] = -np.inf, state.pad_id
+            scores[rows, 0], ids[rows, 0] = answer["wanted_scores"][rows], token
+        return search.advance(state, scores, ids)
+
+
+class SampleTurns:
+    """Sampling: among all tokens by the graph, or among the best few here."""
+
+    independent = True
+
+    def __init__(self, arch: Architecture) -> None:
+        self.arch = arch
+
+    def inputs(self, state: DecodeState, jobs: Sequence[Job]) -> Arrays:
+        """See `Turns`."""
+        beam, banned = state.beam, _banned(state, jobs)
+        ends = [self.arch.pad_id], [self.arch.pad_id, self.arch.eos_id]
+        short = np.repeat(state.lengths + 1 < state.minimums, beam)
+        rows = [np.concatenate([ends[short[r]], banned.get(r, [])]).astype(np.int64) for r in range(len(short))]
+        temperatures = np.array([_sampling(job).temperature for job in jobs], np.float32)
+        drawn = [_uniforms(job)[:, n] for job, n in zip(jobs, state.lengths, strict=True)]
+        needed = max(sampling.candidates_needed(_sampling(job)) for job in jobs) + 2  # pad and EOS
+        return _common_inputs(state, jobs) | {
+            "candidates": _candidates(needed + _spare(banned), self.arch),
+            "banned": banned_matrix(rows, self.arch.pad_id),
+            "temperatures": np.repeat(temperatures, beam),
+            "uniforms": np.concatenate(drawn),
+        }
+
+    def turn(self, state: DecodeState, jobs: Sequence[Job], answer: Arrays) -> Turn:
+        """See `Turns`."""
+        tokens, scores, beam = answer["sampled"], answer["sampled_scores"], state.beam
+        stuck = ~(answer["weights"].max(axis=1) > 0)
+        for sentence, job in enumerate(jobs):
+            if _sampling(job).truncated:
+                for row in range(beam):
+                    at, uniform = sentence * beam + row, float(_uniforms(job)[row, state.lengths[sentence]])
+                    place = 0 if stuck[at] else sampling.draw(_sampling(job), answer["weights"][at], uniform)
+                    tokens[at], scores[at] = answer["ids"][at, place], answer["scores"][at, place]
+        for at in map(int, np.flatnonzero(stuck)):  # every token is banned, and then all are candidates: the row ends
+            ends = answer["ids"][at] == state.eos_id
+            tokens[at], scores[at] = state.eos_id, answer["scores"][at, ends][0]
+        for sentence, token in _forced(state, jobs):
+            rows = slice(sentence * beam, (sentence + 1) * beam)
+            tokens[rows], scores[rows] = token, answer["wanted_scores"][rows]
+        return sampling.advance_samples(state, tokens, scores)
+
+
+def _common_inputs(state: DecodeState, jobs: Sequence[Job]) -> Arrays:
+    beam, rows = state.beam, len(jobs) * state.beam
+    wanted = np.zeros(rows, np.int64)
+    for sentence, token in _forced(state, jobs):
+        wanted[sentence * beam : (sentence + 1) * beam] = token
+    inputs: Arrays = {
+        "tokens": state.last_tokens(),
+        "lengths": np.repeat(state.lengths, beam).astype(np.int32),
+        "wanted": wanted,
+    }
+    if jobs[0].mode.variant is not None:
+        inputs |= _penalised(state, jobs)
+    return inputs
+
+
+def _penalised(state: DecodeState, jobs: Sequence[Job]) -> Arrays:
+    """Every row's tokens so far, and by how much to penalise them; a row's first token fills up shorter ones."""
+    longest = max(int(state.lengths.max()), 1)
+    written = np.arange(longest) < state.lengths[:, None, None]
+    ids = np.where(written, state.tokens[:, :, :longest], state.tokens[:, :, :1]).astype(np.int64)
+    theta = np.array([job.options.repetition_penalty for job in jobs], np.float32)
+    theta[state.lengths == 0] = 1.0
+    return {"penalised": ids.reshape(-1, longest), "penalties": np.repeat(theta, state.beam)}
+
+
+def _forced(state: DecodeState, jobs: Sequence[Job]) -> list[tuple[int, int]]:
+    """(sentence, token) of every sentence that is still within its prefix."""
+    prefixes = ((n, job.constraints.prefix) for n, job in enumerate(jobs) if job.constraints.prefix)
+    return [(n, prefix[state.lengths[n]]) for n, prefix in prefixes if state.lengths[n] < len(prefix)]
+
+
+def _banned(state: DecodeState, jobs: Sequence[Job]) -> dict[int, Ints]:
+    """Row → tokens that may not come next, for rows that have any and are past their prefix."""
+    banned: dict[int, Ints] = {}
+    for sentence, job in enumerate(jobs):
+        length = int(state.lengths[sentence])
+        if not job.constraints.bans or length < len(job.constraints.prefix):
+            continue
+        for row in range(state.beam):
+            tokens = job.constraints.banned(state.tokens[sentence, row, :length])
+            if len(tokens):
+                banned[sentence * state.beam + row] = tokens
+    return banned
+
+
+def _spare(banned: dict[int, Ints]) -> int:
+    return -(-max(map(len, banned.values()), default=0) // SPARE) * SPARE
+
+
+def _candidates(needed: int, arch: Architecture) -> Ints:
+    return np.array([min(needed, arch.vocab_size)], np.int64)
+
+
+def _sampling(job: Job) -> Sampling:
+    assert job.options.sampling is not None
+    return job.options.sampling
+
+
+def _uniforms(job: Job) -> sampling.Uniforms:
+    assert job.uniforms is not None
+    return job.uniforms

@@ -1,0 +1,205 @@
+"""MarianMT directories become checkpoints and bundles that translate."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tests.artifact.opus import edit, opus_directory, pieces_model, write_weights
+from tests.tiny import SENTENCES, tiny_tokenizer
+
+from hmc.artifact.architecture import sinusoidal_positions
+from hmc.artifact.bundle import bundle_problems, validate
+from hmc.artifact.checkpoint import checkpoint_problems, load_checkpoint, save_checkpoint
+from hmc.artifact.marian.generation import ignored
+from hmc.artifact.marian.reader import import_marian
+from hmc.artifact.tokenizer_files import MarianFiles
+
+
+@pytest.fixture
+def opus(tmp_path: Path) -> Path:
+    opus_directory(tmp_path / "opus")
+    return tmp_path / "opus"
+
+
+@pytest.fixture
+def repository_roots() -> str:
+    """PYTHONPATH of this checkout's rooms."""
+    return os.pathsep.join(str(path.parent) for path in Path(__file__).resolve().parents[2].glob("*/hmc"))
+
+
+def test_every_tensor_and_number_is_the_directory_s(tmp_path: Path) -> None:
+    arch = opus_directory(tmp_path / "opus", seed=3, activation_function="silu")
+    checkpoint = import_marian(tmp_path / "opus")
+    assert checkpoint.architecture == arch.model_copy(update={"activation": "swish"})
+    assert checkpoint.layout.total == 24
+    assert (checkpoint.config.source_language, checkpoint.config.target_language) == ("eng", "gmw")
+    expected = write_weights(tmp_path / "opus", arch, seed=3)
+    assert checkpoint.tensors.keys() == expected.keys()
+    assert all(np.array_equal(checkpoint.tensors[name], expected[name]) for name in expected)
+    assert isinstance(checkpoint.tokenizer, MarianFiles)
+    assert checkpoint.tokenizer.target == (tmp_path / "opus" / "target.spm").read_bytes()
+
+
+def test_the_checkpoint_is_whole_on_disk(opus: Path, tmp_path: Path) -> None:
+    save_checkpoint(import_marian(opus), tmp_path / "c")
+    assert checkpoint_problems(tmp_path / "c") == []
+    assert load_checkpoint(tmp_path / "c").tokenizer == import_marian(opus).tokenizer
+    (tmp_path / "c" / "target.spm").unlink()
+    edit(tmp_path / "c" / "vocab.json", **{"▁extra": 500})
+    problems = "\n".join(checkpoint_problems(tmp_path / "c"))
+    assert "target.spm is missing" in problems
+    assert "ids of" in problems
+
+
+def test_a_vocabulary_of_another_model_is_a_problem_of_the_checkpoint(opus: Path, tmp_path: Path) -> None:
+    save_checkpoint(import_marian(opus), tmp_path / "c")
+    vocabulary = json.loads((tmp_path / "c" / "vocab.json").read_text())
+    size = len(vocabulary)
+    vocabulary["<unk>"], vocabulary["<pad>"] = vocabulary["<pad>"], vocabulary["<unk>"]
+    (tmp_path / "c" / "vocab.json").write_text(json.dumps(vocabulary | {"▁extra": size}))
+    problems = "\n".join(checkpoint_problems(tmp_path / "c"))
+    assert f"{size + 1} entries, the model's vocabulary has {size}" in problems
+    assert f"gives '<pad>' the id 1, the model's pad_id is {size - 1}" in problems
+
+
+def test_older_files_hold_aliases_and_position_tables(opus: Path) -> None:
+    before = import_marian(opus)
+    tensors = load_file(opus / "model.safetensors")
+    for name in ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"):
+        tensors[name] = tensors["model.shared.weight"].copy()
+    del tensors["model.shared.weight"]
+    for stack in ("encoder", "decoder"):
+        tensors[f"model.{stack}.embed_positions.weight"] = sinusoidal_positions(96, 64)
+    save_file(tensors, opus / "model.safetensors")
+    after = import_marian(opus)
+    assert all(np.array_equal(before.tensors[name], after.tensors[name]) for name in before.tensors)
+
+
+def test_half_precision_becomes_single(opus: Path) -> None:
+    before = import_marian(opus)
+    save_file({n: v.astype(np.float16) for n, v in load_file(opus / "model.safetensors").items()},
+              opus / "model.safetensors")  # fmt: skip
+    after = import_marian(opus)
+    assert {value.dtype for value in after.tensors.values()} == {np.dtype(np.float32)}
+    assert all(np.allclose(before.tensors[n], after.tensors[n], atol=2e-3, rtol=1e-3) for n in before.tensors)
+
+
+BFLOAT16 = """
+import sys
+sys.modules["ml_dtypes"] = None
+from pathlib import Path
+from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.marian.reader import import_marian
+try:
+    import_marian(Path(sys.argv[1]))
+except InvalidArtifactError as error:
+    print(error)
+"""
+
+
+def test_bfloat16_is_read_where_numpy_knows_it(opus: Path, repository_roots: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    before = import_marian(opus)
+    tensors = load_file(opus / "model.safetensors")
+    save_file({n: v.astype(ml_dtypes.bfloat16) for n, v in tensors.items()}, opus / "model.safetensors")
+    after = import_marian(opus)
+    assert all(np.allclose(before.tensors[n], after.tensors[n], rtol=1e-2, atol=1e-6) for n in before.tensors)
+    command = [sys.executable, "-c", BFLOAT16, str(opus)]
+    environment = {**os.environ, "PYTHONPATH": repository_roots}
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "needs ml_dtypes" in ran.stdout
+    assert "pip install 'hmc[compile]'" in ran.stdout
+
+
+def test_one_model_whose_ids_are_the_vocabulary_becomes_tokenizer_model(opus: Path) -> None:
+    import sentencepiece
+
+    joint = tiny_tokenizer()
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=joint)
+    vocabulary = {pieces.id_to_piece(i): i for i in range(pieces.vocab_size())}
+    arch = import_marian(opus).architecture.model_copy(update={"vocab_size": 120, "pad_id": 2})
+    write_weights(opus, arch)
+    for name in ("source.spm", "target.spm"):
+        (opus / name).write_bytes(joint)
+    (opus / "vocab.json").write_text(json.dumps(vocabulary))
+    edit(opus / "config.json", vocab_size=120, pad_token_id=2, decoder_start_token_id=2)
+    assert import_marian(opus).tokenizer == joint
+    vocabulary["▁A"], vocabulary["."] = vocabulary["."], vocabulary["▁A"]
+    (opus / "vocab.json").write_text(json.dumps(vocabulary))
+    assert isinstance(import_marian(opus).tokenizer, MarianFiles)
+
+
+def test_decoding_defaults_are_recorded_and_those_without_effect_named(opus: Path) -> None:
+    checkpoint = import_marian(opus)
+    decoding = checkpoint.config.provenance["generation"]
+    assert (decoding["num_beams"], decoding["max_length"]) == (5, 77)
+    assert ignored(decoding, checkpoint.architecture) == ["no_repeat_ngram_size", "forced_eos_token_id"]
+    edit(opus / "config.json", bad_words_ids=[[3]])
+    assert "bad_words_ids" in ignored(import_marian(opus).config.provenance["generation"], checkpoint.architecture)
+
+
+def test_languages_may_be_given(opus: Path) -> None:
+    (opus / "tokenizer_config.json").unlink()
+    config = import_marian(opus, source_language="en", target_language="de").config
+    assert (config.source_language, config.target_language) == ("en", "de")
+
+
+def test_a_bundle_of_it_carries_the_tokenizer_and_guards_it(opus: Path, tmp_path: Path) -> None:
+    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+
+    save_checkpoint(import_marian(opus), tmp_path / "c")
+    compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b", calibration=SENTENCES)
+    manifest = validate(tmp_path / "b")
+    assert sorted(manifest.tokenizer_files) == ["source.spm", "target.spm", "vocab.json"]
+    (tmp_path / "b" / "source.spm").write_bytes(pieces_model(SENTENCES, 100))
+    (tmp_path / "b" / "target.spm").unlink()
+    problems = "\n".join(bundle_problems(tmp_path / "b"))
+    assert "source.spm has sha256" in problems
+    assert "target.spm is missing" in problems
+    edit(tmp_path / "b" / "bundle.json", tokenizer_sha256={"vocab.json": "0" * 64})
+    assert "expected tokenizer.model or source.spm, target.spm, vocab.json" in "\n".join(
+        bundle_problems(tmp_path / "b")
+    )
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_the_engine_translates_as_pytorch_does(opus: Path, tmp_path: Path, beam: int) -> None:
+    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+    from hmc.serving import DecodeOptions, Translator
+    from hmc.training.beam_search import beam_search
+    from hmc.training.convert import model_from_checkpoint
+    from hmc.training.vocabulary import Vocabulary
+
+    checkpoint = import_marian(opus)
+    save_checkpoint(checkpoint, tmp_path / "c")
+    compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")
+    vocabulary, texts = Vocabulary(checkpoint.tokenizer), [*SENTENCES, f">>deu<< {SENTENCES[0]}", "ü ☃ dog"]
+    found = beam_search(
+        model_from_checkpoint(checkpoint).eval(), [vocabulary.encode(t) for t in texts], beam=beam, max_length=20
+    )
+    expected = [vocabulary.decode(hypotheses[0].ids) for hypotheses in found]
+    with Translator(tmp_path / "b", device="cpu", threads=1) as translator:
+        answers = translator.translate([*texts, "", ">>nld<<"], DecodeOptions(beam_size=beam, max_length=20))
+    assert [a.text for a in answers] == [*expected, "", ""]
+    assert answers[len(SENTENCES)].source_tokens == answers[0].source_tokens + 1
+
+
+def test_a_model_from_outside(data: Path, tmp_path: Path) -> None:
+    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+    from hmc.serving import Translator
+
+    if not (data / "marian-en-de").is_dir():
+        pytest.skip("HMC_DATA holds no marian-en-de")
+    checkpoint = import_marian(data / "marian-en-de")
+    assert checkpoint.layout.total == 72
+    assert (checkpoint.architecture.vocab_size, checkpoint.architecture.pad_id) == (6001, 6000)
+    save_checkpoint(checkpoint, tmp_path / "c")
+    compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")
+    with Translator(tmp_path / "b", device="cpu", threads=1) as translator:
+        texts = [t.text for t in translator.translate(["Two dogs run across the grass.", "A man plays the guitar."])]
+    assert texts == ["Zwei Hunde rennen über das Gras.", "Ein Mann spielt Gitarre."]

@@ -1,0 +1,118 @@
+"""`hmc analyze`: every subcommand on a tiny checkpoint and real text, what it writes, what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Hmc
+from tests.guards.test_help_is_light import probe
+from tests.tiny import SENTENCES
+
+from hmc.artifact.checkpoint import load_checkpoint
+from hmc.training.analysis.result import read_result
+
+FEW = ("--resamples", "100", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Two parallel texts of four pairs."""
+    folder, found = tmp_path_factory.mktemp("analyze"), []
+    for name, start in (("a", 0), ("b", 5)):
+        (folder / f"{name}.en").write_text("\n".join(SENTENCES[start : start + 4]) + "\n", encoding="utf-8")
+        (folder / f"{name}.de").write_text("\n".join(SENTENCES[start + 1 : start + 5]) + "\n", encoding="utf-8")
+        found.append(f"{folder}/{name}.en {folder}/{name}.de")
+    return found[0], found[1]
+
+
+COMMANDS = {
+    "importance": ("--device", "cpu"),
+    "ablate": (*FEW, "--head", "cross.0.3", "--head", "encoder_self.1.0"),
+    "all-but-one": (*FEW, "--no-bleu"),
+    "groups": (*FEW, "--groups", "3"),
+    "cumulative": (*FEW, "--groups", "3", "--no-bleu"),
+    "profile": (*FEW, "--shares", "0.5"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_table_the_data_and_the_figures(
+    hmc: Hmc, tiny_checkpoint: Path, corpora: tuple[str, str], tmp_path: Path, command: str
+) -> None:
+    ran = hmc("analyze", command, tiny_checkpoint, "--data", corpora[0], "--out", tmp_path / "out", *COMMANDS[command])
+    assert ran.exit_code == 0, ran.output
+    assert "│" in ran.stdout
+    assert f"wrote {tmp_path / 'out' / command}.json" in ran.stdout
+    result = read_result(tmp_path / "out" / f"{command}.json", [command])
+    assert result.corpora[0].sentences == 4
+    assert result.checkpoints[0].heads == 24
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".json", ".svg", ".png"}
+
+
+def test_json_on_standard_output_is_the_file(
+    hmc: Hmc, tiny_checkpoint: Path, corpora: tuple[str, str], tmp_path: Path
+) -> None:
+    options = ("--data", corpora[0], "--out", tmp_path, "--sentences", "3", "--device", "cpu", "--json")
+    ran = hmc("analyze", "importance", tiny_checkpoint, *options, "--save", tmp_path / "copy")
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout == (tmp_path / "importance.json").read_text(encoding="utf-8")
+    assert json.loads(ran.stdout)["corpora"][0]["sentences"] == 3
+    assert load_checkpoint(tmp_path / "copy").importance is not None
+
+
+def test_results_are_compared_and_texts_correlated(
+    hmc: Hmc, tiny_checkpoint: Path, corpora: tuple[str, str], tmp_path: Path
+) -> None:
+    both = ("--data", corpora[0], "--data", corpora[1])
+    ran = hmc("analyze", "correlate", tiny_checkpoint, *both, "--out", tmp_path, "--device", "cpu")
+    assert ran.exit_code == 0, ran.output
+    assert "Pearson" in ran.stdout
+    for name in ("x", "y"):
+        options = ("--data", corpora[0], "--out", tmp_path / name, "--device", "cpu")
+        assert hmc("analyze", "importance", tiny_checkpoint, *options).exit_code == 0
+    files = [f"{name}={tmp_path / name / 'importance.json'}" for name in ("x", "y")]
+    ran = hmc("analyze", "compare", *files, "--out", tmp_path / "both")
+    assert ran.exit_code == 0, ran.output
+    assert (tmp_path / "both" / "compare.svg").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ablate", "--head", "cross.9.0"), "head cross.9.0 is closed in this checkpoint, or was never there"),
+        (("ablate", "--resamples", "3"), "resamples 3: choose 100 or more"),
+        (("groups", "--groups", "99"), "groups 99: this checkpoint has 24 open heads; choose 1 to 24"),
+        (("groups", "--scores", "nowhere.json"), "nowhere.json: cannot be read"),
+        (("profile", "--shares", "a"), "--shares 'a': write numbers with commas"),
+        (("importance", "--device", "tpu"), "device 'tpu': choose auto, cpu, cuda or cuda:N"),
+        (("importance", "--sentences", "-1"), "sentences -1: choose 1 or more, or 0 for all"),
+        (("correlate",), "1 texts: give exactly two, with --data twice"),
+    ],
+)
+def test_refused(
+    hmc: Hmc, tiny_checkpoint: Path, corpora: tuple[str, str], tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    name, *options = arguments
+    ran = hmc("analyze", name, tiny_checkpoint, "--data", corpora[0], "--out", tmp_path / "out", *options)
+    assert ran.exit_code == 2, ran.output
+    assert message in ran.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_misspelt_subcommand_is_named(hmc: Hmc) -> None:
+    ran = hmc("analyze", "ablat")
+    assert ran.exit_code == 2
+    assert "Did you mean 'ablate'" in ran.stderr
+
+
+def test_help_lists_the_subcommands_and_loads_nothing_heavy() -> None:
+    repository = Path(__file__).resolve().parents[2]
+    printed, heavy = probe(repository, "analyze", "--help")
+    assert heavy == []
+    for command in (*COMMANDS, "correlate", "compare"):
+        assert command in printed
+    printed, heavy = probe(repository, "analyze", "ablate", "--help")
+    assert heavy == []
+    assert "--no-bleu" in printed

@@ -1,0 +1,34 @@
+"""A tiny random model whose translations differ in their words and lengths: a plain random one repeats itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.tiny import SENTENCES, tiny_checkpoint_at
+
+from hmc.artifact.checkpoint import save_checkpoint
+
+
+@pytest.fixture(scope="session")
+def lively_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `tiny_checkpoint`. Random signs of the last norm keep a token from predicting itself; EOS is made likelier."""
+    path = tmp_path_factory.mktemp("lively") / "checkpoint"
+    checkpoint = tiny_checkpoint_at(path, seed=4)
+    signs = np.random.default_rng(4).choice([-1, 1], checkpoint.architecture.d_model).astype(np.float32)
+    checkpoint.tensors["decoder.layers.1.final_layer_norm.weight"] *= signs
+    checkpoint.tensors["final_logits_bias"].reshape(-1)[checkpoint.architecture.eos_id] += 3.3
+    save_checkpoint(checkpoint, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def lively_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Levels full, h12, h5 in fp32 and int8. Read-only."""
+    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+
+    path = tmp_path_factory.mktemp("lively") / "bundle"
+    requests = [LevelRequest(lively_checkpoint, heads) for heads in (24, 12, 5)]
+    compile_bundle(requests, path, precisions=("fp32", "int8"), calibration=SENTENCES)
+    return path

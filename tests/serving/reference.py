@@ -1,0 +1,157 @@
+"""Decoding written plainly over the PyTorch model, one hypothesis at a time: what the engine is tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+import torch
+
+from hmc.artifact.checkpoint import Checkpoint
+from hmc.artifact.heads import HeadLayout
+from hmc.serving.options import DecodeOptions
+from hmc.training.attention import Attention
+from hmc.training.batches import pad_rows
+from hmc.training.convert import model_from_checkpoint
+from hmc.training.gating import mask_to_layout
+
+NEVER = -np.inf
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A hypothesis: ids with EOS if it ended."""
+
+    ids: Ids
+    score: float
+    token_scores: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Running:
+    ids: Ids = ()
+    token_scores: tuple[float, ...] = ()
+    total: float = 0.0
+
+    def then(self, token: int, score: float) -> Running:
+        return Running((*self.ids, token), (*self.token_scores, score), self.total + score)
+
+
+@dataclass
+class Reference:
+    """A tiny model, some of its heads masked."""
+
+    checkpoint: Checkpoint
+    layout: HeadLayout
+    attention_of: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.model = model_from_checkpoint(self.checkpoint).eval()
+        mask_to_layout(self.model, self.checkpoint.layout, self.layout)
+        self.arch = self.checkpoint.architecture
+        self.logits = cache(self._logits)
+        for kind, layer, attention in self.model.attentions():
+            if kind == "cross":
+                attention.register_forward_pre_hook(self._spy(layer))
+
+    def _spy(self, layer: int):
+        def hook(module: Attention, args: tuple) -> None:
+            states, source = args[0], args[1]
+            if source is not None:
+                query = module.query(states).view(*states.shape[:2], module.heads, module.head_dim).transpose(1, 2)
+                weights = (query @ source.keys.transpose(-1, -2) * module.head_dim**-0.5).softmax(-1)
+                for head in range(module.heads):
+                    self.attention_of[layer, head] = weights[0, head].numpy()
+
+        return hook
+
+    @torch.no_grad()
+    def _forward(self, source: Ids, target: Ids) -> np.ndarray:
+        shifted = torch.tensor([[self.arch.pad_id, *target]])
+        return self.model.logits(self.model(pad_rows([list(source)], self.arch.pad_id), shifted))[0].double().numpy()
+
+    def _logits(self, source: Ids, target: Ids) -> np.ndarray:
+        return self._forward(source, target)[-1]
+
+    def attention(self, source: Ids, target: Ids, heads: Sequence[tuple[int, int]]) -> np.ndarray:
+        """`[T, S]`: mean attention of the heads (layer, index) while each target token is predicted."""
+        self._forward(source, target[:-1])
+        return np.mean([self.attention_of[head] for head in heads], axis=0)
+
+    def log_probs(self, source: Ids, target: Ids, theta: float = 1.0) -> np.ndarray:
+        """`[V]` after `target`; theta penalises its tokens."""
+        logits = self.logits(source, target).copy()
+        for token in set(target):
+            logits[token] = logits[token] / theta if logits[token] > 0 else logits[token] * theta
+        logits -= logits.max()
+        return logits - np.log(np.exp(logits).sum())
+
+    def allowed(self, target: Ids, options: DecodeOptions, phrases: Sequence[Ids] = ()) -> np.ndarray:
+        """`[V]`: whether each token may follow `target`."""
+        arch, n = self.arch, options.no_repeat_ngram_size
+        written = {target[i : i + n] for i in range(len(target) - n + 1)} if n else set()
+        may = np.ones(arch.vocab_size, bool)
+        for token in range(arch.vocab_size):
+            longer = (*target, token)
+            may[token] = not (
+                token == arch.pad_id
+                or (token == arch.unk_id and options.suppress_unknown)
+                or (token == arch.eos_id and len(longer) < options.min_length)
+                or any(longer[-len(phrase) :] == phrase for phrase in phrases)
+                or (n and longer[-n:] in written)
+            )
+        return may
+
+    def coverage(self, source: Ids, target: Ids, heads: Sequence[tuple[int, int]]) -> float:
+        attended = self.attention(source, target, heads).sum(axis=0)
+        return float(sum(np.log(min(a, 1.0)) for a in attended))
+
+    def beam_search(
+        self,
+        source: Ids,
+        options: DecodeOptions,
+        *,
+        limit: int,
+        phrases: Sequence[Ids] = (),
+        prefix: Ids = (),
+        heads: Sequence[tuple[int, int]] = (),
+    ) -> list[Found]:
+        """Every hypothesis that ended, best first."""
+        beam, eos = options.beam_size, self.arch.eos_id
+        running, ended = [Running()], []
+
+        def end(h: Running) -> None:
+            score = h.total / len(h.ids) ** options.length_penalty
+            if options.coverage_penalty:
+                score += options.coverage_penalty * self.coverage(source, h.ids, heads)
+            ended.append(Found(h.ids, score, h.token_scores))
+            ended.sort(key=lambda f: -f.score)
+
+        for length in range(1, limit + 1):
+            longer = []
+            for h in running:
+                scores = self.log_probs(source, h.ids, options.repetition_penalty)
+                if length <= len(prefix):
+                    longer.append(h.then(prefix[length - 1], scores[prefix[length - 1]]))
+                else:
+                    may = self.allowed(h.ids, options, phrases)
+                    longer += [h.then(token, scores[token]) for token in np.flatnonzero(may).tolist()]
+            longer.sort(key=lambda h: -h.total)
+            for h in longer[:beam]:
+                if h.ids[-1] == eos:
+                    end(h)
+            running = [h for h in longer[: 2 * beam] if h.ids[-1] != eos][:beam]
+            if options.patience is None:
+                best = running[0].total / length**options.length_penalty if running else NEVER
+                if len(ended) >= beam and best <= ended[beam - 1].score:
+                    return ended
+            elif len(ended) >= int(options.patience * beam + 0.5):
+                return ended
+            if not running:
+                return ended
+        for h in running:
+            end(h)
+        return ended

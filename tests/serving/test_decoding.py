@@ -1,0 +1,190 @@
+"""Beam search with every option against the plain reference, on tiny random models: the same tokens and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+from tests.serving.reference import Found, Reference
+from tests.tiny import SENTENCES
+
+from hmc.artifact.bundle import read_manifest
+from hmc.artifact.checkpoint import load_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.serving import DecodeOptions, Translation, Translator
+
+TEXTS = SENTENCES[:8]
+LIMIT = 12
+Pieces = sentencepiece.SentencePieceProcessor
+
+
+@pytest.fixture(scope="module")
+def pieces(lively_bundle: Path) -> Pieces:
+    return Pieces(model_file=str(lively_bundle / "tokenizer.model"))
+
+
+@pytest.fixture(scope="module", params=["full", "h12"])
+def level(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def translator(lively_bundle: Path, level: str) -> Iterator[Translator]:
+    with Translator(lively_bundle, level, device="cpu", threads=1, max_rows=24) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def reference(lively_bundle: Path, lively_checkpoint: Path, level: str) -> Reference:
+    return Reference(load_checkpoint(lively_checkpoint), read_manifest(lively_bundle).level(level).layout)
+
+
+def source_ids(pieces: Pieces, text: str) -> tuple[int, ...]:
+    return (*pieces.encode(text), 0)
+
+
+def assert_same(found: Translation, expected: list[Found], pieces: Pieces, n_best: int) -> None:
+    """Tokens, token scores and scores of the n best."""
+    best = [found, *found.alternatives]
+    assert [[t.piece for t in h.tokens] for h in best] == [
+        [pieces.id_to_piece(i) for i in f.ids] for f in expected[:n_best]
+    ]
+    for hypothesis, f in zip(best, expected, strict=False):
+        assert hypothesis.score == pytest.approx(f.score, abs=2e-4)
+        assert [t.score for t in hypothesis.tokens] == pytest.approx(list(f.token_scores), abs=2e-4)
+        assert hypothesis.target_tokens == len(f.ids)
+        assert hypothesis.hit_max_length == (f.ids[-1:] != (0,))
+
+
+CASES = [
+    {},
+    {"beam_size": 1, "n_best": 1},
+    {"min_length": 6},
+    {"min_length": LIMIT},
+    {"beam_size": 1, "n_best": 1, "min_length": 9, "suppress_unknown": True},
+    {"length_penalty": 0.0},
+    {"length_penalty": 2.5},
+    {"patience": 1.0, "n_best": 2},
+    {"patience": 0.5, "n_best": 2},
+    {"patience": 3.0},
+    {"suppress_unknown": True},
+    {"no_repeat_ngram_size": 1},
+    {"no_repeat_ngram_size": 2},
+    {"no_repeat_ngram_size": 3, "beam_size": 1, "n_best": 1},
+    {"repetition_penalty": 1.3},
+    {"repetition_penalty": 3.0, "beam_size": 2, "n_best": 2},
+    {"repetition_penalty": 0.7},
+    {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "min_length": 5, "patience": 2.0, "length_penalty": 0.6},
+]
+
+
+def options_of(case: dict[str, object]) -> DecodeOptions:
+    fields: dict[str, object] = {"beam_size": 4, "n_best": 4, "max_length": LIMIT, "token_scores": True}
+    return DecodeOptions(**(fields | case))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_equals_the_reference(
+    translator: Translator, reference: Reference, pieces: Pieces, case: dict[str, object]
+) -> None:
+    options = options_of(case)
+    for text, found in zip(TEXTS, translator.translate(TEXTS, options), strict=True):
+        expected = reference.beam_search(source_ids(pieces, text), options, limit=LIMIT)
+        assert_same(found, expected, pieces, options.n_best)
+
+
+def test_some_translations_end_and_some_do_not(translator: Translator) -> None:
+    found = translator.translate(TEXTS, options_of({}))
+    lengths = {h.target_tokens for t in found for h in (t, *t.alternatives) if not h.hit_max_length}
+    assert len(lengths) >= 4  # or the tests here would say little about ends
+    assert any(t.hit_max_length for t in found)
+    assert len({t.text for t in found}) >= 6
+
+
+def test_all_options_in_one_batch_as_each_alone(translator: Translator) -> None:
+    jobs = [(text, options_of(case)) for case in CASES for text in TEXTS]
+    together = [future.result() for future in [translator.submit(t, o, block=True) for t, o in jobs]]
+    for (text, options), found in zip(jobs, together, strict=True):
+        alone = translator.translate([text], options)[0]
+        assert [t.piece for t in found.tokens] == [t.piece for t in alone.tokens], options
+        assert [a.text for a in found.alternatives] == [a.text for a in alone.alternatives], options
+        assert found.score == pytest.approx(alone.score, abs=1e-4)
+
+
+def test_suppressed_tokens_and_phrases(translator: Translator, reference: Reference, pieces: Pieces) -> None:
+    options = options_of({})
+    for text in TEXTS:
+        free = translator.translate([text], options)[0]
+        written = [t.piece for t in free.tokens if t.piece != "</s>"]
+        first, pair = written[0], pieces.decode_pieces(written[-2:])
+        strict = replace(options, suppressed_tokens=(first,), suppressed_phrases=(pair,))
+        phrases = [(pieces.piece_to_id(first),), tuple(pieces.encode(pair))]
+        found = translator.translate([text], strict)[0]
+        assert found.tokens != free.tokens
+        expected = reference.beam_search(source_ids(pieces, text), strict, limit=LIMIT, phrases=phrases)
+        assert_same(found, expected, pieces, 4)
+
+
+def test_a_phrase_of_several_tokens_may_begin_but_not_be_completed(
+    translator: Translator, reference: Reference, pieces: Pieces
+) -> None:
+    options = options_of({"beam_size": 1, "n_best": 1})
+    seen = 0
+    for text in TEXTS:
+        written = [t.piece for t in translator.translate([text], options)[0].tokens]
+        for start in range(len(written) - 1):
+            phrase = pieces.decode_pieces(written[start : start + 2])
+            ids = tuple(pieces.encode(phrase))
+            if len(ids) < 2 or "</s>" in written[start : start + 2]:
+                continue
+            seen += 1
+            strict = replace(options, suppressed_phrases=(phrase,))
+            found = translator.translate([text], strict)[0]
+            expected = reference.beam_search(source_ids(pieces, text), strict, limit=LIMIT, phrases=[ids])
+            assert_same(found, expected, pieces, 1)
+    assert seen >= 5
+
+
+def test_many_suppressed_tokens_leave_the_best_of_the_rest(
+    translator: Translator, reference: Reference, pieces: Pieces
+) -> None:
+    names = [pieces.id_to_piece(i) for i in range(3, 100)]
+    options = options_of({"suppressed_tokens": tuple(names), "suppress_unknown": True})
+    phrases = [(i,) for i in range(3, 100)]
+    for text in TEXTS:
+        found = translator.translate([text], options)[0]
+        expected = reference.beam_search(source_ids(pieces, text), options, limit=LIMIT, phrases=phrases)
+        assert_same(found, expected, pieces, 4)
+
+
+def test_when_every_token_is_suppressed_the_translation_stops(translator: Translator, pieces: Pieces) -> None:
+    names = tuple(pieces.id_to_piece(i) for i in range(3, 120))
+    options = options_of({"suppressed_tokens": names, "suppress_unknown": True, "min_length": 5})
+    for text, found in zip(TEXTS, translator.translate(TEXTS, options), strict=True):
+        assert (found.text, found.target_tokens, found.hit_max_length) == ("", 0, True), text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (DecodeOptions(suppressed_tokens=("no such piece",)), "'no such piece' is not in the vocabulary"),
+        (DecodeOptions(suppressed_tokens=("</s>",)), "ends every translation: use min_length"),
+        (DecodeOptions(suppressed_phrases=(" ",)), "phrase is blank"),
+        (DecodeOptions(min_length=200), "min_length of 200 tokens: at most 95 fit here"),
+    ],
+)
+def test_what_the_model_cannot_do(translator: Translator, options: DecodeOptions, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        translator.translate(TEXTS, options)
+
+
+def test_scores_of_an_n_best_list_descend_and_token_scores_add_up(translator: Translator) -> None:
+    for found in translator.translate(TEXTS, options_of({"length_penalty": 0.8})):
+        best = [found, *found.alternatives]
+        assert [h.score for h in best] == sorted((h.score for h in best), reverse=True)
+        for h in best:
+            assert h.score == pytest.approx(np.sum([t.score for t in h.tokens]) / len(h.tokens) ** 0.8, abs=1e-4)

@@ -1,0 +1,39 @@
+"""What the tests of analyses share: a layout, the trained model, and the loss of a model by its ordinary path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from hmc.artifact.heads import Head, HeadLayout
+from hmc.training.analysis.measure import Settings
+from hmc.training.analysis.subject import Subject, Text
+from hmc.training.batches import make_batch
+from hmc.training.gating import mask_to_layout, open_gates
+from hmc.training.objective import cross_entropy_sum
+
+DEMO = Path(__file__).parents[3] / "cli" / "hmc" / "cli" / "demo_data"
+LAYOUT = HeadLayout.from_json(
+    {"encoder_self": [[0, 1, 3], [2]], "decoder_self": [[0, 1, 2, 3], []], "cross": [[1, 2], [0, 3]]}
+)
+"""12 heads of 24: uneven, one layer with a single head, one with none."""
+LOSS = Settings(bleu=False, resamples=100)
+
+
+def without(heads: list[Head]) -> HeadLayout:
+    """LAYOUT less `heads`."""
+    return HeadLayout.from_heads([h for h in LAYOUT.heads() if h not in heads], 2, 2)
+
+
+def loss_of(subject: Subject, text: Text, layout: HeadLayout) -> float:
+    """Nats per token with only `layout` open."""
+    mask_to_layout(subject.model, subject.layout, layout)
+    try:
+        ids = [tuple(subject.vocabulary.encode(side) for side in pair) for pair in text.pairs]
+        batch = make_batch([s for s, _ in ids], [t for _, t in ids], subject.model.arch.pad_id)
+        with torch.no_grad():
+            total, tokens = cross_entropy_sum(subject.model, subject.model(batch.source, batch.target_in), batch, 0.0)
+        return float(total) / tokens
+    finally:
+        open_gates(subject.model)

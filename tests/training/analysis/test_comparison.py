@@ -1,0 +1,88 @@
+"""Correlation and comparison of results."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.training.analysis.helpers import LOSS
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.analysis import ablate, compare, correlate, cumulative, groups, importance
+from hmc.training.analysis.measure import Settings
+from hmc.training.analysis.ranking import RankBy
+from hmc.training.analysis.result import Result, write_result
+from hmc.training.analysis.subject import Subject, Text, read_text
+
+
+def halves(text: Text, folder: Path) -> list[Text]:
+    """Two texts of the pairs at even and at odd places."""
+    found = []
+    for name, pairs in (("even", text.pairs[::2]), ("odd", text.pairs[1::2])):
+        (folder / f"{name}.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in pairs), encoding="utf-8")
+        found.append(read_text(f"{folder}/{name}.tsv", ("en", "de")))
+    return found
+
+
+@pytest.mark.parametrize("effect", ["loss", "importance"])
+def test_effects_correlate_as_their_values_do(subject: Subject, text: Text, tmp_path: Path, effect: str) -> None:
+    texts = halves(text, tmp_path)
+    result = correlate.analyse(subject, texts, effect, Settings(resamples=100))
+    x, y = (np.array([row[side] for row in result.data["heads"]]) for side in ("first", "second"))
+    assert result.data["pearson"]["value"] == pytest.approx(np.corrcoef(x, y)[0, 1])
+    assert result.data["spearman"]["value"] == pytest.approx(
+        np.corrcoef(x.argsort().argsort(), y.argsort().argsort())[0, 1]
+    )
+    if effect == "loss":
+        alone = ablate.analyse(subject, texts[1], LOSS).data["heads"]
+        assert y.tolist() == [row["delta_loss"]["value"] for row in alone]
+
+
+def test_correlation_needs_two_texts_and_a_known_effect(subject: Subject, text: Text) -> None:
+    for texts, effect, message in (
+        ([text], "loss", "give exactly two"),
+        ([text, text], "loss", "the same sentences"),
+        ([text, text], "chrf", "choose one of loss, bleu, importance"),
+    ):
+        with pytest.raises(InvalidRequestError, match=message):
+            correlate.analyse(subject, texts, effect, Settings())
+
+
+def test_compare_puts_systems_side_by_side(subject: Subject, text: Text, tmp_path: Path) -> None:
+    ranking = RankBy().rank(subject, text)
+    result = cumulative.analyse(subject, text, ranking, LOSS, groups=4)
+    files = {name: write_result(result, tmp_path / name) for name in ("baseline", "random")}
+    compared = compare.analyse(compare.parse_names([str(files["baseline"]), f"Random-18={files['random']}"]))
+    assert list(compared.data["systems"]) == ["baseline", "Random-18"]
+    rows = compare.summary(compared).rows
+    assert rows[0][1:] == rows[1][1:]
+    assert [source.digest for source in compared.checkpoints] == [subject.source.digest] * 2
+
+
+def test_what_cannot_be_compared_is_refused(subject: Subject, text: Text, tmp_path: Path) -> None:
+    ranking = RankBy().rank(subject, text)
+
+    def saved(result: Result, name: str) -> Path:
+        return write_result(result, tmp_path / name)
+
+    one = saved(groups.analyse(subject, text, ranking, LOSS, groups=4), "one")
+    other_size = saved(groups.analyse(subject, text, ranking, LOSS, groups=3), "size")
+    other_kind = saved(importance.analyse(subject, text), "kind")
+    other_text = saved(groups.analyse(subject, halves(text, tmp_path)[0], ranking, LOSS, groups=4), "text")
+    alone = saved(ablate.analyse(subject, text, LOSS), "ablate")
+    for other, message in (
+        (other_kind, "different analyses: a is of groups, b is of importance"),
+        (other_text, "on different sentences"),
+        (alone, "is a result of ablate; needed is one of importance, groups, cumulative"),
+    ):
+        with pytest.raises(InvalidRequestError, match=message):
+            compare.analyse({"a": one, "b": other})
+    with pytest.raises(InvalidRequestError, match="groups of different sizes"):
+        compare.summary(compare.analyse({"a": one, "b": other_size}))
+    with pytest.raises(InvalidRequestError, match="two or more"):
+        compare.analyse({"a": one})
+    shutil.copy(one, tmp_path / "one" / "again.json")
+    with pytest.raises(InvalidRequestError, match="a name of its own"):
+        compare.parse_names([str(one), str(tmp_path / "one" / "again.json")])

@@ -1,0 +1,235 @@
+"""Closing gates on a model of 144 heads: exact budgets, every gate settled, λ, scope, frozen stacks, the record left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
+
+from hmc.artifact.budgets import HeadBudget, parse_budgets
+from hmc.artifact.checkpoint import Checkpoint, load_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.heads import KINDS, Kind
+from hmc.training.lagrangian import BudgetPressure, decision_penalty, sure_log_alpha, top
+from hmc.training.prune_settings import PruneSettings
+from hmc.training.pruner import PruningRun
+from hmc.training.recipe import RunSection
+
+SETTINGS = PruneSettings(
+    close_steps=30,
+    recover_steps=2,
+    batch_tokens=512,
+    run=RunSection(device="cpu", eval_sentences=1, log_every=10, save_every=7),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint `c` of 3 + 3 layers with 16 heads, 144 in all, and a corpus of sentences and their capitals."""
+    folder = tmp_path_factory.mktemp("closing")
+    tiny_checkpoint_at(
+        folder / "c", arch=tiny_architecture(encoder_layers=3, decoder_layers=3, heads=16, head_dim=2), gates=False
+    )
+    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
+    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    return folder
+
+
+def prune(folder: Path, out: Path, targets: list[int] | list[HeadBudget], **settings: object) -> list[Checkpoint]:
+    corpus = f"{folder}/t.en {folder}/t.de"
+    chosen = SETTINGS.model_copy(update=settings)
+    return [load_checkpoint(p) for p in PruningRun(folder / "c", targets, [corpus], corpus, out, chosen).run()]
+
+
+def assert_settled(pruned: Checkpoint) -> None:
+    """Kept heads are fully open with probability 0.95 or more, the others closed, by log α as stored."""
+    assert pruned.gates is not None
+    assert pruned.config.provenance["unsettled_gates"] == {}
+    kept = set(pruned.layout.heads())
+    for head in pruned.architecture.full_layout().heads():
+        log_alpha = pruned.gates[head.kind][head.layer, head.index]
+        sure = 1 / (1 + np.exp(1.2 - abs(log_alpha)))
+        assert sure > 0.95
+        assert (log_alpha > 0) == (head in kept)
+
+
+def counts(pruned: Checkpoint) -> dict[Kind, int]:
+    return {kind: sum(map(len, pruned.layout[kind])) for kind in KINDS}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("targets", [[143], [72, 36], [7], [0]])
+def test_a_run_ends_with_exactly_n_heads_and_every_gate_settled(
+    folder: Path, tmp_path: Path, targets: list[int], seed: int
+) -> None:
+    pruned = prune(folder, tmp_path / "p", targets, seed=seed)
+    assert [p.layout.total for p in pruned] == targets
+    for checkpoint in pruned:
+        assert_settled(checkpoint)
+    assert all(wide.layout.contains(narrow.layout) for wide, narrow in zip(pruned, pruned[1:], strict=False))
+
+
+def test_the_shortest_run_settles_too(folder: Path, tmp_path: Path) -> None:
+    [pruned] = prune(folder, tmp_path / "p", [20], close_steps=10, recover_steps=0)
+    assert pruned.layout.total == 20
+    assert_settled(pruned)
+
+
+def test_a_larger_lambda_leaves_fewer_heads_and_settled_ones(folder: Path, tmp_path: Path) -> None:
+    left = []
+    for strength in (1e-3, 0.02, 0.4):
+        [pruned] = prune(folder, tmp_path / str(strength), [], l0_lambda=strength)
+        assert_settled(pruned)
+        left.append(pruned.layout.total)
+    assert 144 > left[0] > left[1] > left[2]
+
+
+def test_budgets_by_kind_are_exact_and_other_kinds_keep_their_heads(folder: Path, tmp_path: Path) -> None:
+    pruned = prune(folder, tmp_path / "p", parse_budgets("enc=10,cross=24;enc=3,cross=20"))
+    assert [counts(p) for p in pruned] == [
+        {"encoder_self": 10, "decoder_self": 48, "cross": 24},
+        {"encoder_self": 3, "decoder_self": 48, "cross": 20},
+    ]
+    for checkpoint in pruned:
+        assert_settled(checkpoint)
+    assert sorted(p.name for p in (tmp_path / "p").iterdir() if p.name.startswith("enc")) == [
+        "enc10-cross24",
+        "enc3-cross20",
+    ]
+
+
+@pytest.mark.parametrize(("stack", "scope"), [("decoder", "encoder_self"), ("encoder", "cross")])
+def test_encoder_only_pruning_leaves_a_frozen_decoder_alone(
+    folder: Path, tmp_path: Path, stack: str, scope: Kind
+) -> None:
+    """Voita et al. 2019, section 6.2: gates on one kind, the weights of the other stack fixed."""
+    source = load_checkpoint(folder / "c")
+    [pruned] = prune(folder, tmp_path / "p", [5], scope=(scope,), freeze=stack)
+    assert counts(pruned) == dict.fromkeys(KINDS, 48) | {scope: 5}
+    fixed = [n for n in pruned.tensors if n.startswith(f"{stack}.") or n == "shared.weight"]
+    learned = [n for n in pruned.tensors if n not in fixed and n != "final_logits_bias"]
+    assert all(np.array_equal(pruned.tensors[n], source.tensors[n]) for n in fixed)
+    same_shape = [n for n in learned if pruned.tensors[n].shape == source.tensors[n].shape]
+    assert same_shape
+    assert not any(np.array_equal(pruned.tensors[n], source.tensors[n]) for n in same_shape)
+    assert pruned.config.provenance["trajectory"][-1].keys() >= {"open", f"open/{scope}", "unsettled", "budget"}
+
+
+def test_the_trajectory_and_the_gates_that_did_not_settle_are_on_record(folder: Path, tmp_path: Path) -> None:
+    """A budget that falls in ten updates leaves gates undecided; they are named with their probability."""
+    [pruned] = prune(folder, tmp_path / "p", [20], close_steps=10)
+    trajectory = json.loads((tmp_path / "p" / "trajectory.json").read_text())
+    assert trajectory == pruned.config.provenance["trajectory"]
+    last = trajectory[-1]
+    assert last["open"] == pytest.approx(sum(last[f"open/{kind}"] for kind in KINDS))
+    assert last["open"] == pytest.approx(20, abs=1.0)
+    assert last["unsettled"] == 0
+    undecided = pruned.config.provenance["decided_by_rank"]
+    assert undecided
+    heads = {str(head) for head in pruned.architecture.full_layout().heads()}
+    assert undecided.keys() <= heads
+    assert all(0 < p < 1 for p in undecided.values())
+    tags = (tmp_path / "p" / "log.jsonl").read_text()
+    assert '"open/encoder_self"' in tags
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the last phase of closing, and again while recovering."""
+    whole = prune(folder, tmp_path / "whole", [50, 20], recover_steps=8)
+    for stop in (29, 67):
+        calls = 0
+        update = torch.optim.Adam.step
+
+        def fail(self: torch.optim.Adam, stop: int = stop) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == stop:
+                raise InterruptedError
+            return update(self)  # noqa: B023
+
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.optim.Adam, "step", fail)
+            with pytest.raises(InterruptedError):
+                prune(folder, tmp_path / f"p{stop}", [50, 20], recover_steps=8)
+        resumed = prune(folder, tmp_path / f"p{stop}", [50, 20], recover_steps=8)
+        for a, b in zip(whole, resumed, strict=True):
+            assert a.layout == b.layout
+            assert all(np.array_equal(a.tensors[n], b.tensors[n]) for n in a.tensors)
+            assert a.config.provenance == b.config.provenance
+    with pytest.raises(InvalidRequestError, match="other settings"):
+        prune(folder, tmp_path / "whole", [50, 21], recover_steps=8)
+
+
+@pytest.mark.parametrize(
+    ("targets", "settings", "message"),
+    [
+        (parse_budgets("enc=48,cross=48"), {}, "below the 96 heads"),
+        (parse_budgets("enc=49"), {}, "this model has 48"),
+        (parse_budgets("enc=9;dec=9"), {}, "falling budgets of the same kinds"),
+        (parse_budgets("enc=9;enc=9"), {}, "falling budgets"),
+        (parse_budgets("enc=9"), {"scope": ("cross",)}, "outside --scope"),
+        (parse_budgets("9"), {"l0_lambda": 0.1}, "either"),
+    ],
+)
+def test_impossible_requests(
+    folder: Path, tmp_path: Path, targets: list[HeadBudget], settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        prune(folder, tmp_path / "p", targets, **settings)
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_kind_without_heads_gets_no_gates(folder: Path, tmp_path: Path) -> None:
+    [pruned] = prune(folder, tmp_path / "p", parse_budgets("enc=0"), recover_steps=0)
+    corpus = f"{folder}/t.en {folder}/t.de"
+    settings = SETTINGS.model_copy(update={"scope": ("encoder_self",), "l0_lambda": 0.1})
+    with pytest.raises(InvalidRequestError, match="no heads of encoder_self left"):
+        PruningRun(tmp_path / "p" / "enc0", [], [corpus], corpus, tmp_path / "q", settings)
+    assert pruned.layout.total == 96
+
+
+def test_sure_log_alpha_parts_the_sides_and_keeps_their_order() -> None:
+    torch.manual_seed(0)
+    for spread in (0.01, 3.0, 40.0):
+        log_alpha = torch.randn(20) * spread
+        keep = top(log_alpha, 7)
+        sure = sure_log_alpha(log_alpha, keep)
+        assert torch.equal(sure.argsort(), log_alpha.argsort())
+        assert torch.equal(sure > 0, keep)
+        assert sure.abs().min() >= 5
+        assert sure.abs().max() <= 8.0001
+    assert int(top(log_alpha, 0).sum()) == 0
+    torch.testing.assert_close(
+        sure_log_alpha(torch.tensor([1.0, 1.0]), torch.tensor([True, True])), torch.tensor([5.0, 5.0])
+    )
+
+
+def test_the_decision_penalty_points_away_from_the_middle() -> None:
+    log_alpha = torch.zeros(2, requires_grad=True)
+    decision_penalty(log_alpha, torch.tensor([True, False])).backward()
+    assert log_alpha.grad is not None
+    assert log_alpha.grad[0] < 0 < log_alpha.grad[1]
+    sure = torch.tensor([9.0, -9.0])
+    assert (
+        decision_penalty(sure, torch.tensor([True, False]))
+        < 0.001
+        < decision_penalty(sure, torch.tensor([False, True]))
+    )
+
+
+def test_budget_pressure_is_zero_on_budget_and_its_multipliers_follow_the_gap() -> None:
+    pressure = BudgetPressure(10)
+    half = torch.full((10,), 0.5)
+    assert pressure.penalty(half, 5.0) == 0
+    assert pressure.penalty(half, 2.0) > 0
+    pressure.ascend(5.0, 2.0)
+    assert pressure.linear > 0
+    pressure.ascend(0.0, 5.0)
+    assert pressure.linear < 0
+    assert pressure.quadratic > 50

@@ -1,0 +1,36 @@
+"""A vocabulary of either form gives training what it needs: ids with EOS for each side, special ids, a digest."""
+
+import json
+
+from tests.artifact.opus import GERMAN, joint_vocabulary, pieces_model
+from tests.tiny import SENTENCES, tiny_tokenizer
+
+from hmc.artifact.tokenizer_files import MarianFiles
+from hmc.training.vocabulary import Vocabulary, train_sentencepiece
+
+SOURCE, TARGET = pieces_model(SENTENCES, 110), pieces_model(GERMAN, 100)
+ENTRIES = joint_vocabulary(SOURCE, TARGET)
+FILES = MarianFiles(SOURCE, TARGET, json.dumps(ENTRIES).encode())
+
+
+def test_a_marian_tokenizer_serves_both_sides() -> None:
+    vocabulary = Vocabulary(FILES)
+    assert (len(vocabulary), vocabulary.eos_id, vocabulary.unk_id) == (len(ENTRIES), 0, 1)
+    assert vocabulary.pad_id == len(ENTRIES) - 1
+    target = vocabulary.encode(GERMAN[0], target=True)
+    assert target[-1] == vocabulary.eos_id
+    assert vocabulary.decode([*target, vocabulary.pad_id]) == GERMAN[0]
+    assert vocabulary.encode(GERMAN[0]) != target
+
+
+def test_it_can_be_made_again_and_its_digest_sees_every_file() -> None:
+    vocabulary = Vocabulary(FILES)
+    assert Vocabulary(vocabulary.serialized).encode(SENTENCES[0]) == vocabulary.encode(SENTENCES[0])
+    swapped = Vocabulary(MarianFiles(TARGET, SOURCE, FILES.vocabulary))
+    assert len({vocabulary.digest, swapped.digest, Vocabulary(tiny_tokenizer()).digest}) == 3
+
+
+def test_a_trained_model_has_its_special_tokens_first() -> None:
+    vocabulary = Vocabulary(train_sentencepiece(SENTENCES, 120))
+    assert (len(vocabulary), vocabulary.eos_id, vocabulary.unk_id, vocabulary.pad_id) == (120, 0, 1, 2)
+    assert vocabulary.decode(vocabulary.encode(SENTENCES[3])) == SENTENCES[3]

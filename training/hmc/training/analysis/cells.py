@@ -1,0 +1,30 @@
+"""Numbers as the short tables show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def plain(value: float | None, digits: int = 2) -> str:
+    """`12.34`, – for None."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def interval(estimate: Mapping[str, Any], digits: int = 2) -> str:
+    """`12.34 (12.01 to 12.70)` of a score."""
+    value, low, high = (plain(estimate[key], digits) for key in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
+
+
+def change(estimate: Mapping[str, Any], digits: int = 2) -> str:
+    """`-0.42 (-0.71 to -0.13)` of a difference, signs written."""
+    value, low, high = (f"{estimate[key]:+.{digits}f}" for key in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
+
+
+def probability(value: float | None) -> str:
+    """A p-value with three digits; `<0.001` below that."""
+    if value is None:
+        return "–"
+    return "<0.001" if value < 0.001 else f"{value:.3f}"

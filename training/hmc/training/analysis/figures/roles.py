@@ -1,0 +1,118 @@
+"""What heads do: maps of confidence and relevance, the map of roles, attention maps of a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hmc.artifact.heads import KINDS, Head
+from hmc.training.analysis.figures.head_map import Panel, draw_head_maps, map_size
+from hmc.training.analysis.figures.style import COLOURS, GREY, KIND_TITLES, SEQUENTIAL, figure, save_figure
+from hmc.training.analysis.head_rows import head_of, table_of
+from hmc.training.analysis.result import Result
+from hmc.training.analysis.roles import role_label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CELL = 0.46
+"""Inches of a head in the map of roles: room for a label."""
+MAP_COLUMNS = 4
+"""Attention maps beside each other."""
+ROLE_COLOURS = {"positional": COLOURS[3], "syntactic": COLOURS[2], "rare words": COLOURS[4]}
+NO_ROLE = "#E4E4E4"
+
+
+def confidence(result: Result, folder: Path) -> list[Path]:
+    """`confidence`: the head map."""
+    return _values(result, "confidence", "mean largest weight", folder)
+
+
+def lrp(result: Result, folder: Path) -> list[Path]:
+    """`lrp`: the head map; the heads of a layer sum to 1."""
+    return _values(result, "relevance", "relevance, share of the layer", folder)
+
+
+def _values(result: Result, key: str, label: str, folder: Path) -> list[Path]:
+    table = table_of(result.data, lambda row: row[key])
+    with figure(*map_size(table, 1)) as drawn:
+        draw_head_maps(drawn, [Panel(label, table, SEQUENTIAL)])
+        return save_figure(drawn, folder / result.command)
+
+
+def roles(result: Result, folder: Path) -> list[Path]:
+    """`roles`: every head coloured and labelled by its role; a head with several has a band for each."""
+    from matplotlib.patches import Patch
+
+    heads, layout = result.data["heads_per_layer"], result.data["layout"]
+    found = {head_of(row): row["roles"] for row in result.data["heads"]}
+    layers = [len(layout[kind]) for kind in KINDS]
+    with figure(max(6.5, CELL * heads + 1.0), CELL * sum(layers) + 0.6 * len(KINDS) + 0.5) as drawn:
+        grid = drawn.subplots(len(KINDS), 1, height_ratios=layers)
+        for axes, kind in zip(grid, KINDS, strict=True):
+            _frame(axes, len(layout[kind]), heads)
+            axes.set_title(KIND_TITLES[kind], fontsize=9)
+            for layer in range(len(layout[kind])):
+                for index in range(heads):
+                    _role_cell(axes, layer, index, found.get(Head(kind, layer, index)))
+        grid[-1].set_xlabel("head")
+        handles = [Patch(facecolor=colour, label=name) for name, colour in ROLE_COLOURS.items()]
+        handles.append(Patch(facecolor=NO_ROLE, label="no role found"))
+        handles.append(Patch(facecolor="white", edgecolor=GREY, hatch="////", label="closed"))
+        drawn.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)
+        return save_figure(drawn, folder / "roles")
+
+
+def _frame(axes: Axes, layers: int, heads: int) -> None:
+    axes.set_xlim(0, heads)
+    axes.set_ylim(0, layers)
+    axes.set_aspect("equal")
+    axes.set_xticks(np.arange(heads) + 0.5, [str(head) for head in range(heads)])
+    axes.set_yticks(np.arange(layers) + 0.5, [str(layer) for layer in range(layers)])
+    axes.set_ylabel("layer")
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _role_cell(axes: Axes, layer: int, index: int, roles: list[Mapping[str, Any]] | None) -> None:
+    """roles: None for a closed head."""
+    from matplotlib.patches import Rectangle
+
+    if roles is None:
+        axes.add_patch(Rectangle((index, layer), 1, 1, fill=False, hatch="////", edgecolor=GREY, linewidth=0.3))
+        return
+    height = 1 / max(1, len(roles))
+    for band in range(max(1, len(roles))):
+        colour = ROLE_COLOURS[roles[band]["role"]] if roles else NO_ROLE
+        # The first role is at the top of the cell.
+        bottom = layer + 1 - (band + 1) * height
+        axes.add_patch(Rectangle((index, bottom), 1, height, facecolor=colour, edgecolor="white", linewidth=0.8))
+        if roles:
+            size = 7 if len(roles) < 3 else 20 / (len(roles) + 1)
+            at = (index + 0.5, bottom + height / 2)
+            axes.text(*at, role_label(roles[band]), ha="center", va="center", fontsize=size)
+
+
+def attention(result: Result, folder: Path) -> list[Path]:
+    """`attention`: one map a head, queries down, keys across."""
+    maps = result.data["maps"]
+    columns = min(MAP_COLUMNS, len(maps))
+    rows = -(-len(maps) // columns)
+    longest = max(len(m["queries"]) for m in maps), max(len(m["keys"]) for m in maps)
+    size = columns * (0.17 * longest[1] + 1.0) + 0.8, rows * (0.17 * longest[0] + 1.1)
+    with figure(max(5.0, size[0]), max(3.0, size[1])) as drawn:
+        grid = drawn.subplots(rows, columns, squeeze=False)
+        for axes, one in zip(grid.flat, maps, strict=False):
+            axes.imshow(np.array(one["weights"]), vmin=0, vmax=1, cmap=SEQUENTIAL)
+            axes.set_xticks(range(len(one["keys"])), one["keys"], rotation=90, fontsize=6)
+            axes.set_yticks(range(len(one["queries"])), one["queries"], fontsize=6)
+            axes.tick_params(length=0)
+            axes.set_title(str(head_of(one)), fontsize=8)
+        for axes in grid.flat[len(maps) :]:
+            axes.set_visible(False)
+        drawn.colorbar(grid.flat[0].images[0], ax=list(grid.flat), label="attention weight", shrink=0.6)
+        return save_figure(drawn, folder / "attention")

@@ -1,0 +1,109 @@
+"""Head importance over a corpus: I_h, its mean and variance over heads (Sun et al. 2021, fig. 3, tables 5 and 6)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.files import replace_directory
+from hmc.artifact.heads import KINDS
+from hmc.training.analysis.cells import plain
+from hmc.training.analysis.head_rows import head_of, head_rows, model_shape
+from hmc.training.analysis.masks import sentence_groups
+from hmc.training.analysis.result import Result, Summary, versions
+from hmc.training.analysis.subject import Progress, Subject, Text, silent
+from hmc.training.batches import make_batch
+from hmc.training.importance import scores_per_head, sentence_importance, write_importance
+
+COMMAND = "importance"
+SHOWN = 5
+"""Heads named in the table at either end."""
+
+
+def sentence_values(subject: Subject, text: Text, progress: Progress = silent) -> npt.NDArray[np.float64]:
+    """|∂L(x)/∂ξ_h| of every sentence and open head, `[N, total]`; their mean over sentences is I_h (eq. 1)."""
+    model, limit = subject.model, subject.model.arch.max_positions
+    device = model.shared.weight.device
+    ids = [tuple(side[-limit:] for side in subject.vocabulary.encode_pair(*pair)) for pair in text.pairs]
+    found = np.zeros((len(ids), subject.layout.total))
+    done = 0
+    for group in sentence_groups([max(map(len, sides)) for sides in ids]):
+        batch = make_batch([ids[i][0] for i in group], [ids[i][1] for i in group], model.arch.pad_id)
+        found[group] = sentence_importance(model, batch.to(device)).double().cpu().numpy()
+        done += len(group)
+        progress(f"importance: {done} of {len(ids)} sentences")
+    return found
+
+
+def analyse(subject: Subject, text: Text, progress: Progress = silent) -> Result:
+    """I_h of every open head with its standard error over sentences. Raises InvalidRequestError."""
+    values = sentence_values(subject, text, progress)
+    mean = values.mean(0)
+    error = values.std(0, ddof=1) / np.sqrt(len(values))
+    heads = list(subject.layout.heads())
+    per_head = [{"importance": float(m), "standard_error": float(e)} for m, e in zip(mean, error, strict=True)]
+    of_kind = {kind: mean[[head.kind == kind for head in heads]] for kind in KINDS}
+    return Result(
+        command=COMMAND,
+        checkpoints=[subject.source],
+        corpora=[text.source],
+        settings={"loss": "summed cross-entropy of a sentence, no label smoothing", "variance": "over heads, n"},
+        versions=versions(),
+        data={
+            **model_shape(subject.checkpoint),
+            "heads": head_rows(heads, per_head),
+            "all": spread(mean),
+            "kinds": {kind: spread(some) for kind, some in of_kind.items() if len(some)},
+        },
+    )
+
+
+def spread(values: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """Mean and variance over heads, and the extremes."""
+    return {
+        "heads": len(values),
+        "mean": float(values.mean()),
+        "variance": float(values.var()),
+        "least": float(values.min()),
+        "most": float(values.max()),
+    }
+
+
+def summary(result: Result) -> Summary:
+    """Mean and variance of I_h, all heads and by kind."""
+    parts = {"all": result.data["all"], **result.data["kinds"]}
+    rows = tuple(
+        (name, str(part["heads"]), *(plain(part[key], 3) for key in ("mean", "variance", "least", "most")))
+        for name, part in parts.items()
+    )
+    ranked = sorted(result.data["heads"], key=lambda row: -row["importance"])
+    names = [f"{head_of(row)} {row['importance']:.3f}" for row in ranked]
+    notes = (f"most important: {', '.join(names[:SHOWN])}", f"least important: {', '.join(names[::-1][:SHOWN])}")
+    return Summary("Head importance I_h", ("heads", "number", "mean", "variance", "least", "most"), rows, notes)
+
+
+def save_copy(subject: Subject, result: Result, target: Path) -> None:
+    """Copies the checkpoint to `target` with I_h inside, for `hmc compile` to rank heads by; closed heads get 0.
+
+    Raises InvalidRequestError.
+    """
+    check_copy(target)
+    values = torch.tensor([row["importance"] for row in result.data["heads"]])
+    scores = scores_per_head(values, subject.checkpoint.architecture, subject.layout)
+    with replace_directory(target) as folder:
+        for file in subject.path.iterdir():
+            if file.is_file():
+                shutil.copy2(file, folder / file.name)
+        write_importance(folder, scores)
+
+
+def check_copy(target: Path) -> None:
+    """Raises InvalidRequestError if `target` is there already."""
+    if target.exists():
+        raise InvalidRequestError(f"--save {target} exists; choose a new path: a checkpoint is never written over")

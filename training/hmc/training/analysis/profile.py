@@ -1,0 +1,99 @@
+"""Pruning profiles through training: BLEU left when the least important heads go (Michel et al. 2019, section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.analysis.cells import plain
+from hmc.training.analysis.masks import close_heads
+from hmc.training.analysis.measure import Measurement, Settings, measure
+from hmc.training.analysis.ranking import Ranking
+from hmc.training.analysis.result import CheckpointSource, Result, Summary, versions
+from hmc.training.analysis.subject import Progress, Subject, Text, silent
+
+COMMAND = "profile"
+SHARES = tuple(n / 10 for n in range(10))
+"""10 % steps, as in the paper; nothing pruned comes first."""
+
+
+def labels(paths: Sequence[Path]) -> list[str]:
+    """Names of checkpoints: the last part of the path, or all of it where that is not unique."""
+    names = [path.name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+
+
+def analyse(
+    paths: Sequence[Path],
+    load: Callable[[Path], tuple[Subject, Text, Ranking]],
+    settings: Settings,
+    shares: Sequence[float] = SHARES,
+    progress: Progress = silent,
+) -> Result:
+    """BLEU of every checkpoint with a share of its heads masked, least important first, relative to its own full BLEU.
+
+    load: opens a checkpoint, with the text and its own ranking; they are opened one at a time. A checkpoint that scores
+    0 with every head has no relative BLEU. Raises InvalidRequestError.
+    """
+    if not settings.bleu:
+        raise InvalidRequestError("a pruning profile is relative BLEU; it cannot do without decoding")
+    if list(shares) != sorted(set(shares)) or not shares or shares[0] < 0 or shares[-1] > 1:
+        raise InvalidRequestError(
+            f"shares {', '.join(map(str, shares))}: give rising numbers from 0 to 1, e.g. 0.1,0.2"
+        )
+    shares = [0.0, *(share for share in shares if share)]
+    sources: list[CheckpointSource] = []
+    rows: list[dict[str, Any]] = []
+    origin: dict[str, Any] = {}
+    corpora = []
+    for path, label in zip(paths, labels(paths), strict=True):
+        subject, text, ranking = load(path)
+        heads = ranking.heads[::-1]
+        counts = [round(share * len(heads)) for share in shares]
+        masks = np.stack([close_heads(subject.layout, heads[:count]) for count in counts])
+        found = measure(subject, text, masks, settings, _prefixed(progress, label))
+        points = [
+            {"share": share, "masked": count, **found.scores(n), "relative_bleu": _relative(found, n)}
+            for n, (share, count) in enumerate(zip(shares, counts, strict=True))
+        ]
+        rows.append({"name": label, "points": points})
+        sources.append(subject.source)
+        origin, corpora = ranking.origin, [text.source]
+    return Result(
+        command=COMMAND,
+        checkpoints=sources,
+        corpora=corpora,
+        settings={**settings.to_json(), "rank": origin},
+        versions=versions(),
+        data={"shares": shares, "checkpoints": rows},
+    )
+
+
+def _prefixed(progress: Progress, label: str) -> Progress:
+    return lambda said: progress(f"{label}: {said}")
+
+
+def _relative(found: Measurement, mask: int) -> dict[str, float | None] | None:
+    return found.relative_bleu(mask).to_json() if found.bleu[0] else None
+
+
+def summary(result: Result) -> Summary:
+    """A row a checkpoint, a column a share: BLEU in per cent of the checkpoint's own."""
+    rows = tuple(
+        (
+            row["name"],
+            plain(row["points"][0]["bleu"]["value"]),
+            *(
+                plain(None if point["relative_bleu"] is None else 100 * point["relative_bleu"]["value"], 1)
+                for point in row["points"][1:]
+            ),
+        )
+        for row in result.data["checkpoints"]
+    )
+    columns = ("checkpoint", "BLEU", *(f"−{share:.0%}" for share in result.data["shares"][1:]))
+    note = "per cent of the BLEU with all heads, after masking so many of the least important ones"
+    return Summary("Pruning profile", columns, rows, (note,))

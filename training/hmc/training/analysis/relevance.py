@@ -1,0 +1,78 @@
+"""How relevance goes back through one operation (Voita et al. 2019, appendix A.2; Bach et al. 2015).
+
+An output neuron v = Σ_u W_uv·u hands its relevance to its inputs in shares w_u→v. Definition 3 of the paper takes
+w = W_uv·u / Σ W_u'v·u', which grows without bound where inputs cancel each other. The contributions W_uv·u are
+therefore split by sign, as in Bach et al. 2015, eq. 60, with α = β = 1/2, the values of the authors' own program:
+positive contributions share one half of the relevance in proportion, negative ones the other half. With
+contributions of one sign only this is Definition 3.
+
+Four choices make the sum of relevances the same everywhere, up to rounding and with no stabiliser:
+
+* A bias is no neuron: it has no share, and the sums over contributions leave it out.
+* Where no contribution has one of the signs, the other sign has the whole relevance.
+* Where all contributions are 0, all inputs have equal shares; in a residual connection the residual has everything.
+* Non-linear functions are passed over: the activation function, the softmax (attention weights are the W of a weighted
+  sum of values, as in Ding et al. 2017, so queries and keys get nothing) and the statistics of layer norm (constants;
+  what is left scales and shifts each neuron on its own). Relevance goes through them unchanged.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def halves(relevance: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Relevance per unit of positive and of negative contribution, and what is left where there is neither.
+
+    positive, negative: sums of the contributions of either sign (≥ 0 and ≤ 0), broadcastable to `relevance`.
+    """
+    has_positive, has_negative = positive > 0, negative < 0
+    part = torch.where(has_positive & has_negative, 0.5, 1.0).to(positive.dtype)
+    per_positive = torch.where(has_positive, part / positive, 0.0)
+    per_negative = torch.where(has_negative, part / negative, 0.0)
+    left = torch.where(has_positive | has_negative, 0.0, 1.0).to(positive.dtype)
+    return relevance * per_positive, relevance * per_negative, relevance * left
+
+
+def through_linear(relevance: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """y = W x (+ bias): relevance of y `[N, T, out]`, x `[T, in]`, weight `[out, in]` → relevance of x `[N, T, in]`."""
+    x_up, x_down = x.clamp(min=0), x.clamp(max=0)
+    w_up, w_down = weight.clamp(min=0), weight.clamp(max=0)
+    positive = x_up @ w_up.T + x_down @ w_down.T  # [T, out]
+    negative = x_up @ w_down.T + x_down @ w_up.T
+    per_positive, per_negative, left = halves(relevance, positive, negative)
+    shared = x_up * (per_positive @ w_up + per_negative @ w_down) + x_down * (
+        per_positive @ w_down + per_negative @ w_up
+    )
+    return shared + left.sum(-1, keepdim=True) / x.size(-1)
+
+
+def through_sum(relevance: Tensor, residual: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+    """y = residual + update, neuron by neuron; every tensor `[…, T, d]`. Relevances of both."""
+    positive = residual.clamp(min=0) + update.clamp(min=0)
+    negative = residual.clamp(max=0) + update.clamp(max=0)
+    per_positive, per_negative, left = halves(relevance, positive, negative)
+    kept, updated = (z.clamp(min=0) * per_positive + z.clamp(max=0) * per_negative for z in (residual, update))
+    return kept + left, updated
+
+
+def through_attention(relevance: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+    """o_t = Σ_s a_ts v_s per head and dimension: relevance of o `[N, H, T, D]`, weights `[H, T, S]`, values
+    `[H, S, D]` → relevance of the values `[N, H, S, D]`."""
+    v_up, v_down = values.clamp(min=0), values.clamp(max=0)
+    per_positive, per_negative, left = halves(relevance, weights @ v_up, weights @ v_down)
+    back = weights.transpose(-1, -2)  # [H, S, T]
+    shared = v_up * (back @ per_positive) + v_down * (back @ per_negative)
+    # Equal shares among the positions that a query may look at.
+    visible = (weights > 0).to(weights.dtype)
+    equal = visible / visible.sum(-1, keepdim=True)
+    return shared + equal.transpose(-1, -2) @ left
+
+
+def through_product(relevance: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """y = w · x, one output (a logit): relevance `[N, T]`, x `[T, d]`, weight `[T, d]` → `[N, T, d]`."""
+    z = x * weight
+    per_positive, per_negative, left = halves(relevance, z.clamp(min=0).sum(-1), z.clamp(max=0).sum(-1))
+    shared = z.clamp(min=0) * per_positive[..., None] + z.clamp(max=0) * per_negative[..., None]
+    return shared + left[..., None] / x.size(-1)

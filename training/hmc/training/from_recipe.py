@@ -1,0 +1,83 @@
+"""What a recipe describes, made: vocabulary, corpus, architecture, head layout and model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hmc.artifact.architecture import Architecture
+from hmc.artifact.checkpoint import load_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.heads import HeadLayout
+from hmc.artifact.layout_files import read_layout
+from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER, read_tokenizer, write_tokenizer
+from hmc.training.convert import import_tensors
+from hmc.training.corpus import Segmentation, TokenCorpus, read_pairs
+from hmc.training.recipe import Recipe
+from hmc.training.transformer import Transformer, build_transformer
+from hmc.training.vocabulary import Vocabulary
+
+
+def make_vocabulary(recipe: Recipe, out: Path) -> Vocabulary:
+    """The tokenizer in `out`, or else the one the run starts from, the one named, or a new one, kept in `out`."""
+    settings, start_from = recipe.tokenizer, recipe.model.start_from
+    if not any((out / name).is_file() for name in (TOKENIZER, *MARIAN)):
+        if start_from:
+            write_tokenizer(load_checkpoint(Path(start_from)).tokenizer, out)
+        elif settings.model:
+            write_tokenizer(Path(settings.model).read_bytes(), out)
+        else:
+            languages = (recipe.data.source_language, recipe.data.target_language)
+            text = (s for corpus in recipe.data.train for pair in read_pairs(corpus, languages) for s in pair)
+            write_tokenizer(Vocabulary.train(text, settings.vocab_size, recipe.train.seed).files, out)
+    return Vocabulary(read_tokenizer(out))
+
+
+def make_corpus(recipe: Recipe, vocabulary: Vocabulary, cache: Path) -> TokenCorpus:
+    """The tokenised training text. Raises InvalidRequestError when no pair is left of it."""
+    data, tokenizer = recipe.data, recipe.tokenizer
+    copies = tokenizer.bpe_dropout_copies if tokenizer.bpe_dropout else 1
+    segmentation = Segmentation(tokenizer.bpe_dropout, copies, recipe.train.seed)
+    languages = (data.source_language, data.target_language)
+    corpus = TokenCorpus.build(data.train, vocabulary, data.max_length, cache, languages, segmentation)
+    if not len(corpus):
+        raise InvalidRequestError(f"data.train {data.train}: no sentence pair of 1 to {data.max_length} tokens a side")
+    return corpus
+
+
+def architecture(recipe: Recipe, vocabulary: Vocabulary) -> Architecture:
+    """The architecture a recipe describes, for a vocabulary."""
+    model = recipe.model
+    if model.head_dim is None and model.d_model % model.heads:
+        raise InvalidRequestError(
+            f"model.d_model {model.d_model} is not a multiple of model.heads {model.heads}; set model.head_dim"
+        )
+    return Architecture(
+        vocab_size=len(vocabulary), d_model=model.d_model, ffn_dim=model.ffn_dim, encoder_layers=model.encoder_layers,
+        decoder_layers=model.decoder_layers, heads=model.heads, head_dim=model.head_dim or model.d_model // model.heads,
+        activation=model.activation, max_positions=model.max_positions, pad_id=vocabulary.pad_id,
+        eos_id=vocabulary.eos_id, unk_id=vocabulary.unk_id,
+    )  # fmt: skip
+
+
+def head_layout(recipe: Recipe, arch: Architecture) -> HeadLayout:
+    """The layout to train with: `model.layout`, or every head. Raises InvalidRequestError when it does not fit."""
+    if recipe.model.layout is None:
+        return arch.full_layout()
+    layout = read_layout(Path(recipe.model.layout))
+    if problems := arch.layout_problems(layout):
+        raise InvalidRequestError(f"model.layout {recipe.model.layout}: {'; '.join(problems)}")
+    return layout
+
+
+def make_model(recipe: Recipe, arch: Architecture, layout: HeadLayout) -> Transformer:
+    """Random weights, or those of `model.start_from`, which must have this architecture and layout."""
+    model, start_from = build_transformer(arch, layout, dropout=recipe.train.dropout), recipe.model.start_from
+    if start_from:
+        checkpoint = load_checkpoint(Path(start_from))
+        if checkpoint.architecture != arch or checkpoint.layout != layout:
+            raise InvalidRequestError(
+                f"model.start_from {start_from} has other widths, layers or heads than the recipe: its "
+                f"{checkpoint.architecture} with {checkpoint.layout.total} open heads is not {arch} with {layout.total}"
+            )
+        import_tensors(model, checkpoint.tensors)
+    return model
