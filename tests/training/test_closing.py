@@ -1,8 +1,9 @@
-"""Closing gates on a model of 144 heads: exact budgets, every gate settled, λ, scope, frozen stacks, the record left."""
+"""Closing gates on a model of 144 heads: exact budgets, every gate settled, λ, scope, frozen stacks, the record."""
 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_a_run_ends_with_exactly_n_heads_and_every_gate_settled(
     assert [p.layout.total for p in pruned] == targets
     for checkpoint in pruned:
         assert_settled(checkpoint)
-    assert all(wide.layout.contains(narrow.layout) for wide, narrow in zip(pruned, pruned[1:], strict=False))
+    assert all(wide.layout.contains(narrow.layout) for wide, narrow in pairwise(pruned))
 
 
 def test_the_shortest_run_settles_too(folder: Path, tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
 ) -> None:
     """Stopped in the last phase of closing, and again while recovering."""
     whole = prune(folder, tmp_path / "whole", [50, 20], recover_steps=8)
-    for stop in (29, 67):
+    for stop in (29, 34):
         calls = 0
         update = torch.optim.Adam.step
 
@@ -204,7 +205,7 @@ def test_sure_log_alpha_parts_the_sides_and_keeps_their_order() -> None:
         assert torch.equal(sure > 0, keep)
         assert sure.abs().min() >= 5
         assert sure.abs().max() <= 8.0001
-    assert int(top(log_alpha, 0).sum()) == 0
+    assert int(top(torch.randn(5), 0).sum()) == 0
     torch.testing.assert_close(
         sure_log_alpha(torch.tensor([1.0, 1.0]), torch.tensor([True, True])), torch.tensor([5.0, 5.0])
     )

@@ -57,12 +57,13 @@ class HeadBudget:
 
     def problems(self, layout: HeadLayout) -> list[str]:
         """What this budget asks of `layout` that it has not; empty when it can be met."""
-        there = {kinds: sum(len(row) for kind in kinds for row in layout[kind]) for kinds, _ in self.parts}
-        return [
-            f"{heads} heads of {' and '.join(kinds)} asked for, this model has {there[kinds]}; choose 0 to {there[kinds]}"
-            for kinds, heads in self.parts
-            if not 0 <= heads <= there[kinds]
-        ]
+        problems = []
+        for kinds, heads in self.parts:
+            there = sum(len(row) for kind in kinds for row in layout[kind])
+            if not 0 <= heads <= there:
+                asked = f"{heads} heads of {' and '.join(kinds)}"
+                problems.append(f"{asked} asked for, this model has {there}; choose 0 to {there}")
+        return problems
 
     def within(self, other: HeadBudget) -> bool:
         """True when it has the same parts as `other`, none with more heads and one with fewer."""

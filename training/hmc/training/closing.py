@@ -38,8 +38,10 @@ class Closing:
         settings: PruneSettings,
         within: HeadLayout | None = None,
     ) -> None:
-        """budget: None for the λ form, with settings.l0_lambda. within: layout of the budget before; the new one will be
-        contained in it, so that the levels are nested."""
+        """budget: None for the λ form, with settings.l0_lambda.
+
+        within: layout of the budget before; the new one will be contained in it, so that the levels are nested.
+        """
         self.gates, self.budget, self.steps, self.settings = gates, budget, steps, settings
         self.parts = [(gates.positions(kinds), heads) for kinds, heads in budget.parts] if budget else []
         kept = set((within or gates.layout).heads())

@@ -33,7 +33,7 @@ def confidence(result: Result, folder: Path) -> list[Path]:
 
 def lrp(result: Result, folder: Path) -> list[Path]:
     """`lrp`: the head map; the heads of a layer sum to 1."""
-    return _values(result, "relevance", "relevance, share of the layer", folder)
+    return _values(result, "relevance", "relevance", folder)
 
 
 def _values(result: Result, key: str, label: str, folder: Path) -> list[Path]:
@@ -114,5 +114,5 @@ def attention(result: Result, folder: Path) -> list[Path]:
             axes.set_title(str(head_of(one)), fontsize=8)
         for axes in grid.flat[len(maps) :]:
             axes.set_visible(False)
-        drawn.colorbar(grid.flat[0].images[0], ax=list(grid.flat), label="attention weight", shrink=0.6)
+        drawn.colorbar(grid.flat[0].images[0], ax=list(grid.flat), label="attention weight", shrink=0.4)
         return save_figure(drawn, folder / "attention")

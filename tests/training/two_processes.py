@@ -1,0 +1,52 @@
+"""Run by test_processes.py in each of two processes: the runs of a JSON description, one after the other.
+
+Each entry names a recipe, a folder, and perhaps the update at which the run is to break off first and then resume.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from hmc.training.prune_settings import PruneSettings
+from hmc.training.pruner import PruningRun
+from hmc.training.recipe import Recipe
+from hmc.training.trainer import train
+from hmc.training.updater import Update, Updater
+
+
+def break_off(recipe: Recipe, out: Path, stop: int) -> None:
+    """Trains until the update `stop`, which fails."""
+    update = Updater.update
+
+    def failing(self: Updater, step: int) -> Update:
+        if step == stop:
+            raise InterruptedError
+        return update(self, step)
+
+    Updater.update = failing  # type: ignore[assignment, method-assign]
+    try:
+        train(recipe, out)
+    except InterruptedError:
+        return
+    finally:
+        Updater.update = update  # type: ignore[method-assign]
+    raise AssertionError("the run did not break off")
+
+
+def main() -> None:
+    description = json.loads(Path(sys.argv[1]).read_text())
+    for entry in description["train"]:
+        recipe, out = Recipe.model_validate(entry["recipe"]), Path(entry["out"])
+        if entry["stop"]:
+            break_off(recipe, out, entry["stop"])
+        train(recipe, out)
+    for entry in description["prune"]:
+        settings = PruneSettings.model_validate(entry["settings"])
+        corpus = entry["corpus"]
+        PruningRun(Path(entry["source"]), entry["targets"], [corpus], corpus, Path(entry["out"]), settings).run()
+
+
+if __name__ == "__main__":
+    main()
