@@ -20,7 +20,7 @@ from pathlib import Path
 import ctranslate2
 import numpy as np
 from ctranslate2_model import write_ctranslate2
-from random_checkpoint import base_size_checkpoint
+from random_checkpoint import base_size_checkpoint, random_sentences
 
 from hmc.artifact.bundle import validate
 from hmc.artifact.checkpoint import load_checkpoint
@@ -79,7 +79,7 @@ def prepare(out: Path, target: int) -> dict[str, Run]:
     if not (out / "bundle").is_dir():
         began = time.monotonic()
         requests = [LevelRequest(out / "checkpoint", n) for n in (None, QUARTER)]
-        compile_bundle(requests, out / "bundle", precisions=("int8", "fp32"), calibration=[])
+        compile_bundle(requests, out / "bundle", precisions=("int8", "fp32"), calibration=random_sentences(64))
         print(f"compiled two budgets at two precisions in {time.monotonic() - began:.1f} s")
     for name, quantization in (("ct2-int8", "int8"), ("ct2-fp32", None)):
         if not (out / name).is_dir():

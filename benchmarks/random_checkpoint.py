@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
+import string
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -41,13 +43,22 @@ def base_size_checkpoint(out: Path, seed: int = 1) -> None:
     save_checkpoint(Checkpoint(config=config, tensors=tensors, tokenizer=_tokenizer(), gates=gates), out)
 
 
+def random_sentences(count: int, words: int = 23, seed: int = 2) -> list[str]:
+    """Sentences of made-up words, each a token of the checkpoint."""
+    known, rng = list(_words()), np.random.default_rng(seed)
+    return [" ".join(known[i] for i in rng.integers(0, VOCABULARY // 2, words)) for _ in range(count)]
+
+
+def _words() -> Iterator[str]:
+    letters = string.ascii_lowercase
+    return ("".join(w) for w in itertools.islice(itertools.product(letters, repeat=4), VOCABULARY))
+
+
 def _tokenizer() -> bytes:
     """A SentencePiece model of exactly V pieces: one for each of V made-up words."""
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    words = ("".join(w) for w in itertools.islice(itertools.product(letters, repeat=4), VOCABULARY))
     output = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=words, model_writer=output, vocab_size=VOCABULARY, model_type="word", eos_id=0, unk_id=1,
+        sentence_iterator=_words(), model_writer=output, vocab_size=VOCABULARY, model_type="word", eos_id=0, unk_id=1,
         pad_id=2, bos_id=-1, minloglevel=2,
     )  # fmt: skip
     return output.getvalue()

@@ -103,12 +103,17 @@ class Transformer(nn.Module):
         nn.init.normal_(self.shared.weight, std=arch.d_model**-0.5)
         with torch.no_grad():
             self.shared.weight[arch.pad_id].zero_()
+        self.shared.weight.register_hook(self._without_pad)
         self.encoder, self.decoder, self.dropout = nn.ModuleList(encoder), nn.ModuleList(decoder), Dropout(dropout)
         self.register_buffer(
             "positions", torch.from_numpy(sinusoidal_positions(arch.max_positions, arch.d_model)), persistent=False
         )
         self.register_buffer("final_logits_bias", torch.zeros(arch.vocab_size))
         self.scale = math.sqrt(arch.d_model) if arch.scale_embedding else 1.0
+
+    def _without_pad(self, gradient: Tensor) -> Tensor:
+        """The tied output layer would train pad's row, and other engines start the decoder from zeros."""
+        return gradient.index_fill(0, torch.tensor(self.arch.pad_id, device=gradient.device), 0.0)
 
     @property
     def encoder_layers(self) -> list[EncoderLayer]:
