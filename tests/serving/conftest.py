@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
+from tests.serving.reference import Pieces, Reference
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint import save_checkpoint
+from hmc.artifact.bundle import read_manifest
+from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
+from hmc.serving import Translator
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +37,24 @@ def lively_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFact
     requests = [LevelRequest(lively_checkpoint, heads) for heads in (24, 12, 5)]
     compile_bundle(requests, path, precisions=("fp32", "int8"), calibration=SENTENCES)
     return path
+
+
+@pytest.fixture(scope="module")
+def pieces(lively_bundle: Path) -> Pieces:
+    return sentencepiece.SentencePieceProcessor(model_file=str(lively_bundle / "tokenizer.model"))
+
+
+@pytest.fixture(scope="module", params=["full", "h12"])
+def level(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def translator(lively_bundle: Path, level: str) -> Iterator[Translator]:
+    with Translator(lively_bundle, level, device="cpu", threads=1, max_rows=24) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def reference(lively_bundle: Path, lively_checkpoint: Path, level: str) -> Reference:
+    return Reference(load_checkpoint(lively_checkpoint), read_manifest(lively_bundle).level(level).layout)

@@ -19,7 +19,7 @@ from hmc.artifact.bundle import Latency, Level, Manifest, Quality, decoder_path,
 from hmc.artifact.errors import InvalidRequestError, OverloadedError
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.tokenizer_files import TOKENIZER
-from hmc.serving.options import MAX_TEXT_BYTES, DecodeOptions
+from hmc.serving.options import MAX_TEXT_BYTES, DecodeOptions, Target
 from hmc.serving.results import Alternative, Translation
 
 ARCHITECTURE = Architecture(
@@ -56,8 +56,17 @@ class FakeTranslator:
     def pending(self) -> int:
         return sum(not future.done() for future in self.futures)
 
-    def submit(self, text: str, options: DecodeOptions | None = None) -> Future[Translation]:
+    def submit(
+        self,
+        text: str,
+        options: DecodeOptions | None = None,
+        target: Target | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> Future[Translation]:
         assert not self.closed, "a closed translator got a text"
+        target = target or Target()
+        if target.complete or target.text:
+            text = f"{text}|{target.text}|{'given' if target.complete else 'prefix'}"
         if len(text.encode()) > MAX_TEXT_BYTES:
             raise InvalidRequestError(f"text is longer than {MAX_TEXT_BYTES} bytes: split it into sentences")
         if self.pending >= self.queue_size:
@@ -65,6 +74,8 @@ class FakeTranslator:
         options = options or DecodeOptions()
         future: Future[Translation] = Future()
         self.futures.append(future)
+        for piece in (self.level, ":", text) if progress else ():
+            progress(piece)
         if text.startswith("hold"):
             threading.Thread(target=self._answer_later, args=(future, text, options), daemon=True).start()
         elif text == "crash":

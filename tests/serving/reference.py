@@ -7,17 +7,24 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
+import pytest
+import sentencepiece
 import torch
+from tests.tiny import SENTENCES
 
 from hmc.artifact.checkpoint import Checkpoint
 from hmc.artifact.heads import HeadLayout
 from hmc.serving.options import DecodeOptions
+from hmc.serving.results import Translation
 from hmc.training.attention import Attention
 from hmc.training.batches import pad_rows
 from hmc.training.convert import model_from_checkpoint
 from hmc.training.gating import mask_to_layout
 
+TEXTS = SENTENCES[:8]
+LIMIT = 12
 NEVER = -np.inf
+Pieces = sentencepiece.SentencePieceProcessor
 Ids = tuple[int, ...]
 
 
@@ -134,24 +141,40 @@ class Reference:
             longer = []
             for h in running:
                 scores = self.log_probs(source, h.ids, options.repetition_penalty)
-                if length <= len(prefix):
-                    longer.append(h.then(prefix[length - 1], scores[prefix[length - 1]]))
-                else:
-                    may = self.allowed(h.ids, options, phrases)
-                    longer += [h.then(token, scores[token]) for token in np.flatnonzero(may).tolist()]
+                may = np.flatnonzero(self.allowed(h.ids, options, phrases)).tolist()
+                next_tokens = may if length > len(prefix) else [prefix[length - 1]]
+                longer += [h.then(token, float(scores[token])) for token in next_tokens]
             longer.sort(key=lambda h: -h.total)
             for h in longer[:beam]:
                 if h.ids[-1] == eos:
                     end(h)
             running = [h for h in longer[: 2 * beam] if h.ids[-1] != eos][:beam]
-            if options.patience is None:
-                best = running[0].total / length**options.length_penalty if running else NEVER
-                if len(ended) >= beam and best <= ended[beam - 1].score:
-                    return ended
-            elif len(ended) >= int(options.patience * beam + 0.5):
-                return ended
-            if not running:
+            if not running or _stops(options, ended, running[0].total / length**options.length_penalty):
                 return ended
         for h in running:
             end(h)
         return ended
+
+
+def _stops(options: DecodeOptions, ended: list[Found], best_running: float) -> bool:
+    beam = options.beam_size
+    if options.patience is not None:
+        return len(ended) >= int(options.patience * beam + 0.5)
+    return len(ended) >= beam and best_running <= ended[beam - 1].score
+
+
+def source_ids(pieces: Pieces, text: str) -> tuple[int, ...]:
+    return (*pieces.encode(text), 0)
+
+
+def assert_same(found: Translation, expected: list[Found], pieces: Pieces, n_best: int) -> None:
+    """Tokens, token scores and scores of the n best."""
+    best = [found, *found.alternatives]
+    assert [[t.piece for t in h.tokens] for h in best] == [
+        [pieces.id_to_piece(i) for i in f.ids] for f in expected[:n_best]
+    ]
+    for hypothesis, f in zip(best, expected, strict=False):
+        assert hypothesis.score == pytest.approx(f.score, abs=2e-4)
+        assert [t.score for t in hypothesis.tokens] == pytest.approx(list(f.token_scores), abs=2e-4)
+        assert hypothesis.target_tokens == len(f.ids)
+        assert hypothesis.hit_max_length == (f.ids[-1:] != (0,))

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
+from typer.testing import CliRunner
 
 from hmc.artifact.budgets import HeadBudget, parse_budgets
 from hmc.artifact.checkpoint import Checkpoint, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import KINDS, Kind
+from hmc.cli.main import build
 from hmc.training.lagrangian import BudgetPressure, decision_penalty, sure_log_alpha, top
 from hmc.training.prune_settings import PruneSettings
 from hmc.training.pruner import PruningRun
@@ -193,6 +195,19 @@ def test_a_kind_without_heads_gets_no_gates(folder: Path, tmp_path: Path) -> Non
     with pytest.raises(InvalidRequestError, match="no heads of encoder_self left"):
         PruningRun(tmp_path / "p" / "enc0", [], [corpus], corpus, tmp_path / "q", settings)
     assert pruned.layout.total == 96
+
+
+def test_the_command_prunes_by_kind_with_a_frozen_decoder(folder: Path, tmp_path: Path) -> None:
+    corpus = f"{folder}/t.en {folder}/t.de"
+    arguments = ["prune", str(folder / "c"), "--data", corpus, "--dev", corpus, "--out", str(tmp_path / "p")]
+    options = ["--target-heads", "enc=4", "--scope", "enc", "--freeze", "decoder", "--device", "cpu", "--json"]
+    steps = ["--close-steps", "10", "--recover-steps", "1", "--eval-sentences", "1", "--batch-tokens", "512"]
+    result = CliRunner().invoke(build(), arguments + options + steps)
+    assert result.exit_code == 0, result.output
+    [row] = json.loads(result.stdout)
+    assert row["checkpoint"] == str(tmp_path / "p" / "enc4")
+    assert row["heads"] == 4 + 48 + 48
+    assert {"dev_before", "dev_after"} <= row["metrics"].keys()
 
 
 def test_sure_log_alpha_parts_the_sides_and_keeps_their_order() -> None:

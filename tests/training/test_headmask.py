@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.tiny import SENTENCES, random_layout, random_tensors, tiny_architecture, tiny_tokenizer
 from torch import Tensor
 
@@ -101,16 +102,39 @@ def test_the_scope_and_the_layout_bound_the_masks(method: str) -> None:
     assert closed <= set(there)
 
 
-def test_impt_n_masks_exactly_the_top_n_of_the_whole_update() -> None:
+@pytest.mark.parametrize("number", [1, 7, 23])
+def test_impt_n_masks_exactly_the_top_n_of_the_whole_update(number: int) -> None:
     layout = tiny_architecture().full_layout()
-    method = headmask("important:7")
-    total = sum(sentence_importance(method.model, batch, 0.1).sum(0) for batch in batches())
-    assert isinstance(total, Tensor)
-    ranked = [head for _, head in sorted(zip(total.tolist(), layout.heads(), strict=True), reverse=True)]
+    method = headmask(f"important:{number}")
+    rows = torch.cat([sentence_importance(method.model, batch, 0.1) for batch in batches()])
+    ranked = [head for _, head in sorted(zip(rows.mean(0).tolist(), layout.heads(), strict=True), reverse=True)]
     with method.applied(FABRIC, 1, batches()) as mask:
-        assert masked(mask, layout) == set(ranked[:7])
-    single = [sentence_importance(method.model, batch, 0.1).sum(0).topk(7).indices.tolist() for batch in batches()]
-    assert any(set(top) != set(total.topk(7).indices.tolist()) for top in single), "the test must tell them apart"
+        assert masked(mask, layout) == set(ranked[:number])
+
+
+def test_the_last_batch_alone_would_mask_other_heads() -> None:
+    """Else the test above could not tell a whole update from its last batch."""
+    method = headmask("important:7")
+    by_batch = [sentence_importance(method.model, batch, 0.1).sum(0) for batch in batches()]
+    tops = [set(values.topk(7).indices.tolist()) for values in (by_batch[0] + by_batch[1], by_batch[0], by_batch[1])]
+    assert tops[0] != tops[1]
+    assert tops[0] != tops[2]
+
+
+def test_importance_is_much_the_same_in_mixed_precision() -> None:
+    method = headmask("important:7")
+    exact = sum(sentence_importance(method.model, batch, 0.1).sum(0) for batch in batches())
+    assert isinstance(exact, Tensor)
+    mixed_fabric = make_fabric(RunSection(device="cpu", precision="bf16-mixed"))
+    with mixed_fabric.autocast():
+        mixed = sum(sentence_importance(method.model, batch, 0.1).sum(0) for batch in batches())
+    assert isinstance(mixed, Tensor)
+    assert mixed.dtype == torch.float32
+    assert not torch.equal(mixed, exact), "autocast was on"
+    torch.testing.assert_close(mixed, exact, rtol=0.1, atol=0.02 * float(exact.max()))
+    with method.applied(mixed_fabric, 1, batches()) as mask:
+        assert int((mask == 0).sum()) == 7
+        assert exact[mask == 0].min() > 0.8 * exact.sort(descending=True).values[6]
 
 
 @pytest.mark.parametrize("text", ["random:7", "important:7"])

@@ -18,6 +18,7 @@ COMMANDS = (
     "compile",
     "serve",
     "translate",
+    "score",
     "levels",
     "bench",
     "demo",

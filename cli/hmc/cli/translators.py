@@ -1,73 +1,168 @@
-"""The two ways of `hmc translate`: ask a server, or load a bundle. Both answer in order while they still read."""
+"""The two places that translate for the command line: a server, or a bundle loaded here. Both answer in order, while
+they still read."""
 
 from __future__ import annotations
 
 import os
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count, repeat
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from hmc.artifact.bundle import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
 from hmc.serving.answers import StreamAnswer
-from hmc.serving.options import DecodeOptions
-from hmc.serving.results import Translation
+from hmc.serving.options import DecodeOptions, Target
+from hmc.serving.results import Partial, Translation
 from hmc.serving.selection import AutoPolicy, Candidate, Selector, choose, runs_on
 from hmc.serving.translator import Translator
+
+if TYPE_CHECKING:
+    from hmc.serving.client import Client
 
 IN_FLIGHT = 256
 """Texts under way at a time: what was read and not yet written."""
 
 
-def from_server(
-    lines: Iterator[str],
-    address: str,
-    selector: Selector,
-    options: DecodeOptions,
-    *,
-    token: str | None,
-    tls_ca: Path | None,
-    timeout: float | None,
-) -> Iterator[StreamAnswer]:
-    """Streams the lines to a server. Raises as `Client.translate_stream`, and the first error of a line."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from hmc.serving.client import Client
+@dataclass(frozen=True)
+class Place:
+    """Where to translate, as the command line says it."""
 
-    with Client(address, token=token, tls_ca=tls_ca) as client:
-        for answer in client.translate_stream(lines, selector, options, in_flight=IN_FLIGHT, timeout=timeout):
-            yield _checked(answer)
+    server: str | None
+    bundle: Path | None
+    selector: Selector
+    device: str = "auto"
+    threads: int = 0
+    token: str | None = None
+    tls_ca: Path | None = None
+    timeout: float | None = None
 
 
-def from_bundle(
-    lines: Iterator[str], path: Path, selector: Selector, options: DecodeOptions, *, device: str, threads: int
-) -> Iterator[StreamAnswer]:
-    """Loads one level and translates the lines with it. Raises as `Translator`, and the first error of a line."""
-    level = _level(read_manifest(path), selector, device)
-    translator = Translator(path, level, device=device, threads=threads)
-    version = translator.manifest.version
-    waiting: queue.Queue[Future[Translation] | BaseException | None] = queue.Queue(IN_FLIGHT)
+class Desk(Protocol):
+    """A place that is open. Every method raises the first error of a line, with its number if it is about the text."""
 
-    def read() -> None:
+    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Iterator[StreamAnswer]:
+        """A translation of each line that begins with `prefix`, in order."""
+        ...
+
+    def stream(self, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
+        """What is certain of one translation as soon as it is, and at last the whole translation."""
+        ...
+
+    def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
+        """The scores of given translations."""
+        ...
+
+
+@contextmanager
+def open_desk(place: Place) -> Iterator[Desk]:
+    """Raises InvalidRequestError unless exactly one of server and bundle is named; else as `Client`, `Translator`."""
+    if place.server is not None and place.bundle is None:
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        from hmc.serving.client import Client
+
+        with Client(place.server, token=place.token, tls_ca=place.tls_ca) as client:
+            yield ServerDesk(client, place)
+    elif place.bundle is not None and place.server is None:
+        level = _level(read_manifest(place.bundle), place.selector, place.device)
+        translator = Translator(place.bundle, level, device=place.device, threads=place.threads)
         try:
-            for text in lines:
-                waiting.put(_submit(translator, text, options))
-            waiting.put(None)
-        except BaseException as error:  # noqa: BLE001 - raised by the thread that writes
-            waiting.put(error)
+            yield BundleDesk(translator)
+        finally:
+            translator.close(drain=False)
+    else:
+        raise InvalidRequestError("give exactly one of --server HOST:PORT and --bundle DIR")
 
-    # A thread of its own, so that answers are written while stdin is silent; a daemon, so that stdin cannot hold us.
-    threading.Thread(target=read, name="hmc-read", daemon=True).start()
-    try:
-        index = 0
-        while (item := waiting.get()) is not None:
+
+class ServerDesk:
+    """Asks a server."""
+
+    def __init__(self, client: Client, place: Place) -> None:
+        self._client, self._selector, self._timeout = client, place.selector, place.timeout
+
+    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Iterator[StreamAnswer]:
+        """See `Desk`."""
+        answers = self._client.translate_stream(
+            lines,
+            self._selector,
+            options,
+            in_flight=IN_FLIGHT,
+            target_prefixes=_prefixes(prefix),
+            timeout=self._timeout,
+        )
+        return map(_checked, answers)
+
+    def stream(self, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
+        """See `Desk`."""
+        return self._client.translate_tokens(text, self._selector, options, self._timeout, target_prefix=prefix)
+
+    def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
+        """See `Desk`."""
+        answer = self._client.score(texts, references, self._selector, options, self._timeout)
+        return [StreamAnswer(n, t, None, answer.level, answer.bundle_version) for n, t in enumerate(answer)]
+
+
+class BundleDesk:
+    """Translates here."""
+
+    def __init__(self, translator: Translator) -> None:
+        self._translator = translator
+
+    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Iterator[StreamAnswer]:
+        """See `Desk`."""
+        waiting: queue.Queue[Future[Translation] | BaseException | None] = queue.Queue(IN_FLIGHT)
+
+        def read() -> None:
+            try:
+                for text in lines:
+                    waiting.put(self._submit(text, options, Target(prefix)))
+                waiting.put(None)
+            except BaseException as error:  # noqa: BLE001 - raised by the thread that writes
+                waiting.put(error)
+
+        # A thread of its own: answers are written while stdin is silent. A daemon: stdin cannot hold us.
+        threading.Thread(target=read, name="hmc-read", daemon=True).start()
+        for index in count():
+            item = waiting.get()
+            if item is None:
+                return
             if isinstance(item, BaseException):
                 raise item
-            yield _checked(_answer(index, item, translator.level.name, version))
-            index += 1
-    finally:
-        translator.close(drain=False)
+            yield _checked(self._answer(index, item))
+
+    def stream(self, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
+        """See `Desk`."""
+        return self._translator.stream(text, options, Target(prefix))
+
+    def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
+        """See `Desk`."""
+        level, version = self._translator.level.name, self._translator.manifest.version
+        scored = self._translator.score(texts, references, options)
+        return [StreamAnswer(n, translation, None, level, version) for n, translation in enumerate(scored)]
+
+    def _submit(self, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
+        try:
+            return self._translator.submit(text, options, target)
+        except HmcError as error:
+            failed: Future[Translation] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def _answer(self, index: int, future: Future[Translation]) -> StreamAnswer:
+        level, version = self._translator.level.name, self._translator.manifest.version
+        try:
+            return StreamAnswer(index, future.result(), None, level, version)
+        except HmcError as error:
+            return StreamAnswer(index, None, error, level, version)
+
+
+def _prefixes(prefix: str) -> Iterator[str] | None:
+    return repeat(prefix) if prefix else None
 
 
 def _level(manifest: Manifest, selector: Selector, device: str) -> str | None:
@@ -79,22 +174,6 @@ def _level(manifest: Manifest, selector: Selector, device: str) -> str | None:
     if not candidates:
         raise LevelNotFoundError(f"this bundle has no level for --device {device}; see `hmc levels`")
     return choose(selector, candidates, AutoPolicy()).name
-
-
-def _submit(translator: Translator, text: str, options: DecodeOptions) -> Future[Translation]:
-    try:
-        return translator.submit(text, options)
-    except HmcError as error:
-        failed: Future[Translation] = Future()
-        failed.set_exception(error)
-        return failed
-
-
-def _answer(index: int, future: Future[Translation], level: str, version: str) -> StreamAnswer:
-    try:
-        return StreamAnswer(index, future.result(), None, level, version)
-    except HmcError as error:
-        return StreamAnswer(index, None, error, level, version)
 
 
 def _checked(answer: StreamAnswer) -> StreamAnswer:

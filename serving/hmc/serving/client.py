@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.serving.answers import Answer, LevelInfo, LevelList, StreamAnswer
+from hmc.serving.client_stream import ClientStream, check_encodable, check_list
 from hmc.serving.options import DecodeOptions
+from hmc.serving.results import Partial
 from hmc.serving.selection import Selector
 from hmc.serving.server import converters
 from hmc.serving.server.settings import MAX_MESSAGE_BYTES
@@ -58,20 +59,53 @@ class Client:
         level: Level = None,
         options: DecodeOptions | None = None,
         timeout: float | None = None,
+        *,
+        target_prefixes: Sequence[str] = (),
     ) -> Answer:
-        """All texts in one call, or an error that names the one it is about."""
-        if isinstance(texts, str):
-            raise InvalidRequestError("translate takes a list of texts: put the text into a list")
-        for index, text in enumerate(texts):
-            _check_encodable(text, f"texts[{index}]")
-        request = pb.TranslateRequest(
-            texts=texts,
-            level=converters.selector_to_proto(Selector.of(level)),
-            options=converters.options_to_proto(options or DecodeOptions()),
-        )
+        """All texts in one call, or an error that names the one it is about. target_prefixes: how each translation
+        begins; none, or one for each text."""
+        check_list(texts, "texts")
+        check_list(target_prefixes, "target_prefixes")
+        request = pb.TranslateRequest(texts=texts, target_prefixes=target_prefixes, **_how(level, options))
         with _domain_errors(self.address):
             response = self._translation.Translate(request, timeout=timeout, metadata=self._metadata)
         return converters.answer_from_proto(response)
+
+    def score(
+        self,
+        texts: Sequence[str],
+        references: Sequence[str],
+        level: Level = None,
+        options: DecodeOptions | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """Scores a given translation of each text; see `Translator.score`."""
+        check_list(texts, "texts")
+        check_list(references, "references")
+        request = pb.ScoreRequest(texts=texts, references=references, **_how(level, options))
+        with _domain_errors(self.address):
+            response = self._translation.Score(request, timeout=timeout, metadata=self._metadata)
+        return converters.answer_from_proto(response)
+
+    def translate_tokens(
+        self,
+        text: str,
+        level: Level = None,
+        options: DecodeOptions | None = None,
+        timeout: float | None = None,
+        *,
+        target_prefix: str = "",
+    ) -> Iterator[Partial]:
+        """What is certain of one translation as soon as it is, and at last all of it; see `Translator.stream`."""
+        check_encodable(text, "text")
+        check_encodable(target_prefix, "target_prefix")
+        request = pb.TranslateTokensRequest(text=text, target_prefix=target_prefix, **_how(level, options))
+        with _domain_errors(self.address):
+            call = self._translation.TranslateTokens(request, timeout=timeout, metadata=self._metadata)
+            try:
+                yield from map(converters.partial_from_proto, call)
+            finally:
+                call.cancel()
 
     def translate_stream(
         self,
@@ -81,12 +115,13 @@ class Client:
         *,
         in_order: bool = True,
         in_flight: int = 256,
+        target_prefixes: Iterable[str] | None = None,
         timeout: float | None = None,
     ) -> Iterator[StreamAnswer]:
         """Answers as texts come, with at most `in_flight` of them unanswered: in the order of the texts, or with
-        `in_order` False each as soon as it is ready. An error in one text is in its answer; one of `texts` itself,
-        and of the whole stream, is raised."""
-        stream = _Stream(texts, Selector.of(level), options or DecodeOptions(), in_flight)
+        `in_order` False each as soon as it is ready. `target_prefixes` go with the texts one by one. An error in one
+        text is in its answer; one of `texts` itself, and of the whole stream, is raised."""
+        stream = ClientStream(texts, target_prefixes, _how(level, options), in_flight)
         try:
             with _domain_errors(self.address):
                 call = self._translation.TranslateStream(stream.requests(), timeout=timeout, metadata=self._metadata)
@@ -157,59 +192,11 @@ class Client:
         self.close()
 
 
-class _Stream:
-    """One stream's books: texts go out from gRPC's thread, answers come in on the caller's."""
-
-    def __init__(self, texts: Iterable[str], selector: Selector, options: DecodeOptions, in_flight: int) -> None:
-        if in_flight < 1:
-            raise InvalidRequestError(f"in_flight {in_flight}: choose 1 or more")
-        self._texts = texts
-        self._level, self._options = converters.selector_to_proto(selector), converters.options_to_proto(options)
-        self._places = threading.Semaphore(in_flight)
-        self._closed = False
-        self.error: Exception | None = None
-        """What `texts` raised, or what is wrong with one of them."""
-
-    def requests(self) -> Iterator[pb.TranslateStreamRequest]:
-        """Ends early when a text cannot be sent: gRPC would hide the error, so it is kept in `error`."""
-        try:
-            for index, text in enumerate(self._texts):
-                self._places.acquire()
-                if self._closed:
-                    return
-                _check_encodable(text, f"text {index}")
-                yield pb.TranslateStreamRequest(id=str(index), text=text, level=self._level, options=self._options)
-        except Exception as error:  # noqa: BLE001 - raised again by translate_stream
-            self.error = error
-
-    def answers(self, call: Iterator[pb.TranslateStreamResponse], in_order: bool) -> Iterator[StreamAnswer]:
-        early: dict[int, StreamAnswer] = {}
-        following = 0
-        for message in call:
-            answer = converters.stream_answer_from_proto(message, int(message.id))
-            if not in_order:
-                self._places.release()
-                yield answer
-                continue
-            early[answer.index] = answer
-            while following in early:
-                self._places.release()
-                yield early.pop(following)
-                following += 1
-
-    def close(self) -> None:
-        self._closed = True
-        self._places.release()
-
-
-def _check_encodable(text: str, name: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(
-            f"{name} cannot be written as UTF-8: character {error.start} is {text[error.start]!a}; decode the input "
-            "with its own encoding"
-        ) from error
+def _how(level: Level, options: DecodeOptions | None) -> dict[str, Any]:
+    return {
+        "level": converters.selector_to_proto(Selector.of(level)),
+        "options": converters.options_to_proto(options or DecodeOptions()),
+    }
 
 
 def _read_authorities(path: Path | str) -> bytes | None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from hmc.artifact.bundle import Level, Manifest
 from hmc.serving.latency import LatencySummary, LatencyWindow
-from hmc.serving.options import DecodeOptions
+from hmc.serving.options import DecodeOptions, Target
 from hmc.serving.results import Translation
 
 
@@ -24,7 +24,13 @@ class LevelTranslator(Protocol):
     @property
     def pending(self) -> int: ...
 
-    def submit(self, text: str, options: DecodeOptions = ...) -> Future[Translation]: ...
+    def submit(
+        self,
+        text: str,
+        options: DecodeOptions = ...,
+        target: Target | None = ...,
+        progress: Callable[[str], None] | None = ...,
+    ) -> Future[Translation]: ...
 
     def warm_up(self) -> None: ...
 
@@ -85,9 +91,15 @@ class Lease:
         self.level, self.bundle_version = slot.level, bundle_version
         self._slot, self._end = slot, end
 
-    def submit(self, text: str, options: DecodeOptions) -> Future[Translation]:
-        """Queues a text. Raises InvalidRequestError and OverloadedError as `Translator.submit` does."""
-        future = self._slot.translator.submit(text, options)
+    def submit(
+        self,
+        text: str,
+        options: DecodeOptions,
+        target: Target | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> Future[Translation]:
+        """Queues a text. Arguments and errors as of `Translator.submit`."""
+        future = self._slot.translator.submit(text, options, target, progress)
         future.add_done_callback(self._observe)
         return future
 

@@ -87,9 +87,15 @@ class Translation:
     compute_s: float = field(default=0.0, compare=False)
 
     @property
+    def hypotheses(self) -> tuple[Alternative, ...]:
+        """All hypotheses, best first; the first is the translation itself."""
+        best = Alternative(self.text, self.score, self.target_tokens, self.hit_max_length, self.tokens)
+        return (best, *self.alternatives)
+
+    @property
     def alignment(self) -> tuple[tuple[int, int], ...]:
         """(source token, target token) of every target token: the source token it attends to most."""
-        return Alternative(self.text, self.score, tokens=self.tokens).alignment
+        return self.hypotheses[0].alignment
 
 
 @dataclass(frozen=True)

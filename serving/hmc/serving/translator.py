@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -16,6 +17,8 @@ from hmc.serving.results import Decoded, Partial, Translation
 from hmc.serving.sessions import LevelSessions, resolve_device
 from hmc.serving.tokenizer import Tokenizer
 from hmc.serving.wording import Wording
+
+log = logging.getLogger(__name__)
 
 WARM_UP_TOKENS = (4, 24, 48)
 """Source lengths translated once before a level counts as ready."""
@@ -59,8 +62,8 @@ class Translator:
     ) -> Future[Translation]:
         """Queues one text; cancelling the future frees its rows at the next step. A blank text is an empty translation.
 
-        target: how the translation begins, or all of it, to be scored. progress: called with what has become certain of
-        the translation, on a thread of its own that it must not hold up.
+        target: how the translation begins (not heeded for a blank text), or all of it, to be scored. progress: called
+        with what has become certain of the translation, on the engine's thread, which it must not hold up.
         Raises InvalidRequestError for a text that cannot be encoded or is too long, OverloadedError for a full queue
         (with block it waits instead).
         """
@@ -69,8 +72,6 @@ class Translator:
         constraints = self._wording.constraints(options, target)
         answer: Future[Translation] = Future()
         if len(ids) == 1 and not target.complete:
-            if constraints.prefix:
-                raise InvalidRequestError("a blank text has a target prefix: leave one of them out")
             answer.set_result(Translation("", 0.0, 0, 0))
             return answer
         hear = _Certain(self._tokenizer, progress).hear if progress else None
@@ -172,7 +173,10 @@ class _Certain:
         # The bytes of one character may be several tokens: until they are all there, it is not text.
         if text.startswith(self._told) and not text.endswith("\ufffd") and len(text) > len(self._told):
             piece, self._told = text[len(self._told) :], text
-            self._progress(piece)
+            try:
+                self._progress(piece)
+            except Exception:
+                log.exception("whoever listens to a translation failed; the translation goes on")
 
 
 def _settle(

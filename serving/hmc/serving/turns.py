@@ -75,7 +75,7 @@ class SampleTurns:
         beam, banned = state.beam, _banned(state, jobs)
         ends = [self.arch.pad_id], [self.arch.pad_id, self.arch.eos_id]
         short = np.repeat(state.lengths + 1 < state.minimums, beam)
-        rows = [np.concatenate([ends[short[r]], banned.get(r, [])]).astype(np.int64) for r in range(len(short))]
+        rows = [np.concatenate([ends[int(short[r])], banned.get(r, [])]).astype(np.int64) for r in range(len(short))]
         temperatures = np.array([_sampling(job).temperature for job in jobs], np.float32)
         drawn = [_uniforms(job)[:, n] for job, n in zip(jobs, state.lengths, strict=True)]
         needed = max(sampling.candidates_needed(_sampling(job)) for job in jobs) + 2  # pad and EOS

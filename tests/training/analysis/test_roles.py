@@ -12,8 +12,10 @@ from tests.training.analysis.planted import PLANTED, Planted, write_planted
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import Head
 from hmc.training.analysis.conllu import Tree, Word, read_trees
+from hmc.training.analysis.figures.roles import ROLE_COLOURS
+from hmc.training.analysis.figures.roles import roles as draw_roles
 from hmc.training.analysis.positional import PositionCounts
-from hmc.training.analysis.rare_words import RareWordCounts, RareWords, token_counts
+from hmc.training.analysis.rare_words import RareWordCounts, token_counts
 from hmc.training.analysis.result import Result
 from hmc.training.analysis.roles import Frequencies, Trees, analyse, role_label, summary
 from hmc.training.analysis.subject import Subject, load_subject, read_text
@@ -71,7 +73,7 @@ def test_numbers_behind_the_planted_roles(result: Result) -> None:
 
 def test_summary_names_the_heads(result: Result) -> None:
     shown = summary(result)
-    assert dict(shown.rows) == {
+    assert {row[0]: row[1] for row in shown.rows} == {
         "encoder_self.0.0": "-1", "encoder_self.0.2": "+1", "encoder_self.0.3": "rare", "encoder_self.0.5": "s→v",
         "decoder_self.0.1": "-1",
     }  # fmt: skip
@@ -87,6 +89,23 @@ def test_without_trees_and_frequencies_only_positions_are_looked_for(
     assert "not looked for: syntactic, rare words (needs --trees, --frequencies)" in summary(found).notes
 
 
+def test_the_map_shows_roles_and_closed_heads(result: Result, tmp_path: Path) -> None:
+    [svg, png] = draw_roles(result, tmp_path)
+    assert png.stat().st_size > 1000
+    drawn = svg.read_text(encoding="utf-8").lower()
+    cells = {role: drawn.count(f"fill: {colour.lower()}") for role, colour in ROLE_COLOURS.items()}
+    assert cells == {"positional": 3 + 1, "syntactic": 1 + 1, "rare words": 1 + 1}  # and one each in the legend
+    everywhere = drawn.count("fill: url(#h")
+    data = result.data | {
+        "heads": [row for row in result.data["heads"] if row["index"] != 2],
+        "layout": {kind: [[0, 1, 3, 4, 5] for _ in rows] for kind, rows in result.data["layout"].items()},
+    }
+    [svg, _] = draw_roles(result.model_copy(update={"data": data}), tmp_path)
+    drawn = svg.read_text(encoding="utf-8").lower()
+    assert drawn.count("fill: url(#h") == everywhere + 4  # head 2 of four attentions
+    assert drawn.count(f"fill: {ROLE_COLOURS['positional'].lower()}") == cells["positional"] - 1
+
+
 def view(matrices: list[list[list[float]]], kind: str = "encoder_self", causal: bool = False) -> View:
     """One sentence; a matrix a head; every position is a token."""
     weights = torch.tensor([matrices])
@@ -99,7 +118,8 @@ def test_positions_count_where_the_offset_exists() -> None:
     #              looks left, at the edge at itself           always at the first token
     counts.add(view([[[1, 0, 0], [1, 0, 0], [0, 1, 0]], [[1, 0, 0], [1, 0, 0], [1, 0, 0]]]))
     left, first = counts.best()["encoder_self", 0]
-    assert (left.offset, left.share, left.share_of_all) == (-1, 1.0, pytest.approx(2 / 3))
+    assert (left.offset, left.share) == (-1, 1.0)
+    assert left.share_of_all == pytest.approx(2 / 3)
     assert left.positional
     assert (first.offset, first.share) == (-1, 0.5)
     assert not first.positional
@@ -129,8 +149,10 @@ def test_rare_tokens_by_hand() -> None:
     assert list(found) == [("encoder_self", 0)]
     third, second = found["encoder_self", 0]
     # first sentence: 4 queries, rarest at 2, second rarest at 1; second: 3 queries, both rarest at 0 and 1
-    assert third == RareWords(pytest.approx(4 / 7), pytest.approx(4 / 7), pytest.approx((4 * 0.5 + 2) / 7), 7, 2)
-    assert second == RareWords(pytest.approx(3 / 7), pytest.approx(1.0), pytest.approx(4 / 7), 7, 2)
+    assert (third.queries, third.sentences) == (7, 2)
+    assert [third.rarest, third.two_rarest] == pytest.approx([4 / 7, 4 / 7])
+    assert [second.rarest, second.two_rarest] == pytest.approx([3 / 7, 1.0])
+    assert third.chance == second.chance == pytest.approx((4 * 2 / 4 + 3 * 2 / 3) / 7)
     assert second.rare
     assert not third.rare  # no better than chance in sentences this short
 

@@ -13,7 +13,7 @@ from hmc.artifact.errors import HmcError, InternalServiceError
 from hmc.serving.answers import Answer, LevelInfo, LevelList, StreamAnswer
 from hmc.serving.latency import LatencySummary
 from hmc.serving.options import DecodeOptions, Sampling
-from hmc.serving.results import Alternative, Token, Translation
+from hmc.serving.results import Alternative, Partial, Token, Translation
 from hmc.serving.selection import Selector
 from hmc.serving.status import code_of, error_of, message_of
 from hmc.v1 import translation_pb2 as pb
@@ -140,6 +140,20 @@ def answer_from_proto(message: pb.TranslateResponse) -> Answer:
     times = message.queue_ms, message.compute_ms
     translations = tuple(translation_from_proto(translation, *times) for translation in message.translations)
     return Answer(translations, message.level, message.bundle_version, *times)
+
+
+def piece_to_proto(piece: str | Answer) -> pb.TranslateTokensResponse:
+    """A piece of a translation, or the answer that ends it."""
+    if isinstance(piece, str):
+        return pb.TranslateTokensResponse(text=piece)
+    return pb.TranslateTokensResponse(done=answer_to_proto(piece))
+
+
+def partial_from_proto(message: pb.TranslateTokensResponse) -> Partial:
+    """The inverse of `piece_to_proto`."""
+    if message.WhichOneof("piece") == "done":
+        return Partial("", answer_from_proto(message.done)[0])
+    return Partial(message.text)
 
 
 def stream_answer_to_proto(request_id: str, answer: Answer) -> pb.TranslateStreamResponse:

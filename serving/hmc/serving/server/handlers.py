@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from hmc.artifact.errors import (
 from hmc.serving.answers import Answer, LevelInfo, LevelList
 from hmc.serving.host import ModelHost
 from hmc.serving.loaded import Lease
-from hmc.serving.options import DecodeOptions
+from hmc.serving.options import DecodeOptions, Target
 from hmc.serving.results import Translation
 from hmc.serving.selection import Selector
 from hmc.serving.server.metrics import Metrics
@@ -32,25 +32,49 @@ class Handlers:
     def __init__(self, host: ModelHost, settings: ServerSettings, metrics: Metrics) -> None:
         self._host, self._settings, self._metrics = host, settings, metrics
 
-    async def translate(self, texts: Sequence[str], selector: Selector, options: DecodeOptions) -> Answer:
+    async def translate(
+        self, texts: Sequence[str], selector: Selector, options: DecodeOptions, targets: Sequence[Target]
+    ) -> Answer:
         """All texts at one level, or an error: InvalidRequestError (naming the text), LevelNotFoundError,
         LevelNotLoadedError, OverloadedError, UnavailableError. Cancelling it cancels every text."""
         with self._metrics.request() as request:
             self._check_count(len(texts))
             with await self._lease(selector) as lease:
                 request.level = lease.level.name
-                translations = await _run(lease, texts, options)
+                translations = await _run(lease, texts, options, targets)
                 request.answer = _answer(translations, lease)
             return request.answer
 
-    async def translate_one(self, text: str, selector: Selector, options: DecodeOptions) -> Answer:
+    async def translate_one(self, text: str, selector: Selector, options: DecodeOptions, target: Target) -> Answer:
         """One text of a stream; errors as `translate`."""
         with self._metrics.request() as request:
             with await self._lease(selector) as lease:
                 request.level = lease.level.name
-                translation = await _wait(lease.submit(text, options))
+                translation = await _wait(lease.submit(text, options, target))
                 request.answer = _answer([translation], lease)
             return request.answer
+
+    async def translate_tokens(
+        self, text: str, selector: Selector, options: DecodeOptions, target: Target
+    ) -> AsyncIterator[str | Answer]:
+        """What is certain of one translation as soon as it is, and at last the answer; errors as `translate`."""
+        with self._metrics.request() as request:
+            with await self._lease(selector) as lease:
+                request.level = lease.level.name
+                loop, heard = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+
+                def hear(piece: str | None) -> None:
+                    loop.call_soon_threadsafe(heard.put_nowait, piece)
+
+                future = lease.submit(text, options, target, hear)
+                future.add_done_callback(lambda _: hear(None))
+                try:
+                    while (piece := await heard.get()) is not None:
+                        yield piece
+                    request.answer = _answer([await _wait(future)], lease)
+                finally:
+                    future.cancel()
+            yield request.answer
 
     def _check_count(self, texts: int) -> None:
         most = self._settings.max_texts_per_call
@@ -90,14 +114,16 @@ class Handlers:
         return LevelList.of(await asyncio.to_thread(self._host.reload, path))
 
 
-async def _run(lease: Lease, texts: Sequence[str], options: DecodeOptions) -> list[Translation]:
+async def _run(
+    lease: Lease, texts: Sequence[str], options: DecodeOptions, targets: Sequence[Target]
+) -> list[Translation]:
     """Every text or none: when one fails or the caller goes away, the others are cancelled."""
     futures: list[Future[Translation]] = []
     try:
-        for index, text in enumerate(texts):
+        for index, (text, target) in enumerate(zip(texts, targets, strict=True)):
             if index % CHUNK == CHUNK - 1:
                 await asyncio.sleep(0)
-            futures.append(_submit(lease, index, text, options))
+            futures.append(_submit(lease, index, text, options, target))
         return await asyncio.gather(*(_wait(future) for future in futures))
     except BaseException:
         for future in futures:
@@ -105,9 +131,9 @@ async def _run(lease: Lease, texts: Sequence[str], options: DecodeOptions) -> li
         raise
 
 
-def _submit(lease: Lease, index: int, text: str, options: DecodeOptions) -> Future[Translation]:
+def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
     try:
-        return lease.submit(text, options)
+        return lease.submit(text, options, target)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"texts[{index}]: {error}") from error
     except OverloadedError as error:

@@ -56,9 +56,13 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
         serialize = handler.response_serializer
         if inspect.iscoroutinefunction(handler.unary_unary):
             return grpc.unary_unary_rpc_method_handler(edge.unary(handler.unary_unary), None, serialize)
+        if inspect.isasyncgenfunction(handler.unary_stream):
+            return grpc.unary_stream_rpc_method_handler(edge.answers(handler.unary_stream), None, serialize)
         if inspect.isasyncgenfunction(handler.stream_stream):
             return grpc.stream_stream_rpc_method_handler(edge.stream(handler.stream_stream), None, serialize)
-        raise NotImplementedError(f"{method}: the edge wraps unary-unary methods and stream-stream generators only")
+        raise NotImplementedError(
+            f"{method}: the edge wraps unary methods and generators that answer with streams only"
+        )
 
 
 class _Edge:
@@ -80,11 +84,17 @@ class _Edge:
 
         return call
 
+    def answers(self, behaviour: Callable[..., Any]) -> Callable[[bytes, Context], AsyncIterator[Any]]:
+        return self._generator(lambda data, context: behaviour(self._parse(data), context))
+
     def stream(self, behaviour: Callable[..., Any]) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[Any]]:
-        async def call(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
+        return self._generator(lambda requests, context: behaviour(self._parse_each(requests), context))
+
+    def _generator(self, behaviour: Callable[..., Any]) -> Callable[[Any, Context], AsyncIterator[Any]]:
+        async def call(sent: Any, context: Context) -> AsyncIterator[Any]:
             try:
                 self._admit(context)
-                async for response in behaviour(self._parse_each(requests), context):
+                async for response in behaviour(sent, context):
                     yield response
             except BaseException as error:
                 await self._fail(error, context)

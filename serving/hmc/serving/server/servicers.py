@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from hmc.artifact.errors import HmcError
+from hmc.serving.options import Target, scoring_options, targets_of
 from hmc.serving.server import converters
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.stream import answer_each
@@ -27,7 +28,22 @@ class TranslationServicer(rpc.TranslationServiceServicer):
     async def Translate(self, request: pb.TranslateRequest, _context: object) -> pb.TranslateResponse:
         selector = converters.selector_from_proto(request.level)
         options = converters.options_from_proto(request.options)
-        return converters.answer_to_proto(await self._handlers.translate(request.texts, selector, options))
+        targets = targets_of(request.texts, request.target_prefixes, complete=False)
+        return converters.answer_to_proto(await self._handlers.translate(request.texts, selector, options, targets))
+
+    async def Score(self, request: pb.ScoreRequest, _context: object) -> pb.TranslateResponse:
+        selector = converters.selector_from_proto(request.level)
+        options = scoring_options(converters.options_from_proto(request.options))
+        targets = targets_of(request.texts, request.references, complete=True)
+        return converters.answer_to_proto(await self._handlers.translate(request.texts, selector, options, targets))
+
+    async def TranslateTokens(
+        self, request: pb.TranslateTokensRequest, _context: object
+    ) -> AsyncIterator[pb.TranslateTokensResponse]:
+        selector = converters.selector_from_proto(request.level)
+        options, target = converters.options_from_proto(request.options), Target(request.target_prefix)
+        async for piece in self._handlers.translate_tokens(request.text, selector, options, target):
+            yield converters.piece_to_proto(piece)
 
     async def TranslateStream(
         self, requests: AsyncIterator[pb.TranslateStreamRequest], _context: object
@@ -39,7 +55,8 @@ class TranslationServicer(rpc.TranslationServiceServicer):
         try:
             selector = converters.selector_from_proto(request.level)
             options = converters.options_from_proto(request.options)
-            answer = await self._handlers.translate_one(request.text, selector, options)
+            target = Target(request.target_prefix)
+            answer = await self._handlers.translate_one(request.text, selector, options, target)
             return converters.stream_answer_to_proto(request.id, answer)
         except HmcError as error:
             return converters.stream_error_to_proto(request.id, error)

@@ -1,10 +1,10 @@
 """How relevance goes back through one operation (Voita et al. 2019, appendix A.2; Bach et al. 2015).
 
 An output neuron v = Σ_u W_uv·u hands its relevance to its inputs in shares w_u→v. Definition 3 of the paper takes
-w = W_uv·u / Σ W_u'v·u', which grows without bound where inputs cancel each other. The contributions W_uv·u are
-therefore split by sign, as in Bach et al. 2015, eq. 60, with α = β = 1/2, the values of the authors' own program:
-positive contributions share one half of the relevance in proportion, negative ones the other half. With
-contributions of one sign only this is Definition 3.
+w = W_uv·u / Σ W_u'v·u', which grows without bound where inputs cancel each other: in the embedded demo model the
+relevance of single heads then reaches 10⁸ times the logit. Contributions W_uv·u are therefore split by sign, as in Bach
+et al. 2015, eq. 60, with α = β = 1/2, the values of the authors' own program: positive contributions share one half of
+the relevance in proportion, negative ones the other half. With contributions of one sign only this is Definition 3.
 
 Four choices make the sum of relevances the same everywhere, up to rounding and with no stabiliser:
 

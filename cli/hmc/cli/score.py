@@ -1,0 +1,71 @@
+"""`hmc score`: how probable given translations are, through a server or straight from a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+CHUNK = 64
+"""Lines scored in one call."""
+
+
+def command(
+    source: Annotated[Path, typer.Argument(help="UTF-8 file, a text a line.", metavar="SOURCE")],
+    reference: Annotated[Path, typer.Argument(help="UTF-8 file, a translation a line.", metavar="REFERENCE")],
+    server: Annotated[str | None, typer.Option(help="Server to ask.", metavar="HOST:PORT")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="Bundle to load instead.", metavar="DIR")] = None,
+    level: Annotated[str | None, typer.Option(help="Level to score at; default: the default level.")] = None,
+    max_heads: Annotated[int | None, typer.Option(help="Or: the best level with at most this many heads.")] = None,
+    length_penalty: Annotated[float, typer.Option(help="Exponent of the length normalisation.")] = 1.0,
+    token_scores: Annotated[bool, typer.Option("--token-scores", help="With --json: every token's score.")] = False,
+    alignment: Annotated[bool, typer.Option("--alignment", help="With --json: every token's attention.")] = False,
+    attention_head: Annotated[
+        list[str] | None, typer.Option(help="Head that tells it, as cross.5.3; repeatable.", metavar="HEAD")
+    ] = None,
+    device: Annotated[str, typer.Option(help="With --bundle: auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int, typer.Option(help="With --bundle: threads; 0 takes one for each core.")] = 0,
+    token: Annotated[str | None, typer.Option(help="Token that the server wants.", envvar="HMC_TOKEN")] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="PEM authorities to trust: connect with TLS.", metavar="FILE")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds for each call; default: no limit.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each pair.")] = False,
+) -> None:
+    """Score given translations: a line with log P / length^penalty for each pair of lines, 0 is certain."""
+    import json
+
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.cli.lines import open_lines
+    from hmc.cli.records import record
+    from hmc.cli.translators import Place, open_desk
+    from hmc.serving.options import DecodeOptions
+    from hmc.serving.selection import Selector
+
+    if (token_scores or alignment) and not json_output:
+        raise InvalidRequestError("--token-scores and --alignment are printed as JSON: add --json")
+    options = DecodeOptions(
+        beam_size=1,
+        length_penalty=length_penalty,
+        token_scores=token_scores,
+        alignment=alignment,
+        attention_heads=tuple(attention_head or ()),
+    )
+    with open_lines([], source) as lines:
+        texts = list(lines)
+    with open_lines([], reference) as lines:
+        references = list(lines)
+    if len(texts) != len(references):
+        raise InvalidRequestError(f"{source} has {len(texts)} lines and {reference} {len(references)}: pair them up")
+    place = Place(server, bundle, Selector(name=level, max_heads=max_heads), device, threads, token, tls_ca, timeout)
+    with open_desk(place) as desk:
+        for start in range(0, len(texts), CHUNK):
+            chunk = slice(start, start + CHUNK)
+            try:
+                answers = desk.score(texts[chunk], references[chunk], options)
+            except InvalidRequestError as error:
+                raise InvalidRequestError(f"counting from line {start + 1} as 0, {error}") from error
+            for text, answer in zip(texts[chunk], answers, strict=True):
+                line = json.dumps(record(text, answer), ensure_ascii=False) if json_output else None
+                typer.echo(line or f"{answer.result().score:.6f}")

@@ -1,0 +1,91 @@
+"""`hmc analyze confidence`, `lrp`, `roles` and `attention` on a tiny checkpoint and real text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Hmc
+from tests.guards.test_help_is_light import probe
+from tests.tiny import SENTENCES
+
+from hmc.training.analysis.result import read_result
+
+TREE = "\n".join(
+    "\t".join([str(n), form, "_", "_", "_", "_", str(head), relation, "_", "_"])
+    for n, (form, head, relation) in enumerate([("A", 2, "det"), ("cat", 3, "nsubj"), ("sleeps", 0, "root")], 1)
+)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    for side, start in (("en", 0), ("de", 1)):
+        (tmp_path / f"t.{side}").write_text("\n".join(SENTENCES[start : start + 4]) + "\n", encoding="utf-8")
+    (tmp_path / "t.conllu").write_text(f"{TREE}\n\n", encoding="utf-8")
+    return f"{tmp_path}/t.en {tmp_path}/t.de"
+
+
+@pytest.mark.parametrize("command", ["confidence", "lrp", "roles"])
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_table_the_data_and_the_figures(
+    hmc: Hmc, tiny_checkpoint: Path, data: str, tmp_path: Path, command: str, forced: bool
+) -> None:
+    options = ("--data", data, "--out", tmp_path / "out", "--device", "cpu", *(["--forced"] if forced else []))
+    ran = hmc("analyze", command, tiny_checkpoint, *options)
+    assert ran.exit_code == 0, ran.output
+    assert f"wrote {tmp_path / 'out' / command}.json" in ran.stdout
+    result = read_result(tmp_path / "out" / f"{command}.json", [command])
+    assert len(result.data["heads"]) == 24
+    assert ("references" in result.settings["decoder_reads"]) is forced
+    for suffix in ("svg", "png"):
+        assert (tmp_path / "out" / f"{command}.{suffix}").stat().st_size > 1000
+
+
+def test_roles_with_trees_and_frequencies(hmc: Hmc, tiny_checkpoint: Path, data: str, tmp_path: Path) -> None:
+    files = ("--trees", tmp_path / "t.conllu", "--frequencies", data.split(maxsplit=1)[0], "--frequent", "5")
+    ran = hmc(
+        "analyze", "roles", tiny_checkpoint, "--data", data, "--out", tmp_path, *files, "--device", "cpu", "--json"
+    )
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout == (tmp_path / "roles.json").read_text(encoding="utf-8")
+    found = json.loads(ran.stdout)
+    assert [corpus["sentences"] for corpus in found["corpora"]] == [4, 1]
+    assert found["data"]["looked_for"] == ["positional", "syntactic", "rare words"]
+    assert found["data"]["treebank"]["sentences"] == 1
+    assert found["settings"]["frequent"] == 5
+
+
+def test_attention_maps(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    ran = hmc(
+        "analyze", "attention", tiny_checkpoint, "A cat sleeps.", "--out", tmp_path, "--head", "cross.0.3",
+        "--head", "encoder_self.1.0", "--device", "cpu",
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    assert {path.name for path in tmp_path.iterdir()} == {"attention.json", "attention.svg", "attention.png"}
+    maps = read_result(tmp_path / "attention.json").data["maps"]
+    assert [(one["kind"], one["layer"], one["index"]) for one in maps] == [("cross", 0, 3), ("encoder_self", 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--trees", "nowhere.conllu"), "treebank nowhere.conllu does not exist"),
+        (("--frequencies", "nowhere.en"), "nowhere.en does not exist"),
+    ],
+)
+def test_refused(
+    hmc: Hmc, tiny_checkpoint: Path, data: str, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    ran = hmc("analyze", "roles", tiny_checkpoint, "--data", data, "--out", tmp_path / "out", *arguments)
+    assert ran.exit_code == 2, ran.output
+    assert message in ran.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_loads_nothing_heavy() -> None:
+    repository = Path(__file__).resolve().parents[2]
+    for command in ("confidence", "lrp", "roles", "attention"):
+        printed, heavy = probe(repository, "analyze", command, "--help")
+        assert heavy == []
+        assert "--out" in printed
