@@ -60,6 +60,10 @@ def test_json(hmc: Hmc, server: BackgroundServer) -> None:
             "name and max_heads exclude each other",
         ),
         (["--server", "SERVER", "--beam", "99", "a"], None, "beam_size 99: choose 1 to 16"),
+        (["--server", "SERVER", "--top-k", "5", "a"], None, "--top-k is about sampling: add --sample"),
+        (["--server", "SERVER", "--alignment", "a"], None, "printed as JSON: add --json"),
+        (["--server", "SERVER", "--incremental", "--json", "a"], None, "leave out --json and --n-best"),
+        (["--server", "SERVER", "--min-length", "5", "--max-length", "4", "a"], None, "min_length 5: choose 1 to max_"),
         (["--server", "SERVER"], b"fine\nb\xffd\n", "stdin is not UTF-8: byte 0xff at offset 6, in line 2; convert it"),
         (["--server", "SERVER"], b"fine\n" + b"x" * 100_000, "line 2: text is longer than 65536 bytes: split it"),
         (["--bundle", "/nowhere", "a"], None, "bundle /nowhere cannot be used:\n  - bundle.json is missing"),
@@ -130,3 +134,48 @@ def test_a_real_bundle(hmc: Hmc, tiny_bundle: Path) -> None:
     ran = hmc("translate", "--bundle", tiny_bundle, stdin=b"A man.\n\xff\n")
     assert ran.exit_code == 2
     assert "byte 0xff at offset 7" in ran.stderr
+
+
+def test_decoding_options_reach_a_real_bundle(hmc: Hmc, tiny_bundle: Path) -> None:
+    where = ["--bundle", tiny_bundle, "--level", "full", "--max-length", 12]
+    plain = hmc("translate", *where, "A man.").stdout
+    repeated = hmc("translate", *where, "--no-repeat-ngram", 1, "--suppress-unknown", "A man.").stdout
+    assert repeated != plain
+    assert hmc("translate", *where, "--target-prefix", "Two dogs", "A man.", "").stdout.startswith("Two dogs")
+    sampled = [
+        hmc("translate", *where, "--sample", "--temperature", 2, "--seed", n, "A man.").stdout for n in (1, 1, 2)
+    ]
+    assert sampled[0] == sampled[1] != sampled[2]
+    ran = hmc("translate", *where, "--json", "--token-scores", "--alignment", "--attention-head", "cross.1.0", "A man.")
+    found = json.loads(ran.stdout)
+    assert len(found["tokens"]) == len(found["alignment"]) == found["target_tokens"] == 12
+    assert len(found["tokens"][0]["attention"]) == len(found["source_pieces"]) == found["source_tokens"]
+    mean = sum(t["score"] for t in found["tokens"]) / 12
+    assert found["score"] == pytest.approx(mean, abs=1e-4)
+
+
+def test_incremental_output_is_the_translation(hmc: Hmc, server: BackgroundServer, tiny_bundle: Path) -> None:
+    assert hmc("translate", "--server", server.address, "--incremental", "a", "", "b").stdout == "full:a\n\nfull:b\n"
+    where = ["--bundle", tiny_bundle, "--max-length", 12, "A man.", "Two dogs."]
+    assert hmc("translate", "--incremental", *where).stdout == hmc("translate", *where).stdout
+
+
+def test_scores_of_given_translations(hmc: Hmc, server: BackgroundServer, tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "src").write_text("A man.\nTwo dogs run.\n")
+    (tmp_path / "ref").write_text("Two dogs run.\nA man.\n")
+    ran = hmc("score", tmp_path / "src", tmp_path / "ref", "--bundle", tiny_bundle)
+    assert ran.exit_code == 0, ran.output
+    scores = [float(line) for line in ran.stdout.splitlines()]
+    assert len(scores) == 2
+    assert max(scores) < 0
+    ran = hmc("score", tmp_path / "src", tmp_path / "ref", "--bundle", tiny_bundle, "--json", "--token-scores")
+    records = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [r["score"] for r in records] == pytest.approx(scores, abs=1e-5)
+    assert [r["translation"] for r in records] == ["Two dogs run.", "A man."]
+    assert records[1]["tokens"][-1]["piece"] == "</s>"
+    ran = hmc("score", tmp_path / "src", tmp_path / "ref", "--server", server.address, "--level", "h6", "--json")
+    assert json.loads(ran.stdout.splitlines()[0])["translation"] == "h6:A man.|Two dogs run.|given"
+    (tmp_path / "ref").write_text("one\n")
+    ran = hmc("score", tmp_path / "src", tmp_path / "ref", "--bundle", tiny_bundle)
+    assert ran.exit_code == 2
+    assert "has 2 lines and" in ran.stderr

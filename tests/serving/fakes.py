@@ -74,8 +74,9 @@ class FakeTranslator:
         options = options or DecodeOptions()
         future: Future[Translation] = Future()
         self.futures.append(future)
-        for piece in (self.level, ":", text) if progress else ():
-            progress(piece)
+        if progress is not None and text.strip():
+            for piece in (self.level, ":", text):
+                progress(piece)
         if text.startswith("hold"):
             threading.Thread(target=self._answer_later, args=(future, text, options), daemon=True).start()
         elif text == "crash":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,8 +65,8 @@ class Reference:
             if kind == "cross":
                 attention.register_forward_pre_hook(self._spy(layer))
 
-    def _spy(self, layer: int):
-        def hook(module: Attention, args: tuple) -> None:
+    def _spy(self, layer: int) -> Callable[[Any, tuple[Any, ...]], None]:
+        def hook(module: Attention, args: tuple[Any, ...]) -> None:
             states, source = args[0], args[1]
             if source is not None:
                 query = module.query(states).view(*states.shape[:2], module.heads, module.head_dim).transpose(1, 2)
@@ -78,15 +79,16 @@ class Reference:
     @torch.no_grad()
     def _forward(self, source: Ids, target: Ids) -> np.ndarray:
         shifted = torch.tensor([[self.arch.pad_id, *target]])
-        return self.model.logits(self.model(pad_rows([list(source)], self.arch.pad_id), shifted))[0].double().numpy()
+        states = self.model(pad_rows([list(source)], self.arch.pad_id), shifted)
+        return np.asarray(self.model.logits(states)[0].double().numpy())
 
     def _logits(self, source: Ids, target: Ids) -> np.ndarray:
-        return self._forward(source, target)[-1]
+        return np.asarray(self._forward(source, target)[-1])
 
     def attention(self, source: Ids, target: Ids, heads: Sequence[tuple[int, int]]) -> np.ndarray:
         """`[T, S]`: mean attention of the heads (layer, index) while each target token is predicted."""
         self._forward(source, target[:-1])
-        return np.mean([self.attention_of[head] for head in heads], axis=0)
+        return np.asarray(np.mean([self.attention_of[head] for head in heads], axis=0))
 
     def log_probs(self, source: Ids, target: Ids, theta: float = 1.0) -> np.ndarray:
         """`[V]` after `target`; theta penalises its tokens."""
@@ -94,7 +96,7 @@ class Reference:
         for token in set(target):
             logits[token] = logits[token] / theta if logits[token] > 0 else logits[token] * theta
         logits -= logits.max()
-        return logits - np.log(np.exp(logits).sum())
+        return np.asarray(logits - np.log(np.exp(logits).sum()))
 
     def allowed(self, target: Ids, options: DecodeOptions, phrases: Sequence[Ids] = ()) -> np.ndarray:
         """`[V]`: whether each token may follow `target`."""
@@ -169,7 +171,7 @@ def source_ids(pieces: Pieces, text: str) -> tuple[int, ...]:
 
 def assert_same(found: Translation, expected: list[Found], pieces: Pieces, n_best: int) -> None:
     """Tokens, token scores and scores of the n best."""
-    best = [found, *found.alternatives]
+    best = found.hypotheses
     assert [[t.piece for t in h.tokens] for h in best] == [
         [pieces.id_to_piece(i) for i in f.ids] for f in expected[:n_best]
     ]

@@ -44,7 +44,7 @@ def test_alignment_is_the_mean_attention_of_the_heads(
     for text, found in zip(TEXTS, translator.translate(TEXTS, options), strict=True):
         source = source_ids(pieces, text)
         assert [pieces.piece_to_id(p) for p in found.source_pieces] == list(source)
-        for h in (found, *found.alternatives):
+        for h in found.hypotheses:
             ids = tuple(pieces.piece_to_id(t.piece) for t in h.tokens)
             expected = reference.attention(source, ids, heads)
             np.testing.assert_allclose([t.attention for t in h.tokens], expected, rtol=0, atol=1e-5)
@@ -58,8 +58,8 @@ def test_alignment_is_the_same_in_any_company(translator: Translator) -> None:
     for text, found in zip([*TEXTS, *TEXTS], together, strict=True):
         alone = translator.translate([text], options)[0]
         assert found.text == alone.text
-        attention = [[t.attention for t in x.tokens] for x in (found, alone)]
-        np.testing.assert_allclose(*attention, rtol=0, atol=1e-5)
+        attention, expected = ([t.attention for t in x.tokens] for x in (found, alone))
+        np.testing.assert_allclose(attention, expected, rtol=0, atol=1e-5)
 
 
 def test_a_given_translation_is_aligned(translator: Translator, reference: Reference, pieces: Pieces) -> None:

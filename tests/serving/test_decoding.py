@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tests.serving.reference import LIMIT, TEXTS, Pieces, Reference, assert_same
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving import DecodeOptions, Translator
 
-CASES = [
+CASES: list[dict[str, Any]] = [
     {},
     {"beam_size": 1, "n_best": 1},
     {"min_length": 6},
@@ -33,14 +34,14 @@ CASES = [
 ]
 
 
-def options_of(case: dict[str, object]) -> DecodeOptions:
-    fields: dict[str, object] = {"beam_size": 4, "n_best": 4, "max_length": LIMIT, "token_scores": True}
-    return DecodeOptions(**(fields | case))  # type: ignore[arg-type]
+def options_of(case: dict[str, Any]) -> DecodeOptions:
+    fields: dict[str, Any] = {"beam_size": 4, "n_best": 4, "max_length": LIMIT, "token_scores": True}
+    return DecodeOptions(**(fields | case))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_equals_the_reference(
-    translator: Translator, reference: Reference, pieces: Pieces, case: dict[str, object]
+    translator: Translator, reference: Reference, pieces: Pieces, case: dict[str, Any]
 ) -> None:
     options = options_of(case)
     for text, found in zip(TEXTS, translator.translate(TEXTS, options), strict=True):
@@ -50,7 +51,7 @@ def test_equals_the_reference(
 
 def test_some_translations_end_and_some_do_not(translator: Translator) -> None:
     found = translator.translate(TEXTS, options_of({}))
-    lengths = {h.target_tokens for t in found for h in (t, *t.alternatives) if not h.hit_max_length}
+    lengths = {h.target_tokens for t in found for h in t.hypotheses if not h.hit_max_length}
     assert len(lengths) >= 4  # or the tests here would say little about ends
     assert any(t.hit_max_length for t in found)
     assert len({t.text for t in found}) >= 6
@@ -137,7 +138,7 @@ def test_what_the_model_cannot_do(translator: Translator, options: DecodeOptions
 
 def test_scores_of_an_n_best_list_descend_and_token_scores_add_up(translator: Translator) -> None:
     for found in translator.translate(TEXTS, options_of({"length_penalty": 0.8})):
-        best = [found, *found.alternatives]
+        best = found.hypotheses
         assert [h.score for h in best] == sorted((h.score for h in best), reverse=True)
         for h in best:
             assert h.score == pytest.approx(np.sum([t.score for t in h.tokens]) / len(h.tokens) ** 0.8, abs=1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.serving.reference import LIMIT, TEXTS, Pieces, Reference, assert_same, source_ids
@@ -24,10 +25,10 @@ PREFIXES = ["A man", "", "wet grass", "Children are", "s", "the", "A", "red dres
     ids=str,
 )
 def test_a_prefix_is_kept_and_scored(
-    translator: Translator, reference: Reference, pieces: Pieces, case: dict[str, object]
+    translator: Translator, reference: Reference, pieces: Pieces, case: dict[str, Any]
 ) -> None:
-    fields: dict[str, object] = {"beam_size": 4, "n_best": 4, "max_length": LIMIT, "token_scores": True}
-    options = DecodeOptions(**(fields | case))  # type: ignore[arg-type]
+    fields: dict[str, Any] = {"beam_size": 4, "n_best": 4, "max_length": LIMIT, "token_scores": True}
+    options = DecodeOptions(**(fields | case))
     for text, prefix, found in zip(TEXTS, PREFIXES, translator.translate(TEXTS, options, PREFIXES), strict=True):
         ids = tuple(pieces.encode(prefix))
         assert_same(
@@ -36,15 +37,16 @@ def test_a_prefix_is_kept_and_scored(
             pieces,
             options.n_best,
         )
-        assert all(h.text.startswith(prefix) for h in (found, *found.alternatives))
+        assert all(h.text.startswith(prefix) for h in found.hypotheses)
 
 
 def test_scoring_a_translation_gives_the_score_it_was_found_with(translator: Translator, pieces: Pieces) -> None:
     seen = 0
-    for penalties in ({}, {"length_penalty": 0.5, "repetition_penalty": 1.4}, {"coverage_penalty": 0.3}):
+    cases: list[dict[str, Any]] = [{}, {"length_penalty": 0.5, "repetition_penalty": 1.4}, {"coverage_penalty": 0.3}]
+    for penalties in cases:
         options = DecodeOptions(beam_size=3, n_best=3, max_length=60, token_scores=True, **penalties)
         for text, t in zip(TEXTS, translator.translate(TEXTS, options), strict=True):
-            for h in (t, *t.alternatives):
+            for h in t.hypotheses:
                 ids = tuple(pieces.piece_to_id(token.piece) for token in h.tokens)
                 given = Constraints(ids, complete=True)  # by its tokens: the text may be written with others
                 future = translator._engine.submit(source_ids(pieces, text), scoring_options(options), given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.options import Sampling
 
-CASES: list[tuple[dict[str, object], dict[str, object]]] = [
+CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
     ({"temperature": 0.5}, {}),
     ({"temperature": 2.0}, {"min_length": 6}),
@@ -25,10 +26,10 @@ CASES: list[tuple[dict[str, object], dict[str, object]]] = [
 ]
 
 
-def options_of(case: tuple[dict[str, object], dict[str, object]], *, seed: int = 7, n_best: int = 3) -> DecodeOptions:
+def options_of(case: tuple[dict[str, Any], dict[str, Any]], *, seed: int = 7, n_best: int = 3) -> DecodeOptions:
     sampling, others = case
-    fields: dict[str, object] = {"n_best": n_best, "max_length": LIMIT, "token_scores": True}
-    return DecodeOptions(sampling=Sampling(seed=seed, **sampling), **(fields | others))  # type: ignore[arg-type]
+    fields: dict[str, Any] = {"n_best": n_best, "max_length": LIMIT, "token_scores": True}
+    return DecodeOptions(sampling=Sampling(seed=seed, **sampling), **(fields | others))
 
 
 def distribution(log_probs: np.ndarray, may: np.ndarray, sampling: Sampling) -> np.ndarray:
@@ -41,12 +42,13 @@ def distribution(log_probs: np.ndarray, may: np.ndarray, sampling: Sampling) -> 
     mass /= mass.sum()
     before = np.cumsum(mass[order]) - mass[order]
     mass[order[before >= sampling.top_p]] = 0
-    return mass / mass.sum()
+    return np.asarray(mass / mass.sum())
 
 
 def sample(reference: Reference, source: tuple[int, ...], options: DecodeOptions, row: int) -> tuple[int, ...]:
     """One sample: the token at the random number's place, by id over all tokens, by rank over the best few."""
-    sampling, target = options.sampling, ()
+    sampling = options.sampling
+    target: tuple[int, ...] = ()
     assert sampling is not None
     uniforms = np.random.default_rng([sampling.seed or 0, row]).random(LIMIT, dtype=np.float32)
     for step in range(LIMIT):
@@ -62,12 +64,12 @@ def sample(reference: Reference, source: tuple[int, ...], options: DecodeOptions
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_draws_what_the_reference_draws(
-    translator: Translator, reference: Reference, pieces: Pieces, case: tuple[dict[str, object], dict[str, object]]
+    translator: Translator, reference: Reference, pieces: Pieces, case: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:
     options = options_of(case)
     for text, found in zip(TEXTS, translator.translate(TEXTS, options), strict=True):
         source = source_ids(pieces, text)
-        samples = [found, *found.alternatives]
+        samples = found.hypotheses
         drawn = Counter(tuple(pieces.piece_to_id(t.piece) for t in s.tokens) for s in samples)
         assert drawn == Counter(sample(reference, source, options, row) for row in range(options.n_best))
         for s in samples:
@@ -86,7 +88,7 @@ def test_the_same_in_any_company(translator: Translator) -> None:
     together = [future.result() for future in [translator.submit(t, o, block=True) for t, o in jobs]]
     for (text, options), found in zip(jobs, together, strict=True):
         alone = translator.translate([text], options)[0]
-        assert [h.text for h in (found, *found.alternatives)] == [h.text for h in (alone, *alone.alternatives)]
+        assert [h.text for h in found.hypotheses] == [h.text for h in alone.hypotheses]
 
 
 def test_seeds_differ_and_no_seed_differs_each_time(translator: Translator) -> None:
@@ -99,7 +101,7 @@ def test_seeds_differ_and_no_seed_differs_each_time(translator: Translator) -> N
 
 @pytest.mark.parametrize("case", [{"temperature": 1.3}, {"top_p": 0.9, "temperature": 1.3}, {"top_k": 6}], ids=str)
 def test_frequencies_are_the_probabilities(
-    translator: Translator, reference: Reference, pieces: Pieces, case: dict[str, object]
+    translator: Translator, reference: Reference, pieces: Pieces, case: dict[str, Any]
 ) -> None:
     text, draws = TEXTS[2], 1600
     counts: Counter[int] = Counter()
@@ -108,12 +110,12 @@ def test_frequencies_are_the_probabilities(
             n_best=16,
             max_length=1,
             token_scores=True,
-            sampling=Sampling(seed=seed, **case),  # type: ignore[arg-type]
+            sampling=Sampling(seed=seed, **case),
         )
         found = translator.translate([text], options)[0]
-        counts.update(pieces.piece_to_id(h.tokens[0].piece) for h in (found, *found.alternatives))
+        counts.update(pieces.piece_to_id(h.tokens[0].piece) for h in found.hypotheses)
     may = reference.allowed((), DecodeOptions())
-    sampling = Sampling(**case)  # type: ignore[arg-type]
+    sampling = Sampling(**case)
     expected = distribution(reference.log_probs(source_ids(pieces, text), ()), may, sampling)
     assert all(expected[token] > 0 for token in counts)
     likely = expected * draws >= 8
@@ -126,7 +128,7 @@ def test_frequencies_are_the_probabilities(
 def test_a_sampled_translation_may_be_given_a_prefix(translator: Translator, pieces: Pieces) -> None:
     found = translator.translate(TEXTS, options_of(({}, {})), ["A man"] * len(TEXTS))
     start = pieces.encode("A man", out_type=str)
-    for h in (h for t in found for h in (t, *t.alternatives)):
+    for h in (h for t in found for h in t.hypotheses):
         assert [t.piece for t in h.tokens][: len(start)] == start
 
 
@@ -148,12 +150,12 @@ def test_when_every_token_is_suppressed_the_sample_ends(translator: Translator, 
         ({"seed": -1}, "seed -1"),
     ],
 )
-def test_values_out_of_range(values: dict[str, float], message: str) -> None:
+def test_values_out_of_range(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        Sampling(**values)  # type: ignore[arg-type]
+        Sampling(**values)
 
 
 @pytest.mark.parametrize("values", [{"patience": 1.0}, {"coverage_penalty": 0.5}, {"n_best": 17}])
-def test_what_sampling_excludes(values: dict[str, float]) -> None:
+def test_what_sampling_excludes(values: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=r"leave them out when sampling|n_best 17: choose 1 to 16"):
-        DecodeOptions(sampling=Sampling(), **values)  # type: ignore[arg-type]
+        DecodeOptions(sampling=Sampling(), **values)

@@ -107,3 +107,31 @@ def test_sentences_leave_and_join_without_touching_others() -> None:
 def test_identical_sentences_behave_identically() -> None:
     state = search(garden_path, beam=2, sentences=3)
     assert state.finished[0] == state.finished[1] == state.finished[2]
+
+
+def test_min_length_keeps_a_sentence_going_and_its_neighbour_not() -> None:
+    def model(so_far: tuple[int, ...]) -> Row:
+        return {EOS: 0.8, A: 0.15, B: 0.05}
+
+    assert search(model, beam=1).finished[0][0].ids == ()
+    assert search(model, beam=1, rules=Rules(10, min_length=3)).finished[0][0].ids == (A, A)
+    assert search(model, beam=2, rules=Rules(3, min_length=3)).finished[0][0].ids == (A, A)
+
+
+def test_patience_ends_the_search_after_so_many_hypotheses() -> None:
+    for enough in (1, 2, 5):
+        found = search(garden_path, beam=3, rules=Rules(10, enough=enough)).finished[0]
+        assert len(found) >= enough
+    assert search(garden_path, beam=2, rules=Rules(10, enough=1)).lengths[0] == 2
+    assert search(garden_path, beam=2, rules=Rules(10, enough=6)).lengths[0] > 3
+
+
+def test_token_scores_belong_to_the_tokens_of_their_own_hypothesis() -> None:
+    for found in search(garden_path, beam=3).finished[0]:
+        expected = [np.log(garden_path(found.ids[:n])[token]) for n, token in enumerate((*found.ids, EOS))]
+        assert found.token_scores == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_sentence_without_any_candidate_gives_up_what_it_has() -> None:
+    state = search(lambda s: {A: 1.0} if len(s) < 2 else {PAD: 1.0}, beam=2)
+    assert [(h.ids, h.complete) for h in state.finished[0]] == [((A, A), False)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -30,14 +30,18 @@ class Constraints:
 
     def banned(self, row: npt.NDArray[np.int32]) -> Ints:
         """Tokens that may not follow `row`, the tokens of one hypothesis so far `[t]`; sorted, without doubles."""
-        found = [phrase[-1] for phrase in self.suppressed if _ends_with(row, phrase[:-1])]
+        found = [phrase[-1] for phrase in self._phrases if row[1 - len(phrase) :].tolist() == [*phrase[:-1]]]
         if self.no_repeat_ngram_size:
             found += _closing_ngram(row, self.no_repeat_ngram_size)
-        return np.unique(np.array(found, np.int64))
+        return np.union1d(self._always, found).astype(np.int64) if found else self._always
 
+    @cached_property
+    def _always(self) -> Ints:
+        return np.unique(np.array([phrase[0] for phrase in self.suppressed if len(phrase) == 1], np.int64))
 
-def _ends_with(row: npt.NDArray[np.int32], tail: Sequence[int]) -> bool:
-    return not tail or tuple(row[-len(tail) :].tolist()) == tuple(tail)
+    @cached_property
+    def _phrases(self) -> list[tuple[int, ...]]:
+        return [phrase for phrase in self.suppressed if len(phrase) > 1]
 
 
 def _closing_ngram(row: npt.NDArray[np.int32], n: int) -> list[int]:
@@ -48,11 +52,3 @@ def _closing_ngram(row: npt.NDArray[np.int32], n: int) -> list[int]:
     same = (windows[:, :-1] == row[len(row) - n + 1 :]).all(axis=1)
     last: list[int] = windows[same, -1].tolist()
     return last
-
-
-def banned_matrix(rows: Sequence[Ints], fill: int) -> Ints:
-    """`[R, N]`: the banned tokens of every row, padded with `fill`; N at least 1."""
-    matrix = np.full((len(rows), max([1, *map(len, rows)])), fill, np.int64)
-    for row, banned in enumerate(rows):
-        matrix[row, : len(banned)] = banned
-    return matrix

@@ -25,23 +25,22 @@ def candidates_needed(sampling: Sampling) -> int:
     return (sampling.top_k or NUCLEUS_TOKENS) if sampling.truncated else 1
 
 
-def draw(sampling: Sampling, weights: npt.NDArray[np.float32], uniform: float) -> int:
-    """The place drawn among candidates of probability weights `[K]`, best first; 0 for those that may not be drawn.
+def draw(weights: Uniforms, top_k: Ints, top_p: npt.NDArray[np.float64], uniforms: Uniforms) -> Ints:
+    """The place `[R]` drawn among candidates of probability weights `[R, K]`, best first, 0 for those that may not be
+    drawn; top_k, top_p and uniforms `[R]`.
 
     Top-k comes before top-p, whose share is of what top-k left. The last token of the nucleus is the one that reaches
     top_p. Where the nucleus is larger than the candidates, it is the candidates.
     """
     mass = weights.astype(np.float64)
-    if sampling.top_k is not None:
-        allowed = np.flatnonzero(mass > 0)[: sampling.top_k]
-        kept = np.zeros_like(mass)
-        kept[allowed] = mass[allowed]
-        mass = kept / kept.sum()
-    if sampling.top_p < 1.0:
-        mass[np.cumsum(mass) - mass >= sampling.top_p] = 0.0
-    below = np.cumsum(mass)
-    place = int(np.searchsorted(below, uniform * below[-1], side="right"))
-    return min(place, int(np.flatnonzero(mass)[-1]))
+    mass[np.cumsum(mass > 0, axis=1) > top_k[:, None]] = 0.0
+    share = mass / np.where(top_k < weights.shape[1], mass.sum(axis=1), 1.0)[:, None]
+    mass[np.cumsum(share, axis=1) - share >= top_p[:, None]] = 0.0
+    below = np.cumsum(mass, axis=1)
+    passed = (below <= (uniforms * below[:, -1])[:, None]).sum(axis=1)
+    last = mass.shape[1] - 1 - np.argmax(mass[:, ::-1] > 0, axis=1)
+    places: Ints = np.minimum(passed, last)
+    return places
 
 
 def advance_samples(state: DecodeState, tokens: Ints, scores: npt.NDArray[np.float32]) -> Turn:

@@ -10,14 +10,14 @@ import numpy as np
 
 from hmc.artifact.architecture import Architecture
 from hmc.serving import sampling, search
-from hmc.serving.constraints import Ints, banned_matrix
+from hmc.serving.constraints import Ints
 from hmc.serving.jobs import Job
 from hmc.serving.options import Sampling
 from hmc.serving.sessions import Arrays
 from hmc.serving.state import DecodeState, Turn
 
-SPARE = 16
-"""Candidates that make up for banned ones come in multiples of this, so that buffers seldom change."""
+STEP = 16
+"""Sizes that follow the sentences come in multiples of this, so that buffers seldom change."""
 
 
 class Turns(Protocol):
@@ -77,31 +77,31 @@ class SampleTurns:
         short = np.repeat(state.lengths + 1 < state.minimums, beam)
         rows = [np.concatenate([ends[int(short[r])], banned.get(r, [])]).astype(np.int64) for r in range(len(short))]
         temperatures = np.array([_sampling(job).temperature for job in jobs], np.float32)
-        drawn = [_uniforms(job)[:, n] for job, n in zip(jobs, state.lengths, strict=True)]
         needed = max(sampling.candidates_needed(_sampling(job)) for job in jobs) + 2  # pad and EOS
         return _common_inputs(state, jobs) | {
             "candidates": _candidates(needed + _spare(banned), self.arch),
-            "banned": banned_matrix(rows, self.arch.pad_id),
+            "banned": _matrix(rows, self.arch.pad_id),
             "temperatures": np.repeat(temperatures, beam),
-            "uniforms": np.concatenate(drawn),
+            "uniforms": _next_uniforms(state, jobs),
         }
 
     def turn(self, state: DecodeState, jobs: Sequence[Job], answer: Arrays) -> Turn:
         """See `Turns`."""
         tokens, scores, beam = answer["sampled"], answer["sampled_scores"], state.beam
         stuck = ~(answer["weights"].max(axis=1) > 0)
-        for sentence, job in enumerate(jobs):
-            if _sampling(job).truncated:
-                for row in range(beam):
-                    at, uniform = sentence * beam + row, float(_uniforms(job)[row, state.lengths[sentence]])
-                    place = 0 if stuck[at] else sampling.draw(_sampling(job), answer["weights"][at], uniform)
-                    tokens[at], scores[at] = answer["ids"][at, place], answer["scores"][at, place]
+        rows = np.repeat([_sampling(job).truncated for job in jobs], beam) & ~stuck
+        if rows.any():
+            top_k = np.repeat([_sampling(job).top_k or self.arch.vocab_size for job in jobs], beam)[rows]
+            top_p = np.repeat([_sampling(job).top_p for job in jobs], beam)[rows]
+            places = sampling.draw(answer["weights"][rows], top_k, top_p, _next_uniforms(state, jobs)[rows])
+            tokens[rows] = answer["ids"][rows, places]
+            scores[rows] = answer["scores"][rows, places]
         for at in map(int, np.flatnonzero(stuck)):  # every token is banned, and then all are candidates: the row ends
             ends = answer["ids"][at] == state.eos_id
             tokens[at], scores[at] = state.eos_id, answer["scores"][at, ends][0]
         for sentence, token in _forced(state, jobs):
-            rows = slice(sentence * beam, (sentence + 1) * beam)
-            tokens[rows], scores[rows] = token, answer["wanted_scores"][rows]
+            forced = slice(sentence * beam, (sentence + 1) * beam)
+            tokens[forced], scores[forced] = token, answer["wanted_scores"][forced]
         return sampling.advance_samples(state, tokens, scores)
 
 
@@ -122,7 +122,7 @@ def _common_inputs(state: DecodeState, jobs: Sequence[Job]) -> Arrays:
 
 def _penalised(state: DecodeState, jobs: Sequence[Job]) -> Arrays:
     """Every row's tokens so far, and by how much to penalise them; a row's first token fills up shorter ones."""
-    longest = max(int(state.lengths.max()), 1)
+    longest = min(_rounded(max(int(state.lengths.max()), 1)), state.tokens.shape[2])
     written = np.arange(longest) < state.lengths[:, None, None]
     ids = np.where(written, state.tokens[:, :, :longest], state.tokens[:, :, :1]).astype(np.int64)
     theta = np.array([job.options.repetition_penalty for job in jobs], np.float32)
@@ -151,7 +151,19 @@ def _banned(state: DecodeState, jobs: Sequence[Job]) -> dict[int, Ints]:
 
 
 def _spare(banned: dict[int, Ints]) -> int:
-    return -(-max(map(len, banned.values()), default=0) // SPARE) * SPARE
+    return _rounded(max(map(len, banned.values()), default=0))
+
+
+def _rounded(size: int) -> int:
+    return -(-size // STEP) * STEP
+
+
+def _matrix(rows: Sequence[Ints], fill: int) -> Ints:
+    """`[R, N]`: the rows, padded with `fill`."""
+    matrix = np.full((len(rows), _rounded(max(map(len, rows)))), fill, np.int64)
+    for row, values in enumerate(rows):
+        matrix[row, : len(values)] = values
+    return matrix
 
 
 def _candidates(needed: int, arch: Architecture) -> Ints:
@@ -163,6 +175,7 @@ def _sampling(job: Job) -> Sampling:
     return job.options.sampling
 
 
-def _uniforms(job: Job) -> sampling.Uniforms:
-    assert job.uniforms is not None
-    return job.uniforms
+def _next_uniforms(state: DecodeState, jobs: Sequence[Job]) -> sampling.Uniforms:
+    """`[N·k]`: every row's random number for this step."""
+    numbers = [job.uniforms[:, n] for job, n in zip(jobs, state.lengths, strict=True) if job.uniforms is not None]
+    return np.concatenate(numbers)

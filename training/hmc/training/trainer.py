@@ -34,6 +34,10 @@ from hmc.training.state import load_state, save_state
 from hmc.training.updater import Updater, make_fabric, make_optimizer
 
 
+AVERAGE_MARGIN = 0.5
+"""BLEU that the best checkpoint must be ahead of the average by: about the noise of a few hundred dev sentences."""
+
+
 @dataclass
 class RunProgress:
     """What a resumed run must know besides weights, moments and random numbers."""
@@ -180,7 +184,10 @@ class TrainingRun:
         }
 
     def _finish(self, log: RunLog) -> Path:
-        """Averages the best checkpoints and keeps the average when dev BLEU (beam 4) says it is better."""
+        """Averages the best checkpoints; keeps the average unless dev BLEU (beam 4) speaks clearly for the best one.
+
+        The best one was chosen by dev BLEU, so its own is flattering; the average's is not.
+        """
         final = self.out / "final"
         if not self.fabric.is_global_zero:
             return final
@@ -193,7 +200,7 @@ class TrainingRun:
             import_tensors(self.model, average_tensors([load_checkpoint(p) for p in paths]))
             results[name] = evaluate(self.model, self.vocabulary, self.dev, beam=4)
             log.say(f"{name} of {len(paths)} checkpoint(s): dev BLEU {results[name].bleu:.2f} (beam 4)")
-        if results["average"].bleu >= results["best"].bleu:
+        if results["average"].bleu >= results["best"].bleu - AVERAGE_MARGIN:
             chosen = "average"
             save_checkpoint(self._checkpoint({"dev": results[chosen].to_json()}), final)
         else:

@@ -1,0 +1,109 @@
+"""The engine when something fails, and what its variants cost those who do not use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from hmc.artifact.bundle import VARIANTS, read_manifest
+from hmc.serving import batch
+from hmc.serving.engine import Engine
+from hmc.serving.options import DecodeOptions, Sampling
+from hmc.serving.sessions import Device, LevelSessions
+
+SOURCE = [5, 9, 40, 7, 0]
+PLAIN, GREEDY = DecodeOptions(max_length=20), DecodeOptions(beam_size=1, max_length=20)
+SAMPLED = DecodeOptions(max_length=20, sampling=Sampling(seed=1))
+
+
+@pytest.fixture
+def sessions(lively_bundle: Path) -> LevelSessions:
+    manifest = read_manifest(lively_bundle)
+    return LevelSessions.open(lively_bundle, manifest.architecture, manifest.level("h12"), Device("cpu"), 1)
+
+
+@pytest.fixture
+def engine(sessions: LevelSessions) -> Iterator[Engine]:
+    running = Engine(sessions, queue_size=100, max_rows=64)
+    yield running
+    running.close(drain=False)
+
+
+def test_variants_are_opened_when_they_are_needed(engine: Engine) -> None:
+    engine.submit(SOURCE, PLAIN).result()
+    assert set(engine.sessions.decoders) == {None}
+    engine.submit(SOURCE, SAMPLED).result()
+    assert set(engine.sessions.decoders) == {None, "sampling"}
+
+
+def test_a_batch_that_fails_fails_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = engine.submit(SOURCE, PLAIN).result().hypotheses
+    whole = batch.Batch.step
+
+    def step(self: batch.Batch) -> None:
+        if self.mode.variant == "sampling" and self.state.lengths.max() > 2:
+            raise RuntimeError("broken")
+        whole(self)
+
+    monkeypatch.setattr(batch.Batch, "step", step)
+    futures = [engine.submit(SOURCE, options) for options in (PLAIN, SAMPLED, GREEDY, PLAIN)]
+    with pytest.raises(RuntimeError, match="decoding failed: broken"):
+        futures.pop(1).result()
+    assert [f.result().hypotheses[0].ids for f in (futures[0], futures[2])] == [expected[0].ids] * 2
+    monkeypatch.setattr(batch.Batch, "step", whole)
+    assert engine.submit(SOURCE, SAMPLED).result().hypotheses
+
+
+def test_sentences_that_cannot_be_admitted_are_told_and_the_others_are_not_lost(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admit = batch.Batch.admit
+
+    def fail(self: batch.Batch, jobs: Any) -> None:
+        if self.mode.rows == 1:
+            raise MemoryError("no room")
+        admit(self, jobs)
+
+    monkeypatch.setattr(batch.Batch, "admit", fail)
+    futures = [engine.submit(SOURCE, options) for options in (GREEDY, PLAIN, SAMPLED, PLAIN)]
+    for index, future in enumerate(futures):
+        if index in (0, 2):
+            with pytest.raises(RuntimeError, match="no room"):
+                future.result(timeout=30)
+        else:
+            assert future.result(timeout=30).hypotheses
+
+
+def test_the_plain_graph_does_not_pay_for_its_variants(lively_bundle: Path) -> None:
+    def kinds(name: str) -> set[str]:
+        model = onnx.load(str(lively_bundle / "full" / f"{name}.onnx"), load_external_data=False)
+        return {node.op_type for node in model.graph.node}
+
+    plain, attention, sampling = (kinds(n) for n in ("decoder", "decoder_attention", "decoder_sampling"))
+    assert not plain & {"ScatterElements", "CumSum", "Softmax", "MatMul"}
+    assert {"ScatterElements", "Softmax"} <= attention
+    assert {"ScatterElements", "CumSum"} <= sampling
+
+
+def test_variants_share_every_weight_with_the_plain_graph(lively_bundle: Path) -> None:
+    def weights(name: str) -> set[str]:
+        model = onnx.load(str(lively_bundle / "h12-int8" / f"{name}.onnx"), load_external_data=False)
+        return {e.value for t in model.graph.initializer for e in t.external_data if e.key == "location"}
+
+    level = read_manifest(lively_bundle).level("h12-int8")
+    for variant in VARIANTS:
+        assert weights(f"decoder_{variant}") == weights("decoder")
+        assert f"h12-int8/decoder_{variant}.onnx" in level.files
+
+
+def test_random_numbers_do_not_depend_on_the_limit() -> None:
+    from hmc.serving.sampling import uniforms
+
+    few, many = (uniforms(Sampling(seed=9), 3, steps) for steps in (5, 50))
+    np.testing.assert_array_equal(few, many[:, :5])
+    assert len(np.unique(many)) == many.size
