@@ -45,7 +45,7 @@ def test_metadata_keeps_the_base_light(wheel: Path) -> None:
         (path,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(path).decode())
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert set(metadata.get_all("Provides-Extra", [])) == {"compile", "train", "plot", "demo", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"compile", "train", "plot", "demo", "peers", "dev"}
     base = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     heavy = ("torch", "onnx>", "onnx-ir", "datasets", "lightning", "matplotlib")
     assert not [line for line in base if line.startswith(heavy)]
