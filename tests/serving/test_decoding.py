@@ -11,6 +11,7 @@ from tests.serving.reference import LIMIT, TEXTS, Pieces, Reference, assert_same
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving import DecodeOptions, Translator
+from hmc.serving.constraints import Constraints
 
 CASES: list[dict[str, Any]] = [
     {},
@@ -86,21 +87,23 @@ def test_suppressed_tokens_and_phrases(translator: Translator, reference: Refere
 def test_a_phrase_of_several_tokens_may_begin_but_not_be_completed(
     translator: Translator, reference: Reference, pieces: Pieces
 ) -> None:
-    options = options_of({"beam_size": 1, "n_best": 1})
     seen = 0
     for text in TEXTS:
-        written = [t.piece for t in translator.translate([text], options)[0].tokens]
-        for start in range(len(written) - 1):
-            phrase = pieces.decode_pieces(written[start : start + 2])
-            ids = tuple(pieces.encode(phrase))
-            if len(ids) < 2 or "</s>" in written[start : start + 2]:
-                continue
-            seen += 1
-            strict = replace(options, suppressed_phrases=(phrase,))
-            found = translator.translate([text], strict)[0]
-            expected = reference.beam_search(source_ids(pieces, text), strict, limit=LIMIT, phrases=[ids])
-            assert_same(found, expected, pieces, 1)
-    assert seen >= 5
+        source = source_ids(pieces, text)
+        for beam, words in ((1, 2), (4, 3)):
+            options = options_of({"beam_size": beam, "n_best": 1})
+            free = translator.translate([text], options)[0]
+            ids = tuple(pieces.piece_to_id(t.piece) for t in free.tokens if t.piece != "</s>")
+            for start in range(len(ids) - words + 1):
+                seen += 1
+                phrase = ids[start : start + words]
+                future = translator._engine.submit(source, options, Constraints(suppressed=(phrase,)))
+                (found,) = future.result().hypotheses
+                expected = reference.beam_search(source, options, limit=LIMIT, phrases=[phrase])[0]
+                assert (*found.ids, 0)[: len(expected.ids)] == expected.ids
+                assert found.ids != ids
+                assert found.score == pytest.approx(expected.score, abs=2e-4)
+    assert seen >= 30
 
 
 def test_many_suppressed_tokens_leave_the_best_of_the_rest(

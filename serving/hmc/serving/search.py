@@ -32,10 +32,10 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
     step = _allowed(state, log_probs, ids).reshape(count, beam, width)
     total = (state.scores[:, :, None] + step).reshape(count, beam * width)
     order = np.argsort(-total, axis=1, kind="stable")[:, : 2 * beam]
-    top = np.take_along_axis(total, order, axis=1)
-    step_scores = np.take_along_axis(step.reshape(count, beam * width), order, axis=1)
+    each = np.arange(count)[:, None]
+    top, step_scores = total[each, order], step.reshape(count, beam * width)[each, order]
     parents = order // width  # row within the sentence
-    tokens = np.take_along_axis(ids.reshape(count, beam * width), order, axis=1)
+    tokens = ids.reshape(count, beam * width)[each, order]
     is_eos = tokens == state.eos_id
     for sentence in np.flatnonzero(top[:, 0] == NEVER):
         _give_up(state, int(sentence))
@@ -44,16 +44,12 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
         final = float(step_scores[sentence, column])
         state.end(sentence, int(parents[sentence, column]), float(top[sentence, column]), final)
     running = np.argsort(is_eos, axis=1, kind="stable")[:, :beam]
-    state.scores = np.where(
-        np.take_along_axis(is_eos, running, axis=1), NEVER, np.take_along_axis(top, running, axis=1)
-    )
-    chosen = np.take_along_axis(parents, running, axis=1)
-    taken = np.take_along_axis(step_scores, running, axis=1).astype(np.float32)
-    state.extend(chosen, np.take_along_axis(tokens, running, axis=1), taken)
+    state.scores = np.where(is_eos[each, running], NEVER, top[each, running])
+    chosen = parents[each, running]
+    state.extend(chosen, tokens[each, running], step_scores[each, running].astype(np.float32))
     norm = state.lengths.astype(np.float64) ** state.penalties
     done = [n for n in range(count) if _is_done(state, n, norm[n])]
-    rows = (np.arange(count)[:, None] * beam + chosen).reshape(-1)
-    return Turn(rows, np.asarray(done, np.int64))
+    return Turn((each * beam + chosen).reshape(-1), np.asarray(done, np.int64))
 
 
 def _allowed(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -> npt.NDArray[np.float64]:

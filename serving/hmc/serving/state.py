@@ -96,7 +96,7 @@ class DecodeState:
 
     def last_tokens(self) -> npt.NDArray[np.int32]:
         """`[N·k]` decoder input of the next step: pad for sentences that have generated nothing."""
-        last = np.take_along_axis(self.tokens, np.maximum(self.lengths - 1, 0)[:, None, None], axis=2)[:, :, 0]
+        last = self.tokens[np.arange(len(self)), :, np.maximum(self.lengths - 1, 0)]
         tokens: npt.NDArray[np.int32] = np.where(self.lengths[:, None] > 0, last, np.int32(self.pad_id)).reshape(-1)
         return tokens
 
@@ -110,11 +110,12 @@ class DecodeState:
         if int(self.lengths.max()) > self.tokens.shape[2]:
             self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)], axis=2)
             self.token_scores = np.concatenate([self.token_scores, np.zeros_like(self.token_scores)], axis=2)
-        self.tokens = np.take_along_axis(self.tokens, parents[:, :, None], axis=1)
-        self.token_scores = np.take_along_axis(self.token_scores, parents[:, :, None], axis=1)
-        last = (self.lengths - 1)[:, None, None]
-        np.put_along_axis(self.tokens, last, tokens[:, :, None].astype(np.int32), axis=2)
-        np.put_along_axis(self.token_scores, last, scores[:, :, None], axis=2)
+        each = np.arange(len(self))
+        if (parents != np.arange(self.beam)).any():
+            self.tokens = self.tokens[each[:, None], parents]
+            self.token_scores = self.token_scores[each[:, None], parents]
+        self.tokens[each, :, self.lengths - 1] = tokens
+        self.token_scores[each, :, self.lengths - 1] = scores
         for trace, moved in zip(self.traces, parents, strict=True):
             if trace is not None:
                 trace.follow(moved)

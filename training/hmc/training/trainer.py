@@ -18,7 +18,6 @@ from hmc.artifact.checkpoint import Checkpoint, CheckpointConfig, copy_checkpoin
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.layout_files import read_layout
-from hmc.training.allocator import keep_freed_memory
 from hmc.training.average import average_tensors
 from hmc.training.batches import BatchStream
 from hmc.training.convert import export_tensors, import_tensors
@@ -212,5 +211,4 @@ class TrainingRun:
 
 def train(recipe: Recipe, out: Path) -> Path:
     """Runs (or resumes) a training run in `out`; returns the final checkpoint's path."""
-    keep_freed_memory()
     return TrainingRun(recipe, out).run()

@@ -12,6 +12,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from hmc.artifact.errors import DeviceUnavailableError
+from hmc.training.allocator import keep_freed_memory
 from hmc.training.batches import Batch
 from hmc.training.headmask import HeadMask
 from hmc.training.objective import cross_entropy_sum, learning_rate
@@ -52,6 +53,7 @@ def make_fabric(run: RunSection) -> Fabric:
         raise DeviceUnavailableError(
             "run.device = cuda, but PyTorch sees no CUDA device; use device = 'cpu' or install a CUDA build"
         )
+    keep_freed_memory()
     fabric = Fabric(accelerator=run.device, precision=run.precision, devices=run.devices, num_nodes=run.nodes)
     fabric.launch()
     return fabric
