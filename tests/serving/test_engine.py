@@ -11,9 +11,10 @@ import onnx
 import pytest
 
 from hmc.artifact.bundle import VARIANTS, read_manifest
-from hmc.serving import batch
+from hmc.serving import batch, jobs
 from hmc.serving.engine import Engine
 from hmc.serving.options import DecodeOptions, Sampling
+from hmc.serving.sampling import GREATEST, uniforms
 from hmc.serving.sessions import Device, LevelSessions
 
 SOURCE = [5, 9, 40, 7, 0]
@@ -102,8 +103,22 @@ def test_variants_share_every_weight_with_the_plain_graph(lively_bundle: Path) -
 
 
 def test_random_numbers_do_not_depend_on_the_limit() -> None:
-    from hmc.serving.sampling import uniforms
-
     few, many = (uniforms(Sampling(seed=9), 3, steps) for steps in (5, 50))
     np.testing.assert_array_equal(few, many[:, :5])
     assert len(np.unique(many)) == many.size
+
+
+@pytest.mark.parametrize("extreme", [0.0, float(GREATEST)])
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_the_extreme_random_numbers_draw_tokens_that_may_be_drawn(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, extreme: float, top_p: float
+) -> None:
+    monkeypatch.setattr(jobs, "uniforms", lambda _, rows, steps: np.full((rows, steps), extreme, np.float32))
+    sampling = Sampling(temperature=0.7, top_p=top_p)
+    options = DecodeOptions(n_best=4, max_length=20, min_length=8, sampling=sampling)
+    futures = [engine.submit([*SOURCE[n:], *SOURCE], options) for n in range(5)]
+    for hypothesis in (h for f in futures for h in f.result().hypotheses):
+        assert len(hypothesis.ids) >= 7
+        assert not {0, 2} & set(hypothesis.ids)  # EOS and pad
+        assert all(0 <= i < 120 for i in hypothesis.ids)
+        assert np.isfinite(hypothesis.token_scores).all()

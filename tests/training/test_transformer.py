@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from tests.tiny import tiny_architecture
 
 from hmc.training.batches import make_batch
 from hmc.training.objective import cross_entropy_sum
 from hmc.training.transformer import build_transformer
-from tests.tiny import tiny_architecture
 
 
 def test_the_pad_row_stays_zero_while_the_tied_output_layer_trains() -> None:

@@ -13,11 +13,15 @@ from hmc.serving.state import NEVER, DecodeState, Ints, Turn
 Uniforms = npt.NDArray[np.float32]
 
 
+GREATEST = np.float32(1 - 2**-23)
+"""A total of probabilities in fp32, times this, is less than the total however it is rounded."""
+
+
 def uniforms(sampling: Sampling, rows: int, steps: int) -> Uniforms:
-    """`[rows, steps]` numbers in [0, 1) that depend on the seed, the row and the step alone."""
+    """`[rows, steps]` numbers in [0, GREATEST] that depend on the seed, the row and the step alone."""
     seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
     drawn = [np.random.default_rng([seed, row]).random(steps, dtype=np.float32) for row in range(rows)]
-    return np.stack(drawn)
+    return np.minimum(np.stack(drawn), GREATEST)
 
 
 def candidates_needed(sampling: Sampling) -> int:

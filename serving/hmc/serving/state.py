@@ -26,7 +26,7 @@ class Rules:
     min_length: int = 1
     """Fewest tokens, EOS included."""
     enough: int | None = None
-    """Ended hypotheses that stop the search (Kasai et al. 2022, algorithm 1); None: see `search.advance`."""
+    """Ended hypotheses that stop the search (Kasai et al. 2022); None: see `search.advance`."""
     coverage_penalty: float = 0.0
 
 

@@ -32,7 +32,6 @@ from hmc.training.recipe import Recipe, TrainSection, same_run
 from hmc.training.state import load_state, save_state
 from hmc.training.updater import Updater, make_fabric, make_optimizer
 
-
 AVERAGE_MARGIN = 0.5
 """BLEU that the best checkpoint must be ahead of the average by: about the noise of a few hundred dev sentences."""
 
