@@ -114,7 +114,7 @@ class FakeFactory:
         self.fail: dict[str, Exception] = {}
         self.hold: threading.Event | None = None
 
-    def __call__(self, bundle: Path, level: str) -> FakeTranslator:
+    def __call__(self, bundle: Path, manifest: Manifest, level: str) -> FakeTranslator:
         if self.hold is not None:
             self.hold.wait(20)
         if level in self.fail:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from hmc.artifact.bundle import Quality, read_manifest, write_manifest
+from hmc.artifact.bundle import Quality, read_manifest, validate, write_manifest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.bootstrap import bleu_counts, paired_bootstrap
 from hmc.benchmark.levels import choose_levels, reference_level
@@ -86,14 +86,15 @@ def measure_quality(
     The name `test_set` defaults to that of the file `src`, less its suffixes.
     Raises InvalidRequestError, LevelNotFoundError, InvalidArtifactError, DeviceUnavailableError.
     """
-    manifest = read_manifest(bundle)
+    manifest = validate(bundle)
     chosen = [level.name for level in choose_levels(manifest, levels, device).levels]
     pairs = TestSet.read(src, ref, name=test_set)
     reference = reference_level(manifest)
     outputs = {}
     for name in dict.fromkeys([reference, *chosen]):
         progress(f"{name}: translating {len(pairs.sources)} sentences at beam {beam}")
-        with Translator(bundle, name, device=device if name in chosen else "auto") as translator:
+        place = device if name in chosen else "auto"
+        with Translator(bundle, name, device=place, manifest=manifest) as translator:
             outputs[name] = translate_all(translator, name, pairs.sources, beam)
     return {name: score(outputs[name], outputs[reference], pairs, beam) for name in chosen}
 

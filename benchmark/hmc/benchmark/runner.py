@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from hmc.artifact.bundle import Level, Manifest, Quality, read_manifest, write_manifest
+from hmc.artifact.bundle import Level, Manifest, Quality, read_manifest, validate, write_manifest
 from hmc.benchmark.latency import LatencyResult, measure_latency
 from hmc.benchmark.levels import Chosen, choose_levels, reference_level
 from hmc.benchmark.machine import this_machine
@@ -29,7 +29,7 @@ def run_benchmark(
     Raises InvalidRequestError, LevelNotFoundError, InvalidArtifactError, DeviceUnavailableError.
     """
     test_set = TestSet.read(settings.src, settings.ref, name=settings.test_set_name, limit=settings.limit)
-    manifest = read_manifest(settings.bundle)
+    manifest = validate(settings.bundle)
     chosen = choose_levels(manifest, settings.levels, settings.device)
     conditions = _conditions(settings, test_set, manifest, chosen)
     machine = this_machine(list(chosen.devices.values()))
@@ -40,7 +40,9 @@ def run_benchmark(
         translators = {}
         for level in chosen.levels:
             progress(f"{level.name}: loading and warm-up")
-            translator = Translator(settings.bundle, level.name, device=settings.device, threads=settings.threads)
+            translator = Translator(
+                settings.bundle, level.name, device=settings.device, threads=settings.threads, manifest=manifest
+            )
             translators[level.name] = stack.enter_context(translator)
             translator.warm_up()
         latency = measure_latency(
@@ -122,7 +124,9 @@ def _quality(
     with ExitStack() as stack:
         every = dict(translators)
         if reference not in every:
-            every[reference] = stack.enter_context(Translator(settings.bundle, reference, threads=settings.threads))
+            every[reference] = stack.enter_context(
+                Translator(settings.bundle, reference, threads=settings.threads, manifest=manifest)
+            )
         for beam in settings.beams:
             outputs: dict[str, Output] = {}
             for name, translator in every.items():

@@ -85,12 +85,12 @@ class ModelHost:
             raise
 
     def _add(self, generation: Generation, level: Level) -> None:
-        slot = self._open(generation.path, level)
+        slot = self._open(generation, level)
         with self._state:
             generation.slots[level.name] = slot
 
-    def _open(self, path: Path, level: Level) -> Slot:
-        translator = self._factory(path, level.name)
+    def _open(self, generation: Generation, level: Level) -> Slot:
+        translator = self._factory(generation.path, generation.manifest, level.name)
         try:
             translator.warm_up()
         except BaseException:

@@ -37,8 +37,8 @@ class LevelTranslator(Protocol):
     def close(self, drain: bool = True) -> None: ...
 
 
-TranslatorFactory = Callable[[Path, str], LevelTranslator]
-"""Loads the level of this name from the bundle at this path."""
+TranslatorFactory = Callable[[Path, Manifest, str], LevelTranslator]
+"""Loads the level of this name from the bundle at this path, which has been validated."""
 
 
 @dataclass(frozen=True)

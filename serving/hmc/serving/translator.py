@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 
-from hmc.artifact.bundle import validate
+from hmc.artifact.bundle import Manifest, validate
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.engine import Engine
 from hmc.serving.options import DecodeOptions, Target, scoring_options, targets_of
@@ -29,14 +29,16 @@ class Translator:
 
     def __init__(
         self, bundle: str | Path, level: str | None = None, *, device: str = "auto", threads: int = 0,
-        queue_size: int = 1024, max_rows: int = 128,
+        queue_size: int = 1024, max_rows: int = 128, manifest: Manifest | None = None,
     ) -> None:  # fmt: skip
         """level None: the bundle's default. threads 0: one per physical core. max_rows: rows decoded at once.
 
+        manifest: what `validate` returned for this bundle, from whoever opens several of its levels; None: every file
+        is checked here.
         Raises InvalidArtifactError (every problem of the bundle), LevelNotFoundError, DeviceUnavailableError.
         """
         path = Path(bundle)
-        self.manifest = validate(path)
+        self.manifest = manifest or validate(path)
         self.level = self.manifest.level(level or self.manifest.default_level)
         chosen = resolve_device(device, self.level)
         self.device = str(chosen)

@@ -13,6 +13,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
+from hmc.artifact.bundle import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.serving.host import ModelHost
 from hmc.serving.loaded import TranslatorFactory
@@ -35,7 +36,7 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 def translator_factory(settings: ServerSettings) -> TranslatorFactory:
     """Loads real translators as the settings say."""
 
-    def load(bundle: Path, level: str) -> Translator:
+    def load(bundle: Path, manifest: Manifest, level: str) -> Translator:
         return Translator(
             bundle,
             level,
@@ -43,6 +44,7 @@ def translator_factory(settings: ServerSettings) -> TranslatorFactory:
             threads=settings.threads,
             queue_size=settings.queue_size,
             max_rows=settings.max_rows,
+            manifest=manifest,
         )
 
     return load
