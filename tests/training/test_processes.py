@@ -28,7 +28,13 @@ STEPS = 50
 def recipe(corpus: str, processes: int, steps: int, **settings: object) -> Recipe:
     """Updates of two batches: accumulated by one process, or one for each of two."""
     shape = {"d_model": 32, "ffn_dim": 48, "encoder_layers": 1, "decoder_layers": 2, "heads": 4, "max_positions": 128}
-    basic: dict[str, object] = {"steps": steps, "batch_tokens": 400, "warmup_steps": 20, "dropout": 0.0}
+    basic: dict[str, object] = {
+        "steps": steps,
+        "batch_tokens": 400,
+        "warmup_steps": 20,
+        "dropout": 0.0,
+        "adam_epsilon": 1e-6,
+    }
     run = {"device": "cpu", "log_every": 1, "save_every": 6, "eval_every": steps, "eval_sentences": 1}
     return Recipe.model_validate(
         {
