@@ -103,7 +103,7 @@ class Transformer(nn.Module):
         nn.init.normal_(self.shared.weight, std=arch.d_model**-0.5)
         with torch.no_grad():
             self.shared.weight[arch.pad_id].zero_()
-        self.shared.weight.register_hook(self._without_pad)
+        self.shared.weight.register_hook(self._without_pad)  # type: ignore[no-untyped-call]
         self.encoder, self.decoder, self.dropout = nn.ModuleList(encoder), nn.ModuleList(decoder), Dropout(dropout)
         self.register_buffer(
             "positions", torch.from_numpy(sinusoidal_positions(arch.max_positions, arch.d_model)), persistent=False
