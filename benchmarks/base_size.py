@@ -79,7 +79,7 @@ def prepare(out: Path, target: int) -> dict[str, Run]:
     if not (out / "bundle").is_dir():
         began = time.monotonic()
         requests = [LevelRequest(out / "checkpoint", n) for n in (None, QUARTER)]
-        compile_bundle(requests, out / "bundle", precisions=("int8", "fp32"), calibration=random_sentences(64))
+        compile_bundle(requests, out / "bundle", precisions=("int8", "fp32"), calibration=random_sentences(32))
         print(f"compiled two budgets at two precisions in {time.monotonic() - began:.1f} s")
     for name, quantization in (("ct2-int8", "int8"), ("ct2-fp32", None)):
         if not (out / name).is_dir():

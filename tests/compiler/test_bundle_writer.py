@@ -113,3 +113,15 @@ def test_another_architecture_is_refused(tiny_checkpoint: Path, tmp_path: Path) 
     tiny_checkpoint_at(tmp_path / "wide", arch=tiny_architecture(ffn_dim=64))
     with pytest.raises(InvalidRequestError, match="architecture differs"):
         compile_bundle([LevelRequest(tiny_checkpoint), LevelRequest(tmp_path / "wide", name="w")], tmp_path / "b")
+
+
+@pytest.mark.parametrize(("precision", "fused"), [("fp32", False), ("fp16", True)])
+def test_residual_and_norm_are_fused_for_cuda_only(tmp_path: Path, precision: str, fused: bool) -> None:
+    """On a CPU the fused operator is the slower one."""
+    tiny_checkpoint_at(tmp_path / "c")
+    compile_bundle([LevelRequest(tmp_path / "c", name="level")], tmp_path / "b", precisions=[precision])  # type: ignore[list-item]
+    [level] = read_manifest(tmp_path / "b").levels
+    model = onnx.load(str(tmp_path / "b" / level.name / "decoder.onnx"), load_external_data=False)
+    operators = {node.op_type for node in model.graph.node}
+    assert ("SkipLayerNormalization" in operators) == fused
+    assert ("LayerNormalization" in operators) != fused

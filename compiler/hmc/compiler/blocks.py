@@ -40,17 +40,27 @@ class Author:
         return self.g.weight(name, self.tensors[name].astype(self.linears.dtype))
 
     def add_norm(self, x: ir.Value, y: ir.Value, norm: str) -> ir.Value:
-        """LayerNorm(x + y), fused."""
-        inputs = [x, y, self.vector(f"{norm}.weight"), self.vector(f"{norm}.bias")]
-        value: ir.Value = self.g.op("SkipLayerNormalization", inputs, domain=MICROSOFT, epsilon=EPSILON)
+        """LayerNorm(x + y): one fused operator in fp16 graphs, which are for CUDA, and two on a CPU.
+
+        ONNX Runtime's fused operator sums one element at a time on a CPU; the two were 5 to 9 times faster there.
+        """
+        scale, bias = self.vector(f"{norm}.weight"), self.vector(f"{norm}.bias")
+        if self.linears.dtype == "float16":
+            fused: ir.Value = self.g.op(
+                "SkipLayerNormalization", [x, y, scale, bias], domain=MICROSOFT, epsilon=EPSILON
+            )
+            return fused
+        return self._norm(self.g.op("Add", [x, y]), scale, bias)
+
+    def _norm(self, x: ir.Value, scale: ir.Value, bias: ir.Value) -> ir.Value:
+        value: ir.Value = self.g.op("LayerNormalization", [x, scale, bias], axis=-1, epsilon=EPSILON)
         return value
 
     def closed_attention(self, x: ir.Value, prefix: str) -> ir.Value:
         """A layer with no open head: LayerNorm(x + W_O's bias) (Voita et al. 2019, footnote 9)."""
         shifted = self.g.op("Add", [x, self.vector(f"{prefix}.out_proj.bias")])
         scale, bias = self.vector(f"{prefix}_layer_norm.weight"), self.vector(f"{prefix}_layer_norm.bias")
-        value: ir.Value = self.g.op("LayerNormalization", [shifted, scale, bias], axis=-1, epsilon=EPSILON)
-        return value
+        return self._norm(shifted, scale, bias)
 
     def feed_forward(self, x: ir.Value, prefix: str) -> ir.Value:
         """The feed-forward sub-layer with its residual and norm."""
