@@ -43,6 +43,12 @@ def restore_random_state(states: dict[str, Tensor], rank: int) -> None:
         torch.cuda.set_rng_state(states[_name("cuda", rank)])
 
 
+def leave_processes() -> None:
+    """Leaves the process group; left to the interpreter's exit, its threads may outlive what they use."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 def saved_processes(states: dict[str, Tensor]) -> int:
     """Number of processes whose states these are."""
     return sum(name.partition(".")[0] == "cpu" for name in states)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from hmc.training.allocator import keep_freed_memory
 from hmc.training.batches import Batch
 from hmc.training.headmask import HeadMask
 from hmc.training.objective import cross_entropy_sum, learning_rate
+from hmc.training.processes import leave_processes
 from hmc.training.recipe import RunSection, TrainSection
 from hmc.training.transformer import Transformer
 
@@ -56,6 +58,8 @@ def make_fabric(run: RunSection) -> Fabric:
     keep_freed_memory()
     fabric = Fabric(accelerator=run.device, precision=run.precision, devices=run.devices, num_nodes=run.nodes)
     fabric.launch()
+    if fabric.world_size > 1:
+        atexit.register(leave_processes)
     return fabric
 
 
