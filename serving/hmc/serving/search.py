@@ -44,7 +44,8 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
         final = float(step_scores[sentence, column])
         state.end(sentence, int(parents[sentence, column]), float(top[sentence, column]), final)
     running = np.argsort(is_eos, axis=1, kind="stable")[:, :beam]
-    running = running[each, row_places(parents[each, running])]
+    if beam > 1:
+        running = running[each, row_places(parents[each, running])]
     state.scores = np.where(is_eos[each, running], NEVER, top[each, running])
     chosen = parents[each, running]
     state.extend(chosen, tokens[each, running], step_scores[each, running].astype(np.float32))

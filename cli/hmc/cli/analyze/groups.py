@@ -2,54 +2,8 @@
 
 from __future__ import annotations
 
-from hmc.cli.analyze.options import (
-    AsJson,
-    BatchTokens,
-    Beam,
-    Bleu,
-    Checkpoint,
-    Data,
-    Device,
-    Groups,
-    Out,
-    RankData,
-    Resamples,
-    Scores,
-    Seed,
-    Sentences,
+from hmc.cli.analyze.masked_groups import masking_command
+
+command = masking_command(
+    "groups", "Divide the heads into groups by importance and mask one group at a time: loss and BLEU."
 )
-
-
-def command(
-    checkpoint: Checkpoint,
-    data: Data,
-    out: Out,
-    groups: Groups = 8,
-    scores: Scores = None,
-    rank_data: RankData = None,
-    sentences: Sentences = 0,
-    bleu: Bleu = True,
-    beam: Beam = 1,
-    resamples: Resamples = 1000,
-    seed: Seed = 12345,
-    batch_tokens: BatchTokens = 8192,
-    device: Device = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Divide the heads into groups by importance and mask one group at a time: loss and BLEU."""
-    from hmc.cli.analyze.output import carry_out
-    from hmc.training.analysis import groups as analysis
-    from hmc.training.analysis.figures import draw
-    from hmc.training.analysis.measure import Settings
-    from hmc.training.analysis.ranking import RankBy
-    from hmc.training.analysis.result import Result
-    from hmc.training.analysis.subject import Progress, load_subject, read_text
-
-    settings, rank_by = Settings(bleu, beam, resamples, seed, batch_tokens), RankBy(scores, rank_data, sentences)
-
-    def analyse(progress: Progress) -> Result:
-        subject = load_subject(checkpoint, device)
-        text = read_text(data, subject.languages, sentences)
-        return analysis.analyse(subject, text, rank_by.rank(subject, text, progress), settings, groups, progress)
-
-    carry_out(analyse, analysis.summary, draw.groups, out, as_json)
