@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hmc.serving.search import advance, candidates_needed, row_places
+from hmc.serving.search import advance, candidates_needed
 from hmc.serving.state import DecodeState, Rules
 
 PAD, EOS, A, B, C = range(5)
@@ -135,16 +135,3 @@ def test_token_scores_belong_to_the_tokens_of_their_own_hypothesis() -> None:
 def test_a_sentence_without_any_candidate_gives_up_what_it_has() -> None:
     state = search(lambda s: {A: 1.0} if len(s) < 2 else {PAD: 1.0}, beam=2)
     assert [(h.ids, h.complete) for h in state.finished[0]] == [((A, A), False)]
-
-
-def test_rows_that_are_continued_stay_where_they_are() -> None:
-    """Caches move only for a second continuation of the same parent."""
-    parents = np.array([[1, 0, 3, 2], [2, 2, 0, 2], [3, 3, 3, 3]])
-    placed = np.take_along_axis(parents, row_places(parents), axis=1)
-    assert placed.tolist() == [[0, 1, 2, 3], [0, 2, 2, 2], [3, 3, 3, 3]]
-    rng = np.random.default_rng(0)
-    drawn = rng.integers(0, 5, (200, 5))
-    placed = np.take_along_axis(drawn, row_places(drawn), axis=1)
-    assert (np.sort(placed) == np.sort(drawn)).all()
-    moved = (placed != np.arange(5)).sum(axis=1)
-    assert moved.tolist() == [5 - len(set(row)) for row in drawn.tolist()]

@@ -27,15 +27,21 @@ def author_decoder(
 ) -> GraphBuilder:
     """R rows; a sentence's beams are k = R / B neighbouring rows.
 
-    Inputs: `tokens` `[R]` int32; `lengths` `[R]` int32, the positions already cached per row; `total_length` `[1]`
-    int32, the greatest of them plus one; `candidates` `[1]` int64, K; `wanted` `[R]` int64, a token; for each layer l
-    with open self-attention heads `past_key_l`, `past_value_l` `[R, H_l, T, D]`; for each with open cross heads
-    `cross_key_l`, `cross_value_l` `[B, H_l, S, D]`, and `source_lengths` `[B]` int32. With gather_parents also
-    `parents` `[R]` int64: the row of the past that each row continues; without it, past and present may be one buffer,
-    written in place.
+    Inputs: `tokens` `[R]` int32; `lengths` `[R]` int32, the tokens that a row has read before; `candidates` `[1]`
+    int64, K; `wanted` `[R]` int64, a token; for each with open cross heads `cross_key_l`, `cross_value_l`
+    `[B, H_l, S, D]`, and `source_lengths` `[B]` int32; for each layer l with open self-attention heads `past_key_l`,
+    `past_value_l`, in one of two forms:
+
+    - Nodes, on a CPU: `[B, H_l, N, D]`, the N places of a sentence hold the keys and values of tokens that any of its
+      rows wrote, in any order. `node_places` `[B, k, H, 3]` int64, H the most heads of a layer, is (sentence, head,
+      place) where the rows' next keys and values go; `node_bias` `[B, 1, k, N]` fp32 is 0 where a row attends to a
+      place, its own new one included, and -inf elsewhere.
+    - Rows, with gather_parents: `[P, H_l, T, D]`, `parents` `[R]` int64, the row of the past that each row continues,
+      and `total_length` `[1]` int32, the greatest length plus one.
 
     Outputs: `scores` `[R, K]` fp32 log-probabilities, best first; `ids` `[R, K]` int64; `wanted_scores` `[R]` fp32, of
-    the wanted tokens; `present_key_l`, `present_value_l` shaped as the past.
+    the wanted tokens; `present_key_l`, `present_value_l` shaped as the past, and with nodes they may be the same
+    buffers, written in place.
 
     Both variants penalise repetition (`penalise_repetition`). "attention" also returns `attention` `[B, H, k, S]` fp32:
     what the rows attend to in the source, for all H open cross heads, layer by layer. "sampling" also draws a token
@@ -44,7 +50,8 @@ def author_decoder(
     a = Author(GraphBuilder("decoder"), arch, layout, tensors, linears)
     g = a.g
     tokens, lengths = g.input("tokens", "int32", ["R"]), g.input("lengths", "int32", ["R"])
-    own = _OwnAttention(a, lengths, gather_parents) if any(layout.decoder_self) else None
+    own_attention = _RowAttention if gather_parents else _NodeAttention
+    own = own_attention(a, lengths) if any(layout.decoder_self) else None
     cross = _CrossAttention(a, keep_weights=variant == "attention") if any(layout.cross) else None
     x = a.embed(tokens, lambda table: g.op("Gather", [table, lengths], axis=0))  # [R, d]
     for layer in range(arch.decoder_layers):
@@ -73,21 +80,57 @@ def author_decoder(
     return g
 
 
-class _OwnAttention:
-    """Self-attention over per-row caches with GroupQueryAttention: rows of different length in one batch."""
+class _NodeAttention:
+    """Self-attention over a tree: a sentence's rows are its query positions and share the nodes they have in common, so
+    that nothing is copied when beams change parents, and 4 beams make one product of 4 rows."""
 
-    def __init__(self, a: Author, lengths: ir.Value, gather_parents: bool) -> None:
-        self.a, self.lengths = a, lengths
-        self.total_length = a.g.input("total_length", "int32", [1])
-        self.parents = a.g.input("parents", "int64", ["R"]) if gather_parents else None
+    def __init__(self, a: Author, lengths: ir.Value) -> None:  # noqa: ARG002 - one interface with _RowAttention
+        self.a = a
+        self.most = max(map(len, a.layout.decoder_self))
+        self.places = a.g.input("node_places", "int64", ["B", "k", self.most, 3])
+        self.bias = a.g.input("node_bias", "float32", ["B", 1, "k", "N"])
+        self.rows = a.g.op("Shape", [self.places], start=0, end=2)  # [2]: B, k
+        self._places: dict[int, ir.Value] = {self.most: self.places}
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
         prefix, heads = f"decoder.layers.{layer}.self_attn", a.heads("decoder_self", layer)
-        shape = ["P" if self.parents else "R", heads, "T", dim]
-        past = [g.input(f"past_{n}_{layer}", a.linears.dtype, shape) for n in ("key", "value")]
-        if self.parents:
-            past = [g.op("Gather", [p, self.parents], axis=0) for p in past]
+        qkv = a.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
+        query, *new = g.op("Split", [qkv], outputs=3, axis=1, num_outputs=3)  # [R, H·D] each
+        query = g.op("Reshape", [query, g.op("Concat", [self.rows, g.ints(heads * dim)], axis=0)])
+        shape, held = g.op("Concat", [self.rows, g.ints(heads, dim)], axis=0), []
+        for name, update in zip(("key", "value"), new, strict=True):
+            past = g.input(f"past_{name}_{layer}", a.linears.dtype, ["B", heads, "N", dim])
+            present = g.op("ScatterND", [past, self._of(heads), g.op("Reshape", [update, shape])])
+            g.output(present, f"present_{name}_{layer}", a.linears.dtype, ["B", heads, "N", dim])
+            held.append(present)
+        y = g.op("MultiHeadAttention", [query, *held, None, None, self.bias], domain=MICROSOFT, num_heads=heads)
+        y = a.linear(f"{prefix}.out_proj", g.op("Reshape", [y, g.ints(-1, heads * dim)]), f"{prefix}.out_proj")
+        return a.add_norm(x, y, f"{prefix}_layer_norm")
+
+    def _of(self, heads: int) -> ir.Value:
+        """`[B, k, heads, 3]`: the places in a layer of so many heads."""
+        if heads not in self._places:
+            g = self.a.g
+            self._places[heads] = g.op("Slice", [self.places, g.ints(0), g.ints(heads), g.ints(2)])
+        return self._places[heads]
+
+
+class _RowAttention:
+    """Self-attention over per-row caches with GroupQueryAttention: rows of different length in one batch."""
+
+    def __init__(self, a: Author, lengths: ir.Value) -> None:
+        self.a, self.lengths = a, lengths
+        self.total_length = a.g.input("total_length", "int32", [1])
+        self.parents = a.g.input("parents", "int64", ["R"])
+
+    def author(self, x: ir.Value, layer: int) -> ir.Value:
+        a, g, dim = self.a, self.a.g, self.a.arch.head_dim
+        prefix, heads = f"decoder.layers.{layer}.self_attn", a.heads("decoder_self", layer)
+        past = [
+            g.op("Gather", [g.input(f"past_{n}_{layer}", a.linears.dtype, ["P", heads, "T", dim]), self.parents], axis=0)
+            for n in ("key", "value")
+        ]
         qkv = a.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
         qkv = g.op("Unsqueeze", [qkv, g.ints(1)])  # [R, 1, 3·H·D]
         y, key, value = g.op(

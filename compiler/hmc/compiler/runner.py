@@ -76,7 +76,7 @@ class GraphRunner:
         return {**out, "source_lengths": lengths}
 
     def empty_cache(self, rows: int, room: int) -> Feeds:
-        """Self-attention caches `[rows, H_l, room, D]` of every layer that has them."""
+        """Self-attention caches `[rows, H_l, room, D]` of every layer that has them; position t is kept at place t."""
         return {
             f"past_{part}_{layer}": np.zeros((rows, len(open_heads), room, self.arch.head_dim), np.float32)
             for layer, open_heads in enumerate(self.layout.decoder_self)
@@ -102,7 +102,7 @@ class GraphRunner:
             **cache,
         }
         if cache:
-            feeds["total_length"] = np.array([position + 1], np.int32)
+            feeds |= self._places(position, cache)
         feeds |= cross
         names = [o.name for o in self.decoder.get_outputs()]
         out = dict(zip(names, self.decoder.run(names, feeds), strict=True))
@@ -112,6 +112,16 @@ class GraphRunner:
             elif name.startswith("tap.") and tap:
                 tap(name, value)
         return out["scores"], out["ids"]
+
+    def _places(self, position: int, cache: Feeds) -> Feeds:
+        """Every row is a sentence of its own: it writes at `position` and attends to that and all before."""
+        rows, _, room, _ = next(iter(cache.values())).shape
+        places = np.zeros((rows, 1, max(map(len, self.layout.decoder_self)), 3), np.int64)
+        places[..., 0] = np.arange(rows)[:, None, None]
+        places[..., 1] = np.arange(places.shape[2])
+        places[..., 2] = position
+        bias = np.where(np.arange(room) <= position, 0, -np.inf).astype(np.float32)
+        return {"node_places": places, "node_bias": np.tile(bias, (rows, 1, 1, 1))}
 
     def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
         """Teacher forcing: log-probabilities `[B, T, V]` of every next token (rows beyond a target's end are noise)."""

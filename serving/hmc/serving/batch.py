@@ -71,7 +71,7 @@ class Batch:
         else:
             turn_parents = turn.parents
         if self.jobs:
-            self.caches.reorder(turn_parents, int(self.state.lengths.max()))
+            self.caches.reorder(turn_parents)
 
     def _keep(self, stay: list[int]) -> None:
         self.caches.keep(stay)

@@ -54,7 +54,7 @@ class DeviceCaches:
         self.parents = self.parents.reshape(-1, self.beam)[index].reshape(-1)
         self.cross = {}
 
-    def reorder(self, parents: Rows, length: int) -> None:  # noqa: ARG002 - one interface with HostCaches
+    def reorder(self, parents: Rows) -> None:
         """Row r continues row parents[r]."""
         self.parents = self.parents[parents]
 

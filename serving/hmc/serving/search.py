@@ -44,31 +44,12 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
         final = float(step_scores[sentence, column])
         state.end(sentence, int(parents[sentence, column]), float(top[sentence, column]), final)
     running = np.argsort(is_eos, axis=1, kind="stable")[:, :beam]
-    if beam > 1:
-        running = running[each, row_places(parents[each, running])]
     state.scores = np.where(is_eos[each, running], NEVER, top[each, running])
     chosen = parents[each, running]
     state.extend(chosen, tokens[each, running], step_scores[each, running].astype(np.float32))
     norm = state.lengths.astype(np.float64) ** state.penalties
     done = [n for n in range(count) if _is_done(state, n, norm[n])]
     return Turn((each * beam + chosen).reshape(-1), np.asarray(done, np.int64))
-
-
-def row_places(parents: Ints) -> Ints:
-    """Which of k continuations each row takes, `[N, k]`, so that as few caches as possible move.
-
-    parents `[N, k]`: row that each continuation extends. A parent's best continuation takes its row; the others, and
-    only they are copies, take the rows of parents that nothing extends.
-    """
-    beam = parents.shape[1]
-    same = parents[:, :, None] == parents[:, None, :]
-    copies = (same & np.tri(beam, k=-1, dtype=bool)).any(axis=2)
-    extended = (parents[:, :, None] == np.arange(beam)).any(axis=1)
-    free = np.argsort(extended, axis=1, kind="stable")
-    nth = np.maximum(np.cumsum(copies, axis=1) - 1, 0)
-    rows = np.where(copies, np.take_along_axis(free, nth, axis=1), parents)
-    places: Ints = np.argsort(rows, axis=1)
-    return places
 
 
 def _allowed(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -> npt.NDArray[np.float64]:
