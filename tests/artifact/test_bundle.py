@@ -43,9 +43,9 @@ def test_every_problem_is_reported_at_once(bundle: Path) -> None:
 
 
 def test_future_schema_says_upgrade(bundle: Path) -> None:
-    raw = json.loads((bundle / "bundle.json").read_text()) | {"schema_version": 2, "new_field": 1}
+    raw = json.loads((bundle / "bundle.json").read_text()) | {"schema_version": 99, "new_field": 1}
     (bundle / "bundle.json").write_text(json.dumps(raw))
-    with pytest.raises(InvalidArtifactError, match=r"version 2.*\n.*Upgrade hmc"):
+    with pytest.raises(InvalidArtifactError, match=r"version 99.*\n.*Upgrade hmc"):
         validate(bundle)
 
 

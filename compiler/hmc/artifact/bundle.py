@@ -14,7 +14,7 @@ from hmc.artifact.files import sha256_file
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST, WEIGHTS = "bundle.json", "weights"
 FIX = "Compile it again with `hmc compile`, or copy it again from where it was whole."
 Precision = Literal["fp32", "int8", "fp16"]

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from hmc.artifact.architecture import Architecture
 from hmc.artifact.checkpoint import Tensors
 from hmc.artifact.heads import HeadLayout
-from hmc.compiler.linears import ActivationRange, CalibrationLinears
+from hmc.compiler.linears import CalibrationLinears
+from hmc.compiler.ranges import ActivationRange
 from hmc.compiler.runner import GraphRunner
 
 SENTENCES_AT_ONCE = 16
@@ -49,7 +50,10 @@ def fit_range(values: npt.NDArray[np.float32]) -> ActivationRange:
 def calibrate(
     arch: Architecture, layout: HeadLayout, tensors: Tensors, sentences: Sequence[Sequence[int]], max_length: int = 64
 ) -> dict[str, ActivationRange]:
-    """Linear name → activation range, from greedy translations of `sentences` (ids with EOS) in fp32."""
+    """Name of a linear, or of `ATTENTION.query`, `.key`, `.value` → range.
+
+    Learnt from greedy translations of `sentences` (ids with EOS) in fp32.
+    """
     encoder, decoder, samples = CalibrationLinears(), CalibrationLinears(), _Samples()
     runner = GraphRunner.author(arch, layout, tensors, decoder, encoder)
     ordered = sorted(sentences, key=len)

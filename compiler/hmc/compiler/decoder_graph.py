@@ -10,6 +10,7 @@ from hmc.artifact.architecture import Architecture
 from hmc.artifact.bundle import Variant
 from hmc.artifact.checkpoint import Tensors
 from hmc.artifact.heads import HeadLayout
+from hmc.compiler.attends import Visible
 from hmc.compiler.blocks import Author
 from hmc.compiler.decoder_choices import best_candidates, draw_tokens, penalise_repetition
 from hmc.compiler.graph import MICROSOFT, GraphBuilder
@@ -28,9 +29,9 @@ def author_decoder(
     """R rows; a sentence's beams are k = R / B neighbouring rows.
 
     Inputs: `tokens` `[R]` int32; `lengths` `[R]` int32, the tokens that a row has read before; `candidates` `[1]`
-    int64, K; `wanted` `[R]` int64, a token; for each with open cross heads `cross_key_l`, `cross_value_l`
-    `[B, H_l, S, D]`, and `source_lengths` `[B]` int32; for each layer l with open self-attention heads `past_key_l`,
-    `past_value_l`, in one of two forms:
+    int64, K; `wanted` `[R]` int64, a token; for each layer l with open cross heads `cross_key_l`, `cross_value_l` as
+    the encoder gives them, and `source_lengths` `[B]` int32; for each layer l with open self-attention heads
+    `past_key_l`, `past_value_l`, in one of two forms; the types of all caches are those in which `linears` keeps them:
 
     - Nodes, on a CPU: `[B, H_l, N, D]`, the N places of a sentence hold the keys and values of tokens that any of its
       rows wrote, in any order. `node_places` `[B, k, H, 3]` int64, H the most heads of a layer, is (sentence, head,
@@ -52,7 +53,7 @@ def author_decoder(
     tokens, lengths = g.input("tokens", "int32", ["R"]), g.input("lengths", "int32", ["R"])
     own_attention = _RowAttention if gather_parents else _NodeAttention
     own = own_attention(a, lengths) if any(layout.decoder_self) else None
-    cross = _CrossAttention(a, keep_weights=variant == "attention") if any(layout.cross) else None
+    cross = _CrossAttention(a, tokens, keep_weights=variant == "attention") if any(layout.cross) else None
     x = a.embed(tokens, lambda table: g.op("Gather", [table, lengths], axis=0))  # [R, d]
     for layer in range(arch.decoder_layers):
         prefix = f"decoder.layers.{layer}"
@@ -86,33 +87,34 @@ class _NodeAttention:
 
     def __init__(self, a: Author, lengths: ir.Value) -> None:  # noqa: ARG002 - one interface with _RowAttention
         self.a = a
-        self.most = max(map(len, a.layout.decoder_self))
-        self.places = a.g.input("node_places", "int64", ["B", "k", self.most, 3])
-        self.bias = a.g.input("node_bias", "float32", ["B", 1, "k", "N"])
-        self.rows = a.g.op("Shape", [self.places], start=0, end=2)  # [2]: B, k
-        self._places: dict[int, ir.Value] = {self.most: self.places}
+        most = max(map(len, a.layout.decoder_self))
+        places = a.g.input("node_places", "int64", ["B", "k", most, 3])
+        bias = a.g.input("node_bias", "float32", ["B", 1, "k", "N"])
+        self.visible = Visible(a.g.op("Shape", [places], start=0, end=2), most, a.arch.head_dim, bias=bias)
+        self._places: dict[int, ir.Value] = {most: places}
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
         prefix, heads = f"decoder.layers.{layer}.self_attn", a.heads("decoder_self", layer)
+        visible = self.visible.of(heads)
         qkv = a.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
         query, *new = g.op("Split", [qkv], outputs=3, axis=1, num_outputs=3)  # [R, H·D] each
-        query = g.op("Reshape", [query, g.op("Concat", [self.rows, g.ints(heads * dim)], axis=0)])
-        shape, held = g.op("Concat", [self.rows, g.ints(heads, dim)], axis=0), []
-        for name, update in zip(("key", "value"), new, strict=True):
-            past = g.input(f"past_{name}_{layer}", a.linears.dtype, ["B", heads, "N", dim])
-            present = g.op("ScatterND", [past, self._of(heads), g.op("Reshape", [update, shape])])
-            g.output(present, f"present_{name}_{layer}", a.linears.dtype, ["B", heads, "N", dim])
+        shape, held = visible.shape(g, heads, dim), []
+        for part, each in zip(("key", "value"), new, strict=True):
+            dtype = a.linears.cache_dtype(prefix, part)
+            past = g.input(f"past_{part}_{layer}", dtype, ["B", heads, "N", dim])
+            update = g.op("Reshape", [a.linears.cached(g, prefix, part, each), shape])
+            present = g.op("ScatterND", [past, self._of(heads), update])
+            g.output(present, f"present_{part}_{layer}", dtype, ["B", heads, "N", dim])
             held.append(present)
-        y = g.op("MultiHeadAttention", [query, *held, None, None, self.bias], domain=MICROSOFT, num_heads=heads)
-        y = a.linear(f"{prefix}.out_proj", g.op("Reshape", [y, g.ints(-1, heads * dim)]), f"{prefix}.out_proj")
-        return a.add_norm(x, y, f"{prefix}_layer_norm")
+        y, _ = a.linears.attend(g, prefix, query, held[0], held[1], visible)
+        return a.add_norm(x, a.linear(f"{prefix}.out_proj", y, f"{prefix}.out_proj"), f"{prefix}_layer_norm")
 
     def _of(self, heads: int) -> ir.Value:
         """`[B, k, heads, 3]`: the places in a layer of so many heads."""
         if heads not in self._places:
-            g = self.a.g
-            self._places[heads] = g.op("Slice", [self.places, g.ints(0), g.ints(heads), g.ints(2)])
+            g, most = self.a.g, next(iter(self._places.values()))
+            self._places[heads] = g.op("Slice", [most, g.ints(0), g.ints(heads), g.ints(2)])
         return self._places[heads]
 
 
@@ -128,7 +130,9 @@ class _RowAttention:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
         prefix, heads = f"decoder.layers.{layer}.self_attn", a.heads("decoder_self", layer)
         past = [
-            g.op("Gather", [g.input(f"past_{n}_{layer}", a.linears.dtype, ["P", heads, "T", dim]), self.parents], axis=0)
+            g.op(
+                "Gather", [g.input(f"past_{n}_{layer}", a.linears.dtype, ["P", heads, "T", dim]), self.parents], axis=0
+            )
             for n in ("key", "value")
         ]
         qkv = a.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
@@ -147,48 +151,40 @@ class _RowAttention:
 class _CrossAttention:
     """Cross-attention where a sentence's beams are its query positions: keys and values are never repeated per beam."""
 
-    def __init__(self, a: Author, *, keep_weights: bool) -> None:
+    def __init__(self, a: Author, tokens: ir.Value, *, keep_weights: bool) -> None:
         self.a, self.keep_weights = a, keep_weights
-        self.source_lengths = a.g.input("source_lengths", "int32", ["B"])
-        self.sentences = a.g.op("Shape", [self.source_lengths])  # [1]: B
+        g, lengths = a.g, a.g.input("source_lengths", "int32", ["B"])
+        sentences = g.op("Shape", [lengths])
+        beams = g.op("Div", [g.op("Shape", [tokens]), sentences])
+        self.visible = Visible(g.op("Concat", [sentences, beams], axis=0), 0, a.arch.head_dim, lengths=lengths)
         self.weights: list[ir.Value] = []
         """With keep_weights, of each layer authored so far: `[B, H_l, k, S]` fp32."""
-        self.hidden: ir.Value | None = None
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
         prefix, heads = f"decoder.layers.{layer}.encoder_attn", a.heads("cross", layer)
-        keys = [g.input(f"cross_{n}_{layer}", a.linears.dtype, ["B", heads, "S", dim]) for n in ("key", "value")]
+        visible = self.visible.of(heads)
+        turned = a.linears.turned(prefix)
+        places = {"key": (dim, "S") if turned else ("S", dim), "value": ("S", dim)}
+        key, value = (
+            g.input(f"cross_{part}_{layer}", a.linears.cache_dtype(prefix, part), ["B", heads, *places[part]])
+            for part in ("key", "value")
+        )
         query = a.linear(f"{prefix}.q_proj", x, f"{prefix}.q_proj")
-        query = g.op(
-            "Reshape", [query, g.op("Concat", [self.sentences, g.ints(-1, heads * dim)], axis=0)]
-        )  # [B, k, H·D]
+        y, weights = a.linears.attend(g, prefix, query, key, value, visible)
         if self.keep_weights:
-            self.weights.append(self._weights(query, keys[0], heads))
-        y = g.op("MultiHeadAttention", [query, *keys, None, self.source_lengths], domain=MICROSOFT, num_heads=heads)
-        y = a.linear(f"{prefix}.out_proj", g.op("Reshape", [y, g.ints(-1, heads * dim)]), f"{prefix}.out_proj")
-        return a.add_norm(x, y, f"{prefix}_layer_norm")
+            self.weights.append(self._weights(query, key, visible) if weights is None else weights)
+        return a.add_norm(x, a.linear(f"{prefix}.out_proj", y, f"{prefix}.out_proj"), f"{prefix}_layer_norm")
 
-    def _weights(self, query: ir.Value, key: ir.Value, heads: int) -> ir.Value:
-        """softmax(q kᵀ / √D) over real source positions (Vaswani et al. 2017, equation 1), which the fused operator
-        does not return. query `[B, k, H·D]`, key `[B, H, S, D]`."""
-        g, dim = self.a.g, self.a.arch.head_dim
+    def _weights(self, query: ir.Value, key: ir.Value, visible: Visible) -> ir.Value:
+        """softmax(q kᵀ / √D) over real source positions, `[B, H, k, S]`, which the fused operator does not return.
+        query `[R, H·D]`, key `[B, H, S, D]`."""
+        g = self.a.g
         if self.a.linears.dtype != "float32":
             query, key = (g.op("Cast", [v], to=int(ir.DataType.FLOAT)) for v in (query, key))
-        query = g.op("Transpose", [g.op("Reshape", [query, g.ints(0, 0, heads, dim)])], perm=[0, 2, 1, 3])
+        query = g.op("Reshape", [query, visible.shape(g, visible.heads, visible.dim)])
+        query = g.op("Transpose", [query], perm=[0, 2, 1, 3])
         products = g.op("MatMul", [query, g.op("Transpose", [key], perm=[0, 1, 3, 2])])
-        scaled = g.op("Mul", [products, g.weight("const.scale", np.asarray(dim**-0.5, np.float32))])
-        value: ir.Value = g.op("Softmax", [g.op("Add", [scaled, self._padding(key)])], axis=-1)
+        scaled = g.op("Mul", [products, g.weight("const.scale", np.asarray(visible.dim**-0.5, np.float32))])
+        value: ir.Value = g.op("Softmax", [visible.added(g, scaled)], axis=-1)
         return value
-
-    def _padding(self, key: ir.Value) -> ir.Value:
-        """`[B, 1, 1, S]`: 0 at real source positions, -inf behind them."""
-        if self.hidden is None:
-            g = self.a.g
-            room = g.op("Squeeze", [g.op("Shape", [key], start=2, end=3), g.ints(0)])
-            zero, one = (g.weight(f"const.scalar_{n}", np.asarray(n, np.int64)) for n in (0, 1))
-            places = g.op("Cast", [g.op("Range", [zero, room, one])], to=int(ir.DataType.INT32))
-            real = g.op("Less", [places, g.op("Unsqueeze", [self.source_lengths, g.ints(1, 2, 3)])])
-            values = [g.weight(f"const.{n}", np.asarray(v, np.float32)) for n, v in (("zero", 0), ("never", -np.inf))]
-            self.hidden = g.op("Where", [real, *values])
-        return self.hidden

@@ -15,8 +15,9 @@ from hmc.compiler.linears import Linears
 def author_encoder(arch: Architecture, layout: HeadLayout, tensors: Tensors, linears: Linears) -> GraphBuilder:
     """Inputs: `source` `[B, S]` int32, padded at will; `source_lengths` `[B]` int32 with EOS.
 
-    Outputs for each decoder layer l with H_l > 0 open cross heads: `cross_key_l`, `cross_value_l` `[B, H_l, S, D]`.
-    Padding never reaches a real position. With no open cross head at all the graph has no outputs and is not needed.
+    Outputs for each decoder layer l with H_l > 0 open cross heads: `cross_key_l`, `cross_value_l` `[B, H_l, S, D]`, in
+    the types in which `linears` keeps them; where it turns keys, they are `[B, H_l, D, S]`. Padding never reaches a
+    real position. With no open cross head at all the graph has no outputs and is not needed.
     """
     a = Author(GraphBuilder("encoder"), arch, layout, tensors, linears)
     g, d = a.g, arch.d_model
@@ -52,7 +53,9 @@ def _cross_projection(a: Author, x: ir.Value, shape: ir.Value, layer: int) -> No
     if not heads:
         return
     kv = a.linear(f"{prefix}.kv_proj", x, f"{prefix}.k_proj", f"{prefix}.v_proj")
-    kv = g.op("Reshape", [kv, g.op("Concat", [shape, g.ints(2 * heads, dim)], axis=0)])
-    key, value = g.op("Split", [g.op("Transpose", [kv], perm=[0, 2, 1, 3])], outputs=2, axis=1, num_outputs=2)
-    for part, tensor in (("key", key), ("value", value)):
-        g.output(tensor, f"cross_{part}_{layer}", a.linears.dtype, ["B", heads, "S", dim])
+    shape = g.op("Concat", [shape, g.ints(heads, dim)], axis=0)
+    for part, tensor in zip(("key", "value"), g.op("Split", [kv], outputs=2, axis=1, num_outputs=2), strict=True):
+        kept = g.op("Reshape", [a.linears.cached(g, prefix, part, tensor), shape])
+        turned, dtype = part == "key" and a.linears.turned(prefix), a.linears.cache_dtype(prefix, part)
+        by_heads = g.op("Transpose", [kept], perm=[0, 2, 3, 1] if turned else [0, 2, 1, 3])
+        g.output(by_heads, f"cross_{part}_{layer}", dtype, ["B", heads, *((dim, "S") if turned else ("S", dim))])

@@ -17,6 +17,8 @@ DTYPES = {
     "float16": ir.DataType.FLOAT16,
     "int32": ir.DataType.INT32,
     "int64": ir.DataType.INT64,
+    "int8": ir.DataType.INT8,
+    "uint8": ir.DataType.UINT8,
 }
 Dims = Sequence[int | str]
 

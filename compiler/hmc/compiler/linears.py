@@ -1,4 +1,4 @@
-"""How a linear layer is authored at each precision. Every linear of both graphs goes through one of these."""
+"""How a linear layer, and attention over cached keys and values, is authored at each precision."""
 
 from __future__ import annotations
 
@@ -9,21 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from hmc.compiler.attends import Int8Attention, Visible, attend_float
 from hmc.compiler.graph import MICROSOFT, GraphBuilder
+from hmc.compiler.ranges import ActivationRange
 
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
-class ActivationRange:
-    """Static quantisation of an activation to uint8: real = scale · (q - zero_point)."""
-
-    scale: float
-    zero_point: int
-
-
 class Linears(Protocol):
-    """Authors y = x Wᵀ + b for one precision."""
+    """Authors y = x Wᵀ + b, and what is cached, for one precision."""
 
     dtype: str
     """Type of activations in the graph: float32 or float16."""
@@ -34,6 +28,25 @@ class Linears(Protocol):
 
     def embedding(self, g: GraphBuilder, ids: ir.Value, weight: Array, factor: float) -> ir.Value:
         """ids of any shape, weight `[V, d]` → rows times `factor`, `[…, d]`."""
+        ...
+
+    def cache_dtype(self, attention: str, part: str) -> str:
+        """Type in which an attention layer of the decoder keeps its `key` or `value`; `attention` is its prefix."""
+        ...
+
+    def turned(self, attention: str) -> bool:
+        """Whether a cross-attention layer keeps its keys as `[B, H, D, S]`, not `[B, H, S, D]`."""
+        ...
+
+    def cached(self, g: GraphBuilder, attention: str, part: str, x: ir.Value) -> ir.Value:
+        """Keys or values `[N, H·D]` in the type in which they are kept."""
+        ...
+
+    def attend(
+        self, g: GraphBuilder, attention: str, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+    ) -> tuple[ir.Value, ir.Value | None]:
+        """query `[R, H·D]`, kept key and value `[B, H, N, D]` → `[R, H·D]`; and the weights `[B, H, k, N]`, where the
+        precision computes them by themselves."""
         ...
 
 
@@ -55,19 +68,52 @@ class FloatLinears:
         value: ir.Value = g.op("Mul", [rows, g.weight("embedding.factor", np.asarray(factor, self.dtype))])
         return value
 
+    def cache_dtype(self, attention: str, part: str) -> str:  # noqa: ARG002 - one interface with Int8Linears
+        return self.dtype
+
+    def turned(self, attention: str) -> bool:  # noqa: ARG002
+        return False
+
+    def cached(self, g: GraphBuilder, attention: str, part: str, x: ir.Value) -> ir.Value:  # noqa: ARG002
+        return x
+
+    def attend(
+        self,
+        g: GraphBuilder,
+        attention: str,  # noqa: ARG002
+        query: ir.Value,
+        key: ir.Value,
+        value: ir.Value,
+        visible: Visible,
+    ) -> tuple[ir.Value, ir.Value | None]:
+        return attend_float(g, query, key, value, visible), None
+
 
 @dataclass
 class CalibrationLinears(FloatLinears):
-    """fp32, with the input of every linear also a graph output `tap.NAME`, to learn activation ranges from."""
+    """fp32, with all that int8 quantises also a graph output `tap.NAME`, to learn ranges from: the input of every
+    linear, and queries, keys and values as `ATTENTION.query`, `.key` and `.value`."""
 
     tapped: dict[str, str] = field(default_factory=dict)
-    """Linear name → output name."""
+    """Name → output name."""
 
     def linear(self, g: GraphBuilder, name: str, x: ir.Value, weight: Array, bias: Array | None) -> ir.Value:
-        tap = g.op("Identity", [x])
-        g.output(tap, f"tap.{name}", self.dtype, ["N", weight.shape[1]])
-        self.tapped[name] = f"tap.{name}"
+        self._tap(g, name, x, weight.shape[1])
         return super().linear(g, name, x, weight, bias)
+
+    def cached(self, g: GraphBuilder, attention: str, part: str, x: ir.Value) -> ir.Value:
+        self._tap(g, f"{attention}.{part}", x, "HD")
+        return x
+
+    def attend(
+        self, g: GraphBuilder, attention: str, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+    ) -> tuple[ir.Value, ir.Value | None]:
+        self._tap(g, f"{attention}.query", query, "HD")
+        return super().attend(g, attention, query, key, value, visible)
+
+    def _tap(self, g: GraphBuilder, name: str, x: ir.Value, width: int | str) -> None:
+        g.output(g.op("Identity", [x]), f"tap.{name}", self.dtype, ["N", width])
+        self.tapped[name] = f"tap.{name}"
 
 
 def quantize_columns(weight: Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
@@ -78,10 +124,10 @@ def quantize_columns(weight: Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[n
 
 @dataclass
 class Int8Linears:
-    """int8 weights per output column; uint8 activations with static, calibrated scales.
+    """int8 weights per output column; uint8 activations with static, calibrated scales; 8-bit keys and values.
 
     Static, because a dynamic scale is taken over the whole batch and makes a sentence depend on its neighbours.
-    A linear without a range stays in fp32.
+    A linear, or an attention layer, without a range stays in fp32.
     """
 
     ranges: dict[str, ActivationRange]
@@ -115,3 +161,34 @@ class Int8Linears:
         rows = g.op("Cast", [g.op("Gather", [table, ids], axis=0)], to=int(ir.DataType.FLOAT))
         value: ir.Value = g.op("Mul", [rows, g.op("Gather", [scale, ids], axis=0)])
         return value
+
+    def cache_dtype(self, attention: str, part: str) -> str:
+        if not self._quantized(attention):
+            return self.dtype
+        return "uint8" if part == "key" and not self.turned(attention) else "int8"
+
+    def turned(self, attention: str) -> bool:
+        return attention.endswith(".encoder_attn") and self._quantized(attention)
+
+    def cached(self, g: GraphBuilder, attention: str, part: str, x: ir.Value) -> ir.Value:
+        if not self._quantized(attention):
+            return x
+        name, found = f"{attention}.{part}", self.ranges[f"{attention}.{part}"]
+        scale, zero = found.symmetric_scale, np.asarray(0, np.int8)
+        if self.cache_dtype(attention, part) == "uint8":
+            scale, zero = found.scale, np.asarray(found.zero_point, np.uint8)
+        factors = g.weight(f"{name}.scale", np.asarray(scale, np.float32)), g.weight(f"{name}.zero_point", zero)
+        value: ir.Value = g.op("QuantizeLinear", [x, *factors])
+        return value
+
+    def attend(
+        self, g: GraphBuilder, attention: str, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+    ) -> tuple[ir.Value, ir.Value | None]:
+        if not self._quantized(attention):
+            return attend_float(g, query, key, value, visible), None
+        ranges = {part: self.ranges[f"{attention}.{part}"] for part in ("query", "key", "value")}
+        int8 = Int8Attention(g, attention, visible, ranges)
+        return (int8.source if self.turned(attention) else int8.nodes)(query, key, value)
+
+    def _quantized(self, attention: str) -> bool:
+        return all(f"{attention}.{part}" in self.ranges for part in ("query", "key", "value"))

@@ -18,6 +18,7 @@ from hmc.compiler.encoder_graph import author_encoder
 from hmc.compiler.linears import Linears
 from hmc.compiler.serialize import serialized
 
+TYPES: dict[str, Any] = {"tensor(float)": np.float32, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8}
 Feeds = dict[str, npt.NDArray[Any]]
 Tap = Callable[[str, npt.NDArray[np.float32]], None]
 
@@ -78,10 +79,9 @@ class GraphRunner:
     def empty_cache(self, rows: int, room: int) -> Feeds:
         """Self-attention caches `[rows, H_l, room, D]` of every layer that has them; position t is kept at place t."""
         return {
-            f"past_{part}_{layer}": np.zeros((rows, len(open_heads), room, self.arch.head_dim), np.float32)
-            for layer, open_heads in enumerate(self.layout.decoder_self)
-            if open_heads
-            for part in ("key", "value")
+            i.name: np.zeros((rows, i.shape[1], room, self.arch.head_dim), TYPES[i.type])
+            for i in self.decoder.get_inputs()
+            if i.name.startswith("past_")
         }
 
     def step(

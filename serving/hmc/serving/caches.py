@@ -12,8 +12,14 @@ from hmc.serving.nodes import Nodes
 from hmc.serving.sessions import Arrays, Device
 
 Rows = npt.NDArray[np.int64]
-ROUND_SOURCE, ROUND_TARGET = 16, 32
-TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
+ROUND_SOURCE, ROUND_TARGET = 8, 32
+TYPES: dict[str, Any] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8,
+}
 
 
 def round_up(value: int, step: int) -> int:
@@ -22,22 +28,42 @@ def round_up(value: int, step: int) -> int:
 
 
 class Buffer:
-    """Memory of one layer and side, seen as `[sentences, H, length, D]` fp32. It is kept when the shape changes; what
-    has never been written is 0, what is no longer used stays as it was."""
+    """Memory of one layer and side, seen as the graph's input: sentences first, and one other axis that grows. It is
+    kept when the shape changes; what has never been written is 0, what is no longer used stays as it was."""
 
-    def __init__(self, heads: int, dim: int) -> None:
-        self._memory = np.zeros(0, np.float32)
-        self.view: npt.NDArray[np.float32] = self._memory.reshape(0, heads, 0, dim)
+    def __init__(self, graph_input: Any, axis: str) -> None:
+        """`axis` names the axis that grows, in the shape of `graph_input`."""
+        self.axis = graph_input.shape.index(axis)
+        self._memory = np.zeros(0, TYPES[graph_input.type])
+        fixed = [size if isinstance(size, int) else 0 for size in graph_input.shape]
+        self.view: npt.NDArray[Any] = self._memory.reshape(fixed)
+
+    @property
+    def heads(self) -> int:
+        """H_l."""
+        return int(self.view.shape[1])
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """Sentences, and length of the other axis."""
+        return self.view.shape[0], self.view.shape[self.axis]
+
+    def write(self, start: int, values: npt.NDArray[Any]) -> None:
+        """Sentences from `start` on become `values`, whose growing axis may be shorter."""
+        short: list[slice] = [slice(None)] * values.ndim
+        short[0], short[self.axis] = slice(start, start + len(values)), slice(values.shape[self.axis])
+        self.view[tuple(short)] = values
 
     def resize(self, sentences: int, length: int, held: int) -> None:
-        """Makes it `[sentences, H, length, D]`; the first `held` sentences stay as far as they fit."""
-        _, heads, old, dim = self.view.shape
-        size, fits = sentences * heads * length * dim, min(old, length)
-        kept = self.view[:held, :, :fits].copy()
+        """Gives it `room`; the first `held` sentences stay as far as they fit."""
+        kept = np.take(self.view[:held], range(min(self.room[1], length)), self.axis)
+        shape = list(self.view.shape)
+        shape[0], shape[self.axis] = sentences, length
+        size = int(np.prod(shape))
         if size > self._memory.size:
-            self._memory = np.zeros(size, np.float32)
-        self.view = self._memory[:size].reshape(sentences, heads, length, dim)
-        self.view[:held, :, :fits] = kept
+            self._memory = np.zeros(size, self._memory.dtype)
+        self.view = self._memory[:size].reshape(shape)
+        self.write(0, kept)
 
     def move(self, to: Rows, source: Rows) -> None:
         """Sentences `to` become what sentences `source` are."""
@@ -54,9 +80,10 @@ class HostCaches:
         self.session, self.beam, self.count, self.capacity = session, beam, 0, 0
         self.inputs = {i.name: i for i in session.get_inputs()}
         self.outputs = {o.name: o for o in session.get_outputs() if not o.name.startswith("present_")}
-        heads = {n: i.shape[1] for n, i in self.inputs.items() if n.startswith(("past_", "cross_"))}
-        self.own = {n: Buffer(h, head_dim) for n, h in heads.items() if n.startswith("past_")}
-        self.cross = {n: Buffer(h, head_dim) for n, h in heads.items() if n.startswith("cross_")}
+        self.own, self.cross = (
+            {n: Buffer(i, axis) for n, i in self.inputs.items() if n.startswith(side)}
+            for side, axis in (("past_", "N"), ("cross_", "S"))
+        )
         self.nodes, self.source_room = Nodes(beam, ROUND_TARGET), ROUND_SOURCE
         self.source_lengths = np.zeros(0, np.int32)
         self._places = np.zeros((0, beam, 0, 3), np.int64)
@@ -64,7 +91,7 @@ class HostCaches:
         self._bound: Arrays = {}
 
     def add(self, cross: Arrays, lengths: npt.NDArray[np.int32]) -> None:
-        """Appends sentences with their cross keys and values `[B, H_l, S, D]`."""
+        """Appends sentences with their cross keys and values, as the encoder gives them."""
         new, start = len(lengths), self.count
         longest = round_up(int(lengths.max()), ROUND_SOURCE)
         if not start:  # room for long sentences that are gone would only slow the next ones down
@@ -76,7 +103,7 @@ class HostCaches:
         self.nodes.add(new)
         self._fit()
         for name, value in cross.items():
-            self.cross[name].view[start : start + new, :, : value.shape[2]] = value
+            self.cross[name].write(start, value)
         self.source_lengths[start : start + new] = lengths
         self.count += new
         self._binding = None
@@ -120,7 +147,7 @@ class HostCaches:
         if self.nodes.room != room:
             self._fit()
         if len(self._places) != self.count:
-            shape = (self.count, self.beam, max(b.view.shape[1] for b in self.own.values()))
+            shape = (self.count, self.beam, max(b.heads for b in self.own.values()))
             sentence, _, head = np.indices(shape)
             self._places = np.stack([sentence, head, np.zeros_like(head)], axis=-1)
         self._places[..., 2] = places[:, :, None]
@@ -131,7 +158,7 @@ class HostCaches:
         """Gives every buffer the room that is needed now."""
         for buffers, length in ((self.own, self.nodes.room), (self.cross, self.source_room)):
             for buffer in buffers.values():
-                if buffer.view.shape[::2] != (self.capacity, length):
+                if buffer.room != (self.capacity, length):
                     buffer.resize(self.capacity, length, self.count)
                     self._binding = None
 

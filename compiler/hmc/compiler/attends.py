@@ -1,0 +1,134 @@
+"""Attention of the decoder over cached keys and values, softmax(q kᵀ / √D) v (Vaswani et al. 2017, equation 1), where a
+sentence's rows are its query positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from hmc.compiler.graph import MICROSOFT, GraphBuilder
+from hmc.compiler.ranges import ActivationRange
+
+
+@dataclass
+class Visible:
+    """Which of the N cached places rows attend to, and the sizes of both; one for all layers of a graph.
+
+    Either `bias` `[B, 1, k, N]` fp32, 0 or -inf, or `lengths` `[B]` int32: the places before it, the same for all rows.
+    """
+
+    rows: ir.Value
+    """`[2]` int64: B, k."""
+    heads: int
+    dim: int
+    bias: ir.Value | None = None
+    lengths: ir.Value | None = None
+    _before: dict[str, ir.Value] = field(default_factory=dict)
+
+    def of(self, heads: int) -> Visible:
+        """The same for a layer of so many heads."""
+        return replace(self, heads=heads)
+
+    def shape(self, g: GraphBuilder, *sizes: int) -> ir.Value:
+        """`[2 + len(sizes)]`: B, k, sizes …"""
+        value: ir.Value = g.op("Concat", [self.rows, g.ints(*sizes)], axis=0)
+        return value
+
+    def added(self, g: GraphBuilder, scores: ir.Value) -> ir.Value:
+        """scores `[B, H, k, N]` with -inf at places that are not seen."""
+        value: ir.Value = g.op("Add", [scores, self.bias or self._from_lengths(g, scores)])
+        return value
+
+    def _from_lengths(self, g: GraphBuilder, scores: ir.Value) -> ir.Value:
+        """`[B, 1, 1, N]`, authored once."""
+        if "bias" not in self._before:
+            room = g.op("Squeeze", [g.op("Shape", [scores], start=3, end=4), g.ints(0)])
+            zero, one = (g.weight(f"const.scalar_{n}", np.asarray(n, np.int64)) for n in (0, 1))
+            places = g.op("Cast", [g.op("Range", [zero, room, one])], to=int(ir.DataType.INT32))
+            seen = g.op("Less", [places, g.op("Unsqueeze", [self.lengths, g.ints(1, 2, 3)])])
+            values = [g.weight(f"const.{n}", np.asarray(v, np.float32)) for n, v in (("zero", 0), ("never", -np.inf))]
+            self._before["bias"] = g.op("Where", [seen, *values])
+        return self._before["bias"]
+
+
+def attend_float(g: GraphBuilder, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible) -> ir.Value:
+    """query `[R, H·D]`, key and value `[B, H, N, D]` → `[R, H·D]`, by the fused operator."""
+    inner = visible.heads * visible.dim
+    query = g.op("Reshape", [query, visible.shape(g, inner)])
+    inputs = [query, key, value, None, visible.lengths, visible.bias]
+    if inputs[-1] is None:
+        inputs.pop()
+    y = g.op("MultiHeadAttention", inputs, domain=MICROSOFT, num_heads=visible.heads)
+    result: ir.Value = g.op("Reshape", [y, g.ints(-1, inner)])
+    return result
+
+
+@dataclass
+class Int8Attention:
+    """Attention over 8-bit keys and values: every step streams the caches of all sentences through the CPU, so what a
+    value takes is what it costs. Weights are quantised to 1/255.
+
+    Two forms. Source positions come once, so the encoder can turn keys to `[B, H, D, S]` int8, the right side of their
+    product. Nodes come at every step: keys stay as written, `[B, H, N, D]` uint8, and are the left side.
+    """
+
+    g: GraphBuilder
+    name: str
+    visible: Visible
+    ranges: Mapping[str, ActivationRange]
+    """Of `query`, `key` and `value`."""
+
+    def source(self, query: ir.Value, key: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """query `[R, H·D]` fp32, key `[B, H, D, S]` and value `[B, H, S, D]` int8 → `[R, H·D]`, weights
+        `[B, H, k, S]`."""
+        found = self.ranges["query"]
+        left = self._by_heads(query, found.scale, np.asarray(found.zero_point, np.uint8), [0, 2, 1, 3])
+        scores = self._product(
+            left, key, found.scale, self.ranges["key"].symmetric_scale * self.visible.dim**-0.5, found.zero_point
+        )
+        return self._rest(scores, value)
+
+    def nodes(self, query: ir.Value, key: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """query `[R, H·D]` fp32, key `[B, H, N, D]` uint8 and value int8 → `[R, H·D]`, weights `[B, H, k, N]`."""
+        scale, found = self.ranges["query"].symmetric_scale, self.ranges["key"]
+        right = self._by_heads(query, scale, np.asarray(0, np.int8), [0, 2, 3, 1])
+        scores = self._product(key, right, found.scale, scale * self.visible.dim**-0.5, found.zero_point)
+        # Turned as fp32: ONNX Runtime turns bytes several times slower.
+        return self._rest(self.g.op("Transpose", [scores], perm=[0, 1, 3, 2]), value)
+
+    def _by_heads(self, query: ir.Value, scale: float, zero: npt.NDArray[Any], perm: list[int]) -> ir.Value:
+        g, name = self.g, f"{self.name}.query"
+        quantized = g.op(
+            "QuantizeLinear", [query, self._scalar(f"{name}.scale", scale), g.weight(f"{name}.zero_point", zero)]
+        )
+        shaped = g.op("Reshape", [quantized, self.visible.shape(g, self.visible.heads, self.visible.dim)])
+        value: ir.Value = g.op("Transpose", [shaped], perm=perm)
+        return value
+
+    def _rest(self, scores: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """From scores `[B, H, k, N]` on."""
+        g, visible = self.g, self.visible
+        weights = g.op("Softmax", [visible.added(g, scores)], axis=-1)
+        zero = g.weight("const.zero_uint8", np.asarray(0, np.uint8))
+        left = g.op("QuantizeLinear", [weights, self._scalar("const.weight_scale", 1 / 255), zero])
+        y = self._product(left, value, 1 / 255, self.ranges["value"].symmetric_scale, 0)  # [B, H, k, D]
+        y = g.op("Transpose", [y], perm=[0, 2, 1, 3])
+        return g.op("Reshape", [y, g.ints(-1, visible.heads * visible.dim)]), weights
+
+    def _product(self, left: ir.Value, right: ir.Value, left_scale: float, right_scale: float, zero: int) -> ir.Value:
+        """uint8 left with zero point `zero` times int8 right, as fp32."""
+        g, count = self.g, len(self.g.nodes)
+        scales = [
+            self._scalar(f"{self.name}.product_{count}.{n}", s) for n, s in (("l", left_scale), ("r", right_scale))
+        ]
+        zero_point = g.weight(f"const.zero_point_{zero}", np.asarray(zero, np.uint8))
+        value: ir.Value = g.op("MatMulIntegerToFloat", [left, right, *scales, zero_point], domain=MICROSOFT)
+        return value
+
+    def _scalar(self, name: str, value: float) -> ir.Value:
+        return self.g.weight(name, np.asarray(value, np.float32))
