@@ -47,8 +47,9 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
     state.scores = np.where(is_eos[each, running], NEVER, top[each, running])
     chosen = parents[each, running]
     state.extend(chosen, tokens[each, running], step_scores[each, running].astype(np.float32))
-    norm = state.lengths.astype(np.float64) ** state.penalties
-    done = [n for n in range(count) if _is_done(state, n, norm[n])]
+    best = (state.scores.max(axis=1) / state.lengths.astype(np.float64) ** state.penalties).tolist()
+    written = state.lengths.tolist()
+    done = [n for n in range(count) if _is_done(state, n, best[n], written[n])]
     return Turn((each * beam + chosen).reshape(-1), np.asarray(done, np.int64))
 
 
@@ -68,9 +69,9 @@ def _give_up(state: DecodeState, sentence: int) -> None:
         state.end(sentence, row, float(state.scores[sentence, row]), None)
 
 
-def _is_done(state: DecodeState, sentence: int, norm: float) -> bool:
+def _is_done(state: DecodeState, sentence: int, best: float, written: int) -> bool:
+    """best: the score of the best hypothesis that runs, at its length, which is `written`."""
     rules, ended = state.rules[sentence], state.finished[sentence]
-    best = float(state.scores[sentence].max()) / norm
     if best == NEVER:
         return True
     if rules.enough is not None:
@@ -78,7 +79,7 @@ def _is_done(state: DecodeState, sentence: int, norm: float) -> bool:
             return True
     elif len(ended) == state.beam and best <= ended[-1].score:
         return True
-    if state.lengths[sentence] < rules.limit:
+    if written < rules.limit:
         return False
     for row in range(state.beam):
         if (score := float(state.scores[sentence, row])) > NEVER:
