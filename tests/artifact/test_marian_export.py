@@ -9,10 +9,12 @@ import pytest
 import torch
 from safetensors import safe_open
 from tests.artifact.opus import opus_directory
+from tests.slim_ffn import random_neurons, without_neurons
 from tests.tiny import SENTENCES, random_layout, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.checkpoint import Checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.ffn import FfnWidths
 from hmc.artifact.heads import KINDS
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.marian.writer import export_marian, starts_from_zero
@@ -94,6 +96,30 @@ def test_a_slim_checkpoint_is_masked_and_computes_the_same(tmp_path: Path, seed:
     attention = [name for name in slim.tensors if "attn" in name]
     assert all(np.array_equal(again[name], slim.tensors[name]) for name in attention)
     assert json.loads((tmp_path / "m" / "config.json").read_text())["hmc_head_layout"] == layout.to_json()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_uneven_neurons_are_padded_and_compute_the_same(tmp_path: Path, seed: int) -> None:
+    """With some heads gone too. Both stacks of a MarianMT model have one width: that of the widest layer left."""
+    kept = random_neurons(ARCH, seed)
+    heads = random_layout(ARCH, seed)
+    slim = without_neurons(tiny_checkpoint_at(tmp_path / "c", arch=ARCH, layout=heads, seed=seed), kept)
+    export_marian(slim, tmp_path / "m", masked=True)
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    widths = FfnWidths.of(kept)
+    assert config["encoder_ffn_dim"] == config["decoder_ffn_dim"] == widths.widest
+    assert config["hmc_ffn_widths"] == widths.model_dump(mode="json")
+    back = import_marian(tmp_path / "m")
+    assert back.architecture.ffn_dim == widths.widest
+    assert_same_function(slim, back)
+
+
+def test_a_model_without_neurons_is_exported_with_one_that_does_nothing(tmp_path: Path) -> None:
+    slim = without_neurons(tiny_checkpoint_at(tmp_path / "c", arch=ARCH), {"encoder": [[], []], "decoder": [[], []]})
+    export_marian(slim, tmp_path / "m")
+    back = import_marian(tmp_path / "m")
+    assert back.architecture.ffn_dim == 1
+    assert_same_function(slim, back)
 
 
 def test_restored_heads_are_zero_where_they_were_closed() -> None:

@@ -58,7 +58,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def folder(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything that two processes did: `none`, `random`, `important`, `whole`, `resumed`, and the pruned `prune`."""
+    """What two processes did: `none`, `random`, `important`, `whole`, `resumed`, and pruned, `prune` and `neurons`."""
     folder = tmp_path_factory.mktemp("two")
     tiny_checkpoint_at(folder / "c", gates=False)
     runs = [(str(mask).partition(":")[0].lower(), recipe(corpus, 2, STEPS, headmask=mask), 0) for mask in MASKS]
@@ -71,8 +71,10 @@ def folder(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
             {"recipe": r.model_dump(mode="json"), "out": str(folder / name), "stop": stop} for name, r, stop in runs
         ],
         "prune": [
-            {"source": str(folder / "c"), "targets": [9, 4], "corpus": corpus, "out": str(folder / "prune"),
-             "settings": settings}
+            {"source": str(folder / "c"), "targets": [9, 4], "neurons": "", "corpus": corpus,
+             "out": str(folder / "prune"), "settings": settings},
+            {"source": str(folder / "c"), "targets": [], "neurons": "50%", "corpus": corpus,
+             "out": str(folder / "neurons"), "settings": settings},
         ],
     }  # fmt: skip
     (folder / "description.json").write_text(json.dumps(description))
@@ -131,3 +133,9 @@ def test_two_processes_prune_to_exact_budgets(folder: Path) -> None:
         pruned = load_checkpoint(folder / "prune" / f"h{heads}")
         assert pruned.layout.total == heads
         assert pruned.config.provenance["unsettled_gates"] == {}
+
+
+def test_two_processes_prune_neurons(folder: Path) -> None:
+    pruned = load_checkpoint(folder / "neurons" / "f96")
+    assert pruned.ffn_widths.total == 96
+    assert pruned.config.provenance["unsettled_neurons"] == 0

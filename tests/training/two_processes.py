@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+from hmc.artifact.ffn import parse_neuron_budgets
 from hmc.training.prune_settings import PruneSettings
 from hmc.training.pruner import PruningRun
 from hmc.training.recipe import Recipe
@@ -45,7 +46,10 @@ def main() -> None:
     for entry in description["prune"]:
         settings = PruneSettings.model_validate(entry["settings"])
         corpus = entry["corpus"]
-        PruningRun(Path(entry["source"]), entry["targets"], [corpus], corpus, Path(entry["out"]), settings).run()
+        neurons = parse_neuron_budgets(entry["neurons"])
+        PruningRun(
+            Path(entry["source"]), entry["targets"], [corpus], corpus, Path(entry["out"]), settings, neurons
+        ).run()
 
 
 if __name__ == "__main__":

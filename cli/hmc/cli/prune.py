@@ -1,4 +1,4 @@
-"""`hmc prune`: close heads of a converged checkpoint down to exact budgets."""
+"""`hmc prune`: close heads and feed-forward neurons of a converged checkpoint down to exact budgets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ def command(
     checkpoint: Annotated[Path, typer.Argument(help="A converged checkpoint, as `hmc train` writes it.")],
     data: Annotated[list[str], typer.Option(help="Training corpus: 'SRC TGT', 'FILE.tsv' or 'hub:NAME'. Repeatable.")],
     dev: Annotated[str, typer.Option(help="Dev corpus, written the same way.")],
-    out: Annotated[Path, typer.Option(help="Run folder; one checkpoint hN a budget. The same command again resumes.")],
+    out: Annotated[Path, typer.Option(help="Run folder; one checkpoint a budget. The same command again resumes.")],
     target_heads: Annotated[
         str,
         typer.Option(
             help="Exactly so many heads in scope stay open: budgets 72 or 72,36, or one a kind, "
             "enc=10,dec=20,cross=24 (several with ';'). A kind left out keeps its heads.",
+        ),
+    ] = "",
+    target_ffn: Annotated[
+        str,
+        typer.Option(
+            help="Exactly so many feed-forward neurons of the whole model stay: 1536, a share 50%, or several budgets, "
+            "50%,25%. With --target-heads, one for all of its budgets or as many.",
         ),
     ] = "",
     l0_lambda: Annotated[
@@ -45,18 +52,24 @@ def command(
     eval_sentences: Annotated[int, typer.Option(help="Dev sentences scored before and after.")] = 500,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Learn which heads to close (hard-concrete gates), end at exact head budgets, and write a checkpoint for each."""
+    """Learn which heads and neurons to close (hard-concrete gates), end at exact budgets, write a checkpoint each."""
     from pydantic import ValidationError
 
     from hmc.artifact.budgets import parse_budgets, parse_kinds
     from hmc.artifact.errors import InvalidRequestError
+    from hmc.artifact.ffn import parse_neuron_budgets
     from hmc.cli.train import report
     from hmc.training.nested import nested_finetune
     from hmc.training.prune_settings import PruneSettings
     from hmc.training.pruner import PruningRun
 
     kinds = parse_kinds(scope)
-    targets = parse_budgets(target_heads, kinds)
+    targets, neurons = parse_budgets(target_heads, kinds), parse_neuron_budgets(target_ffn)
+    if nested_steps and neurons:
+        raise InvalidRequestError(
+            "--nested-steps serves head budgets with one set of weights: prune with --target-ffn alone first, then the "
+            "heads of the result with --nested-steps"
+        )
     try:
         settings = PruneSettings.model_validate(
             {
@@ -76,7 +89,7 @@ def command(
         raise InvalidRequestError(
             "; ".join(f"--{e['loc'][-1]}: {e['msg']}".replace("_", "-") for e in error.errors())
         ) from error
-    written = PruningRun(checkpoint, targets, data, dev, out, settings).run()
+    written = PruningRun(checkpoint, targets, data, dev, out, settings, neurons).run()
     if nested_steps:
         written.append(nested_finetune(checkpoint, written, data, dev, out, settings, nested_steps))
     report(written, as_json)

@@ -8,14 +8,15 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from hmc.artifact.ffn import STACKS, FfnWidths
 from hmc.artifact.heads import KINDS, HeadLayout
 
 Activation = Literal["relu", "swish", "gelu"]
 
 
 class Architecture(BaseModel):
-    """Widths of the model. `heads` is the unpruned number per layer; `head_dim` is stored, never derived,
-    so a slimmed model keeps it."""
+    """Widths of the model. `heads` and `ffn_dim` are the unpruned numbers per layer; `head_dim` is stored, never
+    derived, so a slimmed model keeps it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -63,6 +64,27 @@ class Architecture(BaseModel):
                     problems.append(f"head layout {kind}.{layer}: head {row[-1]}, the architecture has {self.heads}")
         return problems
 
+    def full_ffn(self) -> FfnWidths:
+        """`ffn_dim` neurons in every layer."""
+        return FfnWidths(
+            encoder=(self.ffn_dim,) * self.encoder_layers,
+            decoder=(self.ffn_dim,) * self.decoder_layers,
+        )
+
+    def ffn_problems(self, ffn: FfnWidths) -> list[str]:
+        """What makes `ffn` impossible for this architecture (empty when nothing does)."""
+        full = self.full_ffn()
+        problems = [
+            f"ffn widths {stack}: {len(ffn[stack])} layers, the architecture has {len(full[stack])}"
+            for stack in STACKS
+            if len(ffn[stack]) != len(full[stack])
+        ]
+        return problems + [
+            f"ffn widths {stack}.{layer}: {width} neurons, the architecture has {self.ffn_dim}"
+            for stack, layer, width in ffn.layers()
+            if width > self.ffn_dim
+        ]
+
 
 def attention_module(kind: str) -> tuple[str, str]:
     """Module names of a kind: (stack, attention), e.g. `("decoder", "encoder_attn")`. Names as in MarianMTModel."""
@@ -73,12 +95,13 @@ def attention_module(kind: str) -> tuple[str, str]:
     }[kind]
 
 
-def tensor_shapes(arch: Architecture, layout: HeadLayout) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(arch: Architecture, layout: HeadLayout, ffn: FfnWidths | None = None) -> dict[str, tuple[int, ...]]:
     """Name → shape of every tensor of a checkpoint with this layout; nothing more may be in the file.
 
-    Linear weights are `[out, in]`. A layer with no open heads keeps `out_proj.bias` and its layer norm only.
+    ffn: default `ffn_dim` neurons in every layer. Linear weights are `[out, in]`. A layer with no open heads keeps
+    `out_proj.bias` and its layer norm only, one with no neurons `fc2.bias` and its layer norm.
     """
-    d, f = arch.d_model, arch.ffn_dim
+    d = arch.d_model
     shapes: dict[str, tuple[int, ...]] = {
         "shared.weight": (arch.vocab_size, d),
         "final_logits_bias": (arch.vocab_size,),
@@ -95,19 +118,20 @@ def tensor_shapes(arch: Architecture, layout: HeadLayout) -> dict[str, tuple[int
             shapes[f"{prefix}.out_proj.bias"] = (d,)
             for part in ("weight", "bias"):
                 shapes[f"{prefix}_layer_norm.{part}"] = (d,)
-    for stack, layers in (("encoder", arch.encoder_layers), ("decoder", arch.decoder_layers)):
-        for layer in range(layers):
-            prefix = f"{stack}.layers.{layer}"
-            shapes[f"{prefix}.fc1.weight"], shapes[f"{prefix}.fc1.bias"] = (f, d), (f,)
-            shapes[f"{prefix}.fc2.weight"], shapes[f"{prefix}.fc2.bias"] = (d, f), (d,)
-            for part in ("weight", "bias"):
-                shapes[f"{prefix}.final_layer_norm.{part}"] = (d,)
+    for stack, layer, width in (ffn or arch.full_ffn()).layers():
+        prefix = f"{stack}.layers.{layer}"
+        if width:
+            shapes[f"{prefix}.fc1.weight"], shapes[f"{prefix}.fc1.bias"] = (width, d), (width,)
+            shapes[f"{prefix}.fc2.weight"] = (d, width)
+        shapes[f"{prefix}.fc2.bias"] = (d,)
+        for part in ("weight", "bias"):
+            shapes[f"{prefix}.final_layer_norm.{part}"] = (d,)
     return shapes
 
 
-def parameter_count(arch: Architecture, layout: HeadLayout) -> int:
+def parameter_count(arch: Architecture, layout: HeadLayout, ffn: FfnWidths | None = None) -> int:
     """Parameters of a model with this layout (positions are computed, not learned)."""
-    return sum(int(np.prod(shape)) for shape in tensor_shapes(arch, layout).values())
+    return sum(int(np.prod(shape)) for shape in tensor_shapes(arch, layout, ffn).values())
 
 
 def sinusoidal_positions(positions: int, d_model: int) -> npt.NDArray[np.float32]:

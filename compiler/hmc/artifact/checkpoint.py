@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from hmc.artifact.architecture import Architecture, tensor_shapes
 from hmc.artifact.errors import HmcError, InvalidArtifactError
+from hmc.artifact.ffn import FfnWidths
 from hmc.artifact.files import replace_directory, sha256_file
 from hmc.artifact.heads import KINDS, HeadLayout, HeadScores
 from hmc.artifact.tokenizer_files import (
@@ -50,6 +51,8 @@ class CheckpointConfig(BaseModel):
     schema_version: int = SCHEMA_VERSION
     architecture: Architecture
     head_layout: dict[str, list[list[int]]]
+    ffn_widths: FfnWidths | None = Field(default=None, exclude_if=lambda widths: widths is None)
+    """Feed-forward neurons of every layer; without it each has the architecture's `ffn_dim`."""
     source_language: str
     target_language: str
     provenance: dict[str, Any] = {}
@@ -78,6 +81,10 @@ class Checkpoint:
     def layout(self) -> HeadLayout:
         return HeadLayout.from_json(self.config.head_layout)
 
+    @property
+    def ffn_widths(self) -> FfnWidths:
+        return self.config.ffn_widths or self.architecture.full_ffn()
+
 
 def checkpoint_problems(path: Path) -> list[str]:
     """Every problem found in the checkpoint directory `path`, reading headers only; empty when it is usable."""
@@ -100,10 +107,12 @@ def checkpoint_problems(path: Path) -> list[str]:
     try:
         layout = HeadLayout.from_json(config.head_layout)
         layout_problems = config.architecture.layout_problems(layout)
+        if config.ffn_widths:
+            layout_problems += config.architecture.ffn_problems(config.ffn_widths)
     except HmcError as error:
         return [*problems, str(error)]
     if (path / WEIGHTS).is_file() and not layout_problems:
-        problems += _tensor_problems(path / WEIGHTS, tensor_shapes(config.architecture, layout))
+        problems += _tensor_problems(path / WEIGHTS, tensor_shapes(config.architecture, layout, config.ffn_widths))
     if (path / VOCABULARY).is_file():
         vocabulary, wrong = parse_vocabulary((path / VOCABULARY).read_bytes())
         problems += wrong or vocabulary_problems(vocabulary, config.architecture)
@@ -163,7 +172,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
 
 def save_checkpoint(checkpoint: Checkpoint, path: Path | str, *, dtype: str = "float32") -> None:
     """Writes the directory whole or not at all; `dtype` (`float32` or `float16`) is how weights are stored."""
-    expected = tensor_shapes(checkpoint.architecture, checkpoint.layout)
+    expected = tensor_shapes(checkpoint.architecture, checkpoint.layout, checkpoint.ffn_widths)
     wrong = [
         n
         for n in expected.keys() | checkpoint.tensors.keys()
@@ -172,7 +181,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path | str, *, dtype: str = "f
     if wrong:
         raise InvalidArtifactError(
             f"checkpoint {path}",
-            [f"tensor {n} does not fit the head layout" for n in sorted(wrong)],
+            [f"tensor {n} does not fit the head layout and the feed-forward widths" for n in sorted(wrong)],
             "This is a bug in whatever made the tensors.",
         )
     with replace_directory(Path(path)) as folder:

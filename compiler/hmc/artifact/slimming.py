@@ -1,15 +1,16 @@
-"""Removing closed heads from the weights, and bringing them back as zeros: rows of W_Q, W_K, W_V and columns of W_O
-(Voita et al. 2019, eq. 3)."""
+"""Removing closed heads and neurons from the weights, and bringing them back as zeros: rows of W_Q, W_K, W_V and
+columns of W_O (Voita et al. 2019, eq. 3), rows of `fc1` and columns of `fc2`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from hmc.artifact.architecture import Architecture, attention_module, tensor_shapes
 from hmc.artifact.checkpoint import Tensors
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.ffn import STACKS, FfnWidths, Neurons
 from hmc.artifact.heads import KINDS, HeadLayout
 
 
@@ -42,7 +43,7 @@ def slim_tensors(tensors: Tensors, arch: Architecture, current: HeadLayout, targ
 
 def _slice(tensors: Tensors, name: str, features: np.ndarray, axis: int) -> None:
     if name not in tensors:
-        raise InvalidRequestError(f"{name}: tensor is missing, so its heads cannot be removed")
+        raise InvalidRequestError(f"{name}: tensor is missing, so nothing can be removed from it")
     if len(features):
         tensors[name] = np.ascontiguousarray(np.take(tensors[name], features, axis=axis))
     else:
@@ -86,3 +87,51 @@ def restored_tensors(tensors: Tensors, arch: Architecture, current: HeadLayout) 
                     restored[features] = tensors[name]
                 full[name] = restored
     return full
+
+
+def slim_ffn(tensors: Tensors, kept: Neurons) -> Tensors:
+    """The same model with the neurons of `kept` alone; a layer that keeps none has `fc2.bias` left of it."""
+    slim = dict(tensors)
+    for prefix, positions in _feed_forwards(kept):
+        if len(positions) < len(tensors.get(f"{prefix}.fc1.bias", ())):
+            for name, axis in (("fc1.weight", 0), ("fc1.bias", 0), ("fc2.weight", 1)):
+                _slice(slim, f"{prefix}.{name}", positions, axis)
+    return slim
+
+
+def masked_ffn(tensors: Tensors, kept: Neurons) -> Tensors:
+    """The same shapes as `tensors`, with `fc2` columns of neurons outside `kept` set to zero: their gate is 0."""
+    masked = dict(tensors)
+    for prefix, positions in _feed_forwards(kept):
+        if (name := f"{prefix}.fc2.weight") in tensors:
+            keep = np.zeros(tensors[name].shape[1], bool)
+            keep[positions] = True
+            masked[name] = np.where(keep[None, :], tensors[name], np.float32(0))
+    return masked
+
+
+def padded_ffn(tensors: Tensors, widths: FfnWidths) -> tuple[Tensors, int]:
+    """Tensors that compute the same function with as many neurons in every layer, and that number (at least 1).
+
+    Missing neurons come last and are zero on both sides: each of the activation functions is 0 at 0.
+    """
+    width, padded = max(widths.widest, 1), dict(tensors)
+    for stack, layer, there in widths.layers():
+        if there == width:
+            continue
+        prefix = f"{stack}.layers.{layer}"
+        d_model = len(tensors[f"{prefix}.fc2.bias"])
+        for name, shape in (("fc1.weight", (width, d_model)), ("fc1.bias", (width,)), ("fc2.weight", (d_model, width))):
+            whole = np.zeros(shape, np.float32)
+            if there:
+                own = tensors[f"{prefix}.{name}"]
+                whole[tuple(slice(n) for n in own.shape)] = own
+            padded[f"{prefix}.{name}"] = whole
+    return padded, width
+
+
+def _feed_forwards(kept: Neurons) -> Iterator[tuple[str, np.ndarray]]:
+    """Name of every layer of `kept`, and its positions as an array."""
+    for stack in STACKS:
+        for layer, positions in enumerate(kept[stack]):
+            yield f"{stack}.layers.{layer}", np.asarray(positions, np.int64)

@@ -63,7 +63,11 @@ class Author:
         return self._norm(shifted, scale, bias)
 
     def feed_forward(self, x: ir.Value, prefix: str) -> ir.Value:
-        """The feed-forward sub-layer with its residual and norm."""
+        """The feed-forward sub-layer with its residual and norm; without neurons LayerNorm(x + bias of `fc2`)."""
+        if f"{prefix}.fc1.weight" not in self.tensors:
+            norm = f"{prefix}.final_layer_norm"
+            shifted = self.g.op("Add", [x, self.vector(f"{prefix}.fc2.bias")])
+            return self._norm(shifted, self.vector(f"{norm}.weight"), self.vector(f"{norm}.bias"))
         inner = self.activation(self.linear(f"{prefix}.fc1", x, f"{prefix}.fc1"))
         return self.add_norm(x, self.linear(f"{prefix}.fc2", inner, f"{prefix}.fc2"), f"{prefix}.final_layer_norm")
 

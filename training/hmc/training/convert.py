@@ -38,7 +38,7 @@ def tensor_views(model: Transformer) -> dict[str, Tensor]:
     for stack, layers in stacks.items():
         for index, layer in enumerate(layers):
             for name, parameter in layer.named_parameters():
-                if name.startswith("ffn."):
+                if name.startswith(("ffn.fc1.", "ffn.fc2.")) and parameter.numel():
                     views[f"{stack}.layers.{index}.{name.removeprefix('ffn.')}"] = parameter
                 elif "layer_norm" in name:
                     views[f"{stack}.layers.{index}.{name}"] = parameter
@@ -58,7 +58,7 @@ def import_tensors(model: Transformer, tensors: Mapping[str, np.ndarray]) -> Non
 
 
 def model_from_checkpoint(checkpoint: Checkpoint, *, dropout: float = 0.0) -> Transformer:
-    """The checkpoint as a PyTorch model with the checkpoint's own head layout."""
-    model = build_transformer(checkpoint.architecture, checkpoint.layout, dropout=dropout)
+    """The checkpoint as a PyTorch model with the checkpoint's own heads and neurons."""
+    model = build_transformer(checkpoint.architecture, checkpoint.layout, checkpoint.ffn_widths, dropout=dropout)
     import_tensors(model, checkpoint.tensors)
     return model

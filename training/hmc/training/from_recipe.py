@@ -74,6 +74,11 @@ def make_model(recipe: Recipe, arch: Architecture, layout: HeadLayout) -> Transf
     model, start_from = build_transformer(arch, layout, dropout=recipe.train.dropout), recipe.model.start_from
     if start_from:
         checkpoint = load_checkpoint(Path(start_from))
+        if checkpoint.ffn_widths != checkpoint.architecture.full_ffn():
+            raise InvalidRequestError(
+                f"model.start_from {start_from} has lost feed-forward neurons; start from the checkpoint it was pruned "
+                "from, and prune again"
+            )
         if checkpoint.architecture != arch or checkpoint.layout != layout:
             raise InvalidRequestError(
                 f"model.start_from {start_from} has other widths, layers or heads than the recipe: its "

@@ -1,8 +1,8 @@
-"""Gates of a whole model: putting one regime on every attention, and reading them as scores per head."""
+"""Gates of a whole model: putting one regime on every module that has gates, and reading them as scores per head."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -13,13 +13,67 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import KINDS, Head, HeadLayout, HeadScores, Kind
 from hmc.training.attention import Attention
 from hmc.training.gates import DeterministicGate, FixedMask, HardConcrete, OpenGate, SampledGate
-from hmc.training.transformer import Transformer
+from hmc.training.transformer import FeedForward, Transformer
+
+
+def gated_modules(model: Transformer) -> Iterator[Attention | FeedForward]:
+    """Every module that can have a gate: attentions, then feed-forward sub-layers."""
+    yield from (attention for *_, attention in model.attentions())
+    yield from (ffn for *_, ffn in model.feed_forwards())
+
+
+class GateSet:
+    """Hard-concrete gates on some modules. Tensors hold all gates, one module after the other."""
+
+    def __init__(self, gated: Sequence[tuple[Attention | FeedForward, HardConcrete]]) -> None:
+        """gated: every module with the parameters of its gates. They are put on in the training regime."""
+        self._gated = list(gated)
+        self.sampled()
+
+    @property
+    def total(self) -> int:
+        """Number of gates."""
+        return sum(len(gates.log_alpha) for _, gates in self._gated)
+
+    def parameters(self) -> list[Tensor]:
+        """log α of every module."""
+        return [gates.log_alpha for _, gates in self._gated]
+
+    def sampled(self) -> None:
+        """Training regime."""
+        for module, gates in self._gated:
+            module.gate = SampledGate(gates)
+
+    def deterministic(self) -> None:
+        """Evaluation regime."""
+        for module, gates in self._gated:
+            module.gate = DeterministicGate(gates)
+
+    def log_alpha(self) -> Tensor:
+        """`[total]` log α of every gate, differentiable."""
+        return torch.cat(self.parameters())
+
+    def open_probabilities(self) -> Tensor:
+        """`[total]` P(g ≠ 0) of every gate, differentiable."""
+        return torch.cat([gates.open_probability() for _, gates in self._gated])
+
+    @torch.no_grad()
+    def set_log_alpha(self, values: Tensor) -> None:
+        """values `[total]`."""
+        own = self.parameters()
+        for log_alpha, part in zip(own, values.split_with_sizes([len(x) for x in own]), strict=True):
+            log_alpha.copy_(part)
+
+    def expected_open_per_module(self) -> list[float]:
+        """The sum of P(g ≠ 0) of every module."""
+        sums: list[float] = torch.stack([g.open_probability().detach().sum() for _, g in self._gated]).tolist()
+        return sums
 
 
 def open_gates(model: Transformer) -> None:
-    """No gate on any attention."""
-    for _, _, attention in model.attentions():
-        attention.gate = OpenGate()
+    """No gate on any attention or feed-forward sub-layer."""
+    for module in gated_modules(model):
+        module.gate = OpenGate()
 
 
 def mask_to_layout(model: Transformer, current: HeadLayout, target: HeadLayout) -> None:
@@ -32,7 +86,7 @@ def mask_to_layout(model: Transformer, current: HeadLayout, target: HeadLayout) 
             attention.gate = FixedMask(mask)
 
 
-class HeadGates:
+class HeadGates(GateSet):
     """Hard-concrete gates on every head of some kinds of a model; heads of other kinds have none and stay open."""
 
     def __init__(self, model: Transformer, layout: HeadLayout, initial: float, kinds: Sequence[Kind] = KINDS) -> None:
@@ -41,62 +95,23 @@ class HeadGates:
         Raises InvalidRequestError when the model has no head of these kinds.
         """
         self.layout, self.kinds = layout, tuple(kinds)
-        self._attentions: list[tuple[Kind, int, Attention, HardConcrete]] = [
-            (kind, layer, attention, HardConcrete(attention.heads, initial).to(attention.out_bias.device))
-            for kind, layer, attention in model.attentions()
-            if attention.heads and kind in kinds
-        ]
-        if not self._attentions:
+        found = [(kind, attention) for kind, _, attention in model.attentions() if attention.heads and kind in kinds]
+        if not found:
             raise InvalidRequestError(f"this model has no heads of {', '.join(kinds)} left to put gates on")
+        self._kinds = [kind for kind, _ in found]
         self.heads = [head for head in layout.heads() if head.kind in kinds]
-        """The head of every gate, in the order of all tensors below."""
-        self.sampled()
-
-    @property
-    def total(self) -> int:
-        """Number of gates."""
-        return len(self.heads)
-
-    def parameters(self) -> list[Tensor]:
-        """log α of every attention."""
-        return [gates.log_alpha for *_, gates in self._attentions]
-
-    def sampled(self) -> None:
-        """Training regime."""
-        for _, _, attention, gates in self._attentions:
-            attention.gate = SampledGate(gates)
-
-    def deterministic(self) -> None:
-        """Evaluation regime."""
-        for _, _, attention, gates in self._attentions:
-            attention.gate = DeterministicGate(gates)
-
-    def log_alpha(self) -> Tensor:
-        """`[total]` log α of every gate, differentiable."""
-        return torch.cat([gates.log_alpha for *_, gates in self._attentions])
-
-    def open_probabilities(self) -> Tensor:
-        """`[total]` P(g ≠ 0) of every gate, differentiable."""
-        return torch.cat([gates.open_probability() for *_, gates in self._attentions])
-
-    @torch.no_grad()
-    def set_log_alpha(self, values: Tensor) -> None:
-        """values `[total]`."""
-        for (*_, gates), part in zip(
-            self._attentions, values.split_with_sizes([a.heads for _, _, a, _ in self._attentions]), strict=True
-        ):
-            gates.log_alpha.copy_(part)
+        """The head of every gate, in the order of all tensors."""
+        super().__init__([(a, HardConcrete(a.heads, initial).to(a.out_bias.device)) for _, a in found])
 
     def positions(self, kinds: Sequence[Kind]) -> Tensor:
         """Positions of the gates of `kinds` in the tensors above."""
-        device = self._attentions[0][2].out_bias.device
-        return torch.tensor([i for i, head in enumerate(self.heads) if head.kind in kinds], device=device)
+        found = [i for i, head in enumerate(self.heads) if head.kind in kinds]
+        return torch.tensor(found, device=self.parameters()[0].device)
 
     def expected_open(self) -> dict[Kind, float]:
         """Expected number of open heads of each gated kind: the sum of P(g ≠ 0)."""
-        sums = [gates.open_probability().detach().sum() for *_, gates in self._attentions]
         found: dict[Kind, float] = dict.fromkeys(self.kinds, 0.0)
-        for (kind, *_), value in zip(self._attentions, torch.stack(sums).tolist(), strict=True):
+        for kind, value in zip(self._kinds, self.expected_open_per_module(), strict=True):
             found[kind] += value
         return found
 

@@ -62,6 +62,11 @@ def nested_finetune(
     """
     base = load_checkpoint(source)
     others = [load_checkpoint(p) for p in pruned]
+    if any(c.ffn_widths != base.ffn_widths for c in others):
+        raise InvalidRequestError(
+            f"nested fine-tuning serves budgets of heads with one set of weights, and these checkpoints have lost "
+            f"feed-forward neurons that {source} has: prune its neurons first, then the heads of the result"
+        )
     ranking = nested_ranking(others)
     budgets = [base.layout.total, *(c.layout.total for c in others)]
     layouts = [select_heads(ranking, base.layout, n) for n in budgets]

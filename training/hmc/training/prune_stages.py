@@ -9,22 +9,26 @@ from typing import Any, Literal
 
 from hmc.artifact.budgets import HeadBudget
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.ffn import NeuronBudget, Stack
 from hmc.artifact.heads import HeadLayout
 from hmc.training.prune_settings import PruneSettings
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Close gates down to `budget` (None: λ form), or recover with the layout fixed."""
+    """Close gates down to `budget` and `neurons`, or recover with the layout fixed. Neither: the λ form for heads."""
 
     kind: Literal["close", "recover"]
     budget: HeadBudget | None
+    neurons: int | None
+    """Feed-forward neurons over the whole model; None: they have no gates."""
     steps: int
 
     @property
     def folder(self) -> str:
-        """Name of the checkpoint that the stages of this budget end in."""
-        return self.budget.name if self.budget else "pruned"
+        """Name of the checkpoint that the stages of this budget end in: `h72`, `f1536` or `h72-f1536`."""
+        heads = [self.budget.name] if self.budget else []
+        return "-".join(heads + ([] if self.neurons is None else [f"f{self.neurons}"])) or "pruned"
 
 
 @dataclass
@@ -37,7 +41,7 @@ class PruneProgress:
     epoch: int = 0
     index: int = 0
     layout: dict[str, list[list[int]]] | None = None
-    """Layout fixed by the last closing stage."""
+    """Head layout fixed by the last closing stage."""
     starts: list[float] = field(default_factory=list)
     """Expected open heads of each part of the budget when the present closing stage began."""
     pressures: list[dict[str, float]] = field(default_factory=list)
@@ -46,6 +50,12 @@ class PruneProgress:
     """Gates in the course of closing: one entry each time something is logged."""
     undecided: dict[str, float] = field(default_factory=dict)
     """Gates that were decided by rank, not by themselves, in the last closing stage: head → P(g ≠ 0) at that time."""
+    neurons: dict[Stack, list[list[int]]] | None = None
+    """Feed-forward neurons that the last closing stage left, where there are gates on them."""
+    neuron_starts: list[float] = field(default_factory=list)
+    neuron_pressures: list[dict[str, float]] = field(default_factory=list)
+    neurons_undecided: int = 0
+    """As `undecided`, counted."""
 
 
 def as_budgets(targets: Sequence[int | HeadBudget], settings: PruneSettings) -> list[HeadBudget]:
@@ -53,10 +63,32 @@ def as_budgets(targets: Sequence[int | HeadBudget], settings: PruneSettings) -> 
     return [t if isinstance(t, HeadBudget) else HeadBudget(((settings.scope, t),)) for t in targets]
 
 
-def plan_stages(budgets: Sequence[HeadBudget], layout: HeadLayout, settings: PruneSettings) -> list[Stage]:
-    """Close and recover for every budget, largest first. Raises InvalidRequestError."""
-    if bool(budgets) == (settings.l0_lambda is not None):
-        raise InvalidRequestError("give either --target-heads or --l0-lambda X")
+def plan_stages(
+    budgets: Sequence[HeadBudget],
+    layout: HeadLayout,
+    settings: PruneSettings,
+    neuron_budgets: Sequence[NeuronBudget] = (),
+    neurons: int = 0,
+) -> list[Stage]:
+    """Close and recover for every budget, largest first. Raises InvalidRequestError.
+
+    neurons: feed-forward neurons of the model. neuron_budgets: one for each of `budgets`, or one for all of them.
+    """
+    if bool(budgets or neuron_budgets) == (settings.l0_lambda is not None):
+        raise InvalidRequestError("give either --target-heads, --target-ffn or both, or --l0-lambda X")
+    _check_heads(budgets, layout, settings)
+    wanted = _paired(budgets, [budget.neurons(neurons) for budget in neuron_budgets])
+    return [
+        stage
+        for heads, left in wanted or [(None, None)]
+        for stage in (
+            Stage("close", heads, left, settings.close_steps),
+            Stage("recover", heads, left, settings.recover_steps),
+        )
+    ]
+
+
+def _check_heads(budgets: Sequence[HeadBudget], layout: HeadLayout, settings: PruneSettings) -> None:
     for budget in budgets:
         outside = [kind for kind in budget.kinds if kind not in settings.scope]
         if outside:
@@ -70,9 +102,21 @@ def plan_stages(budgets: Sequence[HeadBudget], layout: HeadLayout, settings: Pru
             raise InvalidRequestError(
                 f"--target-heads: give falling budgets of the same kinds; {narrow.name} does not follow {wide.name}"
             )
-    wanted: list[HeadBudget | None] = [*budgets] or [None]
-    return [
-        stage
-        for budget in wanted
-        for stage in (Stage("close", budget, settings.close_steps), Stage("recover", budget, settings.recover_steps))
-    ]
+
+
+def _paired(budgets: Sequence[HeadBudget], neurons: list[int]) -> list[tuple[HeadBudget | None, int | None]]:
+    """The budgets of every pair of stages. Raises InvalidRequestError."""
+    if not neurons:
+        return [(budget, None) for budget in budgets]
+    if any(wide <= narrow for wide, narrow in pairwise(neurons)):
+        raise InvalidRequestError(f"--target-ffn: give falling budgets, not {', '.join(map(str, neurons))}")
+    if not budgets:
+        return [(None, number) for number in neurons]
+    if len(neurons) == 1:
+        neurons = neurons * len(budgets)
+    if len(neurons) != len(budgets):
+        raise InvalidRequestError(
+            f"--target-ffn: give one budget for all of --target-heads or as many; {len(neurons)} and {len(budgets)} "
+            "do not pair up"
+        )
+    return list(zip(budgets, neurons, strict=True))

@@ -1,4 +1,5 @@
-"""`hmc prune`: from a converged checkpoint to checkpoints with exactly N open heads (Voita et al. 2019, section 6)."""
+"""`hmc prune`: from a converged checkpoint to checkpoints with exactly N open heads (Voita et al. 2019, section 6),
+exactly N feed-forward neurons (Behnke & Heafield 2021), or both."""
 
 from __future__ import annotations
 
@@ -15,17 +16,25 @@ import torch
 from hmc.artifact.budgets import HeadBudget
 from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact.ffn import NeuronBudget
 from hmc.artifact.heads import KINDS, HeadLayout
 from hmc.training.batches import BatchStream
-from hmc.training.closing import Closing
+from hmc.training.closing import HeadClosing, NeuronClosing, total_penalty
 from hmc.training.convert import model_from_checkpoint
 from hmc.training.corpus import Pair, TokenCorpus, read_pairs
 from hmc.training.evaluate import Scores, evaluate
 from hmc.training.freezing import freeze
-from hmc.training.gating import HeadGates, mask_to_layout, open_gates
+from hmc.training.gating import GateSet, HeadGates, gated_modules, mask_to_layout, open_gates
+from hmc.training.neurons import NeuronGates, mask_neurons
 from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
-from hmc.training.prune_results import describe_undecided, pruned_checkpoint, write_trajectory
+from hmc.training.prune_results import (
+    describe_kept,
+    describe_neurons,
+    describe_undecided,
+    pruned_checkpoint,
+    write_trajectory,
+)
 from hmc.training.prune_settings import PruneSettings, same_request
 from hmc.training.prune_stages import PruneProgress, Stage, as_budgets, plan_stages
 from hmc.training.state import load_state, save_state
@@ -44,17 +53,19 @@ class PruningRun:
         dev: str,
         out: Path,
         settings: PruneSettings,
+        neurons: Sequence[NeuronBudget] = (),
     ) -> None:
         """source: converged checkpoint. targets: budgets, largest first (a number counts heads in settings.scope);
-        empty with settings.l0_lambda.
+        empty with settings.l0_lambda, or where only neurons go. neurons: one budget for all targets, or as many.
 
         Raises InvalidRequestError, InvalidArtifactError.
         """
         self.source, self.out, self.settings = load_checkpoint(source), out, settings
         budgets = as_budgets(targets, settings)
-        self.stages = plan_stages(budgets, self.source.layout, settings)
+        self.stages = plan_stages(budgets, self.source.layout, settings, neurons, self.source.ffn_widths.total)
         out.mkdir(parents=True, exist_ok=True)
-        self._check_request({"source": str(source), "targets": [b.name for b in budgets], "train": list(train)})
+        request = {"source": str(source), "targets": [b.name for b in budgets], "train": list(train)}
+        self._check_request(request | ({"neurons": list(map(str, neurons))} if neurons else {}))
         self.fabric = make_fabric(settings.run)
         config = self.source.config
         languages = (config.source_language, config.target_language)
@@ -66,11 +77,19 @@ class PruningRun:
         self.model = model_from_checkpoint(self.source, dropout=settings.dropout)
         seed_process(self.fabric, settings.seed)
         weights = freeze(self.model, settings.freeze)
-        kinds = budgets[0].kinds if budgets else settings.scope
-        self.gates = HeadGates(self.model, self.source.layout, settings.initial_log_alpha, kinds)
+        self.gates: HeadGates | None = None
+        self.neurons: NeuronGates | None = None
+        if budgets or not neurons:
+            kinds = budgets[0].kinds if budgets else settings.scope
+            self.gates = HeadGates(self.model, self.source.layout, settings.initial_log_alpha, kinds)
+        if neurons:
+            self.neurons = NeuronGates(self.model, settings.initial_log_alpha)
         section = settings.train_section(sum(s.steps for s in self.stages))
+        named = (("gates", self.gates), ("neurons", self.neurons))
         optimizer = make_optimizer(
-            [{"params": weights, "name": "weights"}, {"params": self.gates.parameters(), "name": "gates"}], section
+            [{"params": weights, "name": "weights"}]
+            + [{"params": gates.parameters(), "name": name} for name, gates in named if gates],
+            section,
         )
         self.stream = BatchStream(
             corpus, settings.batch_tokens, settings.seed, self.vocabulary.pad_id,
@@ -106,53 +125,82 @@ class PruningRun:
     # -- stages --------------------------------------------------------------------------------------------------
 
     def _close(self, stage: Stage, offset: int, log: RunLog) -> None:
-        """Sampled gates under pressure, down to the budget; then the layout is fixed."""
+        """Sampled gates under pressure, down to the budgets; then heads and neurons are fixed."""
         progress, run = self.progress, self.settings.run
-        self.gates.sampled()
-        former = HeadLayout.from_json(progress.layout) if progress.layout else None
-        closing = Closing(self.gates, stage.budget, stage.steps, self.settings, former)
-        if progress.step:
-            closing.restore(progress.starts, progress.pressures)
-        else:
-            closing.begin()
+        heads, neurons = self._closings(stage)
+        closings = [closing for closing in (heads, neurons) if closing]
         while progress.step < stage.steps:
             progress.step = step = progress.step + 1
-            if closing.decided(step) and not closing.decided(step - 1):
-                progress.undecided = closing.undecided()
-            update = self.updater.update(step, partial(closing.penalty, step), closing.rates(step))
-            closing.after(step)
+            if closings[0].decided(step) and not closings[0].decided(step - 1):
+                progress.undecided = heads.undecided() if heads else {}
+                progress.neurons_undecided = neurons.undecided() if neurons else 0
+            rates = {name: rate for closing in closings for name, rate in closing.rates(step).items()}
+            update = self.updater.update(step, partial(total_penalty, closings, step), rates)
+            for closing in closings:
+                closing.after(step)
             log.advance(offset + step)
             if step % run.log_every == 0 or step == stage.steps:
-                scalars = {"loss": update.loss, **closing.scalars(step)}
+                scalars = {"loss": update.loss}
+                for closing in closings:
+                    scalars |= closing.scalars(step)
                 log.report(offset + step, scalars)
                 progress.trajectory.append({"stage": progress.stage, "step": step, **scalars})
             if step % run.save_every == 0:
-                progress.starts, progress.pressures = closing.starts, [p.to_json() for p in closing.pressures]
+                if heads:
+                    progress.starts, progress.pressures = heads.state()
+                if neurons:
+                    progress.neuron_starts, progress.neuron_pressures = neurons.state()
                 self._save()
-        layout = closing.layout()
-        progress.layout = layout.to_json()
-        counts = {kind: sum(map(len, layout[kind])) for kind in KINDS}
-        log.say(f"{layout.total} open heads: {counts}; {describe_undecided(progress.undecided)}")
+        if heads:
+            layout = heads.layout()
+            progress.layout = layout.to_json()
+            counts = {kind: sum(map(len, layout[kind])) for kind in KINDS}
+            log.say(f"{layout.total} open heads: {counts}; {describe_undecided(progress.undecided)}")
+        if neurons:
+            progress.neurons = neurons.kept()
+            log.say(describe_neurons(progress.neurons, progress.neurons_undecided))
+
+    def _closings(self, stage: Stage) -> tuple[HeadClosing | None, NeuronClosing | None]:
+        """The closing of heads and that of neurons, each where it has gates, begun or as they were saved."""
+        progress, heads, neurons = self.progress, None, None
+        if self.gates:
+            self.gates.sampled()
+            former = HeadLayout.from_json(progress.layout) if progress.layout else None
+            heads = HeadClosing(self.gates, stage.budget, stage.steps, self.settings, former)
+            heads.begin()
+        if self.neurons and stage.neurons is not None:
+            self.neurons.sampled()
+            neurons = NeuronClosing(self.neurons, stage.neurons, stage.steps, self.settings, progress.neurons)
+            neurons.begin()
+        if progress.step and heads:
+            heads.restore(progress.starts, progress.pressures)
+        if progress.step and neurons:
+            neurons.restore(progress.neuron_starts, progress.neuron_pressures)
+        return heads, neurons
 
     def _recover(self, stage: Stage, offset: int, log: RunLog) -> None:
         """The layout is fixed, the rate falls to zero; then the checkpoint is written."""
         progress, run = self.progress, self.settings.run
-        assert progress.layout is not None
-        mask_to_layout(self.model, self.source.layout, HeadLayout.from_json(progress.layout))
+        if progress.layout:
+            mask_to_layout(self.model, self.source.layout, HeadLayout.from_json(progress.layout))
+        if progress.neurons:
+            mask_neurons(self.model, progress.neurons)
         # Several processes wait for a gradient of every parameter, and masks have none for log α.
-        idle = (lambda: 0.0 * self.gates.log_alpha().sum()) if self.fabric.world_size > 1 else None
+        zero = lambda: 0.0 * torch.cat([gates.log_alpha() for gates in self._gate_sets()]).sum()  # noqa: E731
+        idle = zero if self.fabric.world_size > 1 else None
         while progress.step < stage.steps:
             progress.step = step = progress.step + 1
             rate = self.settings.learning_rate * (1 - (step - 1) / stage.steps)
-            update = self.updater.update(step, idle, {"weights": rate, "gates": 0.0})
+            update = self.updater.update(step, idle, {"weights": rate, "gates": 0.0, "neurons": 0.0})
             log.advance(offset + step)
             if step % run.log_every == 0:
                 log.report(offset + step, {"loss": update.loss, "rate": rate})
             if step % run.save_every == 0:
                 self._save()
         if self.fabric.is_global_zero:
-            after = self._evaluate(log, f"after, {HeadLayout.from_json(progress.layout).total} heads")
-            pruned = pruned_checkpoint(self.source, self.model, self.gates, progress, self.settings, after)
+            after = self._evaluate(log, f"after, {describe_kept(progress)}")
+            gates = (self.gates, self.neurons)
+            pruned = pruned_checkpoint(self.source, self.model, gates, progress, self.settings, after)
             save_checkpoint(pruned, self.out / stage.folder)
             log.say(f"wrote {self.out / stage.folder}")
 
@@ -166,13 +214,17 @@ class PruningRun:
     def _save(self) -> None:
         self.progress.epoch, self.progress.index = self.stream.epoch, self.stream.index
         # A mask has no parameters: the gates come back so that their log α are part of the state.
-        masks = [(attention, attention.gate) for *_, attention in self.model.attentions()]
-        self.gates.sampled()
+        masks = [(module, module.gate) for module in gated_modules(self.model)]
+        for gates in self._gate_sets():
+            gates.sampled()
         save_state(self.out / "state", self.model, self.updater.optimizer, asdict(self.progress), self.fabric)
-        for attention, gate in masks:
-            attention.gate = gate
+        for module, gate in masks:
+            module.gate = gate
         if self.fabric.is_global_zero:
             write_trajectory(self.out, self.progress.trajectory)
+
+    def _gate_sets(self) -> list[GateSet]:
+        return [gates for gates in (self.gates, self.neurons) if gates]
 
     def _resume(self, state: Path) -> None:
         saved = load_state(state, self.model, self.updater.optimizer, self.fabric)

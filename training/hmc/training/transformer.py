@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hmc.artifact.architecture import Architecture, sinusoidal_positions
+from hmc.artifact.ffn import FfnWidths, Stack
 from hmc.artifact.heads import HeadLayout, Kind
 from hmc.training.attention import Attention, KeyValues
 from hmc.training.dropout import Dropout
+from hmc.training.gates import OpenGate
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
@@ -24,18 +26,33 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """Position-wise feed-forward sub-layer `[…, d_model]` → `[…, d_model]`."""
+    """Position-wise feed-forward sub-layer `[…, d_model]` → `[…, d_model]`, with a gate on every neuron.
 
-    def __init__(self, d_model: int, ffn_dim: int, activation: str) -> None:
+    `neurons` may be 0: then only the bias of `fc2` remains, and the empty matrices are not trained.
+    """
+
+    gate: OpenGate
+
+    def __init__(self, d_model: int, neurons: int, activation: str) -> None:
         super().__init__()
-        self.fc1, self.fc2 = nn.Linear(d_model, ffn_dim), nn.Linear(ffn_dim, d_model)
+        self.neurons = neurons
+        width = neurons or 1  # PyTorch warns of an empty matrix that is initialised
+        self.fc1, self.fc2 = nn.Linear(d_model, width), nn.Linear(width, d_model)
         self.activation = ACTIVATIONS[activation]
+        self.gate = OpenGate()
         for linear in (self.fc1, self.fc2):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
+        if not neurons:
+            self.fc1.weight = nn.Parameter(self.fc1.weight[:0], requires_grad=False)
+            self.fc1.bias = nn.Parameter(self.fc1.bias[:0], requires_grad=False)
+            self.fc2.weight = nn.Parameter(self.fc2.weight[:, :0], requires_grad=False)
 
     def forward(self, states: Tensor) -> Tensor:
-        return self.fc2(self.activation(self.fc1(states)))
+        if not self.neurons:
+            return self.fc2.bias.expand_as(states)
+        hidden = self.activation(self.fc1(states))  # [B, T, neurons]
+        return self.fc2(self.gate(hidden[..., None, None]).flatten(-3))  # a gate sees neurons as heads of 1 × 1
 
 
 class EncoderLayer(nn.Module):
@@ -131,6 +148,11 @@ class Transformer(nn.Module):
         yield from (("decoder_self", i, layer.self_attn) for i, layer in enumerate(self.decoder_layers))
         yield from (("cross", i, layer.encoder_attn) for i, layer in enumerate(self.decoder_layers))
 
+    def feed_forwards(self) -> Iterator[tuple[Stack, int, FeedForward]]:
+        """Every feed-forward module with its stack and layer, the encoder's first."""
+        yield from (("encoder", i, layer.ffn) for i, layer in enumerate(self.encoder_layers))
+        yield from (("decoder", i, layer.ffn) for i, layer in enumerate(self.decoder_layers))
+
     def embed(self, ids: Tensor, start: int = 0) -> Tensor:
         """ids `[B, T]` → `[B, T, d_model]` with positions from `start`."""
         return self.dropout(self.shared(ids) * self.scale + self.positions[start : start + ids.size(1)])
@@ -179,21 +201,26 @@ class Transformer(nn.Module):
         return self.logits(x[:, -1])
 
 
-def build_transformer(arch: Architecture, layout: HeadLayout | None = None, *, dropout: float = 0.0) -> Transformer:
-    """A randomly initialised model with the given head layout (default: every head open)."""
-    layout = layout or arch.full_layout()
+def build_transformer(
+    arch: Architecture, layout: HeadLayout | None = None, ffn: FfnWidths | None = None, *, dropout: float = 0.0
+) -> Transformer:
+    """A randomly initialised model with the given heads and feed-forward neurons (default: all of the architecture)."""
+    layout, widths = layout or arch.full_layout(), ffn or arch.full_ffn()
 
     def attention(kind: Kind, layer: int) -> Attention:
         return Attention(d_model=arch.d_model, heads=len(layout[kind][layer]), head_dim=arch.head_dim)
 
-    def ffn() -> FeedForward:
-        return FeedForward(arch.d_model, arch.ffn_dim, arch.activation)
+    def feed_forward(stack: Stack, layer: int) -> FeedForward:
+        return FeedForward(arch.d_model, widths[stack][layer], arch.activation)
 
     encoder = [
-        EncoderLayer(attention("encoder_self", i), ffn(), arch.d_model, dropout) for i in range(arch.encoder_layers)
+        EncoderLayer(attention("encoder_self", i), feed_forward("encoder", i), arch.d_model, dropout)
+        for i in range(arch.encoder_layers)
     ]
     decoder = [
-        DecoderLayer(attention("decoder_self", i), attention("cross", i), ffn(), arch.d_model, dropout)
+        DecoderLayer(
+            attention("decoder_self", i), attention("cross", i), feed_forward("decoder", i), arch.d_model, dropout
+        )
         for i in range(arch.decoder_layers)
     ]
     return Transformer(arch, encoder, decoder, dropout)

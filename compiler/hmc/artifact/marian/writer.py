@@ -16,7 +16,7 @@ from hmc.artifact.marian.generation import exported, recorded
 from hmc.artifact.marian.layout import CONFIG, GENERATION, TOKENIZER_CONFIG, WEIGHTS
 from hmc.artifact.marian.vocabulary import marian_files
 from hmc.artifact.marian.weights import marian_names
-from hmc.artifact.slimming import restored_tensors
+from hmc.artifact.slimming import padded_ffn, restored_tensors
 from hmc.artifact.tokenizer_files import EOS_PIECE, PAD_PIECE, UNK_PIECE, write_tokenizer
 
 
@@ -24,8 +24,10 @@ def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False) ->
     """Writes `out` whole or not at all. Token ids change where pad is not last: it becomes the last.
 
     masked: write closed heads as zeros, because Transformers has the same number of heads in every layer; the model
-    then computes what the slim one does, at full size. Raises InvalidRequestError for a slim checkpoint without it, or
-    for widths that Transformers cannot express, InvalidArtifactError for a tokenizer that does not fit.
+    then computes what the slim one does, at full size. Feed-forward layers get as many neurons as the widest has left,
+    for the same reason: zeros again, which change nothing. Raises InvalidRequestError for a checkpoint without some
+    heads and no `masked`, or for widths that Transformers cannot express, InvalidArtifactError for a tokenizer that
+    does not fit.
     """
     arch, layout = checkpoint.architecture, checkpoint.layout
     whole = arch.full_layout().total
@@ -40,13 +42,15 @@ def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False) ->
             "dimension, so this model cannot be exported"
         )
     files, order = marian_files(checkpoint.tokenizer, arch)
-    tensors = restored_tensors(checkpoint.tensors, arch, layout)
+    tensors, width = padded_ffn(restored_tensors(checkpoint.tensors, arch, layout), checkpoint.ffn_widths)
     for name in ("shared.weight", "final_logits_bias"):
         tensors[name] = tensors[name][order]
     ids = {old: new for new, old in enumerate(order.tolist())}
-    config = _config(arch, ids)
+    config = _config(arch.model_copy(update={"ffn_dim": width}), ids)
     if layout.total < whole:
         config["hmc_head_layout"] = layout.to_json()
+    if checkpoint.config.ffn_widths:
+        config["hmc_ffn_widths"] = checkpoint.config.ffn_widths.model_dump(mode="json")
     generation = exported(recorded(checkpoint.config.provenance), arch, ids)
     with replace_directory(out) as folder:
         save_file(marian_names(tensors), folder / WEIGHTS, metadata={"format": "pt"})

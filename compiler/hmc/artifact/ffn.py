@@ -1,0 +1,87 @@
+"""Feed-forward neurons: how many each layer keeps, and budgets of them (Behnke & Heafield 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+
+from hmc.artifact.errors import InvalidRequestError
+
+Stack = Literal["encoder", "decoder"]
+STACKS: tuple[Stack, ...] = get_args(Stack)
+
+Neurons = Mapping[Stack, Sequence[Sequence[int]]]
+"""Neurons to keep: stack → for every layer their ascending positions among those the layer has."""
+
+
+class FfnWidths(BaseModel):
+    """Feed-forward neurons of every layer. They may differ, and 0 leaves the residual and the bias of `fc2` alone."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    encoder: tuple[NonNegativeInt, ...]
+    decoder: tuple[NonNegativeInt, ...]
+
+    @classmethod
+    def of(cls, kept: Neurons) -> FfnWidths:
+        """The widths that keeping `kept` leaves."""
+        return cls(**{stack: tuple(map(len, kept[stack])) for stack in STACKS})
+
+    def __getitem__(self, stack: Stack) -> tuple[int, ...]:
+        layers: tuple[int, ...] = getattr(self, stack)
+        return layers
+
+    def layers(self) -> Iterator[tuple[Stack, int, int]]:
+        """(stack, layer, width) of every layer, the encoder's first."""
+        for stack in STACKS:
+            yield from ((stack, layer, width) for layer, width in enumerate(self[stack]))
+
+    @property
+    def total(self) -> int:
+        """Neurons over all layers."""
+        return sum(self.encoder) + sum(self.decoder)
+
+    @property
+    def widest(self) -> int:
+        """The largest width of a layer."""
+        return max((*self.encoder, *self.decoder))
+
+
+@dataclass(frozen=True)
+class NeuronBudget:
+    """How many neurons stay over the whole model: a number, or a share in per cent of those that a model has."""
+
+    amount: float
+    percent: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.amount:g}%" if self.percent else f"{self.amount:.0f}"
+
+    def neurons(self, there: int) -> int:
+        """The number to keep of `there`. Raises InvalidRequestError unless some of them would go."""
+        number = round(self.amount / 100 * there) if self.percent else int(self.amount)
+        if not 0 <= number < there:
+            raise InvalidRequestError(
+                f"--target-ffn {self}: this checkpoint has {there} feed-forward neurons; choose 0 to {there - 1}, or "
+                "less than 100%"
+            )
+        return number
+
+
+def parse_neuron_budgets(text: str) -> list[NeuronBudget]:
+    """Reads `1536`, `50%`, or several with commas between them. Raises InvalidRequestError."""
+    return [_budget(word.strip(), text) for word in text.split(",") if word.strip()]
+
+
+def _budget(word: str, text: str) -> NeuronBudget:
+    try:
+        if word.endswith("%"):
+            return NeuronBudget(float(word[:-1]), percent=True)
+        return NeuronBudget(int(word))
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"--target-ffn {text!r}: {word!r} is neither a number of neurons nor a share; write 1536 or 50%"
+        ) from error

@@ -1,0 +1,34 @@
+"""Tiny checkpoints that have lost feed-forward neurons."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hmc.artifact.architecture import Architecture
+from hmc.artifact.checkpoint import Checkpoint
+from hmc.artifact.ffn import STACKS, FfnWidths, Neurons, Stack
+from hmc.artifact.slimming import slim_ffn
+
+
+def random_neurons(arch: Architecture, seed: int) -> dict[Stack, list[list[int]]]:
+    """Neurons to keep, unevenly: each with a probability drawn per layer, so that empty and whole layers occur."""
+    rng = np.random.default_rng(seed)
+    layers = {"encoder": arch.encoder_layers, "decoder": arch.decoder_layers}
+    return {
+        stack: [
+            np.flatnonzero(rng.random(arch.ffn_dim) < rng.choice([0, 0.3, 0.7, 1])).tolist()
+            for _ in range(layers[stack])
+        ]
+        for stack in STACKS
+    }
+
+
+def without_neurons(checkpoint: Checkpoint, kept: Neurons) -> Checkpoint:
+    """The checkpoint with the neurons of `kept` alone."""
+    return replace(
+        checkpoint,
+        config=checkpoint.config.model_copy(update={"ffn_widths": FfnWidths.of(kept)}),
+        tensors=slim_ffn(checkpoint.tensors, kept),
+    )
