@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ctranslate2 import specs
+from ctranslate2 import specs  # type: ignore[import-untyped]
 
 from hmc.artifact.architecture import sinusoidal_positions
 from hmc.artifact.checkpoint import Checkpoint
@@ -23,7 +23,7 @@ def write_ctranslate2(checkpoint: Checkpoint, pieces: Sequence[str], out: Path, 
     """
     arch, layout = checkpoint.architecture, checkpoint.layout
     full = arch.full_layout()
-    tensors = checkpoint.tensors
+    tensors = {name: value.copy() for name, value in checkpoint.tensors.items()}  # quantising writes into them
     if any(layout[kind] != full[kind] for kind in KINDS):
         raise ValueError("give the full checkpoint: CTranslate2 cannot hold a slim one")
     spec = specs.TransformerSpec.from_config(

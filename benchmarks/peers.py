@@ -1,0 +1,90 @@
+"""The other engines of base_size.py, all on the weights of one checkpoint: CTranslate2, Transformers, Optimum."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from workers import Worker
+
+from hmc.artifact.architecture import Architecture
+from hmc.artifact.checkpoint import Checkpoint
+from hmc.artifact.marian.writer import export_marian
+
+Ids = list[list[int]]
+Run = Callable[[Ids, int], Ids]
+"""Sources (ids with EOS) and beam size → the ids written, each list as long as was asked for."""
+PEERS = ("ctranslate2", "transformers", "optimum")
+CT2_THREADS = {"2 threads": (1, 2), "2 workers": (2, 1)}
+"""(inter_threads, intra_threads) tried for CTranslate2; the faster one of each setting is the one compared."""
+
+
+def ctranslate2_peers(checkpoint: Checkpoint, out: Path, target: int) -> dict[str, Run]:
+    """CTranslate2 in this process, at each precision and number of threads."""
+    from ctranslate2_model import write_ctranslate2
+
+    pieces = [f"w{i}" for i in range(checkpoint.architecture.vocab_size)]
+    pieces[checkpoint.architecture.eos_id] = "</s>"
+    for name, quantization in (("ct2-int8", "int8"), ("ct2-fp32", None)):
+        if not (out / name).is_dir():
+            write_ctranslate2(checkpoint, pieces, out / name, quantization)
+    systems = {}
+    for threads, pair in CT2_THREADS.items():
+        systems[f"ct2 int8 {threads}"] = _ctranslate2(out / "ct2-int8", pieces, target, pair, "int8")
+        systems[f"ct2 fp32 {threads}"] = _ctranslate2(out / "ct2-fp32", pieces, target, pair, "float32")
+    return systems
+
+
+def _ctranslate2(model: Path, pieces: Sequence[str], target: int, threads: tuple[int, int], compute: str) -> Run:
+    import ctranslate2  # type: ignore[import-untyped]
+
+    translator = ctranslate2.Translator(
+        str(model), device="cpu", inter_threads=threads[0], intra_threads=threads[1], compute_type=compute
+    )
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+
+    def run(sources: Ids, beam: int) -> Ids:
+        tokens = [[pieces[i] for i in ids] for ids in sources]
+        results = translator.translate_batch(
+            tokens, beam_size=beam, min_decoding_length=target, max_decoding_length=target,
+            max_batch_size=-(-len(tokens) // threads[0]),
+        )  # fmt: skip
+        return [[numbers[piece] for piece in r.hypotheses[0]] for r in results]
+
+    return run
+
+
+def generate_peers(
+    checkpoint: Checkpoint, out: Path, target: int, libraries: Sequence[str], pythons: Mapping[str, str]
+) -> dict[str, Run]:
+    """Transformers and Optimum, fp32, each in a process of its own.
+
+    pythons: library → interpreter to run it with, where it is not this one.
+    """
+    arch = checkpoint.architecture
+    if libraries and not (out / "marian").is_dir():
+        export_marian(checkpoint, out / "marian", masked=True)
+    return {
+        f"{library} fp32": _generate(library, out / "marian", arch, target, pythons.get(library, sys.executable))
+        for library in libraries
+    }
+
+
+def _generate(library: str, model: Path, arch: Architecture, target: int, python: str) -> Run:
+    worker = Worker("generate_worker.py", [library, str(model)], python=python)
+    print(f"{library}: {worker.about}")
+    to_new = exported_ids(arch)
+    to_old = {new: old for old, new in enumerate(to_new)}
+
+    def run(sources: Ids, beam: int) -> Ids:
+        moved = [[to_new[i] for i in ids] for ids in sources]
+        request = {"sources": moved, "beam": beam, "target": target, "pad": to_new[arch.pad_id]}
+        return [[to_old[i] for i in ids] for ids in worker.ask(request)]
+
+    return run
+
+
+def exported_ids(arch: Architecture) -> list[int]:
+    """Token id in an exported MarianMT directory, by id in the checkpoint: pad moves to the end."""
+    return [arch.vocab_size - 1 if i == arch.pad_id else i - (i > arch.pad_id) for i in range(arch.vocab_size)]

@@ -1,0 +1,148 @@
+"""Every benchmark script runs to its end on a tiny model, and its report says what it should."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.artifact.opus import GERMAN, edit, opus_directory
+from tests.benchmarks.conftest import Script
+from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
+
+Lines = Callable[[str, list[str]], Path]
+PEERS = ("transformers", "ctranslate2")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def peers() -> None:
+    for name in PEERS:
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+
+
+def test_equality_of_a_checkpoint(script: Script, lines: Lines, tiny_checkpoint: Path) -> None:
+    ran = script(
+        "equality.py", tiny_checkpoint, "--source", lines("s.en", SENTENCES), "--sentences", "5", "--heads", "12",
+        "--max-length", "16", "--seeds", "1", "--threads", "1,2",
+    )  # fmt: skip
+    assert ran.status == 0, ran.said
+    assert {name: found["equal"] for name, found in ran.report["reference"].items()} == {"full": 5, "h12": 5}
+    assert list(ran.report["company"]) == ["full", "full-int8", "h12", "h12-int8"]
+    for by_threads in ran.report["company"].values():
+        assert list(by_threads["1"]) == ["batches of 32", "random company 0"]
+        assert list(by_threads["2"]) == ["batches of 32", "random company 0", "alone with 1 thread(s)"]
+        assert {found["equal"] for each in by_threads.values() for found in each.values()} == {5}
+
+
+def test_equality_of_a_bundle_has_no_reference(script: Script, lines: Lines, tiny_bundle: Path) -> None:
+    ran = script(
+        "equality.py", tiny_bundle, "--source", lines("s.en", SENTENCES), "--sentences", "3", "--max-length", "12",
+        "--seeds", "1", "--threads", "1",
+    )  # fmt: skip
+    assert ran.status == 0, ran.said
+    assert "give a checkpoint" in ran.said
+    assert "reference" not in ran.report
+    assert len(ran.report["company"]) == 6
+
+
+def test_a_missing_file_is_one_line(script: Script, tiny_bundle: Path, tmp_path: Path) -> None:
+    ran = script("equality.py", tiny_bundle, "--source", tmp_path / "absent.en")
+    assert ran.status == 1
+    assert ran.said.splitlines()[-1] == f"error: {tmp_path / 'absent.en'}: no such file"
+
+
+@pytest.mark.usefixtures("peers")
+def test_marian_model_in_all_engines(script: Script, lines: Lines, tmp_path: Path) -> None:
+    arch = opus_directory(tmp_path / "opus")
+    edit(tmp_path / "opus" / "config.json", num_beams=None)
+    settings = {"decoder_start_token_id": arch.pad_id, "pad_token_id": arch.pad_id, "eos_token_id": arch.eos_id}
+    unlike_ours = {"no_repeat_ngram_size": None, "forced_eos_token_id": None, "max_length": 24}
+    edit(tmp_path / "opus" / "generation_config.json", **settings, **unlike_ours)
+    count = len(GERMAN)
+    ran = script(
+        "marian.py", tmp_path / "opus", "--source", lines("s.en", SENTENCES[:count]), "--reference",
+        lines("s.de", GERMAN), "--heads", "13",
+    )  # fmt: skip
+    assert ran.status == 0, ran.said
+    imported = ran.report["imported"]
+    assert (imported["texts_equal"], imported["tokenized_alike"], imported["ids"]["equal"]) == (count, count, count)
+    assert imported["bleu"]["hmc"] == imported["bleu"]["transformers"]
+    for name, heads in (("full", 24), ("slim", 13)):
+        found = ran.report[name]
+        assert found["heads"] == heads
+        assert (found["transformers"]["equal"], found["ctranslate2"]["equal"]) == (count, count)
+
+
+@pytest.mark.usefixtures("peers")
+def test_base_size_of_a_small_model(script: Script, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "out" / "checkpoint", arch=tiny_architecture(d_model=64), seed=4)
+    ran = script(
+        "base_size.py", "--out", tmp_path / "out", "--settings", "3x1,2x4", "--rounds", "1", "--source", "8",
+        "--target", "9", "--peers", "ctranslate2,transformers", "--pause", "0",
+    )  # fmt: skip
+    assert ran.status == 0, ran.said
+    assert list(ran.report["settings"]) == ["3x1", "2x4"]
+    for found in ran.report["settings"].values():
+        peers = {name: share for name, share in found["agreement"].items() if "fp32" in name}
+        assert peers == {"ct2 fp32 2 threads": 1, "ct2 fp32 2 workers": 1, "transformers fp32": 1}
+        assert set(found["milliseconds"]) == set(found["agreement"])
+        rivals = [name.split(" against ") for name in found["ratios"]]
+        assert {own for own, rival in rivals if rival == "transformers fp32"} == {
+            "hmc full", "hmc full-int8", "hmc h6", "hmc h6-int8",
+        }  # fmt: skip
+        assert {own for own, rival in rivals if rival.startswith("ct2 int8")} == {"hmc full-int8", "hmc h6-int8"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("optimum") is not None, reason="Optimum is installed")
+def test_an_absent_peer_says_what_to_do(script: Script, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "out" / "checkpoint", arch=tiny_architecture(d_model=64))
+    ran = script("base_size.py", "--out", tmp_path / "out", "--settings", "1x1", "--peers", "optimum")
+    assert ran.status == 1
+    assert "--optimum-python" in ran.said
+    assert "Traceback" not in ran.said
+    ran = script("base_size.py", "--out", tmp_path / "out", "--peers", "ctranslate3")
+    assert "choose of ctranslate2, transformers, optimum" in ran.said
+
+
+@pytest.mark.usefixtures("peers")
+def test_training_cost_of_a_small_model(script: Script, lines: Lines, tmp_path: Path) -> None:
+    english = lines("t.en", SENTENCES * 2)
+    german = lines("t.de", [s.upper() for s in SENTENCES * 2])
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        f"""
+[data]
+train = [{json.dumps(f"{english} {german}")}]
+dev = {json.dumps(f"{english} {german}")}
+[tokenizer]
+vocab_size = 120
+[model]
+d_model = 32
+ffn_dim = 48
+encoder_layers = 1
+decoder_layers = 1
+heads = 4
+max_positions = 64
+[train]
+batch_tokens = 512
+"""
+    )
+    ran = script(
+        "training_cost.py", "--recipe", recipe, "--out", tmp_path / "out", "--rounds", "2", "--steps", "2", "--masked",
+        "3", "--threads", "1",
+    )  # fmt: skip
+    assert ran.status == 0, ran.said
+    assert {name: about["threads"] for name, about in ran.report["processes"].items()} == {"hmc": 1, "transformers": 1}
+    variants = {"plain", "gates", "random", "important", "importance", "MarianMTModel sdpa", "MarianMTModel eager"}
+    for precision in ("bf16-mixed", "32-true"):
+        found = ran.report["precisions"][precision]
+        assert set(found["variants"]) == variants
+        assert all(len(row["seconds"]) == 2 for row in found["variants"].values())
+        assert all(row["last"] > 0 for row in found["variants"].values())
+        assert {title.split()[0] for title in found["time_ratios"]} == {
+            "gates", "random", "important", "importance", "MarianMTModel",
+        }  # fmt: skip
