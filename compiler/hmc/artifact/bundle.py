@@ -17,7 +17,7 @@ from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER
 SCHEMA_VERSION = 2
 MANIFEST, WEIGHTS = "bundle.json", "weights"
 FIX = "Compile it again with `hmc compile`, or copy it again from where it was whole."
-Precision = Literal["fp32", "int8", "fp16"]
+Precision = Literal["fp32", "int8", "int4", "fp16"]
 Variant = Literal["attention", "sampling"]
 """A decoder graph that can do more than `decoder.onnx`, for requests that need it; all share its weights."""
 VARIANTS: tuple[Variant, ...] = get_args(Variant)

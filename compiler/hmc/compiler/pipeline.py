@@ -18,6 +18,7 @@ from hmc.compiler.calibrate import calibrate
 from hmc.compiler.check import check_parity
 from hmc.compiler.decoder_graph import author_decoder
 from hmc.compiler.encoder_graph import author_encoder
+from hmc.compiler.int4 import Int4Linears
 from hmc.compiler.layouts import choose_layout
 from hmc.compiler.linears import FloatLinears, Int8Linears, Linears
 from hmc.compiler.serialize import check_structure, write_graph
@@ -36,12 +37,14 @@ class LevelDraft:
     probe: Sequence[Sequence[int]]
     """Sentences (ids with EOS) for the parity check."""
     calibration: Sequence[Sequence[int]]
-    """Real sentences (ids with EOS) for int8 activation ranges; may be empty for other precisions."""
+    """Real sentences (ids with EOS) for the activation ranges of int8 and int4; may be empty for other precisions."""
+    verified: set[HeadLayout] = field(default_factory=set)
+    """Layouts of this checkpoint that passed the parity check already; levels of other precisions share it."""
     layout: HeadLayout | None = None
     tensors: Tensors = field(default_factory=dict)
     linears: Linears | None = None
+    encoder_linears: Linears | None = None
     graphs: dict[str, ir.Model] = field(default_factory=dict)
-    parity: float | None = None
     level: Level | None = None
 
 
@@ -51,9 +54,11 @@ def select_layout(draft: LevelDraft) -> None:
 
 
 def verify_layout(draft: LevelDraft) -> None:
-    """Slim ≡ masked in fp32 on the probe sentences."""
+    """Slim ≡ masked in fp32 on the probe sentences; once for a layout, whatever the precisions."""
     assert draft.layout is not None
-    draft.parity = check_parity(draft.checkpoint, draft.layout, draft.probe)
+    if draft.layout not in draft.verified:
+        check_parity(draft.checkpoint, draft.layout, draft.probe)
+        draft.verified.add(draft.layout)
 
 
 def slim_weights(draft: LevelDraft) -> None:
@@ -64,25 +69,32 @@ def slim_weights(draft: LevelDraft) -> None:
 
 
 def choose_precision(draft: LevelDraft) -> None:
-    """Decides how linears are authored; int8 calibrates on real sentences."""
+    """Decides how linears are authored; int8 and int4 calibrate on real sentences.
+
+    int4 is for the decoder: the encoder reads its weights once for all positions of a sentence.
+    """
     assert draft.layout is not None
-    if draft.precision == "int8":
+    if draft.precision in ("int8", "int4"):
         if not draft.calibration:
             raise InvalidRequestError(
-                "int8 needs real source sentences to calibrate on: give --calibrate FILE (a few hundred lines)"
+                f"{draft.precision} needs real source sentences to calibrate on: give --calibrate FILE (a few hundred "
+                "lines)"
             )
-        arch = draft.checkpoint.architecture
-        draft.linears = Int8Linears(calibrate(arch, draft.layout, draft.tensors, draft.calibration))
+        ranges = calibrate(draft.checkpoint.architecture, draft.layout, draft.tensors, draft.calibration)
+        draft.encoder_linears = Int8Linears(ranges)
+        draft.linears = Int4Linears(ranges) if draft.precision == "int4" else draft.encoder_linears
     else:
         draft.linears = FloatLinears("float32" if draft.precision == "fp32" else "float16")
+        draft.encoder_linears = draft.linears
 
 
 def author_graphs(draft: LevelDraft) -> None:
     """Writes all graphs in memory. fp16 graphs are for CUDA: caches stay on the device, beams are gathered there."""
     assert draft.layout is not None
     assert draft.linears is not None
+    assert draft.encoder_linears is not None
     arch, metadata = draft.checkpoint.architecture, {"hmc.level": draft.name, "hmc.precision": draft.precision}
-    encoder = author_encoder(arch, draft.layout, draft.tensors, draft.linears)
+    encoder = author_encoder(arch, draft.layout, draft.tensors, draft.encoder_linears)
     draft.graphs = {encoder_path(draft.name): encoder.model(metadata)}
     on_device = draft.precision == "fp16"
     for variant in (None, *VARIANTS):
@@ -107,7 +119,7 @@ def write_level(draft: LevelDraft) -> None:
         name=draft.name,
         precision=draft.precision,
         head_layout=draft.layout.to_json(),
-        parameters=parameter_count(draft.checkpoint.architecture, draft.layout),
+        parameters=parameter_count(draft.checkpoint.architecture, draft.layout, draft.checkpoint.ffn_widths),
         bytes=sum((draft.bundle / name).stat().st_size for name in files),
         source_checkpoint=draft.digest,
         files=dict(sorted(files.items())),

@@ -10,7 +10,7 @@ from hmc.artifact.bundle import Level
 from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
 from hmc.serving.latency import LatencyWindow
 
-PRECISION_RANK = {"fp32": 0, "fp16": 1, "int8": 2}
+PRECISION_RANK = {"fp32": 0, "fp16": 1, "int8": 2, "int4": 3}
 RECENT_S = 30.0
 """`auto` judges a level by its latency of the last so many seconds, so that a level it left is tried again."""
 ENOUGH_REQUESTS = 20

@@ -1,0 +1,56 @@
+"""Every precision for a CPU: a sentence's translation depends on nothing but itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.tiny import SENTENCES
+
+from hmc.artifact.bundle import read_manifest
+from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.serving.engine import Engine
+from hmc.serving.options import DecodeOptions
+from hmc.serving.sessions import Device, LevelSessions
+
+Found = list[list[tuple[tuple[int, ...], float]]]
+
+
+@pytest.fixture(scope="module")
+def bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("precisions") / "bundle"
+    requests = [LevelRequest(lively_checkpoint, heads) for heads in (24, 12)]
+    compile_bundle(requests, path, precisions=("fp32", "int8", "int4"), calibration=SENTENCES)
+    return path
+
+
+@pytest.fixture(scope="module", params=["full", "full-int8", "full-int4", "h12-int8", "h12-int4"])
+def engine(bundle: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    manifest = read_manifest(bundle)
+    sessions = LevelSessions.open(bundle, manifest.architecture, manifest.level(request.param), Device("cpu"), 2)
+    running = Engine(sessions, queue_size=1000, max_rows=60)
+    yield running
+    running.close()
+
+
+def decode(engine: Engine, sources: list[list[int]], options: DecodeOptions, at_once: int) -> Found:
+    found: Found = []
+    for start in range(0, len(sources), at_once):
+        futures = [engine.submit(s, options) for s in sources[start : start + at_once]]
+        found += [[(h.ids, h.score) for h in f.result().hypotheses] for f in futures]
+    return found
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_alone_in_batches_and_among_others_the_same(engine: Engine, beam: int) -> None:
+    rng = np.random.default_rng(beam)
+    sources = [[*rng.integers(3, 120, size=n).tolist(), 0] for n in rng.integers(1, 40, size=40)]
+    options = DecodeOptions(beam_size=beam, max_length=50, n_best=beam)
+    alone = decode(engine, sources, options, 1)
+    assert len({ids for hypotheses in alone for ids, _ in hypotheses}) > 10, "the model says the same for everything"
+    assert decode(engine, sources, options, 8) == alone
+    order = rng.permutation(len(sources)).tolist()
+    shuffled = decode(engine, [sources[i] for i in order], options, len(sources))
+    assert [shuffled[order.index(i)] for i in range(len(sources))] == alone
