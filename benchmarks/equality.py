@@ -127,7 +127,7 @@ def main() -> int:
             calibration = read_sentences(arguments.calibration) if arguments.calibration else texts[::-1]
             budgets = [None, *(int(n) for n in arguments.heads.split(",") if n)]
             requests = [LevelRequest(arguments.model, n) for n in budgets]
-            compile_bundle(requests, bundle, precisions=("fp32", "int8"), calibration=calibration)
+            compile_bundle(requests, bundle, precisions=("fp32", "int8", "int4"), calibration=calibration)
         manifest = validate(bundle)
         sources = source_ids(bundle, manifest, [t for t in texts if t.strip()][: arguments.sentences])
         limit = min(arguments.max_length, manifest.architecture.max_positions - 1)
