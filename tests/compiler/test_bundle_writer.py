@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.architecture import parameter_count
-from hmc.artifact.bundle import read_manifest
-from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
+from hmc.artifact.bundle import read_manifest, validate
+from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.artifact.heads import HeadLayout
+from hmc.compiler.bundle_writer import BundleBuilder, LevelRequest, compile_bundle, progress_steps
+from hmc.compiler.check import check_parity
 
 
 def graph_parameters(path: Path) -> dict[str, int]:
@@ -59,12 +62,71 @@ def test_levels_share_the_weights_they_have_in_common(tiny_bundle: Path) -> None
     assert on_disk < sum(level.bytes for level in manifest.levels)
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_same_input_same_bytes(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    manifests = [
-        compile_bundle([LevelRequest(tiny_checkpoint, 12)], tmp_path / n, precisions=("int8",), calibration=SENTENCES)
-        for n in "ab"
-    ]
-    assert manifests[0] == manifests[1]
+    for name in "ab":
+        requests = [LevelRequest(tiny_checkpoint, 12)]
+        compile_bundle(requests, tmp_path / name, precisions=("fp32", "int8"), calibration=SENTENCES)
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+def test_levels_that_were_thrown_away_leave_no_trace(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A bundle says what it holds, not how it came about: the way to it changes no byte."""
+    wanted = [LevelRequest(tiny_checkpoint, heads) for heads in (24, 12)]
+    compile_bundle(wanted, tmp_path / "straight")
+    (tmp_path / "detour").mkdir()
+    builder = BundleBuilder([tiny_checkpoint], tmp_path / "detour")
+    small = builder.add(LevelRequest(tiny_checkpoint, 5), "fp32")
+    levels = [builder.add(request, "fp32") for request in wanted]
+    builder.discard(small.name)
+    builder.add(LevelRequest(tiny_checkpoint, 7), "fp32")
+    builder.finish(levels)
+    assert files_of(tmp_path / "detour") == files_of(tmp_path / "straight")
+
+
+def test_the_default_level_and_where_levels_come_from(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    builder = BundleBuilder([tiny_checkpoint], tmp_path)
+    levels = [builder.add(LevelRequest(tiny_checkpoint, heads), "fp32") for heads in (24, 12)]
+    builder.finish(levels, "h12", search={"found": "h12"})
+    manifest = validate(tmp_path)
+    assert manifest.default_level == "h12"
+    assert manifest.provenance["search"] == {"found": "h12"}
+
+
+def test_a_layout_is_checked_once_whatever_its_precisions(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[int] = []
+    parity = check_parity
+
+    def counted(checkpoint: Checkpoint, layout: HeadLayout, probe: Sequence[Sequence[int]]) -> float:
+        checked.append(layout.total)
+        return parity(checkpoint, layout, probe)
+
+    monkeypatch.setattr("hmc.compiler.pipeline.check_parity", counted)
+    said: list[str] = []
+    requests = [LevelRequest(tiny_checkpoint, heads) for heads in (24, 12)]
+    compile_bundle(
+        requests, tmp_path / "b", precisions=("fp32", "fp16", "int8"), calibration=SENTENCES, progress=said.append
+    )
+    assert checked == [24, 12]
+    assert len(said) == progress_steps(6)
+    assert said[0] == "full: select layout"
+    assert said[-1] == "validate"
+
+
+@pytest.mark.parametrize("inside", ["note.txt", "config.json"])
+def test_a_folder_that_is_no_bundle_is_not_replaced(tiny_checkpoint: Path, tmp_path: Path, inside: str) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / inside).write_text("mine")
+    with pytest.raises(InvalidRequestError, match=r"holds other files and no bundle\.json"):
+        compile_bundle([LevelRequest(tiny_checkpoint, 12)], tmp_path / "b")
+    with pytest.raises(InvalidRequestError, match="which is read"):
+        compile_bundle([LevelRequest(tiny_checkpoint, 12)], tiny_checkpoint)
+    assert files_of(tmp_path / "b") == {inside: b"mine"}
 
 
 def test_int8_without_sentences_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:

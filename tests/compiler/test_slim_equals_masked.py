@@ -82,6 +82,17 @@ def test_a_wrong_mask_is_noticed(tiny_checkpoint: Path, monkeypatch: pytest.Monk
         check_parity(checkpoint, layout, SOURCES)
 
 
+def test_a_model_that_computes_no_numbers_is_noticed(tiny_checkpoint: Path) -> None:
+    """With all heads open there is nothing to compare with, but NaN is still wrong."""
+    checkpoint = load_checkpoint(tiny_checkpoint)
+    assert check_parity(checkpoint, checkpoint.layout, SOURCES) == 0
+    checkpoint.tensors["decoder.layers.1.fc2.weight"] = checkpoint.tensors["decoder.layers.1.fc2.weight"] * np.float32(
+        3e38
+    )
+    with pytest.raises(ParityError, match="differ by nan"):
+        check_parity(checkpoint, checkpoint.layout, SOURCES)
+
+
 def test_slimming_a_slim_checkpoint_further(tiny_checkpoint: Path) -> None:
     full = load_checkpoint(tiny_checkpoint)
     arch = full.architecture

@@ -26,7 +26,7 @@ class Difference:
 
     delta: float
     ci_low: float
-    """95 % interval: 2.5th and 97.5th percentile of the difference over the resamples."""
+    """Ends of the interval, percentiles of the difference over the resamples: at 95 % the 2.5th and the 97.5th."""
     ci_high: float
     p_value: float
     """Twice the share of resamples whose difference is zero or of the other sign, at most 1; 1 for no difference."""
@@ -51,17 +51,21 @@ def resampled_bleu(counts: Counts, resamples: int = RESAMPLES, seed: int = SEED)
     return np.array([bleu_of_counts(counts[rows].sum(axis=0)) for rows in drawn])
 
 
-def paired_bootstrap(system: Counts, baseline: Counts, resamples: int = RESAMPLES, seed: int = SEED) -> Difference:
+def paired_bootstrap(
+    system: Counts, baseline: Counts, resamples: int = RESAMPLES, seed: int = SEED, confidence: float = 0.95
+) -> Difference:
     """How sure the difference between two systems is, from their counts on the same sentences."""
     if len(system) != len(baseline):
         raise ValueError(f"{len(system)} and {len(baseline)} sentences: a paired test needs the same ones")
     delta = bleu_of_counts(system.sum(axis=0)) - bleu_of_counts(baseline.sum(axis=0))
-    return difference(delta, resampled_bleu(system, resamples, seed) - resampled_bleu(baseline, resamples, seed))
+    resampled = resampled_bleu(system, resamples, seed) - resampled_bleu(baseline, resamples, seed)
+    return difference(delta, resampled, confidence)
 
 
-def difference(delta: float, resampled: npt.NDArray[np.float64]) -> Difference:
+def difference(delta: float, resampled: npt.NDArray[np.float64], confidence: float = 0.95) -> Difference:
     """Interval and p-value of an observed difference from its resampled values."""
-    low, high = np.percentile(resampled, [2.5, 97.5])
+    outside = 100 - 100 * confidence
+    low, high = np.percentile(resampled, [outside / 2, 100 - outside / 2])
     against = np.mean(resampled <= 0) if delta > 0 else np.mean(resampled >= 0)
     p_value = min(1.0, 2 * float(against)) if delta else 1.0
     return Difference(delta, float(low), float(high), p_value)

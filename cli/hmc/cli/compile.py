@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hmc.artifact.bundle import Manifest, Precision
+    from hmc.benchmark.budget import Limits
+    from hmc.cli.compile_search import BudgetPlan
     from hmc.compiler.bundle_writer import LevelRequest
 
 
@@ -17,11 +22,23 @@ def command(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Bundle directory to write.")],
     target_heads: Annotated[str, typer.Option(help="Budgets for one checkpoint, e.g. 144,72,36.")] = "",
+    max_bleu_drop: Annotated[
+        float | None,
+        typer.Option(help="Instead of budgets: the fewest heads that lose at most this on --eval.", metavar="BLEU"),
+    ] = None,
+    max_latency_ms: Annotated[
+        float | None,
+        typer.Option(help="Instead of budgets: the most heads that translate a sentence in this time.", metavar="MS"),
+    ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(help="How sure --max-bleu-drop is kept, default 0.95; 0: as far as measured.", metavar="SHARE"),
+    ] = None,
     precision: Annotated[
-        str, typer.Option(help="fp32, int8 (both for CPU), fp16 (for CUDA); several with commas.")
+        str, typer.Option(help="fp32, int8, int4 (for CPU), fp16 (for CUDA); several with commas.")
     ] = "fp32",
     calibrate: Annotated[
-        Path | None, typer.Option(help="Source sentences for int8 scales; a few hundred lines.")
+        Path | None, typer.Option(help="Source sentences for the scales of int8 and int4; a few hundred lines.")
     ] = None,
     evaluate: Annotated[
         tuple[Path, Path] | None,
@@ -31,50 +48,113 @@ def command(
     test_set: Annotated[
         str | None, typer.Option(help="Name of the --eval test set; default: the file's, less its suffixes.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON, and what was tried.")] = False,
 ) -> None:
     """Remove closed heads from the weights, write encoder and decoder graphs per level, check them, and bundle them."""
+    import json
+
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from hmc.artifact.bundle import read_manifest
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.benchmark.text import read_sentences
-    from hmc.compiler.bundle_writer import compile_bundle
+    from hmc.benchmark.text import TestSet, read_sentences
+    from hmc.cli.compile_search import BudgetPlan
+    from hmc.cli.termination import exit_on_sigterm
 
-    console = Console(stderr=True)
-    requests = parse_requests(checkpoints, target_heads)
-    precisions = [part.strip() for part in precision.split(",") if part.strip()]
-    if unknown := [p for p in precisions if p not in ("fp32", "int8", "fp16")]:
-        raise InvalidRequestError(f"--precision {unknown[0]!r}: choose fp32, int8, fp16, or several with commas")
-    sentences = [line for line in read_sentences(calibrate) if line.strip()] if calibrate else []
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("compile")
-
-        def show(text: str) -> None:
-            progress.update(task, description=text)
-
-        compile_bundle(
-            requests,
-            out,
-            precisions=precisions,  # type: ignore[arg-type]
-            calibration=sentences,
-            progress=show,
+    limits = parse_limits(max_bleu_drop, max_latency_ms, confidence)
+    requests, precisions = parse_requests(checkpoints, target_heads), parse_precisions(precision)
+    if limits and (target_heads or requests[0].name):
+        raise InvalidRequestError(
+            "--max-bleu-drop and --max-latency-ms search in one checkpoint: give it alone, without --target-heads"
         )
-        if evaluate:
-            from hmc.benchmark.quality import measure_quality, record_quality
-
-            record_quality(out, measure_quality(out, *evaluate, beam=beam, test_set=test_set, progress=show))
-    manifest = read_manifest(out)
+    if limits and not evaluate:
+        raise InvalidRequestError("the levels of a search are scored and timed on a test set: give --eval SRC REF")
+    sentences = [line for line in read_sentences(calibrate) if line.strip()] if calibrate else []
+    pairs = TestSet.read(*evaluate, name=test_set) if evaluate else None
+    console, people = Console(stderr=True), Console(stderr=as_json)
+    searched: dict[str, Any] = {}
+    with exit_on_sigterm():
+        if limits and pairs:
+            plan = BudgetPlan(requests[0].checkpoint, out, precisions, sentences, pairs, beam, limits)
+            manifest, searched = _search(plan, console, people)
+        else:
+            manifest = _compile(requests, out, precisions, sentences, console)
+            if evaluate:
+                manifest = _score(out, evaluate, beam, test_set, console)
     if as_json:
-        typer.echo(manifest.model_dump_json(indent=1))
+        typer.echo(json.dumps(manifest.model_dump(mode="json") | searched, indent=1))
         return
+    _summary(manifest, out)
+
+
+def _compile(
+    requests: list[LevelRequest], out: Path, precisions: list[Precision], sentences: list[str], console: Console
+) -> Manifest:
+    from hmc.cli.compile_progress import level_steps
+    from hmc.compiler.bundle_writer import compile_bundle, progress_steps
+
+    with level_steps(console, progress_steps(len(requests) * len(precisions))) as progress:
+        return compile_bundle(requests, out, precisions=precisions, calibration=sentences, progress=progress)
+
+
+def _score(out: Path, evaluate: tuple[Path, Path], beam: int, test_set: str | None, console: Console) -> Manifest:
+    from hmc.artifact.bundle import read_manifest
+    from hmc.benchmark.quality import measure_quality, record_quality
+    from hmc.cli.compile_progress import level_steps
+
+    with level_steps(console, len(read_manifest(out).levels)) as progress:
+        record_quality(out, measure_quality(out, *evaluate, beam=beam, test_set=test_set, progress=progress))
+    return read_manifest(out)
+
+
+def _search(plan: BudgetPlan, console: Console, people: Console) -> tuple[Manifest, dict[str, Any]]:
+    """The tables are shown, and what they hold is returned, also as the JSON's field `search`."""
+    from hmc.cli.compile_progress import level_steps
+    from hmc.cli.compile_search import BudgetRun
+
+    if not people.is_terminal:
+        people.width = max(people.width, 200)  # a file or a pipe has room for every column
+    ran = BudgetRun(plan)
+    try:
+        with level_steps(console, None) as progress:
+            manifest = ran.run(progress)
+    finally:
+        ran.show(people)
+    return manifest, {"search": ran.to_dict()}
+
+
+def _summary(manifest: Manifest, out: Path) -> None:
     typer.echo(f"{out}: version {manifest.version}, {manifest.source_language} to {manifest.target_language}")
     for level in manifest.levels:
         quality = f"  BLEU {level.quality.bleu:.2f} ({level.quality.bleu_delta:+.2f})" if level.quality else ""
         size = f"{level.parameters:>12,} parameters  {level.bytes / 2**20:7.1f} MiB"
-        typer.echo(f"  {level.name:12} {level.heads:4} heads  {level.precision}  {size}{quality}")
+        default = "  default" if level.name == manifest.default_level else ""
+        typer.echo(f"  {level.name:12} {level.heads:4} heads  {level.precision}  {size}{quality}{default}")
+
+
+def parse_limits(drop: float | None, latency_ms: float | None, confidence: float | None) -> Limits | None:
+    """Command-line numbers → limits; None where nothing is searched for. Raises InvalidRequestError."""
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.benchmark.budget import Limits
+
+    if confidence is not None and drop is None:
+        raise InvalidRequestError("--confidence says how sure a BLEU drop is kept: give --max-bleu-drop too")
+    if drop is None and latency_ms is None:
+        return None
+    return Limits(drop, latency_ms) if confidence is None else Limits(drop, latency_ms, confidence)
+
+
+def parse_precisions(text: str) -> list[Precision]:
+    """`fp32,int8` → a list. Raises InvalidRequestError."""
+    from typing import get_args
+
+    from hmc.artifact.bundle import Precision
+    from hmc.artifact.errors import InvalidRequestError
+
+    known: dict[str, Precision] = {name: name for name in get_args(Precision)}
+    words = [part.strip() for part in text.split(",") if part.strip()]
+    if not words or not known.keys() >= set(words):
+        raise InvalidRequestError(f"--precision {text!r}: choose fp32, int8, int4, fp16, or several with commas")
+    return [known[word] for word in words]
 
 
 def parse_requests(checkpoints: list[str], target_heads: str) -> list[LevelRequest]:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hmc.artifact.bundle import Level, Manifest, Precision, validate, write_manifest
+from hmc.artifact.bundle import MANIFEST, Level, Manifest, Precision, validate, write_manifest
 from hmc.artifact.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.files import replace_directory
+from hmc.artifact.files import check_replaceable, replace_directory
+from hmc.artifact.heads import HeadLayout
 from hmc.artifact.tokenizer import open_tokenizer
 from hmc.artifact.tokenizer_files import tokenizer_digest, write_tokenizer
-from hmc.compiler.pipeline import LevelDraft, compile_level
+from hmc.compiler.check import TOLERANCE
+from hmc.compiler.pipeline import PASSES, LevelDraft, compile_level
 
 PROBE_SENTENCES, CALIBRATION_SENTENCES = 8, 256
 GENERATOR = "hmc 0.1.0"
@@ -47,52 +51,116 @@ def compile_bundle(
 ) -> Manifest:
     """Compiles every request at every precision into the bundle `out`, replacing it whole or not at all.
 
-    calibration: source sentences for int8 activation ranges; also the probes of the parity check.
+    calibration: source sentences for int8 activation ranges; also the probes of the parity check. The same input gives
+    the same bytes. `progress` is called `progress_steps` times.
     Raises InvalidRequestError or InvalidArtifactError; `out` is then as it was before.
     """
-    checkpoints = {r.checkpoint: load_checkpoint(r.checkpoint) for r in requests}
-    first = next(iter(checkpoints.values()), None)
-    if first is None:
+    if not requests:
         raise InvalidRequestError("nothing to compile: give at least one level")
-    _check_compatible(first, checkpoints)
-    digests = {path: checkpoint_digest(path) for path in checkpoints}
-    sentences = _encode(first, calibration)
-    parity: dict[str, float | None] = {}
-    with replace_directory(out) as folder:
-        levels: list[Level] = []
-        for request in requests:
-            checkpoint = checkpoints[request.checkpoint]
-            target = checkpoint.layout.total if request.target_heads is None else request.target_heads
-            for precision in precisions:
-                draft = LevelDraft(
-                    name=_level_name(request, checkpoint, target, precision),
-                    checkpoint=checkpoint,
-                    digest=digests[request.checkpoint],
-                    target_heads=target,
-                    precision=precision,
-                    bundle=folder,
-                    probe=sentences[:PROBE_SENTENCES] or _synthetic_probe(checkpoint),
-                    calibration=sentences[:CALIBRATION_SENTENCES],
-                )
-                if draft.name in parity:
-                    raise InvalidRequestError(f"level {draft.name!r} is asked for twice")
-                levels.append(compile_level(draft, progress))
-                parity[draft.name] = draft.parity
-        write_tokenizer(first.tokenizer, folder)
-        manifest = Manifest(
+    checkpoints = list(dict.fromkeys(request.checkpoint for request in requests))
+    with replace_bundle(out, checkpoints) as folder:
+        builder = BundleBuilder(checkpoints, folder, calibration=calibration, progress=progress)
+        levels = [builder.add(request, precision) for request in requests for precision in precisions]
+        return builder.finish(levels)
+
+
+def progress_steps(levels: int) -> int:
+    """How often `compile_bundle` reports progress for so many levels."""
+    return levels * len(PASSES) + 1
+
+
+def replace_bundle(out: Path, checkpoints: Sequence[Path]) -> AbstractContextManager[Path]:
+    """`replace_directory`, but refused where `out` is anything else than a bundle, or would take a checkpoint along."""
+    for checkpoint in checkpoints:
+        check_replaceable(out, checkpoint, MANIFEST)
+    return replace_directory(out)
+
+
+class BundleBuilder:
+    """Compiles levels one by one into `folder`; what levels have in common is worked out once.
+
+    The folder is a bundle after `finish`; before, `manifest` describes the levels it holds to whoever opens them there.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Iterable[Path],
+        folder: Path,
+        *,
+        calibration: Sequence[str] = (),
+        progress: Callable[[str], None] = _ignore,
+    ) -> None:
+        """Raises InvalidArtifactError, and InvalidRequestError for checkpoints that cannot share a bundle."""
+        self._checkpoints = {path: load_checkpoint(path) for path in checkpoints}
+        self._first = next(iter(self._checkpoints.values()))
+        _check_compatible(self._first, self._checkpoints)
+        self._digests = {path: checkpoint_digest(path) for path in self._checkpoints}
+        self._sentences = _encode(self._first, calibration)
+        self._verified: dict[Path, set[HeadLayout]] = {path: set() for path in self._checkpoints}
+        self._folder, self._progress = folder, progress
+        self.levels: dict[str, Level] = {}
+        """The levels in the folder by their names."""
+        write_tokenizer(self._first.tokenizer, folder)
+
+    def checkpoint(self, path: Path) -> Checkpoint:
+        """A checkpoint that levels are compiled from."""
+        return self._checkpoints[path]
+
+    def add(self, request: LevelRequest, precision: Precision) -> Level:
+        """Compiles a level. Raises InvalidRequestError, also for a level that is there."""
+        checkpoint = self._checkpoints[request.checkpoint]
+        target = checkpoint.layout.total if request.target_heads is None else request.target_heads
+        name = _level_name(request, checkpoint, target, precision)
+        if name in self.levels:
+            raise InvalidRequestError(f"level {name!r} is asked for twice")
+        draft = LevelDraft(
+            name=name,
+            checkpoint=checkpoint,
+            digest=self._digests[request.checkpoint],
+            target_heads=target,
+            precision=precision,
+            bundle=self._folder,
+            probe=self._sentences[:PROBE_SENTENCES] or _synthetic_probe(checkpoint),
+            calibration=self._sentences[:CALIBRATION_SENTENCES],
+            verified=self._verified[request.checkpoint],
+        )
+        self.levels[name] = compile_level(draft, self._progress)
+        return self.levels[name]
+
+    def discard(self, name: str) -> None:
+        """Removes a level, and every file that no other level needs."""
+        removed = self.levels.pop(name)
+        needed = {file for level in self.levels.values() for file in level.files}
+        for file in removed.files.keys() - needed:
+            (self._folder / file).unlink()
+        shutil.rmtree(self._folder / name)
+
+    def manifest(self, levels: Sequence[Level], default: str | None = None, **provenance: Any) -> Manifest:
+        """Describes a bundle of `levels`; default None: the first of them is its default level."""
+        first = self._first
+        checked = {"log_prob_tolerance": TOLERANCE, "sentences": len(self._sentences[:PROBE_SENTENCES])}
+        return Manifest(
             version=_version(levels),
             created_by=GENERATOR,
             source_language=first.config.source_language,
             target_language=first.config.target_language,
             architecture=first.architecture,
             tokenizer_sha256=tokenizer_digest(first.tokenizer),
-            levels=levels,
-            default_level=levels[0].name,
-            provenance=_provenance(first, parity),
+            levels=list(levels),
+            default_level=default or levels[0].name,
+            provenance={"slim_vs_masked": checked, "checkpoint_metrics": first.metrics, **provenance},
         )
-        write_manifest(manifest, folder)
-        progress("validate")
-        return validate(folder)
+
+    def finish(self, levels: Sequence[Level], default: str | None = None, **provenance: Any) -> Manifest:
+        """Leaves `levels` alone in the folder, writes their manifest and validates the bundle.
+
+        provenance: what else the manifest shall say about where the levels come from.
+        """
+        for name in self.levels.keys() - {level.name for level in levels}:
+            self.discard(name)
+        write_manifest(self.manifest(levels, default, **provenance), self._folder)
+        self._progress("validate")
+        return validate(self._folder)
 
 
 def _level_name(request: LevelRequest, checkpoint: Checkpoint, target: int, precision: Precision) -> str:
@@ -129,7 +197,3 @@ def _synthetic_probe(checkpoint: Checkpoint) -> list[list[int]]:
 def _version(levels: Sequence[Level]) -> str:
     content = json.dumps([[level.name, level.files] for level in levels], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-
-def _provenance(checkpoint: Checkpoint, parity: dict[str, float | None]) -> dict[str, Any]:
-    return {"slim_vs_masked_max_log_prob_difference": parity, "checkpoint_metrics": checkpoint.metrics}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hmc.artifact.checkpoint import Checkpoint
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.heads import HeadLayout, select_heads
+from hmc.artifact.heads import HeadLayout, HeadScores, select_heads
 
 
 def choose_layout(checkpoint: Checkpoint, target: int) -> HeadLayout:
@@ -20,10 +20,18 @@ def choose_layout(checkpoint: Checkpoint, target: int) -> HeadLayout:
         raise InvalidRequestError(
             f"--target-heads {target}: this checkpoint has {layout.total} open heads; removed heads cannot come back"
         )
+    return select_heads(head_scores(checkpoint, f"--target-heads {target}"), layout, target)
+
+
+def head_scores(checkpoint: Checkpoint, asked: str) -> HeadScores:
+    """What a checkpoint's heads are ranked by: log α or, without gates, I_h.
+
+    Raises InvalidRequestError where it has neither; `asked` is the option that needs them.
+    """
     scores = checkpoint.gates or checkpoint.importance
     if scores is None:
         raise InvalidRequestError(
-            f"--target-heads {target}: the checkpoint has neither gates nor importance to choose by; "
-            f"run `hmc prune CHECKPOINT --target-heads {target}` first"
+            f"{asked}: the checkpoint has neither gates nor importance to choose heads by; run `hmc prune` on it, or "
+            "`hmc analyze importance --save`, and compile what that writes"
         )
-    return select_heads(scores, layout, target)
+    return scores

@@ -1,0 +1,149 @@
+"""What a search for a head budget says: a table of the levels tried, JSON, and why nothing was found."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rich.table import Table
+
+from hmc.benchmark.budget import Candidate, Search
+from hmc.benchmark.tables import delta, milliseconds, table_of
+
+
+def table(search: Search) -> Table:
+    """The candidates, most heads first."""
+    limits = search.limits
+    quality = search.tried[0].quality
+    sure = "" if limits.confidence == 0 else f" at {percent(limits.confidence)}"
+    title = f"Tried on {quality.sentences} sentences of {quality.test_set}, Δ against {quality.reference_level}"
+    shown = table_of(title, ("level",), ("heads", "BLEU", "Δ [95 %]", f"loses at\nmost{sure}", "p50\nms"))
+    shown.add_column("", no_wrap=True)
+    for candidate in search.tried:
+        shown.add_row(
+            candidate.level,
+            str(candidate.heads),
+            f"{candidate.quality.bleu:.2f}",
+            delta(candidate.quality, candidate.level),
+            "–" if _is_reference(candidate) else f"{max(candidate.loss_at_most, 0.0):.2f}",
+            milliseconds(candidate.p50_ms),
+            verdict(search, candidate),
+        )
+    return shown
+
+
+def verdict(search: Search, candidate: Candidate) -> str:
+    """A few words on a candidate."""
+    limits = search.limits
+    if candidate == search.found and refusal(search) is None:
+        return "found"
+    wrong = []
+    if not candidate.keeps_drop(limits):
+        wrong.append("may lose too much" if candidate.loss <= (limits.max_bleu_drop or 0.0) else "loses too much")
+    if not candidate.keeps_latency(limits):
+        wrong.append("too slow")
+    return ", ".join(wrong) or "keeps"
+
+
+def percent(share: float) -> str:
+    """0.95 → `95 %`."""
+    return f"{100 * share:g} %"
+
+
+def to_dict(search: Search, *, latency: bool = True) -> dict[str, Any]:
+    """As JSON-ready values. latency: also where it was no limit; measured times differ from run to run."""
+    limits = search.limits
+    timed = latency or limits.max_latency_ms is not None
+    quality = search.tried[0].quality
+    return {
+        "max_bleu_drop": limits.max_bleu_drop,
+        "max_latency_ms": limits.max_latency_ms,
+        "confidence": limits.confidence,
+        "test_set": quality.test_set,
+        "sentences": quality.sentences,
+        "beam": quality.beam,
+        "reference_level": quality.reference_level,
+        "found": search.found.level if search.found else None,
+        "tried": [
+            {
+                "level": c.level,
+                "heads": c.heads,
+                "bleu": c.quality.bleu,
+                "bleu_delta": c.quality.bleu_delta,
+                "ci_low": c.quality.ci_low,
+                "ci_high": c.quality.ci_high,
+                "loss_at_most": c.loss_at_most,
+                **({"p50_ms": c.p50_ms} if timed else {}),
+                "keeps_drop": c.keeps_drop(limits),
+                **({"keeps_latency": c.keeps_latency(limits)} if timed else {}),
+            }
+            for c in search.tried
+        ],
+    }
+
+
+def doubt(search: Search) -> str | None:
+    """A warning where levels with more heads than the found one lose too much; None where BLEU fell evenly."""
+    if not search.passed_over or search.found is None:
+        return None
+    names = ", ".join(c.level for c in search.passed_over)
+    return (
+        f"{search.found.level} keeps the drop though {names} with more heads did not: differences as small as these "
+        "are chance. Score it on a second test set before you rely on it"
+    )
+
+
+def refusal(search: Search) -> str | None:
+    """Why nothing was found and what to do; None if something was.
+
+    The reference level itself, with all its heads, is no answer to a drop alone: nothing would be gained.
+    """
+    limits, found = search.limits, search.found
+    if found is not None and not (_is_reference(found) and limits.max_latency_ms is None):
+        return None
+    fastest = min(search.tried, key=lambda c: c.p50_ms)
+    keeping = [c for c in search.tried if c.keeps_drop(limits) and not _is_reference(c)]
+    if limits.max_bleu_drop is None:
+        return (
+            f"no level answers within {limits.max_latency_ms:g} ms: the fastest found is {fastest.level} with "
+            f"{fastest.p50_ms:.1f} ms. Allow more, add --precision int8, or lower --beam"
+        )
+    if not keeping:
+        return _loses_too_much(search)
+    smallest = min(keeping, key=lambda c: c.heads)
+    return (
+        f"latency: {smallest.level} has the fewest heads that keep a drop of {limits.max_bleu_drop:g} BLEU and takes "
+        f"{smallest.p50_ms:.1f} ms, more than {limits.max_latency_ms:g}. Allow more of one of the two, add "
+        f"--precision int8, or lower --beam (the fastest found is {fastest.level}: {fastest.p50_ms:.1f} ms, up to "
+        f"{max(fastest.loss_at_most, 0.0):.2f} BLEU lost)"
+    )
+
+
+def _loses_too_much(search: Search) -> str:
+    """No level but the reference keeps the drop: too much is lost, or the test set cannot tell that it is not."""
+    limits, everything = search.limits, search.tried[0]
+    nearest = min((c for c in search.tried if not _is_reference(c)), key=lambda c: c.loss_at_most)
+    allowed, sentences = limits.max_bleu_drop or 0.0, nearest.quality.sentences
+    said = (
+        f"BLEU: no level is sure to lose at most {allowed:g} against {nearest.quality.reference_level}; "
+        f"the nearest, {nearest.level}, {'lost' if nearest.loss >= 0 else 'gained'} {abs(nearest.loss):.2f}"
+    )
+    if nearest.loss < allowed:
+        noise = nearest.loss_at_most - nearest.loss
+        needed = sentences * (noise / (allowed - nearest.loss)) ** 2
+        needed = round(needed, 1 - math.floor(math.log10(needed)))  # two figures
+        return (
+            f"{said}, but {sentences} sentences leave room for a loss of {nearest.loss_at_most:.2f} at "
+            f"{percent(limits.confidence)} confidence. Their noise, {noise:.2f}, falls with the square root of their "
+            f"number: score about {needed:.0f}, allow a larger drop, or lower --confidence"
+        )
+    if nearest == everything:
+        return f"{said} with all its heads, for its precision alone: allow a larger drop, or leave the precision out"
+    return (
+        f"{said} as measured, which a longer test set will not change: allow a larger drop, or make the model bear the "
+        "loss with `hmc prune` and its --nested-steps"
+    )
+
+
+def _is_reference(candidate: Candidate) -> bool:
+    return candidate.level == candidate.quality.reference_level

@@ -1,0 +1,126 @@
+"""`hmc compile --max-bleu-drop, --max-latency-ms`: levels are compiled, measured and thrown away until one fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hmc.artifact.bundle import Level, Manifest, Precision
+from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
+from hmc.benchmark.budget import Candidate, Limits, Search, search
+from hmc.benchmark.budget_report import doubt, refusal, table, to_dict
+from hmc.benchmark.candidates import Meter, Workload
+from hmc.benchmark.levels import reference_level
+from hmc.benchmark.machine import this_machine
+from hmc.benchmark.text import TestSet
+from hmc.compiler.bundle_writer import BundleBuilder, LevelRequest, replace_bundle
+from hmc.compiler.layouts import head_scores
+from hmc.serving.sessions import cuda_available
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class BudgetPlan:
+    """What to search for, and in what."""
+
+    checkpoint: Path
+    out: Path
+    precisions: Sequence[Precision]
+    calibration: Sequence[str]
+    """Source sentences for int8."""
+    test_set: TestSet
+    beam: int
+    limits: Limits
+
+    @property
+    def workload(self) -> Workload:
+        """What is timed."""
+        decides = self.limits.max_latency_ms is not None
+        return Workload.of(self.test_set.sources, self.beam, decides=decides)
+
+
+@dataclass
+class BudgetRun:
+    """A plan carried out. What was tried stays in `searches`, also when nothing is found."""
+
+    plan: BudgetPlan
+    searches: dict[Precision, Search] = field(default_factory=dict)
+    devices: list[str] = field(default_factory=list)
+
+    def run(self, progress: Progress) -> Manifest:
+        """Writes a bundle of all heads and of the level found, at every precision; the first found is its default.
+
+        Every precision is searched on its own, against the same reference level. Raises InvalidRequestError,
+        InvalidArtifactError, DeviceUnavailableError; `plan.out` is then as it was before.
+        """
+        plan = self.plan
+        if "fp16" in plan.precisions and not cuda_available():
+            raise DeviceUnavailableError(
+                "--precision fp16: such levels run on CUDA, and there is none here to score and time them on; search "
+                "at fp32 or int8, then compile the heads found with --target-heads"
+            )
+        with replace_bundle(plan.out, [plan.checkpoint]) as folder:
+            builder = BundleBuilder([plan.checkpoint], folder, calibration=plan.calibration, progress=progress)
+            head_scores(builder.checkpoint(plan.checkpoint), "a search for a head budget")
+            meter = Meter(folder, plan.test_set, plan.workload, plan.limits.confidence, progress, self.devices)
+            whole = [builder.add(LevelRequest(plan.checkpoint), precision) for precision in plan.precisions]
+            measured = _measure_whole(builder, meter, whole)
+            for level in whole:
+                done = self._search(builder, meter, level.precision, measured[level.name])
+                self.searches[level.precision] = done
+                if reason := refusal(done):
+                    raise InvalidRequestError(f"{level.precision}: {reason}" if len(whole) > 1 else reason)
+            return self._finish(builder, whole)
+
+    def _search(self, builder: BundleBuilder, meter: Meter, precision: Precision, everything: Candidate) -> Search:
+        plan = self.plan
+
+        def evaluate(heads: int) -> Candidate:
+            if heads == everything.heads:
+                return everything
+            level = builder.add(LevelRequest(plan.checkpoint, heads), precision)
+            candidate = meter.measure(builder.manifest([level]), level)
+            if not candidate.keeps(plan.limits):
+                builder.discard(level.name)
+            return candidate
+
+        return search(everything.heads, evaluate, plan.limits)
+
+    def _finish(self, builder: BundleBuilder, whole: Sequence[Level]) -> Manifest:
+        found = [builder.levels[done.found.level] for done in self.searches.values() if done.found]
+        kept = {level.name: level for level in (*whole, *found)}
+        for candidate in (c for done in self.searches.values() for c in done.tried if c.level in kept):
+            kept[candidate.level].quality = candidate.quality
+        record = {precision: to_dict(done, latency=False) for precision, done in self.searches.items()}
+        return builder.finish(list(kept.values()), found[0].name, head_search=record)
+
+    def show(self, people: Console) -> None:
+        """What was tried, as tables."""
+        for done in self.searches.values():
+            people.print(table(done))
+            if note := doubt(done):
+                people.print(f"note: {note}\n", highlight=False, markup=False, soft_wrap=True)
+        if self.searches:
+            where = f"{self.plan.workload}; {this_machine(self.devices)}"
+            people.print(f"p50: {where}", highlight=False, markup=False, soft_wrap=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was tried and how, as JSON-ready values."""
+        return {
+            "timed": str(self.plan.workload),
+            "machine": str(this_machine(self.devices)),
+            "precisions": {precision: to_dict(done) for precision, done in self.searches.items()},
+        }
+
+
+def _measure_whole(builder: BundleBuilder, meter: Meter, levels: Sequence[Level]) -> dict[str, Candidate]:
+    """Level name → measurement of the levels with all heads; the reference level is measured first."""
+    manifest = builder.manifest(levels)
+    reference = reference_level(manifest)
+    ordered = sorted(levels, key=lambda level: level.name != reference)
+    return {level.name: meter.measure(manifest, level) for level in ordered}
