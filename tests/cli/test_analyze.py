@@ -9,6 +9,7 @@ import pytest
 from tests.cli.conftest import Hmc
 from tests.guards.test_help_is_light import probe
 from tests.tiny import SENTENCES
+from tests.training.analysis.helpers import scored_bundle
 
 from hmc.artifact.checkpoint import load_checkpoint
 from hmc.training.analysis.result import read_result
@@ -78,6 +79,27 @@ def test_results_are_compared_and_texts_correlated(
     assert (tmp_path / "both" / "compare.svg").is_file()
 
 
+def test_survivors_and_trajectories_of_pruning(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    ran = hmc("analyze", "survivors", tiny_checkpoint, "--out", tmp_path / "s")
+    assert ran.exit_code == 0, ran.output
+    assert read_result(tmp_path / "s" / "survivors.json").data["budgets"][0]["heads"] == 24
+    points = [{"stage": 0, "step": step, "open": 9.0, "unsettled": 0.0} for step in (1, 2)]
+    (tmp_path / "trajectory.json").write_text(json.dumps(points), encoding="utf-8")
+    ran = hmc("analyze", "trajectory", f"run={tmp_path / 'trajectory.json'}", "--out", tmp_path / "t")
+    assert ran.exit_code == 0, ran.output
+    assert (tmp_path / "t" / "trajectory.svg").is_file()
+
+
+def test_budgets_of_a_scored_bundle(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> None:
+    scored = scored_bundle(tiny_bundle, tmp_path / "scored", {"full": 30.0, "h12": 28.5})
+    ran = hmc("analyze", "budgets", f"L0={scored}", "--out", tmp_path / "out")
+    assert ran.exit_code == 0, ran.output
+    assert "-1.50 (-2.00 to -1.00)" in ran.stdout
+    ran = hmc("analyze", "budgets", f"L0={scored}", "--precision", "int8", "--out", tmp_path / "none")
+    assert ran.exit_code == 2, ran.output
+    assert "has no level in int8" in ran.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -111,7 +133,7 @@ def test_help_lists_the_subcommands_and_loads_nothing_heavy() -> None:
     repository = Path(__file__).resolve().parents[2]
     printed, heavy = probe(repository, "analyze", "--help")
     assert heavy == []
-    for command in (*COMMANDS, "correlate", "compare"):
+    for command in (*COMMANDS, "correlate", "compare", "survivors", "budgets", "trajectory"):
         assert command in printed
     printed, heavy = probe(repository, "analyze", "ablate", "--help")
     assert heavy == []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
+from hmc.artifact.bundle import Quality, read_manifest, write_manifest
 from hmc.artifact.heads import Head, HeadLayout
 from hmc.training.analysis.measure import Settings
 from hmc.training.analysis.subject import Subject, Text
@@ -37,3 +40,19 @@ def loss_of(subject: Subject, text: Text, layout: HeadLayout) -> float:
         return float(total) / tokens
     finally:
         open_gates(subject.model)
+
+
+def scored_bundle(bundle: Path, copy: Path, bleu: Mapping[str, float], beam: int = 4) -> Path:
+    """A copy of `bundle` with the levels in `bleu` alone, scored so; Δ is against `full`, its interval ±0.5."""
+    shutil.copytree(bundle, copy)
+    manifest = read_manifest(copy)
+    manifest.levels = [level for level in manifest.levels if level.name in bleu]
+    for level in manifest.levels:
+        delta = bleu[level.name] - bleu["full"]
+        level.quality = Quality(
+            test_set="t", sentences=12, beam=beam, bleu=bleu[level.name], chrf=50.0, bleu_delta=delta,
+            ci_low=delta - 0.5, ci_high=delta + 0.5, p_value=0.01, reference_level="full",
+            bleu_signature="nrefs:1", chrf_signature="nrefs:1",
+        )  # fmt: skip
+    write_manifest(manifest, copy)
+    return copy

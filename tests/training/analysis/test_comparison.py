@@ -86,3 +86,26 @@ def test_what_cannot_be_compared_is_refused(subject: Subject, text: Text, tmp_pa
     shutil.copy(one, tmp_path / "one" / "again.json")
     with pytest.raises(InvalidRequestError, match="a name of its own"):
         compare.parse_names([str(one), str(tmp_path / "one" / "again.json")])
+
+
+def test_spread_of_importance_is_set_against_the_first_system(subject: Subject, text: Text, tmp_path: Path) -> None:
+    """Sun et al. 2021, tables 5 and 6: half of every I_h is a quarter of the variance, as uneven as before."""
+    first = importance.analyse(subject, text)
+    half = first.model_copy(deep=True)
+    values = np.array([row["importance"] for row in first.data["heads"]]) / 2
+    half.data["all"] = importance.spread(values)
+    files = {name: write_result(r, tmp_path / name) for name, r in {"baseline": first, "half": half}.items()}
+    table = compare.summary(compare.analyse(files))
+    place = table.columns.index("variance / baseline")
+    assert [row[place] for row in table.rows] == ["1.00", "0.25"]
+    unevenness = [row[table.columns.index("deviation / mean")] for row in table.rows]
+    assert unevenness == [f"{values.std() / values.mean():.2f}"] * 2
+
+
+@pytest.mark.parametrize(
+    ("bleu", "most"),
+    [([30.0, 29.5, 29.1, 28.0, 29.9], 18), ([30.0, 28.9], 0), ([30.0, 31.0, 29.0], 18), ([30.0, 28.0, 30.0], 0)],
+)
+def test_heads_masked_within_a_point_of_bleu(bleu: list[float], most: int) -> None:
+    curve = [{"masked": 9 * n, "bleu": {"value": value}} for n, value in enumerate(bleu)]
+    assert cumulative.masked_within(curve) == most

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.training.analysis.helpers import LOSS
+from tests.tiny import tiny_checkpoint_at
+from tests.training.analysis.helpers import LOSS, scored_bundle
 
-from hmc.training.analysis import ablate, all_but_one, compare, correlate, cumulative, groups, importance, profile
-from hmc.training.analysis.figures import draw
+from hmc.artifact.heads import HeadLayout
+from hmc.training.analysis import (
+    ablate,
+    all_but_one,
+    budgets,
+    compare,
+    correlate,
+    cumulative,
+    groups,
+    importance,
+    profile,
+    survivors,
+    trajectory,
+)
+from hmc.training.analysis.figures import draw, pruning
 from hmc.training.analysis.measure import Settings
 from hmc.training.analysis.ranking import RankBy
 from hmc.training.analysis.result import Result, read_result, write_result
 from hmc.training.analysis.subject import Subject, Text
 
 BOTH = Settings(resamples=100)
+THREE = HeadLayout.from_json({"encoder_self": [[0], []], "decoder_self": [[], [1]], "cross": [[2], []]})
 
 
 def comparison(result: Result, folder: Path) -> Result:
@@ -89,12 +105,41 @@ CASES: dict[str, tuple[Make, Callable[[Result, Path], list[Path]], list[str]]] =
 }
 
 
+def survivors_of(subject: Subject, _: Text, folder: Path) -> Result:
+    tiny_checkpoint_at(folder / "h3", layout=THREE, arch=subject.checkpoint.architecture)
+    return survivors.analyse([subject.path, folder / "h3"])
+
+
+def gates_of(_: Subject, __: Text, folder: Path) -> Result:
+    points = [
+        {"stage": stage, "step": step, "open": 20 - step, "unsettled": 2, "budget": 10, "open/cross": 5}
+        for stage in (0, 2)
+        for step in (1, 2)
+    ]
+    (folder / "trajectory.json").write_text(json.dumps(points))
+    return trajectory.analyse({"one": folder / "trajectory.json", "two": folder / "trajectory.json"})
+
+
+CASES["survivors"] = (survivors_of, pruning.survivors, ["survivors"])
+CASES["trajectory"] = (gates_of, pruning.trajectory, ["trajectory"])
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_figures_come_from_the_json_and_are_the_same_each_time(
     subject: Subject, text: Text, tmp_path: Path, case: str
 ) -> None:
     make, paint, names = CASES[case]
-    stored = read_result(write_result(make(subject, text, tmp_path), tmp_path))
+    drawn_alike(make(subject, text, tmp_path), paint, names, tmp_path)
+
+
+def test_the_figure_of_scored_bundles(tiny_bundle: Path, tmp_path: Path) -> None:
+    one = scored_bundle(tiny_bundle, tmp_path / "b", {"full": 30.0, "h12": 28.5, "h5": 20.0})
+    drawn_alike(budgets.analyse({"one": one, "same": one}), pruning.budgets, ["budgets"], tmp_path)
+
+
+def drawn_alike(made: Result, paint: Callable[[Result, Path], list[Path]], names: list[str], tmp_path: Path) -> None:
+    """Draws what was read back from JSON twice, as SVG and PNG."""
+    stored = read_result(write_result(made, tmp_path / "data"))
     first, second = paint(stored, tmp_path / "first"), paint(stored, tmp_path / "second" / "deeper")
     assert sorted(path.name for path in first) == sorted(f"{n}.{suffix}" for n in names for suffix in ("svg", "png"))
     for one, again in zip(first, second, strict=True):

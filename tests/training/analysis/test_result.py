@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
-from hmc.training.analysis.result import Result, corpus_source, read_result, versions, write_result
+from hmc.training.analysis.result import Result, Summary, corpus_source, read_result, versions, write_result
 from hmc.training.analysis.subject import choose_device, load_subject, read_text
 
 
@@ -71,3 +71,8 @@ def test_a_subject_is_ready_to_be_looked_at(uneven_checkpoint: Path, tmp_path: P
         load_subject(tmp_path / "nothing", "cpu")
     with pytest.raises(InvalidRequestError, match="device 'tpu': choose auto, cpu, cuda"):
         choose_device("tpu")
+
+
+def test_a_table_as_markdown() -> None:
+    table = Summary("title", ("model", "BLEU"), (("a|b", "30.00"), ("c", "–")), ("a note",))
+    assert table.markdown() == "| model | BLEU |\n| --- | ---: |\n| a/b | 30.00 |\n| c | – |\n\na note\n"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.cells import interval, plain
-from hmc.training.analysis.cumulative import ORDERS
+from hmc.training.analysis.cumulative import ORDERS, WITHIN, masked_within
 from hmc.training.analysis.result import Result, Summary, read_result, versions
 
 COMMAND = "compare"
@@ -60,10 +61,25 @@ def summary(result: Result) -> Summary:
 
 def _importance(systems: Mapping[str, Any]) -> Summary:
     parts = {name: data["all"] for name, data in systems.items()}
+    first = next(iter(parts))
     rows = tuple(
-        (name, *(plain(part[key], 3) for key in ("mean", "variance", "least", "most"))) for name, part in parts.items()
+        (
+            name,
+            plain(part["mean"], 3),
+            plain(part["variance"], 4),
+            plain(part["variance"] / parts[first]["variance"] if parts[first]["variance"] else None),
+            plain(variation(part)),
+            *(plain(part[key], 3) for key in ("least", "most")),
+        )
+        for name, part in parts.items()
     )
-    return Summary("Head importance I_h", ("system", "mean", "variance", "least", "most"), rows)
+    columns = ("system", "mean", "variance", f"variance / {first}", "deviation / mean", "least", "most")
+    return Summary("Head importance I_h", columns, rows)
+
+
+def variation(part: Mapping[str, float]) -> float | None:
+    """Standard deviation over heads divided by the mean, which a common factor of all I_h does not change."""
+    return math.sqrt(part["variance"]) / part["mean"] if part["mean"] else None
 
 
 def _groups(systems: Mapping[str, Any]) -> Summary:
@@ -92,11 +108,13 @@ def _cumulative(systems: Mapping[str, Any]) -> Summary:
             interval(data["curves"][ORDERS[0]][0][metric], digits),
             *(plain(_halfway(data["curves"][order])[metric]["value"], digits) for order in ORDERS),
             plain(data["gap"][metric], digits),
+            *((str(masked_within(data["curves"][ORDERS[1]])),) if metric == "bleu" else ()),
         )
         for name, data in systems.items()
     )
     title = "BLEU" if metric == "bleu" else "loss"
-    columns = ("system", title, "half masked, most important", "half masked, least important", "area between")
+    within = (f"heads within {WITHIN:g} BLEU, least important first",) if metric == "bleu" else ()
+    columns = ("system", title, "half masked, most important", "half masked, least important", "area between", *within)
     return Summary(f"{title} as heads are masked from either end", columns, rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from hmc.training.analysis.subject import Progress, Subject, Text, silent
 
 COMMAND = "cumulative"
 ORDERS = ("most_important_first", "least_important_first")
+WITHIN = 1.0
+"""BLEU points that `masked_within` allows."""
 
 
 def analyse(
@@ -68,6 +71,16 @@ def gap(curves: dict[str, list[dict[str, Any]]], name: str) -> float:
     return least - most if name == "bleu" else most - least
 
 
+def masked_within(curve: Sequence[Mapping[str, Any]], drop: float = WITHIN) -> int:
+    """Most heads masked before BLEU is more than `drop` points below that of all heads; only ends of groups count."""
+    whole, most = curve[0]["bleu"]["value"], 0
+    for point in curve:
+        if whole - point["bleu"]["value"] > drop:
+            break
+        most = point["masked"]
+    return most
+
+
 def summary(result: Result) -> Summary:
     """Both curves, side by side where they have masked as many groups."""
     curves = [result.data["curves"][order] for order in ORDERS]
@@ -84,5 +97,10 @@ def summary(result: Result) -> Summary:
     )
     title = "BLEU" if name == "bleu" else "loss"
     columns = ("groups", "heads", f"{title}, most important first", "heads", f"{title}, least important first")
-    note = f"area between the curves: {result.data['gap'][name]:.{digits}f} ({title}, over the share of heads masked)"
-    return Summary("Groups of heads masked one after another", columns, rows, (note,))
+    notes = [
+        f"area between the curves: {result.data['gap'][name]:.{digits}f} ({title}, over the share of heads masked)"
+    ]
+    if name == "bleu":
+        most, least = (masked_within(curve) for curve in curves)
+        notes.append(f"masked within {WITHIN:g} BLEU: {least} heads least important first, {most} most important first")
+    return Summary("Groups of heads masked one after another", columns, rows, tuple(notes))

@@ -143,3 +143,10 @@ class Summary:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     """Lines under the table."""
+
+    def markdown(self) -> str:
+        """The table, then its notes, as Markdown; the title is left to the reader's heading."""
+        rule = tuple("---:" if number else "---" for number in range(len(self.columns)))
+        lines = [self.columns, rule, *self.rows]
+        table = "".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |\n" for line in lines)
+        return table + "".join(f"\n{note}\n" for note in self.notes)

@@ -1,0 +1,26 @@
+"""`hmc analyze trajectory`: gates in the course of pruning."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hmc.cli.analyze.options import AsJson, Out
+
+
+def command(
+    files: Annotated[
+        list[str],
+        typer.Argument(help="NAME=FILE, trajectory.json of runs of hmc prune.", metavar="NAME=FILE…"),
+    ],
+    out: Out,
+    as_json: AsJson = False,
+) -> None:
+    """Show how gates closed: expected open heads by kind, the budget, gates that have not settled."""
+    from hmc.cli.analyze.output import carry_out
+    from hmc.training.analysis import compare, trajectory
+    from hmc.training.analysis.figures import pruning
+
+    named = compare.parse_names(files)
+    carry_out(lambda _: trajectory.analyse(named), trajectory.summary, pruning.trajectory, out, as_json)

@@ -1,0 +1,158 @@
+"""What pruning left and what it costs: survivors by kind and layer, BLEU against open heads, gates over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hmc.artifact.heads import KINDS
+from hmc.training.analysis.figures.curves import METRIC_TITLES
+from hmc.training.analysis.figures.style import COLOURS, GREY, KIND_TITLES, MARKERS, SEQUENTIAL, figure, save_figure
+from hmc.training.analysis.result import Result
+from hmc.training.analysis.trajectory import stages
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BAND = 0.18
+"""Opacity of what lies between the extremes."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """How a line looks."""
+
+    label: str
+    colour: str
+    marker: str
+
+
+def survivors(result: Result, folder: Path) -> list[Path]:
+    """`survivors`: open heads by kind, and by layer of each kind, from the whole model down the budgets."""
+    data = result.data
+    width, layers = data["heads_per_layer"], data["layers"]
+    heads = [width * sum(layers.values()), *(max(1, budget["heads"]) for budget in data["budgets"])]
+    with figure(7.5, 5.4) as drawn:
+        grid = drawn.subplots(2, 2).ravel()
+        for number, kind in enumerate(KINDS):
+            whole = width * layers[kind]
+            line = Line(KIND_TITLES[kind], COLOURS[number], MARKERS[number])
+            _ranges(grid[0], heads, whole, [budget["kinds"][kind] for budget in data["budgets"]], line)
+            for layer, line in enumerate(_layer_lines(layers[kind])):
+                _ranges(grid[number + 1], heads, width, [b["layers"][kind][layer] for b in data["budgets"]], line)
+            grid[number + 1].set_title(f"{KIND_TITLES[kind]}, by layer", fontsize=9)
+        grid[0].set_title("by kind", fontsize=9)
+        for axes in grid:
+            _falling_heads(axes, heads, gap=0.35)
+            axes.set_ylabel("open heads")
+            axes.set_ylim(bottom=0)
+            axes.yaxis.get_major_locator().set_params(integer=True)
+            axes.legend(frameon=False, fontsize=8)
+        return save_figure(drawn, folder / "survivors")
+
+
+def _layer_lines(layers: int) -> list[Line]:
+    """Styles from the first layer, dark, to the last; other colours than those of the kinds."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    shades = colormaps[SEQUENTIAL](np.linspace(0.0, 0.85, layers))
+    return [Line(f"layer {n}", to_hex(shade), MARKERS[n % len(MARKERS)]) for n, shade in enumerate(shades)]
+
+
+def _ranges(axes: Axes, heads: Sequence[int], whole: int, found: Sequence[Mapping[str, float]], line: Line) -> None:
+    """A line of means with a band from least to most; it starts at the whole model."""
+    mean, least, most = ([float(whole), *(one[key] for one in found)] for key in ("mean", "least", "most"))
+    axes.fill_between(heads, least, most, color=line.colour, alpha=BAND, linewidth=0)
+    axes.plot(heads, mean, color=line.colour, marker=line.marker, markersize=4, linewidth=1.4, label=line.label)
+
+
+def _falling_heads(axes: Axes, heads: Sequence[int], gap: float = 0.2) -> None:
+    """Open heads from many to few, a tick at each number, on a logarithmic scale; labels are `gap` octaves apart."""
+    from matplotlib.ticker import NullFormatter, NullLocator
+
+    ticks = sorted(heads, reverse=True)
+    labels, last = [], np.inf
+    for number in ticks:
+        apart = np.log2(last / number) >= gap
+        labels.append(str(number) if apart else "")
+        last = number if apart else last
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(ticks[0] * 1.08, ticks[-1] / 1.08)
+    axes.set_xticks(ticks, labels)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("open heads in all")
+    axes.grid(alpha=0.25)
+
+
+def budgets(result: Result, folder: Path) -> list[Path]:
+    """`budgets`: a line a series; bars are the interval of a single level, bands reach over several levels."""
+    series: Mapping[str, Any] = result.data["series"]
+    every = sorted({point["heads"] for one in series.values() for point in one["points"] if point["heads"]})
+    with figure(6.5, 4.2) as drawn:
+        axes = drawn.add_subplot()
+        for number, (name, one) in enumerate(series.items()):
+            points = [point for point in one["points"] if point["heads"]]
+            heads = np.array([point["heads"] for point in points])
+            mean, least, most = (np.array([p["bleu"][key] for p in points]) for key in ("mean", "least", "most"))
+            colour = COLOURS[number % len(COLOURS)]
+            marker = MARKERS[number % len(MARKERS)]
+            axes.fill_between(heads, least, most, color=colour, alpha=BAND, linewidth=0)
+            axes.plot(heads, mean, color=colour, marker=marker, markersize=5, linewidth=1.4, label=name)
+            for point in points:
+                _interval(axes, point, one["reference_level"], colour)
+        _falling_heads(axes, every)
+        axes.set_ylabel(METRIC_TITLES["bleu"])
+        axes.legend(frameon=False, fontsize=8)
+        return save_figure(drawn, folder / "budgets")
+
+
+def _interval(axes: Axes, point: Mapping[str, Any], reference: str, colour: str) -> None:
+    """The interval of the difference to the reference level, laid around a single level's BLEU."""
+    if len(point["levels"]) > 1 or point["levels"][0]["name"] == reference:
+        return
+    (level,) = point["levels"]
+    base = level["bleu"] - level["bleu_delta"]
+    ends = [base + level["ci_low"], base + level["ci_high"]]
+    axes.vlines(point["heads"], *ends, color=colour, linewidth=1.0, alpha=0.6)
+
+
+def trajectory(result: Result, folder: Path) -> list[Path]:
+    """`trajectory`: expected open heads by kind and the budget above, gates that have not settled below."""
+    runs: Mapping[str, Any] = result.data["runs"]
+    with figure(6.5, 5.0) as drawn:
+        above, below = drawn.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        for number, run in enumerate(runs.values()):
+            _run(above, below, run["points"], first=not number)
+        for axes in (above, below):
+            axes.grid(alpha=0.25)
+            axes.set_xlim(left=0)
+            axes.set_ylim(bottom=0)
+        above.set_ylabel("expected open heads")
+        above.legend(frameon=False, fontsize=8)
+        below.set_ylabel("gates not settled")
+        below.set_xlabel("update of a closing stage" + (f" ({len(runs)} runs)" if len(runs) > 1 else ""))
+        return save_figure(drawn, folder / "trajectory")
+
+
+def _run(above: Axes, below: Axes, points: Sequence[Mapping[str, Any]], *, first: bool) -> None:
+    """Every line of a run; those of the first run have labels, a stage begins at a thin line."""
+    x = [point["update"] for point in points]
+    for number, kind in enumerate(KINDS):
+        values = [np.nan if point["kinds"][kind] is None else point["kinds"][kind] for point in points]
+        label = KIND_TITLES[kind] if first else None
+        above.plot(x, values, color=COLOURS[number], marker=MARKERS[number], markersize=3, linewidth=1.2, label=label)
+    above.plot(x, [point["open"] for point in points], color="black", linewidth=1.4, label="all" if first else None)
+    budget = [np.nan if point["budget"] is None else point["budget"] for point in points]
+    if first and not np.isnan(budget).all():
+        above.plot(x, budget, color=GREY, linestyle=":", linewidth=1.2, label="budget")
+    below.plot(x, [point["unsettled"] for point in points], color="black", linewidth=1.2)
+    if first:
+        for stage in stages(points)[:-1]:
+            for axes in (above, below):
+                axes.axvline(stage[-1]["update"], color=GREY, linewidth=0.6)

@@ -1,0 +1,162 @@
+"""Which heads are left after pruning: by kind and layer against the budget (Voita et al. 2019, figures 9 and 10).
+
+Several checkpoints with as many open heads, of different seeds, say how much of it is chance: how far the numbers by
+layer differ, and how many heads two checkpoints share beyond what their numbers by layer explain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hmc.artifact.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.heads import KINDS, Head, HeadLayout
+from hmc.training.analysis.cells import plain, spread_cell
+from hmc.training.analysis.head_rows import head_of
+from hmc.training.analysis.result import CheckpointSource, Result, Summary, read_result, versions
+
+COMMAND = "survivors"
+
+
+def mean_and_range(values: Iterable[float]) -> dict[str, float]:
+    """`mean`, `least` and `most`."""
+    found = [float(value) for value in values]
+    return {"mean": float(np.mean(found)), "least": min(found), "most": max(found)}
+
+
+def shared(a: HeadLayout, b: HeadLayout, heads_per_layer: int) -> tuple[int, float]:
+    """Heads open in both, and how many that would be if each attention drew its heads at random.
+
+    The second is Σ |a_l| · |b_l| / heads_per_layer over all attentions l, their numbers of open heads being given.
+    """
+    pairs = [(x, y) for kind in KINDS for x, y in zip(a[kind], b[kind], strict=True)]
+    chance = sum(len(x) * len(y) for x, y in pairs) / heads_per_layer
+    return sum(len(set(x) & set(y)) for x, y in pairs), chance
+
+
+def analyse(paths: Sequence[Path], scores: Path | None = None) -> Result:
+    """Open heads of pruned checkpoints, together by their number.
+
+    scores: importance.json of `hmc analyze importance` on the model they were pruned from; each checkpoint is then
+    compared with the heads of highest I_h, as many as it has. Raises InvalidRequestError, InvalidArtifactError.
+    """
+    if not paths:
+        raise InvalidRequestError("give one or more checkpoints")
+    checkpoints = [load_checkpoint(path) for path in paths]
+    sources = [
+        CheckpointSource(name=str(path), digest=checkpoint_digest(path), heads=checkpoint.layout.total)
+        for path, checkpoint in zip(paths, checkpoints, strict=True)
+    ]
+    _check(checkpoints, sources)
+    ranking = _ranking(scores) if scores else None
+    arch = checkpoints[0].architecture
+    budgets = []
+    for heads in sorted({source.heads for source in sources}, reverse=True):
+        layouts = [checkpoint.layout for checkpoint in checkpoints if checkpoint.layout.total == heads]
+        budgets.append(_budget(heads, layouts, arch.heads, ranking))
+    return Result(
+        command=COMMAND,
+        checkpoints=sources,
+        settings={"scores": read_result(scores).checkpoints[0].model_dump() if scores else None},
+        versions=versions(),
+        data={
+            "heads_per_layer": arch.heads,
+            "layers": {kind: len(checkpoints[0].layout[kind]) for kind in KINDS},
+            "layouts": [checkpoint.layout.to_json() for checkpoint in checkpoints],
+            "budgets": budgets,
+        },
+    )
+
+
+def _check(checkpoints: Sequence[Checkpoint], sources: Sequence[CheckpointSource]) -> None:
+    """Raises InvalidRequestError unless the checkpoints are different ones of one architecture."""
+    first = checkpoints[0].architecture
+    seen: dict[str, str] = {}
+    for checkpoint, source in zip(checkpoints, sources, strict=True):
+        if checkpoint.architecture != first:
+            raise InvalidRequestError(f"{source.name} and {sources[0].name} have different architectures")
+        if source.digest in seen:
+            raise InvalidRequestError(
+                f"{source.name} and {seen[source.digest]} are the same checkpoint; give each of them once"
+            )
+        seen[source.digest] = source.name
+
+
+def _ranking(path: Path) -> list[Head]:
+    """Heads of a result of `importance`, most important first; ties break by kind, layer, index."""
+    rows = read_result(path, ["importance"]).data["heads"]
+    return [head_of(row) for row in sorted(rows, key=lambda row: -float(row["importance"]))]
+
+
+def _budget(
+    heads: int, layouts: Sequence[HeadLayout], heads_per_layer: int, ranking: Sequence[Head] | None
+) -> dict[str, Any]:
+    counts = [layout.counts() for layout in layouts]
+    layers = {
+        kind: [mean_and_range(row) for row in zip(*(count[kind] for count in counts), strict=True)] for kind in KINDS
+    }
+    found: dict[str, Any] = {
+        "heads": heads,
+        "checkpoints": len(layouts),
+        "kinds": {kind: mean_and_range(sum(count[kind]) for count in counts) for kind in KINDS},
+        "layers": layers,
+        "without_heads": mean_and_range(sum(row == 0 for rows in count.values() for row in rows) for count in counts),
+        "agreement": _overlap(combinations(layouts, 2), heads_per_layer),
+    }
+    if ranking is not None:
+        first = layouts[0]
+        missing = [str(head) for layout in layouts for head in layout.heads() if head not in set(ranking)]
+        if missing:
+            raise InvalidRequestError(
+                f"the scores lack {missing[0]}, which is open in a checkpoint: measure the model before pruning"
+            )
+        best = HeadLayout.from_heads(ranking[:heads], len(first.encoder_self), len(first.cross))
+        found["most_important"] = _overlap(((layout, best) for layout in layouts), heads_per_layer)
+    return found
+
+
+def _overlap(pairs: Iterable[tuple[HeadLayout, HeadLayout]], heads_per_layer: int) -> dict[str, float] | None:
+    """Means over pairs of layouts; None without pairs."""
+    found = [shared(a, b, heads_per_layer) for a, b in pairs]
+    if not found:
+        return None
+    return {
+        "shared": float(np.mean([same for same, _ in found])),
+        "by_chance": float(np.mean([chance for _, chance in found])),
+    }
+
+
+def summary(result: Result) -> Summary:
+    """A row a budget."""
+    budgets = result.data["budgets"]
+    ranked = any("most_important" in budget for budget in budgets)
+    rows = tuple(
+        (
+            str(budget["heads"]),
+            str(budget["checkpoints"]),
+            *(spread_cell(budget["kinds"][kind]) for kind in KINDS),
+            *(" + ".join(plain(layer["mean"], 1) for layer in budget["layers"][kind]) for kind in KINDS),
+            _overlap_cell(budget["agreement"]),
+            *((_overlap_cell(budget["most_important"]),) if ranked else ()),
+        )
+        for budget in budgets
+    )
+    columns = (
+        "heads",
+        "checkpoints",
+        *KINDS,
+        *(f"{kind} by layer" for kind in KINDS),
+        "shared (by chance)",
+        *(("of highest I_h (by chance)",) if ranked else ()),
+    )
+    note = "means over checkpoints with as many heads (least to most); shared: by two of them, on average"
+    return Summary("Heads left after pruning", columns, rows, (note,))
+
+
+def _overlap_cell(overlap: Mapping[str, float] | None) -> str:
+    return "–" if overlap is None else f"{overlap['shared']:.1f} ({overlap['by_chance']:.1f})"
