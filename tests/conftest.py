@@ -10,6 +10,12 @@ import pytest
 from tests.tiny import LEVELS, SENTENCES, tiny_checkpoint_at
 
 
+@pytest.fixture(scope="session", autouse=True)
+def weight_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Packed weights of the models of these tests do not stay on the machine."""
+    os.environ["HMC_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of 24 heads (2 + 2 layers, 4 heads) with gates; random weights, real tokenizer."""

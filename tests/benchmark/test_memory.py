@@ -18,6 +18,7 @@ def test_the_peak_is_that_of_the_fresh_process(tiny_bundle: Path) -> None:
     found = measure_memory(request(tiny_bundle, "h12-int8"))
     assert ballast.nbytes < peak_bytes()
     assert 2**20 < found.before_load_bytes < found.peak_bytes < ballast.nbytes
+    assert 2**20 < found.held_bytes < found.peak_bytes
 
 
 def test_what_went_wrong_there_is_said(tiny_bundle: Path) -> None:

@@ -58,7 +58,7 @@ def test_json_has_every_number_and_reads_back() -> None:
     assert (level["name"], level["heads"], level["bytes"]) == ("h72", 72, 24 * 2**20)
     assert Quality.model_validate(level["quality"][0]) == report.levels[1].quality[0]
     assert level["latency"][0]["p50_ms"] == 15.0
-    assert level["memory"] == {"peak_bytes": 200 * 2**20, "before_load_bytes": 50 * 2**20}
+    assert level["memory"] == {"peak_bytes": 200 * 2**20, "before_load_bytes": 50 * 2**20, "held_bytes": 0}
 
 
 def test_tables_show_levels_scores_times_and_machine() -> None:

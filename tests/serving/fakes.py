@@ -51,6 +51,8 @@ class FakeTranslator:
     futures: list[Future[Translation]] = field(default_factory=list)
     warm: bool = False
     closed: str = ""
+    weights: dict[str, int] = field(default_factory=dict)
+    rested: int = 0
 
     @property
     def pending(self) -> int:
@@ -98,6 +100,9 @@ class FakeTranslator:
     def warm_up(self) -> None:
         self.warm = True
 
+    def rest(self) -> None:
+        self.rested += 1
+
     def close(self, drain: bool = True) -> None:
         if drain:
             eventually(lambda: self.pending == 0)
@@ -119,7 +124,7 @@ class FakeFactory:
             self.hold.wait(20)
         if level in self.fail:
             raise self.fail[level]
-        self.made.append(FakeTranslator(level))
+        self.made.append(FakeTranslator(level, weights={"shared": 100, level: 10 * len(level)}))
         return self.made[-1]
 
     def __getitem__(self, level: str) -> FakeTranslator:

@@ -1,4 +1,4 @@
-"""Memory of one level: a fresh process loads it, translates a few batches, and reports the most it ever held.
+"""Memory of one level: a fresh process loads it, translates a few batches, and reports what it held.
 
 `python -m hmc.benchmark.memory` is that process: a request as JSON on its input, the answer as JSON on its output.
 """
@@ -39,6 +39,8 @@ class MemoryResult:
     """Most resident memory of the process, interpreter and libraries included."""
     before_load_bytes: int
     """Resident memory with everything imported and nothing loaded yet."""
+    held_bytes: int = 0
+    """Memory after the last batch, pages shared with other processes in proportion (PSS) where the system tells."""
 
 
 def measure_memory(request: MemoryRequest) -> MemoryResult:
@@ -71,6 +73,7 @@ def peak_bytes() -> int:
 def run_request(request: MemoryRequest) -> MemoryResult:
     """Loads the level and translates the sentences, in this process."""
     from hmc.serving import DecodeOptions, Translator
+    from hmc.serving.memory import process_bytes
 
     before = psutil.Process().memory_info().rss
     with Translator(request.bundle, request.level, device=request.device, threads=request.threads) as translator:
@@ -78,7 +81,7 @@ def run_request(request: MemoryRequest) -> MemoryResult:
         for start in range(0, len(request.sentences), request.batch):
             options = DecodeOptions(beam_size=request.beam)
             translator.translate(request.sentences[start : start + request.batch], options)
-    return MemoryResult(peak_bytes(), before)
+        return MemoryResult(peak_bytes(), before, process_bytes())
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hmc.serving.answers import LevelInfo, LevelList
+    from hmc.serving.shares import Shares
 
 
 def command(
@@ -25,7 +26,10 @@ def command(
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the server.")] = 10.0,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the levels of a bundle, or of a running server: heads, size, quality and latency."""
+    """List the levels of a bundle, or of a running server: heads, size, quality and latency.
+
+    MiB is what a level takes on disk; after the plus sign, what of it other levels share. Of a server also in memory.
+    """
     from hmc.artifact.errors import InvalidRequestError
 
     if (bundle is None) == (server is None):
@@ -53,12 +57,21 @@ def _of_server(address: str, token: str | None, tls_ca: Path | None, timeout: fl
 
 
 def _of_bundle(path: Path) -> LevelList:
-    from hmc.artifact.bundle import read_manifest
+    from hmc.artifact.bundle import FIX, read_manifest
+    from hmc.artifact.errors import InvalidArtifactError
     from hmc.serving.answers import LevelInfo, LevelList
     from hmc.serving.selection import rank
+    from hmc.serving.shares import disk_shares
 
     manifest = read_manifest(path)
-    infos = [LevelInfo.of(x, is_default=x.name == manifest.default_level) for x in sorted(manifest.levels, key=rank)]
+    try:
+        disk = disk_shares(path, manifest)
+    except OSError as error:
+        raise InvalidArtifactError(f"bundle {path}", [f"{error.filename} is missing"], FIX) from error
+    infos = [
+        LevelInfo.of(x, is_default=x.name == manifest.default_level, disk=disk[x.name])
+        for x in sorted(manifest.levels, key=rank)
+    ]
     return LevelList(tuple(infos), manifest.version, manifest.source_language, manifest.target_language)
 
 
@@ -82,16 +95,20 @@ def _table(levels: LevelList) -> Table:
     for name in ("heads", "enc/dec/cross", "parameters", "MiB", "BLEU", "Δ BLEU (95 %)", "chrF", "p50 ms", "p95 ms"):
         table.add_column(name, justify="right", no_wrap=True)
     if levels.device:
+        table.add_column("MiB in memory", justify="right", no_wrap=True)
         table.add_column("serves")
+        if levels.memory_bytes:
+            table.caption = f"The server's process has {levels.memory_bytes / 2**20:.0f} MiB in memory."
+            table.caption_justify = "left"
     for level in levels.levels:
-        table.add_row(*_row(level), *([_serves(level)] if levels.device else []))
+        table.add_row(*_row(level), *([_mebibytes(level.memory), _serves(level)] if levels.device else []))
     return table
 
 
 def _row(level: LevelInfo) -> list[str]:
     name = f"{level.name} (default)" if level.is_default else level.name
     kinds = "/".join(str(sum(level.heads_by_kind.get(k, []))) for k in ("encoder_self", "decoder_self", "cross"))
-    size = f"{level.bytes / 2**20:.1f}"
+    size = _mebibytes(level.disk) if level.disk else f"{level.bytes / 2**20:.1f}"
     row = [name, level.precision, str(level.heads), kinds, f"{level.parameters:,}", size]
     quality, latency = level.quality, level.latency or level.recorded_latency
     if quality:
@@ -100,6 +117,11 @@ def _row(level: LevelInfo) -> list[str]:
     else:
         row += ["–"] * 3
     return row + ([f"{latency.p50_ms:.1f}", f"{latency.p95_ms:.1f}"] if latency else ["–"] * 2)
+
+
+def _mebibytes(shares: Shares | None) -> str:
+    """Own + shared."""
+    return f"{shares.own / 2**20:.1f} + {shares.shared / 2**20:.1f}" if shares else "–"
 
 
 def _serves(level: LevelInfo) -> str:

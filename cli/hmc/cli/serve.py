@@ -29,6 +29,14 @@ def command(
     max_rows: Annotated[int, typer.Option(help="Hypotheses that a level decodes together.")] = 128,
     max_texts: Annotated[int, typer.Option(help="Texts that one Translate call may hold.")] = 1024,
     threads: Annotated[int, typer.Option(help="Threads of each level; 0 takes one for each core.")] = 0,
+    cache: Annotated[
+        str,
+        typer.Option(
+            help="Folder for weights as this machine's kernels want them, which levels and processes share; auto: "
+            "HMC_CACHE or the platform's; none: each level has its own.",
+            metavar="DIR",
+        ),
+    ] = "auto",
     auto_pending: Annotated[int, typer.Option(help="Texts pending at a level before `auto` steps down.")] = 64,
     auto_target_ms: Annotated[
         float | None, typer.Option(help="95th percentile latency, in milliseconds, that `auto` keeps.")
@@ -70,6 +78,7 @@ def command(
         queue_size=queue_size,
         max_rows=max_rows,
         threads=threads,
+        cache=cache,
         drain_seconds=drain_seconds,
         tls_cert=tls_cert,
         tls_key=tls_key,

@@ -229,21 +229,23 @@ class ListLevelsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListLevelsResponse(_message.Message):
-    __slots__ = ("levels", "bundle_version", "source_language", "target_language", "device")
+    __slots__ = ("levels", "bundle_version", "source_language", "target_language", "device", "memory_bytes")
     LEVELS_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     levels: _containers.RepeatedCompositeFieldContainer[Level]
     bundle_version: str
     source_language: str
     target_language: str
     device: str
-    def __init__(self, levels: _Optional[_Iterable[_Union[Level, _Mapping]]] = ..., bundle_version: _Optional[str] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., device: _Optional[str] = ...) -> None: ...
+    memory_bytes: int
+    def __init__(self, levels: _Optional[_Iterable[_Union[Level, _Mapping]]] = ..., bundle_version: _Optional[str] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., device: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Level(_message.Message):
-    __slots__ = ("name", "heads", "heads_by_kind", "precision", "parameters", "bytes", "loaded", "is_default", "quality", "latency", "recorded_latency")
+    __slots__ = ("name", "heads", "heads_by_kind", "precision", "parameters", "bytes", "loaded", "is_default", "quality", "latency", "recorded_latency", "disk", "memory")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     HEADS_BY_KIND_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +257,8 @@ class Level(_message.Message):
     QUALITY_FIELD_NUMBER: _ClassVar[int]
     LATENCY_FIELD_NUMBER: _ClassVar[int]
     RECORDED_LATENCY_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     name: str
     heads: int
     heads_by_kind: _containers.RepeatedCompositeFieldContainer[KindHeads]
@@ -266,7 +270,17 @@ class Level(_message.Message):
     quality: Quality
     latency: Latency
     recorded_latency: RecordedLatency
-    def __init__(self, name: _Optional[str] = ..., heads: _Optional[int] = ..., heads_by_kind: _Optional[_Iterable[_Union[KindHeads, _Mapping]]] = ..., precision: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded: _Optional[bool] = ..., is_default: _Optional[bool] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., latency: _Optional[_Union[Latency, _Mapping]] = ..., recorded_latency: _Optional[_Union[RecordedLatency, _Mapping]] = ...) -> None: ...
+    disk: LevelBytes
+    memory: LevelBytes
+    def __init__(self, name: _Optional[str] = ..., heads: _Optional[int] = ..., heads_by_kind: _Optional[_Iterable[_Union[KindHeads, _Mapping]]] = ..., precision: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded: _Optional[bool] = ..., is_default: _Optional[bool] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., latency: _Optional[_Union[Latency, _Mapping]] = ..., recorded_latency: _Optional[_Union[RecordedLatency, _Mapping]] = ..., disk: _Optional[_Union[LevelBytes, _Mapping]] = ..., memory: _Optional[_Union[LevelBytes, _Mapping]] = ...) -> None: ...
+
+class LevelBytes(_message.Message):
+    __slots__ = ("own", "shared")
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    own: int
+    shared: int
+    def __init__(self, own: _Optional[int] = ..., shared: _Optional[int] = ...) -> None: ...
 
 class KindHeads(_message.Message):
     __slots__ = ("kind", "heads_per_layer")

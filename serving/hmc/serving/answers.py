@@ -11,6 +11,7 @@ from hmc.artifact.errors import HmcError
 from hmc.serving.latency import LatencySummary
 from hmc.serving.loaded import HostStatus, LevelStatus
 from hmc.serving.results import Translation
+from hmc.serving.shares import Shares
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class LevelInfo:
     precision: str
     parameters: int
     bytes: int
-    """Bytes of the level's graphs and weights, shared weights counted."""
+    """Bytes of the level's graphs and weights on disk, shared weights counted."""
     loaded: bool = False
     is_default: bool = False
     quality: Quality | None = None
@@ -78,9 +79,15 @@ class LevelInfo:
     """Measured on the server since the level was loaded."""
     recorded_latency: Latency | None = None
     """Measured by a benchmark and recorded in the bundle."""
+    disk: Shares | None = None
+    """`bytes`, told apart among the levels of the bundle; None where that is not known."""
+    memory: Shares | None = None
+    """Bytes of weights that the level holds in memory, told apart among the loaded levels; None if it is not loaded."""
 
     @classmethod
-    def of(cls, level: Level, status: LevelStatus | None = None, *, is_default: bool = False) -> LevelInfo:
+    def of(
+        cls, level: Level, status: LevelStatus | None = None, *, is_default: bool = False, disk: Shares | None = None
+    ) -> LevelInfo:
         """A level of a manifest; with the `status` of a host that serves it."""
         return cls(
             name=level.name,
@@ -94,6 +101,8 @@ class LevelInfo:
             quality=level.quality,
             latency=status.latency if status else None,
             recorded_latency=level.latency,
+            disk=status.disk if status else disk,
+            memory=status.memory if status else None,
         )
 
 
@@ -107,10 +116,13 @@ class LevelList:
     target_language: str
     device: str = ""
     """Where the levels run, "cpu" or "cuda:0"; empty for a bundle that nothing serves."""
+    memory_bytes: int = 0
+    """Memory of the process that serves them, all of it; 0 where that is not known."""
 
     @classmethod
-    def of(cls, status: HostStatus) -> LevelList:
+    def of(cls, status: HostStatus, memory_bytes: int = 0) -> LevelList:
         """The levels that a host serves."""
         manifest = status.manifest
         levels = tuple(LevelInfo.of(x.level, x) for x in status.levels)
-        return cls(levels, manifest.version, manifest.source_language, manifest.target_language, status.device)
+        languages = manifest.source_language, manifest.target_language
+        return cls(levels, manifest.version, *languages, status.device, memory_bytes)

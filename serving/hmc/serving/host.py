@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from hmc.artifact.errors import (
 )
 from hmc.serving.loaded import Generation, HostStatus, Lease, LevelStatus, Slot, TranslatorFactory
 from hmc.serving.selection import AutoPolicy, Candidate, Selector, choose, rank, runs_on
+from hmc.serving.shares import disk_shares, shares
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ class ModelHost:
         fitting = [level for level in manifest.levels if runs_on(self._device, level)]
         if self._default is None and fitting and default not in fitting:
             default = min(fitting, key=lambda level: (abs(level.heads - default.heads), rank(level)))
-        return Generation(path, manifest, default.name)
+        return Generation(path, manifest, default.name, disk_shares(path, manifest))
 
     # ---- loading ----
 
@@ -122,9 +124,8 @@ class ModelHost:
                     "--default-level to unload it"
                 )
             with self._state:
-                slot = generation.slots.pop(name, None)
-            if slot:
-                self._retire(slot)
+                slots = [generation.slots.pop(name)] if name in generation.slots else []
+            self._retire(slots)
         return self._status(generation, level)
 
     def reload(self, path: Path | str | None = None) -> HostStatus:
@@ -138,17 +139,26 @@ class ModelHost:
             self._fill(new, set(old.slots))
             with self._state:
                 self._current = new
-            for slot in old.slots.values():
-                thread = threading.Thread(target=self._retire, args=(slot,), name=f"retire-{slot.level.name}")
+            while old.slots:
+                name, slot = old.slots.popitem()
+                thread = threading.Thread(target=self._retire, args=([slot],), name=f"retire-{name}")
+                del slot  # the thread alone holds it, and frees it
                 thread.start()
                 self._retiring = [t for t in self._retiring if t.is_alive()] + [thread]
         log.info("bundle %s replaces %s", new.manifest.version, old.manifest.version)
         return self.status()
 
-    def _retire(self, slot: Slot) -> None:
+    def _retire(self, slots: list[Slot]) -> None:
+        """Frees levels once they are no longer used. Empties the list, so that nothing holds them afterwards."""
+        while slots:
+            with self._state:
+                self._state.wait_for(lambda: slots[-1].users == 0)
+            slots.pop().translator.close(drain=True)
+        gc.collect()
         with self._state:
-            self._state.wait_for(lambda: slot.users == 0)
-        slot.translator.close(drain=True)
+            left = list(self._current.slots.values())
+        for slot in left[:1]:  # levels have their working memory in common
+            slot.translator.rest()
 
     def close(self, drain: bool = True) -> None:
         """Frees every level; with `drain` after it has finished what is queued. No lease is given from then on."""
@@ -222,6 +232,10 @@ class ModelHost:
         return HostStatus(current.manifest, current.path, ", ".join(devices), statuses)
 
     def _status(self, generation: Generation, level: Level) -> LevelStatus:
-        slot = generation.slots.get(level.name)
-        pending, latency = (slot.translator.pending, slot.latency.summary()) if slot else (0, None)
-        return LevelStatus(level, slot is not None, level.name == generation.default, pending, latency)
+        with self._state:
+            slots = dict(generation.slots)
+        slot, is_default, disk = slots.get(level.name), level.name == generation.default, generation.disk[level.name]
+        if slot is None:
+            return LevelStatus(level, False, is_default, 0, None, disk, None)
+        memory = shares({name: other.translator.weights for name, other in slots.items()})[level.name]
+        return LevelStatus(level, True, is_default, slot.translator.pending, slot.latency.summary(), disk, memory)

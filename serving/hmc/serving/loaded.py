@@ -13,6 +13,7 @@ from hmc.artifact.bundle import Level, Manifest
 from hmc.serving.latency import LatencySummary, LatencyWindow
 from hmc.serving.options import DecodeOptions, Target
 from hmc.serving.results import Translation
+from hmc.serving.shares import Held, Shares
 
 
 class LevelTranslator(Protocol):
@@ -24,6 +25,9 @@ class LevelTranslator(Protocol):
     @property
     def pending(self) -> int: ...
 
+    @property
+    def weights(self) -> Held: ...
+
     def submit(
         self,
         text: str,
@@ -33,6 +37,8 @@ class LevelTranslator(Protocol):
     ) -> Future[Translation]: ...
 
     def warm_up(self) -> None: ...
+
+    def rest(self) -> None: ...
 
     def close(self, drain: bool = True) -> None: ...
 
@@ -52,6 +58,10 @@ class LevelStatus:
     """Texts queued or running."""
     latency: LatencySummary | None
     """Measured here since the level was loaded; None before the first request."""
+    disk: Shares
+    """Its files, among those of all levels of the bundle."""
+    memory: Shares | None
+    """Its weights in memory, among those of all loaded levels; None if it is not loaded."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,7 @@ class Generation:
     path: Path
     manifest: Manifest
     default: str
+    disk: dict[str, Shares]
     slots: dict[str, Slot] = field(default_factory=dict)
 
 

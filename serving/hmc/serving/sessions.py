@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
-from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from hmc.artifact.architecture import Architecture
-from hmc.artifact.bundle import FIX, Level, Variant, decoder_path, encoder_path
-from hmc.artifact.errors import DeviceUnavailableError, InvalidArtifactError, InvalidRequestError
+from hmc.artifact.bundle import Level, Variant, decoder_path, encoder_path
+from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
+from hmc.serving.memory import return_free_memory
+from hmc.serving.opening import Opener
+from hmc.serving.packed_weights import PackedWeights
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -42,14 +44,14 @@ def resolve_device(name: str, level: Level) -> Device:
     if kind == "cpu" or (kind == "auto" and not on_device):
         if on_device:
             raise DeviceUnavailableError(
-                f"level {level.name!r} is fp16, which is for cuda; on cpu choose an fp32 or int8 level "
+                f"level {level.name!r} is fp16, which is for cuda; on cpu choose an fp32, int8 or int4 level "
                 "(`hmc levels --bundle BUNDLE` lists them)"
             )
         return Device("cpu")
     if not cuda_available():
         raise DeviceUnavailableError(
             f"level {level.name!r} on {name}: ONNX Runtime finds no CUDA device here; install the NVIDIA driver and "
-            "the CUDA libraries onnxruntime-gpu names, or use --device cpu with an fp32 or int8 level"
+            "the CUDA libraries onnxruntime-gpu names, or use --device cpu with an fp32, int8 or int4 level"
         )
     if not on_device:
         raise InvalidRequestError(
@@ -78,30 +80,53 @@ class LevelSessions:
     The decoder's variants are opened when they are first needed.
     """
 
-    bundle: Path
     arch: Architecture
     level: Level
     device: Device
-    threads: int
-    encoder: onnxruntime.InferenceSession | None
-    decoders: dict[Variant | None, onnxruntime.InferenceSession]
+    opener: Opener
+    encoder: onnxruntime.InferenceSession | None = None
+    decoders: dict[Variant | None, onnxruntime.InferenceSession] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
+    """Weight file → bytes of it that these sessions hold in memory; levels that name the same file share them."""
 
     @classmethod
-    def open(cls, bundle: Path, arch: Architecture, level: Level, device: Device, threads: int) -> LevelSessions:
-        """Loads a level's graphs; weights are found in the bundle. threads 0: one per physical core."""
-        encoder = (
-            _open(bundle, encoder_path(level.name), device, threads, spin=False) if any(level.layout.cross) else None
-        )
-        opened = cls(bundle, arch, level, device, threads, encoder, {})
+    def open(
+        cls, bundle: Path, arch: Architecture, level: Level, device: Device, threads: int, cache: Path | None = None
+    ) -> LevelSessions:
+        """Loads a level's graphs; weights are found in the bundle. threads 0: one per physical core.
+
+        cache: where weights are kept as this machine's kernels want them, to be shared between levels (see
+        `cache_folder`); None: every level has its own. Raises InvalidArtifactError.
+        """
+        packed = PackedWeights(cache) if cache and device.kind == "cpu" else None
+        cuda = device.index if device.kind == "cuda" else None
+        opened = cls(arch, level, device, Opener(bundle, cuda, threads, packed))
         opened.decoder()
+        if any(level.layout.cross):
+            opened.encoder = opened._open(encoder_path(level.name), spin=False)
+        return_free_memory()  # kernels pack weights even when they then take the packed ones from a file
         return opened
 
     def decoder(self, variant: Variant | None = None) -> onnxruntime.InferenceSession:
         """The decoder of this variant, opened if it was not. Raises InvalidArtifactError."""
         if variant not in self.decoders:
-            name = decoder_path(self.level.name, variant)
-            self.decoders[variant] = _open(self.bundle, name, self.device, self.threads, spin=True)
+            self.decoders[variant] = self._open(decoder_path(self.level.name, variant), spin=True)
         return self.decoders[variant]
+
+    def _open(self, name: str, *, spin: bool) -> onnxruntime.InferenceSession:
+        opened = self.opener.open(name, spin=spin)
+        self.weights = {**self.weights, **opened.weights}
+        return opened.session
+
+    def rest(self) -> None:
+        """Gives back to the system what large batches needed and nothing uses now. The sessions may be in use."""
+        if self.encoder is not None and self.device.kind == "cpu":
+            options = onnxruntime.RunOptions()
+            # After this run, of one token, the arena that CPU sessions share lets go of what it does not use.
+            options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+            source = {"source": np.full((1, 1), self.arch.eos_id, np.int32), "source_lengths": np.ones(1, np.int32)}
+            self.encoder.run(None, source, options)
+        return_free_memory()
 
     def has(self, variant: Variant) -> bool:
         """Whether the bundle holds this variant of the level's decoder; those compiled before it existed do not."""
@@ -123,33 +148,3 @@ class LevelSessions:
         names = [o.name for o in self.encoder.get_outputs()]
         values = self.encoder.run(names, {"source": source, "source_lengths": lengths})
         return dict(zip(names, values, strict=True)), lengths
-
-
-_GRAPH_ERRORS = (
-    errors.Fail,
-    errors.InvalidArgument,
-    errors.InvalidGraph,
-    errors.InvalidProtobuf,
-    errors.NotImplemented,
-)
-"""What ONNX Runtime raises for a graph it cannot use."""
-
-
-def _open(bundle: Path, name: str, device: Device, threads: int, *, spin: bool) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = threads
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-    # Graphs name their weights relative to the bundle, and are passed as bytes so that this folder applies.
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(bundle.absolute()))
-    # On a CPU the fused operator is many times slower than the two that graphs are written with (see the compiler).
-    left_out = ["SkipLayerNormFusion"] if device.kind == "cpu" else []
-    providers: list[Any] = ["CPUExecutionProvider"]
-    if device.kind == "cuda":
-        providers.insert(0, ("CUDAExecutionProvider", {"device_id": device.index}))
-    try:
-        return onnxruntime.InferenceSession(
-            (bundle / name).read_bytes(), options, providers=providers, disabled_optimizers=left_out
-        )
-    except _GRAPH_ERRORS as error:
-        raise InvalidArtifactError(f"bundle {bundle}", [f"{name} cannot be loaded: {error}"], FIX) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from hmc.artifact.bundle import FIX, Manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
@@ -13,7 +14,7 @@ from hmc.serving.options import MAX_TEXT_BYTES
 
 
 class Tokenizer:
-    """One per bundle; thread-safe."""
+    """One per bundle (`shared_tokenizer`); thread-safe."""
 
     def __init__(self, bundle: Path, manifest: Manifest) -> None:
         """Reads the files that the manifest names. Raises InvalidArtifactError when one cannot be read."""
@@ -53,6 +54,19 @@ class Tokenizer:
     def find(self, piece: str) -> int | None:
         """The token that the vocabulary writes so; None if there is none."""
         return self._tokenizer.find(piece)
+
+
+_shared: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()
+
+
+def shared_tokenizer(bundle: Path, manifest: Manifest) -> Tokenizer:
+    """The tokenizer that every level of a bundle has in common: it is read once while any of them is loaded.
+
+    Raises InvalidArtifactError as `Tokenizer`.
+    """
+    key = manifest.model_dump_json(include={"architecture", "tokenizer_sha256"})
+    tokenizer = _shared.get(key) or Tokenizer(bundle, manifest)
+    return _shared.setdefault(key, tokenizer)
 
 
 def _check(text: str) -> None:

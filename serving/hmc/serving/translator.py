@@ -13,9 +13,10 @@ from hmc.artifact.bundle import Manifest, validate
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.engine import Engine
 from hmc.serving.options import DecodeOptions, Target, scoring_options, targets_of
+from hmc.serving.packed_weights import cache_folder
 from hmc.serving.results import Decoded, Partial, Translation
 from hmc.serving.sessions import LevelSessions, resolve_device
-from hmc.serving.tokenizer import Tokenizer
+from hmc.serving.tokenizer import Tokenizer, shared_tokenizer
 from hmc.serving.wording import Wording
 
 log = logging.getLogger(__name__)
@@ -29,12 +30,13 @@ class Translator:
 
     def __init__(
         self, bundle: str | Path, level: str | None = None, *, device: str = "auto", threads: int = 0,
-        queue_size: int = 1024, max_rows: int = 128, manifest: Manifest | None = None,
+        queue_size: int = 1024, max_rows: int = 128, manifest: Manifest | None = None, cache: str | Path = "auto",
     ) -> None:  # fmt: skip
         """level None: the bundle's default. threads 0: one per physical core. max_rows: rows decoded at once.
 
         manifest: what `validate` returned for this bundle, from whoever opens several of its levels; None: every file
-        is checked here.
+        is checked here. cache: the folder where weights are kept as this machine's kernels want them, so that levels
+        and processes share them in memory; `auto`: what HMC_CACHE says, or the platform's; `none`: nothing is kept.
         Raises InvalidArtifactError (every problem of the bundle), LevelNotFoundError, DeviceUnavailableError.
         """
         path = Path(bundle)
@@ -43,15 +45,20 @@ class Translator:
         chosen = resolve_device(device, self.level)
         self.device = str(chosen)
         arch = self.manifest.architecture
-        self._tokenizer = Tokenizer(path, self.manifest)
+        self._tokenizer = shared_tokenizer(path, self.manifest)
         self._wording = Wording(self._tokenizer, arch)
-        sessions = LevelSessions.open(path, arch, self.level, chosen, threads)
+        sessions = LevelSessions.open(path, arch, self.level, chosen, threads, cache_folder(cache))
         self._engine = Engine(sessions, queue_size=queue_size, max_rows=max_rows)
 
     @property
     def pending(self) -> int:
         """Texts queued or running."""
         return self._engine.pending
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """Weight file → bytes of it that the level holds in memory; levels that name the same file share them."""
+        return self._engine.sessions.weights
 
     def submit(
         self,
@@ -150,6 +157,10 @@ class Translator:
             for tokens in WARM_UP_TOKENS:
                 source = [*[arch.unk_id] * min(tokens, arch.max_positions - 1), arch.eos_id]
                 self._engine.submit(source, DecodeOptions(beam_size=beam, max_length=8), block=True).result()
+
+    def rest(self) -> None:
+        """Gives back to the system what large batches needed and nothing uses now; requests may go on meanwhile."""
+        self._engine.sessions.rest()
 
     def close(self, drain: bool = True) -> None:
         """Stops the engine; with drain it first finishes what is queued."""

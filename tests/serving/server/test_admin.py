@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from tests.serving.fakes import FakeFactory, eventually, failure, write_bundle
 
+from hmc.artifact.bundle import SCHEMA_VERSION
 from hmc.artifact.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -28,7 +29,9 @@ from hmc.serving.client import Client
 from hmc.serving.selection import Selector
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
+from hmc.serving.shares import Shares
 
+GRAPHS = ("encoder.onnx", "decoder.onnx")
 TRANSLATE = "/hmc.v1.TranslationService/Translate"
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -47,6 +50,18 @@ def test_levels(client: Client) -> None:
     latency = client.levels().levels[2].latency
     assert latency is not None
     assert latency.requests == 1
+
+
+def test_levels_tell_their_bytes(client: Client, bundle: Path) -> None:
+    told = client.levels()
+    assert [x.memory for x in told.levels] == [Shares(40, 100), Shares(30, 100), Shares(20, 100)]
+    assert told.memory_bytes > 2**20
+    sizes = [sum((bundle / x.name / graph).stat().st_size for graph in GRAPHS) for x in told.levels]
+    assert [x.disk for x in told.levels] == [Shares(size, 0) for size in sizes]
+    assert client.unload_level("h12").memory is None
+    client.unload_level("h6")
+    assert [x.memory for x in client.levels().levels] == [Shares(140, 0), None, None]
+    assert client.load_level("h6").memory == Shares(20, 100)
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
@@ -134,7 +149,7 @@ def test_reload_loses_no_request(client: Client, factory: FakeFactory, tmp_path:
 def test_a_failed_reload_leaves_the_bundle_serving(client: Client, tmp_path: Path) -> None:
     (tmp_path / "future").mkdir()
     (tmp_path / "future" / "bundle.json").write_text('{"schema_version": 99}')
-    with pytest.raises(FailedPreconditionError, match="schema version 99; this hmc reads version 1"):
+    with pytest.raises(FailedPreconditionError, match=f"schema version 99; this hmc reads version {SCHEMA_VERSION}"):
         client.reload(tmp_path / "future")
     broken = write_bundle(tmp_path / "broken")
     (broken / "h6" / "encoder.onnx").write_text("changed")

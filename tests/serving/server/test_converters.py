@@ -13,6 +13,7 @@ from hmc.serving.options import DecodeOptions, Sampling
 from hmc.serving.results import Alternative, Token, Translation
 from hmc.serving.selection import Selector
 from hmc.serving.server import converters
+from hmc.serving.shares import Shares
 from hmc.v1 import translation_pb2 as pb
 
 TRANSLATION = Translation(
@@ -135,11 +136,19 @@ def test_levels_survive() -> None:
     )  # fmt: skip
     recorded = Latency(p50_ms=1, p95_ms=2, p99_ms=3, batch=8, beam=4, requests=100, machine="two cores")
     kinds = {"encoder_self": [1, 0], "decoder_self": [2, 2], "cross": [0, 4]}
-    full = LevelInfo("h9", 9, kinds, "int8", 123, 456, True, True, quality, LatencySummary(1.0, 2.0, 3.0, 4), recorded)
+    measured, disk, memory = LatencySummary(1.0, 2.0, 3.0, 4), Shares(56, 400), Shares(0, 2**40)
+    full = LevelInfo("h9", 9, kinds, "int8", 123, 456, True, True, quality, measured, recorded, disk, memory)
     bare = dataclasses.replace(
-        full, name="bare", is_default=False, loaded=False, quality=None, latency=None, recorded_latency=None
+        full,
+        name="bare",
+        is_default=False,
+        loaded=False,
+        quality=None,
+        latency=None,
+        recorded_latency=None,
+        memory=None,
     )
-    levels = LevelList((full, bare), "v1", "en", "de", "cpu")
+    levels = LevelList((full, bare), "v1", "en", "de", "cpu", 2**41)
     assert converters.levels_from_proto(converters.levels_to_proto(levels)) == levels
 
 

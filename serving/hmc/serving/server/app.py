@@ -17,6 +17,7 @@ from hmc.artifact.bundle import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.serving.host import ModelHost
 from hmc.serving.loaded import TranslatorFactory
+from hmc.serving.memory import return_large_blocks_at_once
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.interceptors import Context, EdgeInterceptor, require_token
 from hmc.serving.server.metrics import Metrics
@@ -45,6 +46,7 @@ def translator_factory(settings: ServerSettings) -> TranslatorFactory:
             queue_size=settings.queue_size,
             max_rows=settings.max_rows,
             manifest=manifest,
+            cache=settings.cache,
         )
 
     return load
@@ -162,6 +164,7 @@ async def serve(server: Server, ready: Callable[[Server], None]) -> None:
 
     Raises as `Server.start`.
     """
+    return_large_blocks_at_once()
     loop = asyncio.get_running_loop()
     signalled = [asyncio.Event(), asyncio.Event()]
 

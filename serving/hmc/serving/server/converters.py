@@ -15,6 +15,7 @@ from hmc.serving.latency import LatencySummary
 from hmc.serving.options import DecodeOptions, Sampling
 from hmc.serving.results import Alternative, Partial, Token, Translation
 from hmc.serving.selection import Selector
+from hmc.serving.shares import Shares
 from hmc.serving.status import code_of, error_of, message_of
 from hmc.v1 import translation_pb2 as pb
 
@@ -207,7 +208,13 @@ def level_to_proto(info: LevelInfo) -> pb.Level:
         quality=pb.Quality(**info.quality.model_dump()) if info.quality else None,
         latency=pb.Latency(**{k: getattr(info.latency, k) for k in WINDOW_FIELDS}) if info.latency else None,
         recorded_latency=pb.RecordedLatency(**info.recorded_latency.model_dump()) if info.recorded_latency else None,
+        disk=_shares_to_proto(info.disk),
+        memory=_shares_to_proto(info.memory),
     )
+
+
+def _shares_to_proto(shares: Shares | None) -> pb.LevelBytes | None:
+    return pb.LevelBytes(own=shares.own, shared=shares.shared) if shares else None
 
 
 def level_from_proto(message: pb.Level) -> LevelInfo:
@@ -229,6 +236,8 @@ def level_from_proto(message: pb.Level) -> LevelInfo:
         quality=Quality(**quality) if message.HasField("quality") else None,
         latency=LatencySummary(**window) if message.HasField("latency") else None,
         recorded_latency=Latency(**recorded) if message.HasField("recorded_latency") else None,
+        disk=Shares(message.disk.own, message.disk.shared) if message.HasField("disk") else None,
+        memory=Shares(message.memory.own, message.memory.shared) if message.HasField("memory") else None,
     )
 
 
@@ -240,10 +249,12 @@ def levels_to_proto(levels: LevelList) -> pb.ListLevelsResponse:
         source_language=levels.source_language,
         target_language=levels.target_language,
         device=levels.device,
+        memory_bytes=levels.memory_bytes,
     )
 
 
 def levels_from_proto(message: pb.ListLevelsResponse) -> LevelList:
     """The inverse of `levels_to_proto`."""
     levels = tuple(level_from_proto(level) for level in message.levels)
-    return LevelList(levels, message.bundle_version, message.source_language, message.target_language, message.device)
+    languages = message.source_language, message.target_language
+    return LevelList(levels, message.bundle_version, *languages, message.device, message.memory_bytes)

@@ -16,6 +16,7 @@ from hmc.artifact.errors import (
 from hmc.serving.answers import Answer, LevelInfo, LevelList
 from hmc.serving.host import ModelHost
 from hmc.serving.loaded import Lease
+from hmc.serving.memory import process_bytes
 from hmc.serving.options import DecodeOptions, Target
 from hmc.serving.results import Translation
 from hmc.serving.selection import Selector
@@ -95,9 +96,9 @@ class Handlers:
             await asyncio.to_thread(self._host.load, error.level)
             return self._host.lease(selector)
 
-    def levels(self) -> LevelList:
-        """The levels of the bundle, loaded or not."""
-        return LevelList.of(self._host.status())
+    async def levels(self) -> LevelList:
+        """The levels of the bundle, loaded or not, and the server's memory."""
+        return LevelList.of(self._host.status(), await asyncio.to_thread(process_bytes))
 
     async def load(self, name: str) -> LevelInfo:
         """Errors as `ModelHost.load`."""

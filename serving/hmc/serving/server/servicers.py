@@ -66,7 +66,7 @@ class TranslationServicer(rpc.TranslationServiceServicer):
             return converters.stream_error_to_proto(request.id, error, reference)
 
     async def ListLevels(self, _request: pb.ListLevelsRequest, _context: object) -> pb.ListLevelsResponse:
-        return converters.levels_to_proto(self._handlers.levels())
+        return converters.levels_to_proto(await self._handlers.levels())
 
 
 class AdminServicer(rpc.AdminServiceServicer):

@@ -42,6 +42,9 @@ class ServerSettings:
     """Texts of one stream under way at a time; the stream is not read further until one is answered."""
     threads: int = 0
     """Threads of a level's runtime; 0 takes one for each physical core."""
+    cache: str | Path = "auto"
+    """Folder for weights as this machine's kernels want them, shared by levels and processes; "auto": the platform's;
+    "none": every level has weights of its own."""
     drain_seconds: float = 30.0
     """Time that running calls get to finish when the server stops."""
     tls_cert: Path | None = None
