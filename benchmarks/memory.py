@@ -1,0 +1,199 @@
+"""Memory of one level and of four nested ones, with and without shared packed weights; growth over many translations.
+
+    python benchmarks/memory.py --out build/memory [--heads 144,108,72,36] [--models base,demo] [--precisions int8,fp32]
+        [--translations 10000] [--json FILE]
+
+`base` is Transformer-base (6+6, 512/2048/8, V = 16 000) with random weights, `demo` the embedded model. Every number is
+of a fresh process that opens the levels as a server does, one after the other, warms them up, and translates the same 8
+sentences (beam 4) at each. Bytes are the proportional set size (PSS) of the whole process, Python and ONNX Runtime
+included, right after the last translation; "above imports" leaves out what the process had before it opened anything.
+Seconds are those of opening (graphs read, weights verified, sessions made; no warm-up): the first time, which packs and
+writes weights; later, from the cache; without the cache. The check of the bundle, done once, is left out.
+
+Growth: a process translates 1 000 sentences of the demo's test set at all levels in turn, in requests of 32, then the
+rest of `--translations`; PSS and its anonymous part are compared at the two ends. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hmc.artifact.bundle import validate
+from hmc.serving.memory import return_large_blocks_at_once
+from hmc.serving.options import DecodeOptions
+from hmc.serving.shares import shares
+from hmc.serving.translator import Translator
+
+DEMO = Path(__file__).resolve().parent.parent / "cli/hmc/cli/demo_data"
+MEBIBYTE = 2**20
+SENTENCES, BATCH, SETTLE = 8, 32, 1000
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a fresh process does. cache: a folder, or `none`."""
+
+    bundle: str
+    levels: tuple[str, ...]
+    cache: str
+    texts: tuple[str, ...]
+    max_length: int | None = None
+    translations: int = 0
+
+
+def pss() -> dict[str, int]:
+    """Proportional set size of this process, in bytes: `all` of it, and the `anonymous` part."""
+    lines = [line.split() for line in Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()]
+    sizes = {parts[0]: int(parts[1]) * 1024 for parts in lines if parts[0].startswith("Pss")}
+    return {"all": sizes["Pss:"], "anonymous": sizes["Pss_Anon:"]}
+
+
+def work(task: Task) -> dict[str, Any]:
+    """Runs in the fresh process."""
+    return_large_blocks_at_once()  # as `hmc serve` does
+    manifest = validate(task.bundle)
+    found: dict[str, Any] = {"imports": pss(), "open_s": {}}
+    opened: list[Translator] = []
+    for level in task.levels:
+        began = time.perf_counter()
+        opened.append(Translator(task.bundle, level, device="cpu", manifest=manifest, cache=task.cache))
+        found["open_s"][level] = time.perf_counter() - began
+        opened[-1].warm_up()
+    found["warm"] = pss()
+    for translator in opened:
+        translator.translate(task.texts[:SENTENCES], DecodeOptions(max_length=task.max_length))
+    found["used"] = pss()
+    told = shares({level: t.weights for level, t in zip(task.levels, opened, strict=True)})
+    found["weights"] = {level: asdict(bytes_) for level, bytes_ in told.items()}
+    if task.translations:
+        found["settled"] = _translate(opened, task.texts, SETTLE)
+        found["end"] = _translate(opened, task.texts, task.translations - SETTLE)
+    for translator in opened:
+        translator.close()
+    return found
+
+
+def _translate(opened: list[Translator], texts: tuple[str, ...], count: int) -> dict[str, int]:
+    for start in range(0, count, BATCH):
+        batch = [texts[(start + i) % len(texts)] for i in range(min(BATCH, count - start))]
+        opened[start // BATCH % len(opened)].translate(batch)
+    return pss()
+
+
+def fresh(task: Task) -> dict[str, Any]:
+    """The same in a process of its own."""
+    command = [sys.executable, __file__, "--out", "-", "--child"]
+    ran = subprocess.run(command, input=json.dumps(asdict(task)), capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise SystemExit(ran.stderr)
+    answer: dict[str, Any] = json.loads(ran.stdout)
+    return answer
+
+
+def prepare(out: Path, model: str, heads: list[int]) -> Path:
+    """The model's bundle with these levels in both precisions, compiled if it is not there yet."""
+    from random_checkpoint import base_size_checkpoint, random_sentences
+
+    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+
+    bundle = out / f"{model}-{'-'.join(map(str, heads))}"
+    if not bundle.is_dir():
+        checkpoint, sentences = DEMO / "checkpoint", read_sentences("calibration.en")
+        if model == "base":
+            checkpoint, sentences = out / "checkpoint", random_sentences(32)
+            if not checkpoint.is_dir():
+                base_size_checkpoint(checkpoint)
+        requests = [LevelRequest(checkpoint, n) for n in heads]
+        compile_bundle(requests, bundle, precisions=("int8", "fp32"), calibration=sentences)
+    return bundle
+
+
+def read_sentences(name: str) -> list[str]:
+    """Lines of a file of the embedded model."""
+    return (DEMO / name).read_text(encoding="utf-8").splitlines()
+
+
+def measure(
+    bundle: Path, precision: str, texts: tuple[str, ...], max_length: int | None, cache: Path
+) -> dict[str, Any]:
+    """One level and all of them, each with the cache empty, with it filled, and without it."""
+    levels = tuple(level.name for level in validate(bundle).levels if level.precision == precision)
+    found: dict[str, Any] = {"levels": levels}
+    for count, names in (("one", levels[:1]), ("all", levels)):
+        shutil.rmtree(cache, ignore_errors=True)
+        for state, folder in (("first", str(cache)), ("shared", str(cache)), ("apart", "none")):
+            found[f"{count} {state}"] = fresh(Task(str(bundle), names, folder, texts, max_length))
+    return found
+
+
+def show(model: str, precision: str, found: dict[str, Any]) -> None:
+    """Prints one model's table at one precision."""
+    levels, one = found["levels"], {s: found[f"one {s}"] for s in ("shared", "apart")}
+    print(f"\n{model} {precision}: {', '.join(levels)}")
+    print(f"  {'MiB':24} {levels[0]:>12} {'all':>8} {'ratio':>6}   above imports")
+    for state, label in (("apart", "weights of their own"), ("shared", "shared packed weights")):
+        few, many = one[state], found[f"all {state}"]
+        a, b = few["used"]["all"], many["used"]["all"]
+        above = [r["used"]["all"] - r["imports"]["all"] for r in (few, many)]
+        sizes = f"{a / MEBIBYTE:12.1f} {b / MEBIBYTE:8.1f} {b / a:6.2f}"
+        print(f"  {label:24} {sizes}   {' '.join(f'{x / MEBIBYTE:.1f}' for x in above)} ({above[1] / above[0]:.2f})")
+    for level, told in found["all shared"]["weights"].items():
+        print(f"  {level:24} holds {told['own'] / MEBIBYTE:6.1f} of its own, {told['shared'] / MEBIBYTE:6.1f} shared")
+    for state, label in (("first", "packed now"), ("shared", "from the cache"), ("apart", "without it")):
+        seconds = " ".join(f"{s:.2f}" for s in found[f"all {state}"]["open_s"].values())
+        print(f"  seconds to open, {label:16} {seconds}")
+
+
+def main() -> None:
+    """Parses arguments, measures, prints tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder for models and cache; kept between runs")
+    parser.add_argument("--heads", default="144,108,72,36", help="open heads of the levels, the most first")
+    parser.add_argument("--models", default="base,demo")
+    parser.add_argument("--precisions", default="int8,fp32")
+    parser.add_argument("--translations", type=int, default=10_000, help=f"for growth, over {SETTLE}; 0 leaves it out")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        given = json.load(sys.stdin)
+        print(json.dumps(work(Task(**given | {k: tuple(given[k]) for k in ("levels", "texts")}))))
+        return
+    from random_checkpoint import random_sentences
+
+    from hmc.benchmark.machine import this_machine
+
+    print(__doc__)
+    machine, heads = this_machine(["cpu"]), [int(n) for n in options.heads.split(",")]
+    print(machine)
+    report: dict[str, Any] = {"machine": str(machine), "heads": heads}
+    demo_texts = tuple(read_sentences("test.en"))
+    for model in options.models.split(","):
+        bundle = prepare(options.out, model, heads)
+        texts, length = (tuple(random_sentences(SENTENCES)), 25) if model == "base" else (demo_texts, None)
+        for precision in options.precisions.split(","):
+            found = measure(bundle, precision, texts, length, options.out / "cache")
+            show(model, precision, found)
+            report[f"{model} {precision}"] = found
+    if options.translations > SETTLE:
+        bundle = prepare(options.out, "demo", heads)
+        names = tuple(level.name for level in validate(bundle).levels)
+        task = Task(str(bundle), names, str(options.out / "cache"), demo_texts, translations=options.translations)
+        found = report["growth"] = fresh(task)
+        grown = {part: found["end"][part] - found["settled"][part] for part in ("all", "anonymous")}
+        print(f"\nGrowth from {SETTLE} to {options.translations} translations at {len(names)} levels, in bytes of PSS:")
+        print(f"  {grown['all']:+,} (of {found['settled']['all']:,}), anonymous {grown['anonymous']:+,}")
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""An ONNX Runtime session for a graph of a bundle: with packed weights from the cache, or straight from the bundle."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+from hmc.artifact.bundle import FIX
+from hmc.artifact.errors import InvalidArtifactError
+from hmc.serving.external_data import GraphFile
+from hmc.serving.packed_weights import PackedWeights
+
+log = logging.getLogger(__name__)
+
+EXTERNAL_BYTES = 1024
+"""Tensors of at least this size are kept outside of packed graphs, to be shared."""
+GRAPH_ERRORS = (
+    errors.Fail,
+    errors.InvalidArgument,
+    errors.InvalidGraph,
+    errors.InvalidProtobuf,
+    errors.NotImplemented,
+)
+"""What ONNX Runtime raises for a graph it cannot use."""
+
+
+@cache
+def _share_working_memory() -> None:
+    """One arena for the intermediate results of every session on a CPU, in place of one each: levels that take turns
+    use the same memory."""
+    place = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    try:
+        onnxruntime.create_and_register_allocator(place, None)
+    except GRAPH_ERRORS as error:  # the process has one already
+        log.debug("the arena for working memory is another's: %s", error)
+
+
+@dataclass(frozen=True)
+class OpenedGraph:
+    """A session, and what it holds of weights."""
+
+    session: onnxruntime.InferenceSession
+    weights: dict[str, int]
+    """Weight file → bytes of it in memory; sessions that name the same file share them."""
+
+
+@dataclass(frozen=True)
+class Opener:
+    """How the graphs of a level are opened."""
+
+    bundle: Path
+    cuda: int | None
+    """The device's index; None: the CPU."""
+    threads: int
+    packed: PackedWeights | None = None
+    """Only for graphs on a CPU."""
+
+    def open(self, name: str, *, spin: bool) -> OpenedGraph:
+        """Opens the graph at `bundle / name`. spin: its threads wait for work by spinning.
+
+        Raises InvalidArtifactError for a graph that ONNX Runtime cannot use.
+        """
+        source = (self.bundle / name).read_bytes()
+        try:
+            opened = self._open_packed(source, spin) if self.packed and self.cuda is None else None
+            if opened is not None:
+                return opened
+            session = self._session(source, self._options(self.bundle.absolute(), spin))
+            held = {f"{self.bundle}/{name}: {t.name}": t.raw.length for t in GraphFile(source).stored()}
+            return OpenedGraph(session, held)
+        except (*GRAPH_ERRORS, ValueError) as error:
+            raise InvalidArtifactError(f"bundle {self.bundle}", [f"{name} cannot be loaded: {error}"], FIX) from error
+
+    def _open_packed(self, source: bytes, spin: bool) -> OpenedGraph | None:
+        """None, and a line in the log, where files cannot be kept or mapped: the graph then has its weights to itself.
+
+        Raises what ONNX Runtime raises for a graph that it cannot pack.
+        """
+        assert self.packed is not None
+        try:
+            packed = self.packed.graph(source, lambda path: self._pack(source, path))
+        except OSError as error:
+            log.warning("levels do not share weights: cannot keep packed ones: %s", error)
+            return None
+        options = self._options(packed.folder, spin)
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # it has been optimised
+        try:
+            return OpenedGraph(self._session(packed.content, options), packed.weights)
+        except GRAPH_ERRORS as error:
+            log.warning("levels do not share weights: cannot map packed ones: %s", error)
+            return None
+
+    def _pack(self, source: bytes, path: Path) -> None:
+        """Saves the graph as it is run, with its weights packed."""
+        options = self._options(self.bundle.absolute(), spin=False)
+        options.optimized_model_filepath = str(path)
+        for key, value in (
+            ("optimized_model_external_initializers_file_name", f"{path.stem}.data"),
+            ("optimized_model_external_initializers_min_size_in_bytes", str(EXTERNAL_BYTES)),
+            ("save_external_prepacked_constant_initializers", "1"),
+        ):
+            options.add_session_config_entry(f"session.{key}", value)
+        self._session(source, options)
+
+    def _options(self, weights: Path, spin: bool) -> onnxruntime.SessionOptions:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = self.threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+        if self.cuda is None:
+            _share_working_memory()
+            options.add_session_config_entry("session.use_env_allocators", "1")
+        # Graphs are passed as bytes, and this is the folder that their external weights are relative to.
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
+        return options
+
+    def _session(self, graph: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+        # On a CPU the fused operator is many times slower than the two that graphs are written with (see the compiler).
+        left_out = ["SkipLayerNormFusion"] if self.cuda is None else []
+        providers: list[Any] = ["CPUExecutionProvider"]
+        if self.cuda is not None:
+            providers.insert(0, ("CUDAExecutionProvider", {"device_id": self.cuda}))
+        return onnxruntime.InferenceSession(graph, options, providers=providers, disabled_optimizers=left_out)
