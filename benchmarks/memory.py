@@ -6,7 +6,8 @@
 `base` is Transformer-base (6+6, 512/2048/8, V = 16 000) with random weights, `demo` the embedded model. Every number is
 of a fresh process that opens the levels as a server does, one after the other, warms them up, and translates the same 8
 sentences (beam 4) at each. Bytes are the proportional set size (PSS) of the whole process, Python and ONNX Runtime
-included, right after the last translation; "above imports" leaves out what the process had before it opened anything.
+included: `loaded`, when every level is warm; `used`, right after the last translation; `idle`, 7 seconds later. "Above
+imports" leaves out what the process had before it opened anything.
 Seconds are those of opening (graphs read, weights verified, sessions made; no warm-up): the first time, which packs and
 writes weights; later, from the cache; without the cache. The check of the bundle, done once, is left out.
 
@@ -34,7 +35,7 @@ from hmc.serving.translator import Translator
 
 DEMO = Path(__file__).resolve().parent.parent / "cli/hmc/cli/demo_data"
 MEBIBYTE = 2**20
-SENTENCES, BATCH, SETTLE = 8, 32, 1000
+SENTENCES, BATCH, SETTLE, IDLE_SECONDS = 8, 32, 1000, 7
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,12 @@ def work(task: Task) -> dict[str, Any]:
         opened.append(Translator(task.bundle, level, device="cpu", manifest=manifest, cache=task.cache))
         found["open_s"][level] = time.perf_counter() - began
         opened[-1].warm_up()
-    found["warm"] = pss()
+    found["loaded"] = pss()
     for translator in opened:
         translator.translate(task.texts[:SENTENCES], DecodeOptions(max_length=task.max_length))
     found["used"] = pss()
+    time.sleep(IDLE_SECONDS)
+    found["idle"] = pss()
     told = shares({level: t.weights for level, t in zip(task.levels, opened, strict=True)})
     found["weights"] = {level: asdict(bytes_) for level, bytes_ in told.items()}
     if task.translations:
@@ -136,20 +139,21 @@ def measure(
 
 def show(model: str, precision: str, found: dict[str, Any]) -> None:
     """Prints one model's table at one precision."""
-    levels, one = found["levels"], {s: found[f"one {s}"] for s in ("shared", "apart")}
+    levels = found["levels"]
     print(f"\n{model} {precision}: {', '.join(levels)}")
-    print(f"  {'MiB':24} {levels[0]:>12} {'all':>8} {'ratio':>6}   above imports")
-    for state, label in (("apart", "weights of their own"), ("shared", "shared packed weights")):
-        few, many = one[state], found[f"all {state}"]
-        a, b = few["used"]["all"], many["used"]["all"]
-        above = [r["used"]["all"] - r["imports"]["all"] for r in (few, many)]
-        sizes = f"{a / MEBIBYTE:12.1f} {b / MEBIBYTE:8.1f} {b / a:6.2f}"
-        print(f"  {label:24} {sizes}   {' '.join(f'{x / MEBIBYTE:.1f}' for x in above)} ({above[1] / above[0]:.2f})")
+    print(f"  {'MiB of PSS':38} {levels[0]:>12} {'all':>8} {'ratio':>6}   above imports")
+    for kind, label in (("apart", "weights of their own"), ("shared", "shared packed weights")):
+        one, many = found[f"one {kind}"], found[f"all {kind}"]
+        for state in ("loaded", "used", "idle"):
+            a, b = one[state]["all"], many[state]["all"]
+            above = b - many["imports"]["all"], a - one["imports"]["all"]
+            sizes = f"{a / MEBIBYTE:12.1f} {b / MEBIBYTE:8.1f} {b / a:6.2f}"
+            print(f"  {label + ', ' + state:38} {sizes}   {above[0] / above[1]:13.2f}")
     for level, told in found["all shared"]["weights"].items():
-        print(f"  {level:24} holds {told['own'] / MEBIBYTE:6.1f} of its own, {told['shared'] / MEBIBYTE:6.1f} shared")
+        print(f"  {level:12} holds {told['own'] / MEBIBYTE:6.1f} of its own, {told['shared'] / MEBIBYTE:6.1f} shared")
     for state, label in (("first", "packed now"), ("shared", "from the cache"), ("apart", "without it")):
         seconds = " ".join(f"{s:.2f}" for s in found[f"all {state}"]["open_s"].values())
-        print(f"  seconds to open, {label:16} {seconds}")
+        print(f"  seconds to open, {label:14} {seconds}")
 
 
 def main() -> None:
