@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import onnxruntime
-import psutil
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from hmc.artifact.bundle import FIX
@@ -45,19 +43,6 @@ def _share_working_memory() -> None:
         log.debug("the arena for working memory is another's: %s", error)
 
 
-@cache
-def _share_threads() -> None:
-    """One pool of a thread per core for all sessions of this process that name no number of threads.
-
-    Pools of their own would spin against each other where the encoder and the decoder, or two levels, take turns.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        onnxruntime.set_global_thread_pool_sizes(min(psutil.cpu_count(logical=False) or cores, cores), 1)
-    except GRAPH_ERRORS as error:  # the process has one already
-        log.debug("the pool of threads is another's: %s", error)
-
-
 @dataclass(frozen=True)
 class OpenedGraph:
     """A session, and what it holds of weights."""
@@ -75,7 +60,7 @@ class Opener:
     cuda: int | None
     """The device's index; None: the CPU."""
     threads: int
-    """Of its own; 0: those that sessions of this process share, one a core."""
+    """0: one per physical core."""
     packed: PackedWeights | None = None
     """Only for graphs on a CPU."""
 
@@ -129,11 +114,7 @@ class Opener:
     def _options(self, weights: Path, spin: bool) -> onnxruntime.SessionOptions:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        if self.threads:
-            options.intra_op_num_threads = self.threads
-        else:
-            _share_threads()
-            options.use_per_session_threads = False
+        options.intra_op_num_threads = self.threads
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
         if self.cuda is None:
             _share_working_memory()
