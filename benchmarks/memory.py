@@ -1,7 +1,7 @@
 """Memory of one level and of four nested ones, with and without shared packed weights; growth over many translations.
 
-    python benchmarks/memory.py --out build/memory [--heads 144,108,72,36] [--models base,demo] [--precisions int8,fp32]
-        [--translations 10000] [--json FILE]
+    python benchmarks/memory.py --out build/memory [--heads 144,108,72,36] [--models base,demo]
+        [--precisions int8,int4,fp32] [--translations 10000] [--json FILE]
 
 `base` is Transformer-base (6+6, 512/2048/8, V = 16 000) with random weights, `demo` the embedded model. Every number is
 of a fresh process that opens the levels as a server does, one after the other, warms them up, and translates the same 8
@@ -12,7 +12,8 @@ Seconds are those of opening (graphs read, weights verified, sessions made; no w
 writes weights; later, from the cache; without the cache. The check of the bundle, done once, is left out.
 
 Growth: a process translates 1 000 sentences of the demo's test set at all levels in turn, in requests of 32, then the
-rest of `--translations`; PSS and its anonymous part are compared at the two ends. Linux only.
+rest of `--translations`; PSS and its anonymous part are compared at the two ends, 7 seconds after the last translation.
+Linux only.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hmc.artifact.bundle import validate
+from hmc.artifact.bundle import Precision, validate
 from hmc.serving.memory import return_large_blocks_at_once
 from hmc.serving.options import DecodeOptions
 from hmc.serving.shares import shares
@@ -35,6 +36,7 @@ from hmc.serving.translator import Translator
 
 DEMO = Path(__file__).resolve().parent.parent / "cli/hmc/cli/demo_data"
 MEBIBYTE = 2**20
+PRECISIONS: tuple[Precision, ...] = ("int8", "int4", "fp32")
 SENTENCES, BATCH, SETTLE, IDLE_SECONDS = 8, 32, 1000, 7
 
 
@@ -88,6 +90,7 @@ def _translate(opened: list[Translator], texts: tuple[str, ...], count: int) -> 
     for start in range(0, count, BATCH):
         batch = [texts[(start + i) % len(texts)] for i in range(min(BATCH, count - start))]
         opened[start // BATCH % len(opened)].translate(batch)
+    time.sleep(IDLE_SECONDS)
     return pss()
 
 
@@ -102,7 +105,7 @@ def fresh(task: Task) -> dict[str, Any]:
 
 
 def prepare(out: Path, model: str, heads: list[int]) -> Path:
-    """The model's bundle with these levels in both precisions, compiled if it is not there yet."""
+    """The model's bundle with these levels in every precision, compiled if it is not there yet."""
     from random_checkpoint import base_size_checkpoint, random_sentences
 
     from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
@@ -115,7 +118,7 @@ def prepare(out: Path, model: str, heads: list[int]) -> Path:
             if not checkpoint.is_dir():
                 base_size_checkpoint(checkpoint)
         requests = [LevelRequest(checkpoint, n) for n in heads]
-        compile_bundle(requests, bundle, precisions=("int8", "fp32"), calibration=sentences)
+        compile_bundle(requests, bundle, precisions=PRECISIONS, calibration=sentences)
     return bundle
 
 
@@ -162,7 +165,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for models and cache; kept between runs")
     parser.add_argument("--heads", default="144,108,72,36", help="open heads of the levels, the most first")
     parser.add_argument("--models", default="base,demo")
-    parser.add_argument("--precisions", default="int8,fp32")
+    parser.add_argument("--precisions", default=",".join(PRECISIONS))
     parser.add_argument("--translations", type=int, default=10_000, help=f"for growth, over {SETTLE}; 0 leaves it out")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
