@@ -31,7 +31,7 @@ def test_a_sentence_is_translated_alike_in_any_company(script: Script, multi30k:
     assert ran.report["sentences"] == 40
     assert all(difference["near_tie"] for difference in ran.report["reference"]["full"]["differences"])
     company = ran.report["company"]
-    assert list(company) == ["full", "full-int8"]
+    assert list(company) == ["full", "full-int8", "full-int4"]
     assert {f["equal"] for level in company.values() for each in level.values() for f in each.values()} == {40}
 
 

@@ -31,7 +31,7 @@ def test_equality_of_a_checkpoint(script: Script, lines: Lines, tiny_checkpoint:
     )  # fmt: skip
     assert ran.status == 0, ran.said
     assert {name: found["equal"] for name, found in ran.report["reference"].items()} == {"full": 5, "h12": 5}
-    assert list(ran.report["company"]) == ["full", "full-int8", "h12", "h12-int8"]
+    assert list(ran.report["company"]) == ["full", "full-int8", "full-int4", "h12", "h12-int8", "h12-int4"]
     for by_threads in ran.report["company"].values():
         assert list(by_threads["1"]) == ["batches of 32", "random company 0"]
         assert list(by_threads["2"]) == ["batches of 32", "random company 0", "alone with 1 thread(s)"]
@@ -92,9 +92,11 @@ def test_base_size_of_a_small_model(script: Script, tmp_path: Path) -> None:
         assert set(found["milliseconds"]) == set(found["agreement"])
         rivals = [name.split(" against ") for name in found["ratios"]]
         assert {own for own, rival in rivals if rival == "transformers fp32"} == {
-            "hmc full", "hmc full-int8", "hmc h6", "hmc h6-int8",
+            "hmc full", "hmc full-int8", "hmc full-int4", "hmc h6", "hmc h6-int8", "hmc h6-int4",
         }  # fmt: skip
-        assert {own for own, rival in rivals if rival.startswith("ct2 int8")} == {"hmc full-int8", "hmc h6-int8"}
+        assert {own for own, rival in rivals if rival.startswith("ct2 int8")} == {
+            f"hmc {level}-{precision}" for level in ("full", "h6") for precision in ("int8", "int4")
+        }
 
 
 @pytest.mark.skipif(importlib.util.find_spec("optimum") is not None, reason="Optimum is installed")
