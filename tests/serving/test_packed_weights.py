@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.tiny import SENTENCES
+from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving import DecodeOptions, Translator, packed_weights
@@ -70,6 +70,19 @@ def test_translations_are_the_same_with_and_without(lively_bundle: Path, level: 
     assert packed_spans(tmp_path)
     assert translations(lively_bundle, level, tmp_path) == expected  # from the cache
     assert {file: file.stat().st_ino for file in files(tmp_path, "*")} == written
+
+
+def test_int4_levels_too(tmp_path: Path) -> None:
+    """Their kernels pack a weight's scales into it, from a tensor of its own."""
+    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+
+    tiny_checkpoint_at(tmp_path / "checkpoint", arch=tiny_architecture(d_model=64, ffn_dim=128))
+    bundle, cache = tmp_path / "bundle", tmp_path / "cache"
+    compile_bundle([LevelRequest(tmp_path / "checkpoint", 12)], bundle, precisions=("int4",), calibration=SENTENCES)
+    expected = translations(bundle, "h12-int4", "none")
+    for _ in range(2):
+        assert translations(bundle, "h12-int4", cache) == expected
+    assert packed_spans(cache)
 
 
 def test_levels_map_the_same_files(lively_bundle: Path, tmp_path: Path) -> None:
