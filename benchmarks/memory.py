@@ -11,7 +11,7 @@ imports" leaves out what the process had before it opened anything.
 Seconds are those of opening (graphs read, weights verified, sessions made; no warm-up): the first time, which packs and
 writes weights; later, from the cache; without the cache. The check of the bundle, done once, is left out.
 
-Growth: a process translates 1 000 sentences of the demo's test set at all levels in turn, in requests of 32, then the
+Growth: a process translates 1 000 sentences of the demo's test set at its int8 levels in turn, in requests of 32, then the
 rest of `--translations`; PSS and its anonymous part are compared at the two ends, 7 seconds after the last translation.
 Linux only.
 """
@@ -192,7 +192,7 @@ def main() -> None:
             report[f"{model} {precision}"] = found
     if options.translations > SETTLE:
         bundle = prepare(options.out, "demo", heads)
-        names = tuple(level.name for level in validate(bundle).levels)
+        names = tuple(level.name for level in validate(bundle).levels if level.precision == "int8")
         task = Task(str(bundle), names, str(options.out / "cache"), demo_texts, translations=options.translations)
         found = report["growth"] = fresh(task)
         grown = {part: found["end"][part] - found["settled"][part] for part in ("all", "anonymous")}

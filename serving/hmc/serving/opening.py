@@ -119,6 +119,7 @@ class Opener:
         if self.cuda is None:
             _share_working_memory()
             options.add_session_config_entry("session.use_env_allocators", "1")
+            options.enable_mem_pattern = False  # it keeps a plan for every shape that it ever sees
         # Graphs are passed as bytes, and this is the folder that their external weights are relative to.
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
         return options
