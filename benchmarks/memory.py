@@ -11,9 +11,9 @@ imports" leaves out what the process had before it opened anything.
 Seconds are those of opening (graphs read, weights verified, sessions made; no warm-up): the first time, which packs and
 writes weights; later, from the cache; without the cache. The check of the bundle, done once, is left out.
 
-Growth: a process translates 1 000 sentences of the demo's test set at its int8 levels in turn, in requests of 32, then the
-rest of `--translations`; PSS and its anonymous part are compared at the two ends, 7 seconds after the last translation.
-Linux only.
+Growth: a process translates 1 000 sentences of the demo's test set at its int8 levels in turn, in requests of 32, then
+the rest of `--translations`; PSS and its anonymous part are compared at the two ends, 7 seconds after the last
+translation. Linux only.
 """
 
 from __future__ import annotations
