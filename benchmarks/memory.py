@@ -12,8 +12,7 @@ Seconds are those of opening (graphs read, weights verified, sessions made; no w
 writes weights; later, from the cache; without the cache. The check of the bundle, done once, is left out.
 
 Growth: a process translates 1 000 sentences of the demo's test set at its int8 levels in turn, in requests of 32, then
-the rest of `--translations`; PSS and its anonymous part are compared at the two ends, 7 seconds after the last
-translation. Linux only.
+the rest of `--translations` in three parts; PSS and its anonymous part are read 7 seconds after each. Linux only.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from hmc.serving.translator import Translator
 DEMO = Path(__file__).resolve().parent.parent / "cli/hmc/cli/demo_data"
 MEBIBYTE = 2**20
 PRECISIONS: tuple[Precision, ...] = ("int8", "int4", "fp32")
-SENTENCES, BATCH, SETTLE, IDLE_SECONDS = 8, 32, 1000, 7
+SENTENCES, BATCH, SETTLE, PARTS, IDLE_SECONDS = 8, 32, 1000, 3, 7
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,9 @@ def work(task: Task) -> dict[str, Any]:
     told = shares({level: t.weights for level, t in zip(task.levels, opened, strict=True)})
     found["weights"] = {level: asdict(bytes_) for level, bytes_ in told.items()}
     if task.translations:
-        found["settled"] = _translate(opened, task.texts, SETTLE)
-        found["end"] = _translate(opened, task.texts, task.translations - SETTLE)
+        part = (task.translations - SETTLE) // PARTS
+        counts = [SETTLE, *[part] * (PARTS - 1), task.translations - SETTLE - part * (PARTS - 1)]
+        found["growth"] = [_translate(opened, task.texts, count) for count in counts]
     for translator in opened:
         translator.close()
     return found
@@ -195,9 +195,11 @@ def main() -> None:
         names = tuple(level.name for level in validate(bundle).levels if level.precision == "int8")
         task = Task(str(bundle), names, str(options.out / "cache"), demo_texts, translations=options.translations)
         found = report["growth"] = fresh(task)
-        grown = {part: found["end"][part] - found["settled"][part] for part in ("all", "anonymous")}
+        first, *later = found["growth"]
         print(f"\nGrowth from {SETTLE} to {options.translations} translations at {len(names)} levels, in bytes of PSS:")
-        print(f"  {grown['all']:+,} (of {found['settled']['all']:,}), anonymous {grown['anonymous']:+,}")
+        for kind in ("all", "anonymous"):
+            steps = ", ".join(f"{part[kind] - first[kind]:+,}" for part in later)
+            print(f"  {kind:10} {first[kind]:,} at first; after each of {PARTS} parts: {steps}")
     if options.json:
         options.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
 
