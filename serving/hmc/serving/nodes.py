@@ -34,7 +34,9 @@ class Nodes:
 
     def follow(self, parents: Ints) -> None:
         """Every row continues the hypothesis of the row `parents` `[N, k]` of its sentence."""
-        self.seen = np.take_along_axis(self.seen, parents[:, :, None], axis=1)
+        if self.beam > 1:
+            rows = (parents + np.arange(0, parents.size, self.beam)[:, None]).reshape(-1)
+            self.seen = self.seen.reshape(parents.size, -1).take(rows, axis=0).reshape(self.seen.shape)
 
     def place(self) -> Ints:
         """`[N, k]`: where each row's next node goes; it counts as seen by that row from now on.

@@ -29,37 +29,46 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
     if not count:
         return Turn(np.zeros(0, np.int64), np.zeros(0, np.int64))
     width = log_probs.shape[1]
-    step = _allowed(state, log_probs, ids).reshape(count, beam, width)
-    total = (state.scores[:, :, None] + step).reshape(count, beam * width)
+    step, ids = _allowed(state, log_probs, ids), ids.reshape(count, beam * width)
+    total = (state.scores[:, :, None] + step.reshape(count, beam, width)).reshape(count, beam * width)
     order = np.argsort(-total, axis=1, kind="stable")[:, : 2 * beam]
-    each = np.arange(count)[:, None]
-    top, step_scores = total[each, order], step.reshape(count, beam * width)[each, order]
-    parents = order // width  # row within the sentence
-    tokens = ids.reshape(count, beam * width)[each, order]
+    places = order + np.arange(0, total.size, beam * width)[:, None]  # in the raveled arrays
+    top, tokens = total.take(places), ids.take(places)
     is_eos = tokens == state.eos_id
-    for sentence in np.flatnonzero(top[:, 0] == NEVER):
+    dead = top[:, 0] == NEVER
+    for sentence in np.flatnonzero(dead):
         _give_up(state, int(sentence))
     state.lengths += 1
-    for sentence, column in zip(*np.nonzero(is_eos[:, :beam] & (top[:, :beam] > NEVER)), strict=True):
-        final = float(step_scores[sentence, column])
-        state.end(sentence, int(parents[sentence, column]), float(top[sentence, column]), final)
-    running = np.argsort(is_eos, axis=1, kind="stable")[:, :beam]
-    state.scores = np.where(is_eos[each, running], NEVER, top[each, running])
-    chosen = parents[each, running]
-    state.extend(chosen, tokens[each, running], step_scores[each, running].astype(np.float32))
-    best = (state.scores.max(axis=1) / state.lengths.astype(np.float64) ** state.penalties).tolist()
-    written = state.lengths.tolist()
-    done = [n for n in range(count) if _is_done(state, n, best[n], written[n])]
-    return Turn((each * beam + chosen).reshape(-1), np.asarray(done, np.int64))
+    if is_eos[:, :beam].any():
+        for sentence, column in zip(*np.nonzero(is_eos[:, :beam] & (top[:, :beam] > NEVER)), strict=True):
+            final, row = float(step.take(places[sentence, column])), int(order[sentence, column]) // width
+            state.end(sentence, row, float(top[sentence, column]), final)
+        top[is_eos] = NEVER
+        running = np.argsort(is_eos, axis=1, kind="stable")[:, :beam] + np.arange(0, top.size, 2 * beam)[:, None]
+        top, tokens, order, places = (values.take(running) for values in (top, tokens, order, places))
+    state.scores, parents = top[:, :beam].copy(), order[:, :beam] // width  # row within the sentence
+    state.extend(parents, tokens[:, :beam], step.take(places[:, :beam]).astype(np.float32))
+    return Turn((np.arange(0, count * beam, beam)[:, None] + parents).reshape(-1), _done(state, dead))
 
 
 def _allowed(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -> npt.NDArray[np.float64]:
     """Log-probabilities `[N·k, K]` without pad, and without EOS while a sentence is too short to end."""
-    forbidden = ids == state.pad_id
-    if np.any(short := state.lengths + 1 < state.minimums):
-        forbidden |= (ids == state.eos_id) & np.repeat(short, state.beam)[:, None]
-    allowed: npt.NDArray[np.float64] = np.where(forbidden, NEVER, log_probs.astype(np.float64))
+    allowed = log_probs.astype(np.float64)
+    allowed[ids == state.pad_id] = NEVER
+    short = state.lengths + 1 < state.minimums
+    if short.any():
+        allowed[(ids == state.eos_id) & np.repeat(short, state.beam)[:, None]] = NEVER
     return allowed
+
+
+def _done(state: DecodeState, dead: npt.NDArray[np.bool_]) -> Ints:
+    """Indices of sentences whose search has ended; only those of which something has ended can be."""
+    full = state.lengths >= state.limits
+    if not (any(state.finished) or full.any() or dead.any()):
+        return np.zeros(0, np.int64)
+    best = (state.scores.max(axis=1) / state.lengths.astype(np.float64) ** state.penalties).tolist()
+    asked = [n for n, ended in enumerate(state.finished) if ended or full[n] or dead[n]]
+    return np.array([n for n in asked if _is_done(state, n, best[n])], np.int64)
 
 
 def _give_up(state: DecodeState, sentence: int) -> None:
@@ -69,8 +78,8 @@ def _give_up(state: DecodeState, sentence: int) -> None:
         state.end(sentence, row, float(state.scores[sentence, row]), None)
 
 
-def _is_done(state: DecodeState, sentence: int, best: float, written: int) -> bool:
-    """best: the score of the best hypothesis that runs, at its length, which is `written`."""
+def _is_done(state: DecodeState, sentence: int, best: float) -> bool:
+    """best: the score of the best hypothesis that runs, at its present length."""
     rules, ended = state.rules[sentence], state.finished[sentence]
     if best == NEVER:
         return True
@@ -79,7 +88,7 @@ def _is_done(state: DecodeState, sentence: int, best: float, written: int) -> bo
             return True
     elif len(ended) == state.beam and best <= ended[-1].score:
         return True
-    if written < rules.limit:
+    if state.lengths[sentence] < rules.limit:
         return False
     for row in range(state.beam):
         if (score := float(state.scores[sentence, row])) > NEVER:

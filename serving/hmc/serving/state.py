@@ -47,6 +47,8 @@ class DecodeState:
     """`[N]` tokens generated so far."""
     minimums: Ints = field(init=False)
     """`[N]` fewest tokens, EOS included."""
+    limits: Ints = field(init=False)
+    """`[N]` most tokens, EOS included."""
     penalties: Floats = field(init=False)
     """`[N]` length penalty."""
     rules: list[Rules] = field(default_factory=list)
@@ -59,7 +61,8 @@ class DecodeState:
         self.scores = np.zeros((0, self.beam))
         self.tokens = np.zeros((0, self.beam, 32), np.int32)
         self.token_scores = np.zeros((0, self.beam, 32), np.float32)
-        self.lengths, self.minimums, self.penalties = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+        self.lengths, self.minimums, self.limits = (np.zeros(0, np.int64) for _ in range(3))
+        self.penalties = np.zeros(0)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -81,6 +84,7 @@ class DecodeState:
         self.token_scores = np.concatenate([self.token_scores, np.zeros(shape, np.float32)])
         self.lengths = np.concatenate([self.lengths, np.zeros(new, np.int64)])
         self.minimums = np.concatenate([self.minimums, np.array([r.min_length for r in rules], np.int64)])
+        self.limits = np.concatenate([self.limits, np.array([r.limit for r in rules], np.int64)])
         self.penalties = np.concatenate([self.penalties, np.array([r.length_penalty for r in rules], np.float64)])
         self.rules += rules
         self.traces += traces if traces is not None else [None] * new
@@ -90,7 +94,8 @@ class DecodeState:
         """Keeps the sentences of `order`, in that order."""
         index = np.asarray(order, np.int64)
         self.scores, self.tokens, self.token_scores = self.scores[index], self.tokens[index], self.token_scores[index]
-        self.lengths, self.minimums, self.penalties = self.lengths[index], self.minimums[index], self.penalties[index]
+        self.lengths, self.minimums, self.limits = self.lengths[index], self.minimums[index], self.limits[index]
+        self.penalties = self.penalties[index]
         self.rules, self.traces = [self.rules[i] for i in order], [self.traces[i] for i in order]
         self.finished = [self.finished[i] for i in order]
 
@@ -110,15 +115,19 @@ class DecodeState:
         if int(self.lengths.max()) > self.tokens.shape[2]:
             self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)], axis=2)
             self.token_scores = np.concatenate([self.token_scores, np.zeros_like(self.token_scores)], axis=2)
+        if self.beam > 1 and (parents != np.arange(self.beam)).any():
+            rows = (parents + np.arange(0, self.scores.size, self.beam)[:, None]).reshape(-1)
+            self.tokens, self.token_scores = (
+                held.reshape(self.scores.size, -1).take(rows, axis=0).reshape(held.shape)
+                for held in (self.tokens, self.token_scores)
+            )
         each = np.arange(len(self))
-        if (parents != np.arange(self.beam)).any():
-            self.tokens = self.tokens[each[:, None], parents]
-            self.token_scores = self.token_scores[each[:, None], parents]
         self.tokens[each, :, self.lengths - 1] = tokens
         self.token_scores[each, :, self.lengths - 1] = scores
-        for trace, moved in zip(self.traces, parents, strict=True):
-            if trace is not None:
-                trace.follow(moved)
+        if any(self.traces):
+            for trace, moved in zip(self.traces, parents, strict=True):
+                if trace is not None:
+                    trace.follow(moved)
 
     def end(self, sentence: int, row: int, total: float, final: float | None) -> None:
         """Files the hypothesis of a row with summed log-probability `total`, if it is among the best. final: the

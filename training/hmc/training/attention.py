@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from hmc.training.gates import OpenGate
-
-
-class KeyValues(NamedTuple):
-    """Projected keys and values, each `[B, H, S, D]`."""
-
-    keys: Tensor
-    values: Tensor
-
-
-def attend(query: Tensor, source: KeyValues, mask: Tensor | None, *, causal: bool) -> Tensor:
-    """softmax(Q Kᵀ / √D) V: query `[B, H, T, D]` → `[B, H, T, D]`.
-
-    Written out where a gradient is needed on a CPU: the backward pass of PyTorch's fused CPU kernel takes more than
-    half of a training step at sentence lengths.
-    """
-    if query.device.type != "cpu" or not torch.is_grad_enabled():
-        return functional.scaled_dot_product_attention(query, *source, attn_mask=mask, is_causal=causal)
-    scores = (query * query.size(-1) ** -0.5) @ source.keys.transpose(-1, -2)  # [B, H, T, S]
-    if causal:
-        mask = torch.ones(query.size(2), source.keys.size(2), dtype=torch.bool).tril()
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    return scores.softmax(-1).to(source.values.dtype) @ source.values
+from hmc.training.linear import Linear, linear
+from hmc.training.scaled_dot_product import KeyValues, attend
 
 
 class Attention(nn.Module):
@@ -48,8 +24,8 @@ class Attention(nn.Module):
         self.heads, self.head_dim = heads, head_dim
         inner = heads * head_dim
         if heads:
-            self.query = nn.Linear(d_model, inner)
-            self.key_value = nn.Linear(d_model, 2 * inner)
+            self.query = Linear(d_model, inner)
+            self.key_value = Linear(d_model, 2 * inner)
             self.out_weight = nn.Parameter(torch.empty(d_model, inner))
             for weight in (self.query.weight, *self.key_value.weight.chunk(2), self.out_weight):
                 nn.init.xavier_uniform_(weight)
@@ -62,7 +38,7 @@ class Attention(nn.Module):
         """states `[B, S, d_model]` → keys and values `[B, H, S, D]`."""
         batch, length, _ = states.shape
         fused = self.key_value(states).view(batch, length, 2, self.heads, self.head_dim)
-        return KeyValues(fused[:, :, 0].transpose(1, 2), fused[:, :, 1].transpose(1, 2))
+        return KeyValues(fused.permute(2, 0, 3, 1, 4))
 
     def forward(self, states: Tensor, source: KeyValues | None, mask: Tensor | None, *, causal: bool = False) -> Tensor:
         """states `[B, T, d_model]`, source keys and values, mask broadcastable to `[B, H, T, S]` (True = attend)
@@ -74,4 +50,4 @@ class Attention(nn.Module):
         context = attend(query, source, mask, causal=causal)
         context = self.gate(context)  # [B, H, T, D]
         joined = context.transpose(1, 2).reshape(batch, length, self.heads * self.head_dim)
-        return functional.linear(joined, self.out_weight, self.out_bias)
+        return linear(joined, self.out_weight, self.out_bias)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn import functional
 
 from hmc.training.batches import Batch
+from hmc.training.cross_entropy import summed_cross_entropy
 from hmc.training.recipe import TrainSection
 from hmc.training.transformer import Transformer
 
@@ -15,11 +15,11 @@ def cross_entropy_sum(model: Transformer, states: Tensor, batch: Batch, label_sm
 
     states `[B, T, d_model]`; only the states of real tokens meet the vocabulary.
     """
-    real = batch.target_out.ne(model.arch.pad_id)
-    targets = batch.target_out[real]  # [N]
-    logits = model.logits(states[real])  # [N, V]
-    loss = functional.cross_entropy(logits.float(), targets, label_smoothing=label_smoothing, reduction="sum")
-    return loss, targets.numel()
+    flat = batch.target_out.flatten()
+    real = flat.ne(model.arch.pad_id).nonzero().flatten()
+    targets = flat[real]  # [N]
+    logits = model.logits(states.flatten(0, 1).index_select(0, real))  # [N, V]
+    return summed_cross_entropy(logits, targets, label_smoothing), targets.numel()
 
 
 def learning_rate(step: int, settings: TrainSection) -> float:

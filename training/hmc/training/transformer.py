@@ -14,9 +14,11 @@ from torch.nn import functional
 from hmc.artifact.architecture import Architecture, sinusoidal_positions
 from hmc.artifact.ffn import FfnWidths, Stack
 from hmc.artifact.heads import HeadLayout, Kind
-from hmc.training.attention import Attention, KeyValues
+from hmc.training.attention import Attention
 from hmc.training.dropout import Dropout
 from hmc.training.gates import OpenGate
+from hmc.training.linear import Linear, linear
+from hmc.training.scaled_dot_product import KeyValues
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
@@ -37,12 +39,12 @@ class FeedForward(nn.Module):
         super().__init__()
         self.neurons = neurons
         width = neurons or 1  # PyTorch warns of an empty matrix that is initialised
-        self.fc1, self.fc2 = nn.Linear(d_model, width), nn.Linear(width, d_model)
+        self.fc1, self.fc2 = Linear(d_model, width), Linear(width, d_model)
         self.activation = ACTIVATIONS[activation]
         self.gate = OpenGate()
-        for linear in (self.fc1, self.fc2):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+        for part in (self.fc1, self.fc2):
+            nn.init.xavier_uniform_(part.weight)
+            nn.init.zeros_(part.bias)
         if not neurons:
             self.fc1.weight = nn.Parameter(self.fc1.weight[:0], requires_grad=False)
             self.fc1.bias = nn.Parameter(self.fc1.bias[:0], requires_grad=False)
@@ -66,8 +68,8 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x `[B, S, d_model]`, mask `[B, 1, 1, S]` True on real tokens."""
         own = self.self_attn.project(x) if self.self_attn.heads else None
-        x = self.self_attn_layer_norm(x + self.dropout(self.self_attn(x, own, mask)))
-        return self.final_layer_norm(x + self.dropout(self.ffn(x)))
+        x = self.self_attn_layer_norm(self.dropout.add(x, self.self_attn(x, own, mask)))
+        return self.final_layer_norm(self.dropout.add(x, self.ffn(x)))
 
 
 @dataclass
@@ -83,7 +85,7 @@ class DecoderCache:
         for caches in (self.own, self.cross):
             for layer, entry in enumerate(caches):
                 if entry is not None:
-                    caches[layer] = KeyValues(entry.keys.index_select(0, rows), entry.values.index_select(0, rows))
+                    caches[layer] = entry.select(rows)
 
 
 class DecoderLayer(nn.Module):
@@ -100,9 +102,9 @@ class DecoderLayer(nn.Module):
     def forward(self, x: Tensor, own: KeyValues | None, cross: KeyValues | None, mask: Tensor | None) -> Tensor:
         """x `[B, T, d_model]`; with T = 1 `own` holds all earlier positions, else attention is causal."""
         causal = x.size(1) > 1
-        x = self.self_attn_layer_norm(x + self.dropout(self.self_attn(x, own, None, causal=causal)))
-        x = self.encoder_attn_layer_norm(x + self.dropout(self.encoder_attn(x, cross, mask)))
-        return self.final_layer_norm(x + self.dropout(self.ffn(x)))
+        x = self.self_attn_layer_norm(self.dropout.add(x, self.self_attn(x, own, None, causal=causal)))
+        x = self.encoder_attn_layer_norm(self.dropout.add(x, self.encoder_attn(x, cross, mask)))
+        return self.final_layer_norm(self.dropout.add(x, self.ffn(x)))
 
 
 class Transformer(nn.Module):
@@ -178,7 +180,7 @@ class Transformer(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """states `[…, d_model]` → `[…, V]` through the tied embedding and final_logits_bias."""
-        return functional.linear(states, self.shared.weight, self.final_logits_bias)
+        return linear(states, self.shared.weight, self.final_logits_bias)
 
     def start_cache(self, memory: Tensor) -> DecoderCache:
         """Cross keys and values of every layer, projected once; empty self-attention caches."""
@@ -194,7 +196,7 @@ class Transformer(nn.Module):
             own = layer.self_attn.project(x) if layer.self_attn.heads else None
             past = cache.own[index]
             if own is not None and past is not None:
-                own = KeyValues(torch.cat([past.keys, own.keys], 2), torch.cat([past.values, own.values], 2))
+                own = past.then(own)
             cache.own[index] = own
             x = layer(x, own, cache.cross[index], mask)
         cache.position += 1
