@@ -44,6 +44,16 @@ class Visible:
         value: ir.Value = g.op("Add", [scores, self.bias or self._from_lengths(g, scores)])
         return value
 
+    def turned(self, g: GraphBuilder, scores: ir.Value) -> ir.Value:
+        """scores `[B, H, N, k]` → `[B, H, k, N]`, as a product with the identity, which is exact: with two threads
+        ONNX Runtime's Transpose of the last two axes takes several times as long."""
+        if "identity" not in self._before:
+            k = g.op("Slice", [self.rows, g.ints(1), g.ints(2)])
+            zeros = g.op("ConstantOfShape", [g.op("Concat", [k, k], axis=0)])
+            self._before["identity"] = g.op("EyeLike", [zeros])
+        value: ir.Value = g.op("FusedMatMul", [self._before["identity"], scores], domain=MICROSOFT, transB=1)
+        return value
+
     def _from_lengths(self, g: GraphBuilder, scores: ir.Value) -> ir.Value:
         """`[B, 1, 1, N]`, authored once."""
         if "bias" not in self._before:
@@ -82,9 +92,11 @@ class Int8Attention:
     visible: Visible
     ranges: Mapping[str, ActivationRange]
     """Of `query`, `key` and `value`."""
+    output: ActivationRange | None = None
+    """Of what comes out: then it is uint8, else fp32."""
 
     def source(self, query: ir.Value, key: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """query `[R, H·D]` fp32, key `[B, H, D, S]` and value `[B, H, S, D]` int8 → `[R, H·D]`, weights
+        """query `[R, H·D]` fp32, key `[B, H, D, S]` and value `[B, H, S, D]` int8 → `[R, H·D]` (see `output`), weights
         `[B, H, k, S]`."""
         found = self.ranges["query"]
         left = self._by_heads(query, found.scale, np.asarray(found.zero_point, np.uint8), [0, 2, 1, 3])
@@ -94,12 +106,12 @@ class Int8Attention:
         return self._rest(scores, value)
 
     def nodes(self, query: ir.Value, key: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """query `[R, H·D]` fp32, key `[B, H, N, D]` uint8 and value int8 → `[R, H·D]`, weights `[B, H, k, N]`."""
+        """query `[R, H·D]` fp32, key `[B, H, N, D]` uint8 and value int8 → `[R, H·D]` (see
+        `output`), weights `[B, H, k, N]`."""
         scale, found = self.ranges["query"].symmetric_scale, self.ranges["key"]
         right = self._by_heads(query, scale, np.asarray(0, np.int8), [0, 2, 3, 1])
         scores = self._product(key, right, found.scale, scale * self.visible.dim**-0.5, found.zero_point)
-        # Turned as fp32: ONNX Runtime turns bytes several times slower.
-        return self._rest(self.g.op("Transpose", [scores], perm=[0, 1, 3, 2]), value)
+        return self._rest(self.visible.turned(self.g, scores), value)
 
     def _by_heads(self, query: ir.Value, scale: float, zero: npt.NDArray[Any], perm: list[int]) -> ir.Value:
         g, name = self.g, f"{self.name}.query"
@@ -116,9 +128,12 @@ class Int8Attention:
         weights = g.op("Softmax", [visible.added(g, scores)], axis=-1)
         zero = g.weight("const.zero_uint8", np.asarray(0, np.uint8))
         left = g.op("QuantizeLinear", [weights, self._scalar("const.weight_scale", 1 / 255), zero])
-        y = self._product(left, value, 1 / 255, self.ranges["value"].symmetric_scale, 0)  # [B, H, k, D]
+        product = self._product if self.output is None else self._quantized_product
+        y = product(left, value, 1 / 255, self.ranges["value"].symmetric_scale, 0)  # [B, H, k, D]
         y = g.op("Transpose", [y], perm=[0, 2, 1, 3])
-        return g.op("Reshape", [y, g.ints(-1, visible.heads * visible.dim)]), weights
+        y = g.op("Reshape", [y, g.ints(-1, visible.heads * visible.dim)])
+        y.dtype = ir.DataType.FLOAT if self.output is None else ir.DataType.UINT8
+        return y, weights
 
     def _product(self, left: ir.Value, right: ir.Value, left_scale: float, right_scale: float, zero: int) -> ir.Value:
         """uint8 left with zero point `zero` times int8 right, as fp32."""
@@ -128,6 +143,19 @@ class Int8Attention:
         ]
         zero_point = g.weight(f"const.zero_point_{zero}", np.asarray(zero, np.uint8))
         value: ir.Value = g.op("MatMulIntegerToFloat", [left, right, *scales, zero_point], domain=MICROSOFT)
+        return value
+
+    def _quantized_product(
+        self, left: ir.Value, right: ir.Value, left_scale: float, right_scale: float, zero: int
+    ) -> ir.Value:
+        """The same as uint8 of the range `output`."""
+        g, name, found = self.g, f"{self.name}.output", self.output
+        assert found is not None
+        zero_left, zero_right = np.asarray(zero, np.uint8), np.asarray(0, np.int8)
+        lefts = [left, self._scalar(f"{name}.l", left_scale), g.weight(f"const.zero_point_{zero}", zero_left)]
+        rights = [right, self._scalar(f"{name}.r", right_scale), g.weight("const.zero_int8", zero_right)]
+        zero_out = g.weight(f"{name}.zero_point", np.asarray(found.zero_point, np.uint8))
+        value: ir.Value = g.op("QLinearMatMul", [*lefts, *rights, self._scalar(f"{name}.scale", found.scale), zero_out])
         return value
 
     def _scalar(self, name: str, value: float) -> ir.Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,8 @@ def quantize_blocks(weight: Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[n
 @dataclass
 class Int4Linears(Int8Linears):
     """As int8, with 4-bit weights in blocks along the inputs; activations are quantised block by block as they come."""
+
+    takes_uint8: ClassVar[bool] = False
 
     def linear(self, g: GraphBuilder, name: str, x: ir.Value, weight: Array, bias: Array | None) -> ir.Value:
         if name not in self.ranges:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -45,8 +45,8 @@ class Linears(Protocol):
     def attend(
         self, g: GraphBuilder, attention: str, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
     ) -> tuple[ir.Value, ir.Value | None]:
-        """query `[R, H·D]`, kept key and value `[B, H, N, D]` → `[R, H·D]`; and the weights `[B, H, k, N]`, where the
-        precision computes them by themselves."""
+        """query `[R, H·D]`, kept key and value `[B, H, N, D]` → the input of `out_proj`, `[R, H·D]`, in a type that
+        `linear` takes; and the weights `[B, H, k, N]`, where the precision computes them by themselves."""
         ...
 
 
@@ -132,6 +132,8 @@ class Int8Linears:
 
     ranges: dict[str, ActivationRange]
     dtype: str = "float32"
+    takes_uint8: ClassVar[bool] = True
+    """Whether `linear` also takes an input of the name's range as uint8."""
 
     def linear(self, g: GraphBuilder, name: str, x: ir.Value, weight: Array, bias: Array | None) -> ir.Value:
         if name not in self.ranges:
@@ -139,7 +141,7 @@ class Int8Linears:
         activation = self.ranges[name]
         scale = g.weight(f"{name}.input_scale", np.asarray(activation.scale, np.float32))
         zero = g.weight(f"{name}.input_zero_point", np.asarray(activation.zero_point, np.uint8))
-        quantized = g.op("QuantizeLinear", [x, scale, zero])
+        quantized = x if x.dtype == ir.DataType.UINT8 else g.op("QuantizeLinear", [x, scale, zero])
         integers, scales = quantize_columns(weight)
         inputs: list[ir.Value | None] = [
             quantized,
@@ -187,7 +189,8 @@ class Int8Linears:
         if not self._quantized(attention):
             return attend_float(g, query, key, value, visible), None
         ranges = {part: self.ranges[f"{attention}.{part}"] for part in ("query", "key", "value")}
-        int8 = Int8Attention(g, attention, visible, ranges)
+        output = self.ranges.get(f"{attention}.out_proj") if self.takes_uint8 else None
+        int8 = Int8Attention(g, attention, visible, ranges, output)
         return (int8.source if self.turned(attention) else int8.nodes)(query, key, value)
 
     def _quantized(self, attention: str) -> bool:
