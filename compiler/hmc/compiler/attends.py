@@ -67,9 +67,9 @@ class Visible:
 
 
 def attend_float(g: GraphBuilder, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible) -> ir.Value:
-    """query `[R, H·D]`, key and value `[B, H, N, D]` → `[R, H·D]`, by the fused operator."""
+    """query `[B, k, H, D]`, key and value `[B, H, N, D]` → `[R, H·D]`, by the fused operator."""
     inner = visible.heads * visible.dim
-    query = g.op("Reshape", [query, visible.shape(g, inner)])
+    query = g.op("Reshape", [query, g.ints(0, 0, inner)])
     inputs = [query, key, value, None, visible.lengths, visible.bias]
     if inputs[-1] is None:
         inputs.pop()
@@ -96,8 +96,8 @@ class Int8Attention:
     """Of what comes out: then it is uint8, else fp32."""
 
     def source(self, query: ir.Value, key: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """query `[R, H·D]` fp32, key `[B, H, D, S]` and value `[B, H, S, D]` int8 → `[R, H·D]` (see `output`), weights
-        `[B, H, k, S]`."""
+        """query `[B, k, H, D]` fp32, key `[B, H, D, S]` and value `[B, H, S, D]` int8 → `[R, H·D]` (see `output`) and
+        weights `[B, H, k, S]`."""
         found = self.ranges["query"]
         left = self._by_heads(query, found.scale, np.asarray(found.zero_point, np.uint8), [0, 2, 1, 3])
         scores = self._product(
@@ -106,7 +106,7 @@ class Int8Attention:
         return self._rest(scores, value)
 
     def nodes(self, query: ir.Value, key: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """query `[R, H·D]` fp32, key `[B, H, N, D]` uint8 and value int8 → `[R, H·D]` (see
+        """query `[B, k, H, D]` fp32, key `[B, H, N, D]` uint8 and value int8 → `[R, H·D]` (see
         `output`), weights `[B, H, k, N]`."""
         scale, found = self.ranges["query"].symmetric_scale, self.ranges["key"]
         right = self._by_heads(query, scale, np.asarray(0, np.int8), [0, 2, 3, 1])
@@ -118,8 +118,7 @@ class Int8Attention:
         quantized = g.op(
             "QuantizeLinear", [query, self._scalar(f"{name}.scale", scale), g.weight(f"{name}.zero_point", zero)]
         )
-        shaped = g.op("Reshape", [quantized, self.visible.shape(g, self.visible.heads, self.visible.dim)])
-        value: ir.Value = g.op("Transpose", [shaped], perm=perm)
+        value: ir.Value = g.op("Transpose", [quantized], perm=perm)
         return value
 
     def _rest(self, scores: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:

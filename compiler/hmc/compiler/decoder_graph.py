@@ -98,13 +98,13 @@ class _NodeAttention:
         prefix, heads = f"decoder.layers.{layer}.self_attn", a.heads("decoder_self", layer)
         visible = self.visible.of(heads)
         qkv = a.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
-        query, *new = g.op("Split", [qkv], outputs=3, axis=1, num_outputs=3)  # [R, H·D] each
-        shape, held = visible.shape(g, heads, dim), []
+        qkv = g.op("Reshape", [qkv, visible.shape(g, 3 * heads, dim)])
+        query, *new = g.op("Split", [qkv], outputs=3, axis=2, num_outputs=3)  # [B, k, H, D] each
+        held = []
         for part, each in zip(("key", "value"), new, strict=True):
             dtype = a.linears.cache_dtype(prefix, part)
             past = g.input(f"past_{part}_{layer}", dtype, ["B", heads, "N", dim])
-            update = g.op("Reshape", [a.linears.cached(g, prefix, part, each), shape])
-            present = g.op("ScatterND", [past, self._of(heads), update])
+            present = g.op("ScatterND", [past, self._of(heads), a.linears.cached(g, prefix, part, each)])
             g.output(present, f"present_{part}_{layer}", dtype, ["B", heads, "N", dim])
             held.append(present)
         y, _ = a.linears.attend(g, prefix, query, held[0], held[1], visible)
@@ -171,6 +171,7 @@ class _CrossAttention:
             for part in ("key", "value")
         )
         query = a.linear(f"{prefix}.q_proj", x, f"{prefix}.q_proj")
+        query = g.op("Reshape", [query, visible.shape(g, heads, dim)])
         y, weights = a.linears.attend(g, prefix, query, key, value, visible)
         if self.keep_weights:
             self.weights.append(self._weights(query, key, visible) if weights is None else weights)
@@ -178,11 +179,10 @@ class _CrossAttention:
 
     def _weights(self, query: ir.Value, key: ir.Value, visible: Visible) -> ir.Value:
         """softmax(q kᵀ / √D) over real source positions, `[B, H, k, S]`, which the fused operator does not return.
-        query `[R, H·D]`, key `[B, H, S, D]`."""
+        query `[B, k, H, D]`, key `[B, H, S, D]`."""
         g = self.a.g
         if self.a.linears.dtype != "float32":
             query, key = (g.op("Cast", [v], to=int(ir.DataType.FLOAT)) for v in (query, key))
-        query = g.op("Reshape", [query, visible.shape(g, visible.heads, visible.dim)])
         query = g.op("Transpose", [query], perm=[0, 2, 1, 3])
         products = g.op("MatMul", [query, g.op("Transpose", [key], perm=[0, 1, 3, 2])])
         scaled = g.op("Mul", [products, g.weight("const.scale", np.asarray(visible.dim**-0.5, np.float32))])

@@ -39,13 +39,13 @@ class Linears(Protocol):
         ...
 
     def cached(self, g: GraphBuilder, attention: str, part: str, x: ir.Value) -> ir.Value:
-        """Keys or values `[N, H·D]` in the type in which they are kept."""
+        """Keys or values of any shape in the type in which they are kept."""
         ...
 
     def attend(
         self, g: GraphBuilder, attention: str, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
     ) -> tuple[ir.Value, ir.Value | None]:
-        """query `[R, H·D]`, kept key and value `[B, H, N, D]` → the input of `out_proj`, `[R, H·D]`, in a type that
+        """query `[B, k, H, D]`, kept key and value `[B, H, N, D]` → the input of `out_proj`, `[R, H·D]`, in a type that
         `linear` takes; and the weights `[B, H, k, N]`, where the precision computes them by themselves."""
         ...
 
@@ -112,7 +112,7 @@ class CalibrationLinears(FloatLinears):
         return super().attend(g, attention, query, key, value, visible)
 
     def _tap(self, g: GraphBuilder, name: str, x: ir.Value, width: int | str) -> None:
-        g.output(g.op("Identity", [x]), f"tap.{name}", self.dtype, ["N", width])
+        g.output(g.op("Flatten", [x], axis=1), f"tap.{name}", self.dtype, ["N", width])
         self.tapped[name] = f"tap.{name}"
 
 
