@@ -164,8 +164,10 @@ class BundleBuilder:
 
 
 def _level_name(request: LevelRequest, checkpoint: Checkpoint, target: int, precision: Precision) -> str:
-    whole = target == checkpoint.architecture.full_layout().total
-    name = request.name or ("full" if whole else f"h{target}")
+    arch, neurons = checkpoint.architecture, checkpoint.ffn_widths
+    heads = "" if target == arch.full_layout().total else f"h{target}"
+    rest = "" if neurons == arch.full_ffn() else f"f{neurons.total}"
+    name = request.name or f"{heads}{rest}" or "full"
     return name if precision == "fp32" else f"{name}-{precision}"
 
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from hmc.artifact.architecture import Architecture
 from hmc.artifact.checkpoint import Checkpoint
 from hmc.artifact.errors import HmcError
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.slimming import masked_tensors, slim_tensors
 from hmc.compiler.linears import FloatLinears
-from hmc.compiler.runner import GraphRunner
+from hmc.compiler.runner import GRAPH_ERRORS, GraphRunner
 
 TOLERANCE = 1e-4
 """Largest difference of fp32 log-probabilities: sums run in another order, nothing else differs."""
+
+
+RUN_STEPS = 4
+"""Tokens that the written graphs have to translate."""
 
 
 class ParityError(HmcError):
@@ -43,3 +49,24 @@ def check_parity(
             "this is a defect of the compiler, please report it"
         )
     return worst
+
+
+class BrokenGraphError(HmcError):
+    """A written graph cannot be run: a defect of the compiler, never of the user's model."""
+
+
+def check_runs(
+    arch: Architecture, layout: HeadLayout, bundle: Path, level: str, sentences: Sequence[Sequence[int]]
+) -> None:
+    """Translates the first tokens of `sentences` (ids with EOS) with the graphs of a level in a bundle on disk.
+
+    Raises BrokenGraphError where ONNX Runtime cannot use them or scores are not numbers.
+    """
+    try:
+        runner = GraphRunner.of_level(arch, layout, bundle, level)
+        targets = runner.greedy(sentences, RUN_STEPS)
+        scores = runner.log_probs(sentences, [t[:1] for t in targets])
+    except GRAPH_ERRORS as error:
+        raise BrokenGraphError(f"level {level}: {error}; this is a defect of the compiler, please report it") from error
+    if not np.isfinite(scores.max(axis=-1)).all():
+        raise BrokenGraphError(f"level {level}: its scores are not numbers; check the checkpoint's weights for NaN")

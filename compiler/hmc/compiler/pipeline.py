@@ -15,7 +15,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.slimming import slim_tensors
 from hmc.compiler.calibrate import calibrate
-from hmc.compiler.check import check_parity
+from hmc.compiler.check import check_parity, check_runs
 from hmc.compiler.decoder_graph import author_decoder
 from hmc.compiler.encoder_graph import author_encoder
 from hmc.compiler.int4 import Int4Linears
@@ -126,6 +126,13 @@ def write_level(draft: LevelDraft) -> None:
     )
 
 
+def run_level(draft: LevelDraft) -> None:
+    """Translates the probe sentences with the graphs as they were written; fp16 ones are for CUDA and are not run."""
+    assert draft.layout is not None
+    if draft.precision != "fp16":
+        check_runs(draft.checkpoint.architecture, draft.layout, draft.bundle, draft.name, draft.probe)
+
+
 PASSES: list[Callable[[LevelDraft], None]] = [
     select_layout,
     verify_layout,  # before anything is quantised: it compares fp32 with fp32, at a tolerance that means something
@@ -134,6 +141,7 @@ PASSES: list[Callable[[LevelDraft], None]] = [
     author_graphs,
     check_graphs,  # before writing: writing moves weights out of the graph, and nothing wrong may reach the disk
     write_level,
+    run_level,
 ]
 
 

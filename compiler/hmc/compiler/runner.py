@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from hmc.artifact.architecture import Architecture
+from hmc.artifact.bundle import decoder_path, encoder_path
 from hmc.artifact.checkpoint import Tensors
 from hmc.artifact.heads import HeadLayout
 from hmc.compiler.decoder_graph import author_decoder
@@ -23,10 +26,23 @@ Feeds = dict[str, npt.NDArray[Any]]
 Tap = Callable[[str, npt.NDArray[np.float32]], None]
 
 
-def open_session(model: bytes) -> onnxruntime.InferenceSession:
-    """A CPU session."""
+GRAPH_ERRORS = (
+    errors.Fail,
+    errors.InvalidArgument,
+    errors.InvalidGraph,
+    errors.InvalidProtobuf,
+    errors.NotImplemented,
+    errors.RuntimeException,
+)
+"""What ONNX Runtime raises for a graph it cannot use or run."""
+
+
+def open_session(model: bytes, weights: Path | None = None) -> onnxruntime.InferenceSession:
+    """A CPU session. weights: the folder that the graph's external weights are relative to."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    if weights is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
@@ -57,6 +73,16 @@ class GraphRunner:
         return cls(
             arch, layout, encoder, open_session(serialized(author_decoder(arch, layout, tensors, linears).model({})))
         )
+
+    @classmethod
+    def of_level(cls, arch: Architecture, layout: HeadLayout, bundle: Path, level: str) -> GraphRunner:
+        """The graphs of a level as they are on disk."""
+
+        def opened(name: str) -> onnxruntime.InferenceSession:
+            return open_session((bundle / name).read_bytes(), bundle.absolute())
+
+        encoder = opened(encoder_path(level)) if any(layout.cross) else None
+        return cls(arch, layout, encoder, opened(decoder_path(level)))
 
     def encode(self, sources: Sequence[Sequence[int]], tap: Tap | None = None) -> Feeds:
         """Sources (ids with EOS) → the decoder's cross inputs for them."""

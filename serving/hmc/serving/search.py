@@ -45,7 +45,7 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
             state.end(sentence, row, float(top[sentence, column]), final)
         top[is_eos] = NEVER
         running = np.argsort(is_eos, axis=1, kind="stable")[:, :beam] + np.arange(0, top.size, 2 * beam)[:, None]
-        top, tokens, order, places = (values.take(running) for values in (top, tokens, order, places))
+        top, tokens, order, places = top.take(running), tokens.take(running), order.take(running), places.take(running)
     state.scores, parents = top[:, :beam].copy(), order[:, :beam] // width  # row within the sentence
     state.extend(parents, tokens[:, :beam], step.take(places[:, :beam]).astype(np.float32))
     return Turn((np.arange(0, count * beam, beam)[:, None] + parents).reshape(-1), _done(state, dead))

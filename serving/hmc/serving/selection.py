@@ -81,9 +81,10 @@ class Candidate:
         return self.level.latency.p95_ms if self.level.latency else None
 
 
-def rank(level: Level) -> tuple[int, int]:
-    """Sorts levels from the best to the cheapest: most open heads first, then the highest precision."""
-    return -level.heads, PRECISION_RANK[level.precision]
+def rank(level: Level) -> tuple[int, int, int]:
+    """Sorts levels from the best to the cheapest: most open heads first, then most parameters, then the highest
+    precision."""
+    return -level.heads, -level.parameters, PRECISION_RANK[level.precision]
 
 
 def runs_on(device: str, level: Level) -> bool:

@@ -117,10 +117,9 @@ class DecodeState:
             self.token_scores = np.concatenate([self.token_scores, np.zeros_like(self.token_scores)], axis=2)
         if self.beam > 1 and (parents != np.arange(self.beam)).any():
             rows = (parents + np.arange(0, self.scores.size, self.beam)[:, None]).reshape(-1)
-            self.tokens, self.token_scores = (
-                held.reshape(self.scores.size, -1).take(rows, axis=0).reshape(held.shape)
-                for held in (self.tokens, self.token_scores)
-            )
+            shape = self.tokens.shape
+            self.tokens = self.tokens.reshape(len(rows), -1).take(rows, axis=0).reshape(shape)
+            self.token_scores = self.token_scores.reshape(len(rows), -1).take(rows, axis=0).reshape(shape)
         each = np.arange(len(self))
         self.tokens[each, :, self.lengths - 1] = tokens
         self.token_scores[each, :, self.lengths - 1] = scores
