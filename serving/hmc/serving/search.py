@@ -29,15 +29,17 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
     if not count:
         return Turn(np.zeros(0, np.int64), np.zeros(0, np.int64))
     width = log_probs.shape[1]
-    step, ids = _allowed(state, log_probs, ids), ids.reshape(count, beam * width)
+    ids = ids.reshape(count, beam * width)
+    step = _allowed(state, log_probs.reshape(count, beam * width), ids)
     total = (state.scores[:, :, None] + step.reshape(count, beam, width)).reshape(count, beam * width)
     order = np.argsort(-total, axis=1, kind="stable")[:, : 2 * beam]
     places = order + np.arange(0, total.size, beam * width)[:, None]  # in the raveled arrays
     top, tokens = total.take(places), ids.take(places)
     is_eos = tokens == state.eos_id
     dead = top[:, 0] == NEVER
-    for sentence in np.flatnonzero(dead):
-        _give_up(state, int(sentence))
+    if dead.any():
+        for sentence in np.flatnonzero(dead):
+            _give_up(state, int(sentence))
     state.lengths += 1
     if is_eos[:, :beam].any():
         for sentence, column in zip(*np.nonzero(is_eos[:, :beam] & (top[:, :beam] > NEVER)), strict=True):
@@ -52,12 +54,12 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
 
 
 def _allowed(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -> npt.NDArray[np.float64]:
-    """Log-probabilities `[N·k, K]` without pad, and without EOS while a sentence is too short to end."""
+    """Log-probabilities `[N, k·K]` without pad, and without EOS while a sentence is too short to end."""
     allowed = log_probs.astype(np.float64)
     allowed[ids == state.pad_id] = NEVER
     short = state.lengths + 1 < state.minimums
     if short.any():
-        allowed[(ids == state.eos_id) & np.repeat(short, state.beam)[:, None]] = NEVER
+        allowed[(ids == state.eos_id) & short[:, None]] = NEVER
     return allowed
 
 

@@ -101,9 +101,9 @@ class DecodeState:
 
     def last_tokens(self) -> npt.NDArray[np.int32]:
         """`[N·k]` decoder input of the next step: pad for sentences that have generated nothing."""
-        last = self.tokens[np.arange(len(self)), :, np.maximum(self.lengths - 1, 0)]
-        tokens: npt.NDArray[np.int32] = np.where(self.lengths[:, None] > 0, last, np.int32(self.pad_id)).reshape(-1)
-        return tokens
+        last: npt.NDArray[np.int32] = self.tokens[np.arange(len(self)), :, self.lengths - 1]
+        last[self.lengths == 0] = self.pad_id
+        return last.reshape(-1)
 
     def row(self, sentence: int, row: int) -> tuple[int, ...]:
         """The tokens of one row."""

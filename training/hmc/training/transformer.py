@@ -17,7 +17,7 @@ from hmc.artifact.heads import HeadLayout, Kind
 from hmc.training.attention import Attention
 from hmc.training.dropout import Dropout
 from hmc.training.gates import OpenGate
-from hmc.training.linear import Linear, linear
+from hmc.training.linear import Linear, linear, precision_of
 from hmc.training.scaled_dot_product import KeyValues
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -67,8 +67,9 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x `[B, S, d_model]`, mask `[B, 1, 1, S]` True on real tokens."""
-        own = self.self_attn.project(x) if self.self_attn.heads else None
-        x = self.self_attn_layer_norm(self.dropout.add(x, self.self_attn(x, own, mask)))
+        states = x.to(precision_of(x))  # converted once for all its products
+        own = self.self_attn.project(states) if self.self_attn.heads else None
+        x = self.self_attn_layer_norm(self.dropout.add(x, self.self_attn(states, own, mask)))
         return self.final_layer_norm(self.dropout.add(x, self.ffn(x)))
 
 
@@ -171,7 +172,7 @@ class Transformer(nn.Module):
     def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
         """Teacher forcing: source `[B, S]`, target_in `[B, T]` → decoder states `[B, T, d_model]` (see `logits`)."""
         memory, mask = self.encode(source)
-        x = self.embed(target_in)
+        memory, x = memory.to(precision_of(memory)), self.embed(target_in)
         for layer in self.decoder_layers:
             own = layer.self_attn.project(x) if layer.self_attn.heads else None
             cross = layer.encoder_attn.project(memory) if layer.encoder_attn.heads else None
