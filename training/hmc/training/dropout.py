@@ -41,8 +41,8 @@ def draw_kept(shape: torch.Size, p: float) -> Tensor:
     """int8 of `shape`: every element on its own has all bits set with probability 1 - p, else none.
 
     Most of dropout's time goes into random bits, so an element gets no more than a byte, which drops it with
-    probability ⌊256 p⌋ / 256. What is missing from p is rare: places are drawn for it, as many as a Poisson process has.
-    The bits come from a generator that is faster than PyTorch's and seeded by it.
+    probability ⌊256 p⌋ / 256. What is missing from p is rare: places are drawn for it, as many as a Poisson process
+    has. The bits come from a generator that is faster than PyTorch's and seeded by it.
     """
     random = np.random.Generator(np.random.SFC64(int(torch.randint(2**63 - 1, ()))))
     count, coarse = shape.numel(), int(p * 256)

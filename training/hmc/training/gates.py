@@ -8,9 +8,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 STRETCH_LOW, STRETCH_HIGH = -0.1, 1.1
 """γ and ζ: the interval the concrete distribution is stretched to before it is clipped to [0, 1]."""
@@ -19,6 +21,33 @@ TEMPERATURE = 0.5
 
 CERTAINTY = -TEMPERATURE * math.log(-STRETCH_LOW / STRETCH_HIGH)
 """P(g = 0) = σ(-log α - CERTAINTY) and P(g = 1) = σ(log α - CERTAINTY): equal to each other at log α = 0."""
+
+
+def gated(heads: Tensor, gates: Tensor) -> Tensor:
+    """heads `[…, H, T, D]`, gates `[H]` → each head times its gate, in the precision of heads."""
+    if heads.device.type != "cpu" or not torch.is_grad_enabled():
+        return heads * gates.to(heads.dtype)[:, None, None]
+    return cast(Tensor, _Gated.apply(heads, gates))  # type: ignore[no-untyped-call]
+
+
+class _Gated(torch.autograd.Function):
+    """The product, with a gradient that is put in order first: PyTorch's own is ten times slower on transposed bf16."""
+
+    @staticmethod
+    def forward(ctx: Any, heads: Tensor, gates: Tensor) -> Tensor:
+        ctx.save_for_backward(heads, gates)
+        return heads * gates.to(heads.dtype)[:, None, None]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+        heads, gates = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        by_gates = None
+        if ctx.needs_input_grad[1]:
+            per_head = (gradient * heads).sum((-2, -1), dtype=gates.dtype)  # […, H]
+            by_gates = per_head.flatten(0, -2).sum(0)
+        return gradient * gates.to(heads.dtype)[:, None, None], by_gates
 
 
 class OpenGate(nn.Module):
@@ -44,7 +73,7 @@ class FixedMask(OpenGate):
         self.register_buffer("mask", mask.float(), persistent=False)
 
     def forward(self, heads: Tensor) -> Tensor:
-        return heads * self.mask.to(heads.dtype)[:, None, None]
+        return gated(heads, self.mask)
 
 
 class ImportanceGate(OpenGate):
@@ -95,7 +124,7 @@ class SampledGate(OpenGate):
         self.hard_concrete = parameters
 
     def forward(self, heads: Tensor) -> Tensor:
-        return heads * self.hard_concrete.sample().to(heads.dtype)[:, None, None]
+        return gated(heads, self.hard_concrete.sample())
 
     def gate_params(self) -> list[str]:
         return ["hard_concrete.log_alpha"]
