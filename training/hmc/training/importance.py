@@ -29,11 +29,24 @@ def sentence_importance(model: Transformer, batch: Batch, label_smoothing: float
     those of the model only. Whatever gates the model has are set aside meanwhile: every head is open. Dropout is as the
     model's mode says. No parameter's `.grad` is touched.
     """
-    with importance_gates(model, batch.source.size(0)) as xi, torch.enable_grad():
+    with importance_gates(model, batch.source.size(0)) as xi, _without_weights(model), torch.enable_grad():
         states = model(batch.source, batch.target_in)
         loss, _ = cross_entropy_sum(model, states, batch, label_smoothing)
         gradients = torch.autograd.grad(loss, xi)
     return torch.cat(gradients, dim=1).abs()
+
+
+@contextmanager
+def _without_weights(model: Transformer) -> Iterator[None]:
+    """Parameters want no gradient meanwhile: nobody reads theirs, and it is half of a backward pass."""
+    wanting = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in wanting:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in wanting:
+            parameter.requires_grad_(True)
 
 
 @contextmanager
