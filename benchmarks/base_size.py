@@ -8,7 +8,8 @@ Weights are random; every engine is made to write exactly `--target` tokens, so 
 every system once, in an order that rotates, with a pause between, so that threads of one that still spin do not slow
 the next; a ratio is that of two times of the same round, and the median over rounds is reported with the smallest and
 the largest. CTranslate2 runs at fp32 and int8 and meets HMC at the same one,
-int4 at int8. Transformers (`generate`, PyTorch) and
+int4 at int8. HMC runs a level with a thread per core,
+and with two workers of one thread as CTranslate2 does. Transformers (`generate`, PyTorch) and
 Optimum (`ORTModelForSeq2SeqLM`) run at fp32 in processes of their own, and meet HMC at both.
 """
 
@@ -36,12 +37,13 @@ REFERENCE = "hmc full"
 """The system that the others' tokens are compared with, where it runs."""
 
 
-def ours(bundle: Path, level: str, target: int) -> Run:
-    """Translates with one level of a bundle."""
+def ours(bundle: Path, level: str, target: int, workers: int = 1, cache: Path | None = None) -> Run:
+    """Translates with one level of a bundle. workers: one with a thread per core, or several of one thread."""
     manifest = validate(bundle)
     chosen = manifest.level(level)
-    sessions = LevelSessions.open(bundle, manifest.architecture, chosen, resolve_device("cpu", chosen), 0)
-    engine = Engine(sessions, queue_size=4096, max_rows=256)
+    device = resolve_device("cpu", chosen)
+    sessions = LevelSessions.open(bundle, manifest.architecture, chosen, device, 0, cache, workers)
+    engine = Engine(sessions, queue_size=4096, max_rows=256, workers=workers)
     eos = manifest.architecture.eos_id
 
     def run(sources: Ids, beam: int) -> Ids:
@@ -63,8 +65,11 @@ def prepare(out: Path, target: int, peers: list[str], pythons: dict[str, str]) -
         requests = [LevelRequest(out / "checkpoint", n) for n in (None, checkpoint.layout.total // 4)]
         compile_bundle(requests, out / "bundle", precisions=("int8", "int4", "fp32"), calibration=random_sentences(32))
         print(f"compiled two budgets at three precisions in {time.monotonic() - began:.1f} s")
-    names = [level.name for level in validate(out / "bundle").levels]
-    systems = {f"hmc {name}": ours(out / "bundle", name, target) for name in names}
+    systems = {}
+    for level in validate(out / "bundle").levels:
+        for workers in (1,) if level.precision == "int4" else (1, 2):  # 4-bit weights are for one sentence
+            name = f"hmc {level.name}" + (f" {workers} workers" if workers > 1 else "")
+            systems[name] = ours(out / "bundle", level.name, target, workers, out / "cache")
     if "ctranslate2" in peers:
         systems |= ctranslate2_peers(checkpoint, out, target)
     systems |= generate_peers(checkpoint, out, target, [p for p in peers if p != "ctranslate2"], pythons)

@@ -1,5 +1,6 @@
-"""The decode engine of one level: continuous batching. A sentence joins the running batch at the next step, a finished
-or cancelled one frees its rows at once. One thread owns the sessions and caches; callers only hold futures."""
+"""The decode engine of one level: continuous batching. A sentence joins a running batch at the next step, a finished or
+cancelled one frees its rows at once. Each worker is a thread that owns its batches and caches; callers only hold
+futures."""
 
 from __future__ import annotations
 
@@ -18,22 +19,25 @@ from hmc.serving.sessions import LevelSessions
 
 
 class Engine:
-    """Queue, batches and the thread that runs them."""
+    """The queue of a level, and the workers that take from it."""
 
-    def __init__(self, sessions: LevelSessions, *, queue_size: int, max_rows: int) -> None:
-        self.sessions, self.queue_size, self.max_rows = sessions, queue_size, max_rows
-        self._queue: deque[Job] = deque()
-        self._batches: dict[Mode, Batch] = {}
-        self._changed = threading.Condition()
-        self._closing = False
-        self._running = 0
-        self._thread = threading.Thread(target=self._run, name="hmc-engine", daemon=True)
-        self._thread.start()
+    def __init__(self, sessions: LevelSessions, *, queue_size: int, max_rows: int, workers: int = 1) -> None:
+        """max_rows: over all workers, which share the sessions. Raises InvalidRequestError for several workers on a
+        device other than the CPU."""
+        if workers > 1 and sessions.device.kind != "cpu":
+            raise InvalidRequestError(f"workers {workers}: on {sessions.device} a level has one; choose 1")
+        self.sessions, self.queue_size, self.max_rows = sessions, queue_size, -(-max_rows // workers)
+        self.queue: deque[Job] = deque()
+        self.changed = threading.Condition()
+        self.closing = False
+        self.workers = [_Worker(self) for _ in range(workers)]
+        for worker in self.workers:
+            worker.start()
 
     @property
     def pending(self) -> int:
         """Sentences queued or running."""
-        return len(self._queue) + self._running
+        return len(self.queue) + sum(worker.running for worker in self.workers)
 
     def submit(
         self,
@@ -51,34 +55,47 @@ class Engine:
         """
         if options.rows > self.max_rows:
             name = "n_best" if options.sampling else "beam_size"
-            raise InvalidRequestError(f"{name} {options.rows}: this server runs at most {self.max_rows} rows")
+            raise InvalidRequestError(f"{name} {options.rows}: this server runs at most {self.max_rows} rows together")
         job = plan_job(self.sessions, source, options, constraints or Constraints(), progress)
-        with self._changed:
-            while len(self._queue) >= self.queue_size and not self._closing:
+        with self.changed:
+            while len(self.queue) >= self.queue_size and not self.closing:
                 if not block:
                     raise OverloadedError(
                         f"the queue of {self.queue_size} sentences is full; try again later or choose a smaller level"
                     )
-                self._changed.wait(0.1)
-            if self._closing:
+                self.changed.wait(0.1)
+            if self.closing:
                 raise OverloadedError("the engine is shutting down; send the request elsewhere")
-            self._queue.append(job)
-            self._changed.notify_all()
+            self.queue.append(job)
+            self.changed.notify_all()
         return job.future
 
     def close(self, drain: bool = True) -> None:
-        """Stops the thread: after everything queued is answered, or at once, cancelling what is left."""
-        with self._changed:
-            self._closing = True
+        """Stops the workers: after everything queued is answered, or at once, cancelling what is left."""
+        with self.changed:
+            self.closing = True
             if not drain:
-                for job in [*self._queue, *(job for batch in self._batches.values() for job in batch.jobs)]:
+                for job in [*self.queue, *(job for worker in self.workers for job in worker.jobs())]:
                     job.future.cancel()
-            self._changed.notify_all()
-        self._thread.join()
+            self.changed.notify_all()
+        for worker in self.workers:
+            worker.join()
 
-    # -- the engine's thread -------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+class _Worker(threading.Thread):
+    """Runs batches of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(name="hmc-engine", daemon=True)
+        self.engine, self.running = engine, 0
+        self._batches: dict[Mode, Batch] = {}
+
+    def jobs(self) -> list[Job]:
+        """What it works on."""
+        return [job for batch in self._batches.values() for job in batch.jobs]
+
+    def run(self) -> None:
+        """Until the engine closes."""
         while self._wait_for_work():
             self._admit()
             for mode, batch in list(self._batches.items()):
@@ -87,37 +104,42 @@ class Engine:
                         batch.step()
                     except Exception as error:  # noqa: BLE001 - its sentences hear of it and the rest go on
                         self._fail(mode, error)
-            self._running = sum(len(b.jobs) for b in self._batches.values())
+            self.running = sum(len(b.jobs) for b in self._batches.values())
 
     def _wait_for_work(self) -> bool:
-        with self._changed:
-            while not self._queue and not self._running:
-                if self._closing:
+        engine = self.engine
+        with engine.changed:
+            while not engine.queue and not self.running:
+                if engine.closing:
                     return False
-                self._changed.wait()
+                engine.changed.wait()
         return True
 
     def _admit(self) -> None:
-        """Moves queued sentences into batches while rows are free.
+        """Moves queued sentences into batches while rows are free, and leaves idle workers their share.
 
         While plenty are queued, waits until a quarter of the rows is free: encoding many at once is cheaper.
         """
-        free = self.max_rows - sum(batch.rows for batch in self._batches.values())
-        if not self._queue or (free < self.max_rows // 4 and len(self._queue) * self._queue[0].mode.rows > free):
-            return
+        engine = self.engine
+        free = engine.max_rows - sum(batch.rows for batch in self._batches.values())
         taken: dict[Mode, list[Job]] = {}
-        with self._changed:
-            while self._queue and self._queue[0].mode.rows <= free:
-                job = self._queue.popleft()
+        with engine.changed:
+            queue = engine.queue
+            if not queue or (free < engine.max_rows // 4 and len(queue) * queue[0].mode.rows > free):
+                return
+            idle = sum(not worker.running for worker in engine.workers if worker is not self)
+            left = len(queue) - -(-len(queue) // (1 + idle))
+            while len(queue) > left and queue[0].mode.rows <= free:
+                job = queue.popleft()
                 if not job.future.cancelled():
                     free -= job.mode.rows
                     taken.setdefault(job.mode, []).append(job)
-            self._changed.notify_all()
+            self.running += sum(map(len, taken.values()))
+            engine.changed.notify_all()
         for mode, jobs in taken.items():
-            self._running += len(jobs)
             try:
                 if mode not in self._batches:
-                    self._batches[mode] = Batch(self.sessions, mode)
+                    self._batches[mode] = Batch(engine.sessions, mode)
                 self._batches[mode].admit(jobs)
             except Exception as error:  # noqa: BLE001 - as above
                 _fail_jobs(jobs, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,18 +89,23 @@ class LevelSessions:
     decoders: dict[Variant | None, onnxruntime.InferenceSession] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)
     """Weight file → bytes of it that these sessions hold in memory; levels that name the same file share them."""
+    _opening: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def open(
-        cls, bundle: Path, arch: Architecture, level: Level, device: Device, threads: int, cache: Path | None = None
-    ) -> LevelSessions:
-        """Loads a level's graphs; weights are found in the bundle. threads 0: one per physical core.
+        cls, bundle: Path, arch: Architecture, level: Level, device: Device, threads: int, cache: Path | None = None,
+        workers: int = 1,
+    ) -> LevelSessions:  # fmt: skip
+        """Loads a level's graphs; weights are found in the bundle. threads: of each of `workers` that run them at the
+        same time; 0: one per physical core, and one each for several workers.
 
         cache: where weights are kept as this machine's kernels want them, to be shared between levels (see
         `cache_folder`); None: every level has its own. Raises InvalidArtifactError.
         """
         packed = PackedWeights(cache) if cache and device.kind == "cpu" else None
         cuda = device.index if device.kind == "cuda" else None
+        if workers > 1:  # who runs a graph is one of its threads; the others are in common
+            threads = workers * (max(threads, 1) - 1) + 1
         opened = cls(arch, level, device, Opener(bundle, cuda, threads, packed))
         opened.decoder()
         if any(level.layout.cross):
@@ -109,9 +115,10 @@ class LevelSessions:
 
     def decoder(self, variant: Variant | None = None) -> onnxruntime.InferenceSession:
         """The decoder of this variant, opened if it was not. Raises InvalidArtifactError."""
-        if variant not in self.decoders:
-            self.decoders[variant] = self._open(decoder_path(self.level.name, variant), spin=True)
-        return self.decoders[variant]
+        with self._opening:
+            if variant not in self.decoders:
+                self.decoders[variant] = self._open(decoder_path(self.level.name, variant), spin=True)
+            return self.decoders[variant]
 
     def _open(self, name: str, *, spin: bool) -> onnxruntime.InferenceSession:
         opened = self.opener.open(name, spin=spin)

@@ -28,17 +28,24 @@ WARM_UP_TOKENS = (4, 24, 48)
 class Translator:
     """One level loaded on one device. Thread-safe: concurrent callers share one running batch."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings of one engine, all by name
         self, bundle: str | Path, level: str | None = None, *, device: str = "auto", threads: int = 0,
         queue_size: int = 1024, max_rows: int = 128, manifest: Manifest | None = None, cache: str | Path = "auto",
+        workers: int = 1,
     ) -> None:  # fmt: skip
         """level None: the bundle's default. threads 0: one per physical core. max_rows: rows decoded at once.
 
+        workers: batches run at the same time, each on `threads` threads (0 is then one), for throughput on a CPU: they
+        do not wait for each other, but a sentence alone has one of them to itself.
         manifest: what `validate` returned for this bundle, from whoever opens several of its levels; None: every file
         is checked here. cache: the folder where weights are kept as this machine's kernels want them, so that levels
         and processes share them in memory; `auto`: what HMC_CACHE says, or the platform's; `none`: nothing is kept.
         Raises InvalidArtifactError (every problem of the bundle), LevelNotFoundError, DeviceUnavailableError.
         """
+        if threads < 0:
+            raise InvalidRequestError(f"threads {threads}: choose 0 (one per physical core) or more")
+        if workers < 1:
+            raise InvalidRequestError(f"workers {workers}: choose 1 or more")
         path = Path(bundle)
         self.manifest = manifest or validate(path)
         self.level = self.manifest.level(level or self.manifest.default_level)
@@ -47,8 +54,8 @@ class Translator:
         arch = self.manifest.architecture
         self._tokenizer = shared_tokenizer(path, self.manifest)
         self._wording = Wording(self._tokenizer, arch)
-        sessions = LevelSessions.open(path, arch, self.level, chosen, threads, cache_folder(cache))
-        self._engine = Engine(sessions, queue_size=queue_size, max_rows=max_rows)
+        sessions = LevelSessions.open(path, arch, self.level, chosen, threads, cache_folder(cache), workers)
+        self._engine = Engine(sessions, queue_size=queue_size, max_rows=max_rows, workers=workers)
 
     @property
     def pending(self) -> int:

@@ -47,6 +47,7 @@ def translator_factory(settings: ServerSettings) -> TranslatorFactory:
             max_rows=settings.max_rows,
             manifest=manifest,
             cache=settings.cache,
+            workers=settings.workers,
         )
 
     return load

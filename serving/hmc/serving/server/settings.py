@@ -41,7 +41,9 @@ class ServerSettings:
     stream_window: int = 256
     """Texts of one stream under way at a time; the stream is not read further until one is answered."""
     threads: int = 0
-    """Threads of a level's runtime; 0 takes one for each physical core."""
+    """Threads of each worker of a level; 0 takes one for each physical core, and one each for several workers."""
+    workers: int = 1
+    """Batches that a level runs at the same time; more than one are for throughput on a CPU."""
     cache: str | Path = "auto"
     """Folder for weights as this machine's kernels want them, shared by levels and processes; "auto": the platform's;
     "none": every level has weights of its own."""
@@ -60,12 +62,14 @@ class ServerSettings:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 65535:
                 raise InvalidRequestError(f"{name} {value}: choose 0 to 65535")
-        for name in ("max_texts_per_call", "queue_size", "max_rows", "stream_window"):
+        for name in ("max_texts_per_call", "queue_size", "max_rows", "stream_window", "workers"):
             if getattr(self, name) < 1:
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 1 or more")
         for name in ("threads", "drain_seconds"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:  # NaN is not
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 0 or more")
+        if self.levels is not None and not self.levels:
+            raise InvalidRequestError("levels: name at least one, or say all")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidRequestError("TLS needs both a certificate and a key; give both or neither")
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
