@@ -253,3 +253,46 @@ def test_a_log_has_a_line_a_level() -> None:
         for now in ("full: author graphs", "full: write level", "h12: author graphs", "validate"):
             step(now)
     assert capture.get() == "full\nh12\nvalidate\n"
+
+
+def test_a_bundle_that_cannot_be_scored_stays_as_it_was(
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "b"
+    assert hmc("compile", prunable, "-o", out).exit_code == 0
+    before = files_of(out)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hmc.benchmark.quality.translate_all", interrupted)
+    words = ["compile", prunable, "--target-heads", "24,12", "--eval", *pairs, "-o", out]
+    assert hmc(*words).exit_code == 130
+    assert files_of(out) == before
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--beam", "3"], "--beam and --test-set are about --eval"),
+        (["--test-set", "x"], "--beam and --test-set are about --eval"),
+        (["--beam", "0", "--eval", "SRC", "REF"], "--beam 0: choose 1 to 16"),
+    ],
+)
+def test_scoring_options_are_checked_before_the_work(
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], words: list[str], said: str
+) -> None:
+    files = {"SRC": str(pairs[0]), "REF": str(pairs[1])}
+    ran = hmc("compile", prunable, *(files.get(word, word) for word in words), "-o", tmp_path / "b")
+    assert ran.exit_code == 2
+    assert said in ran.stderr
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "a b"])
+def test_level_names(hmc: Hmc, prunable: Path, tmp_path: Path, name: str) -> None:
+    ran = hmc("compile", f"{name}={prunable}", "-o", tmp_path / "b")
+    assert ran.exit_code == 2
+    assert "write NAME=CHECKPOINT; a name has letters, digits" in ran.stderr
+    assert not (tmp_path / "b").exists()

@@ -89,7 +89,7 @@ def test_a_checkpoint_that_is_not_there_and_an_output_that_is_a_file(tiny_checkp
     (tmp_path / "file").touch()
     ran = run("--checkpoint", tiny_checkpoint, "--out", tmp_path / "file")
     assert ran.exit_code == 2
-    assert "a file is in the way; choose another folder" in ran.stderr
+    assert "is a file; give a folder" in ran.stderr
 
 
 def test_embedded_texts() -> None:

@@ -31,6 +31,8 @@ def end(error: BaseException) -> int | str | None:
             2,
             "this command needs torch, which is not installed: pip install 'hmc[train]'",
         ),
+        (PermissionError(13, "Permission denied", "/x"), 2, "hmc: /x: Permission denied; check the path and its perm"),
+        (OSError(28, "No space left on device"), 2, "hmc: No space left on device; make room\n"),
         (ModuleNotFoundError(name="onnx.helper"), 2, "pip install 'hmc[compile]'"),
         (ModuleNotFoundError(name="matplotlib"), 2, "pip install 'hmc[plot]'"),
     ],
@@ -48,6 +50,14 @@ def test_unexpected_errors_keep_their_traceback() -> None:
         raise ZeroDivisionError("bug")
 
     with pytest.raises(ZeroDivisionError):
+        guarded(command)()
+
+
+def test_system_errors_without_a_path_are_bugs() -> None:
+    def command() -> None:
+        raise OSError(9, "Bad file descriptor")
+
+    with pytest.raises(OSError, match="Bad file"):
         guarded(command)()
 
 

@@ -180,3 +180,46 @@ def test_scores_of_given_translations(hmc: Hmc, server: BackgroundServer, tiny_b
     ran = hmc("score", tmp_path / "src", tmp_path / "ref", "--bundle", tiny_bundle)
     assert ran.exit_code == 2
     assert "has 2 lines and" in ran.stderr
+
+
+def test_a_text_that_is_cut_is_said(hmc: Hmc, tiny_bundle: Path) -> None:
+    long = "dog " * 500
+    ran = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, "A dog.", long)
+    assert ran.exit_code == 0
+    (said,) = ran.stderr.splitlines()
+    assert said.startswith("hmc: line 2: only its first ")
+    told = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, "--json", long)
+    assert told.stderr == ""
+    assert json.loads(told.stdout)["source_truncated"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--bundle", "b", "--timeout", "3"], "--tls-ca and --timeout are about --server"),
+        (["--server", "x:1", "--device", "cpu"], "--device and --threads are about --bundle"),
+        (["--server", "x:1", "--threads", "2"], "--device and --threads are about --bundle"),
+    ],
+)
+def test_options_of_the_other_place(hmc: Hmc, arguments: list[str], said: str) -> None:
+    ran = hmc("translate", *arguments, "a")
+    assert ran.exit_code == 2
+    assert said in ran.stderr
+
+
+def test_negative_threads(hmc: Hmc, tiny_bundle: Path) -> None:
+    ran = hmc("translate", "--bundle", tiny_bundle, "--threads", -1, "a")
+    assert ran.exit_code == 2
+    assert "threads -1: choose 0 (one per physical core) or more" in ran.stderr
+
+
+@pytest.mark.parametrize("place", ["--bundle", "--server"])
+def test_a_reference_that_is_too_long_is_named_by_its_line(
+    hmc: Hmc, server: BackgroundServer, tiny_bundle: Path, tmp_path: Path, place: str
+) -> None:
+    lines = [*["a dog"] * 69, "dog " * 20_000]
+    (tmp_path / "text").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    where = str(tiny_bundle) if place == "--bundle" else server.address
+    ran = hmc("score", tmp_path / "text", tmp_path / "text", place, where)
+    assert ran.exit_code == 2
+    assert ran.stderr.startswith("hmc: line 70: ")

@@ -161,3 +161,16 @@ def test_percentiles_are_nearest_rank_of_the_latest() -> None:
     assert (summary.p50_ms, summary.p95_ms, summary.p99_ms, summary.requests) == (50, 95, 99, 100)
     assert LatencyWindow().summary() is None
     assert window(1.0).summary(within_s=-1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"max_pending": 0}, "auto: 0 texts pending: choose 1 or more"),
+        ({"target_ms": 0.0}, "auto: a target of 0 ms: choose more than 0"),
+        ({"target_ms": float("nan")}, "auto: a target of nan ms"),
+    ],
+)
+def test_policies_out_of_range(policy: dict[str, float], said: str) -> None:
+    with pytest.raises(InvalidRequestError, match=re.escape(said)):
+        AutoPolicy(**policy)  # type: ignore[arg-type]  # each of its own type

@@ -102,11 +102,13 @@ def _check_outputs(settings: BenchmarkSettings, json_out: Path | None, plot: Pat
     """What would fail at the end of a long measurement is refused before it."""
     from hmc.artifact.errors import InvalidRequestError
     from hmc.benchmark.plots import require_matplotlib
+    from hmc.cli.outputs import check_file
 
-    for option, path in (("--json", json_out), ("--plot", plot)):
-        if path is not None and not path.parent.is_dir():
-            raise InvalidRequestError(f"{option} {path}: folder {path.parent} does not exist; create it first")
+    if json_out is not None and json_out != Path("-"):
+        check_file("--json", json_out)
     if plot is not None:
+        for suffix in (".png", ".svg"):
+            check_file("--plot", plot.with_name(plot.name + suffix))
         require_matplotlib()
         if settings.ref is None:
             raise InvalidRequestError("--plot shows BLEU against latency: give references with --ref FILE")

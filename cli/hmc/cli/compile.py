@@ -44,7 +44,7 @@ def command(
         tuple[Path, Path] | None,
         typer.Option("--eval", help="SRC REF: score every level and write it into the manifest."),
     ] = None,
-    beam: Annotated[int, typer.Option(help="Beam size of --eval.")] = 4,
+    beam: Annotated[int | None, typer.Option(help="Beam size of --eval, default 4.")] = None,
     test_set: Annotated[
         str | None, typer.Option(help="Name of the --eval test set; default: the file's, less its suffixes.")
     ] = None,
@@ -59,6 +59,8 @@ def command(
     from hmc.benchmark.text import TestSet, read_sentences
     from hmc.cli.compile_search import BudgetPlan
     from hmc.cli.termination import exit_on_sigterm
+    from hmc.compiler.bundle_writer import replace_bundle
+    from hmc.serving.options import MAX_BEAM
 
     limits = parse_limits(max_bleu_drop, max_latency_ms, confidence)
     requests, precisions = parse_requests(checkpoints, target_heads), parse_precisions(precision)
@@ -68,18 +70,24 @@ def command(
         )
     if limits and not evaluate:
         raise InvalidRequestError("the levels of a search are scored and timed on a test set: give --eval SRC REF")
+    if not evaluate and (beam is not None or test_set is not None):
+        raise InvalidRequestError("--beam and --test-set are about --eval: give --eval SRC REF, or leave them out")
+    size = 4 if beam is None else beam
+    if not 1 <= size <= MAX_BEAM:
+        raise InvalidRequestError(f"--beam {size}: choose 1 to {MAX_BEAM}")
     sentences = [line for line in read_sentences(calibrate) if line.strip()] if calibrate else []
     pairs = TestSet.read(*evaluate, name=test_set) if evaluate else None
     console, people = Console(stderr=True), Console(stderr=as_json)
     searched: dict[str, Any] = {}
     with exit_on_sigterm():
         if limits and pairs:
-            plan = BudgetPlan(requests[0].checkpoint, out, precisions, sentences, pairs, beam, limits)
+            plan = BudgetPlan(requests[0].checkpoint, out, precisions, sentences, pairs, size, limits)
             manifest, searched = _search(plan, console, people)
         else:
-            manifest = _compile(requests, out, precisions, sentences, console)
-            if evaluate:
-                manifest = _score(out, evaluate, beam, test_set, console)
+            with replace_bundle(out, [request.checkpoint for request in requests]) as folder:
+                manifest = _compile(requests, folder, precisions, sentences, console)
+                if evaluate:
+                    manifest = _score(folder, evaluate, size, test_set, console)
     if as_json:
         typer.echo(json.dumps(manifest.model_dump(mode="json") | searched, indent=1))
         return
@@ -159,6 +167,9 @@ def parse_precisions(text: str) -> list[Precision]:
 
 def parse_requests(checkpoints: list[str], target_heads: str) -> list[LevelRequest]:
     """Command-line words → level requests. Raises InvalidRequestError."""
+    import re
+
+    from hmc.artifact.bundle import LEVEL_NAME
     from hmc.artifact.errors import InvalidRequestError
     from hmc.compiler.bundle_writer import LevelRequest
 
@@ -166,7 +177,14 @@ def parse_requests(checkpoints: list[str], target_heads: str) -> list[LevelReque
     if named and (len(named) != len(checkpoints) or target_heads):
         raise InvalidRequestError("give either one CHECKPOINT with --target-heads, or NAME=CHECKPOINT pairs without it")
     if named:
-        return [LevelRequest(Path(path), name=name) for name, _, path in (c.partition("=") for c in named)]
+        pairs = [c.partition("=") for c in named]
+        for word, (name, _, path) in zip(named, pairs, strict=True):
+            if not path or not re.fullmatch(LEVEL_NAME, name):
+                raise InvalidRequestError(
+                    f"{word!r}: write NAME=CHECKPOINT; a name has letters, digits, '.', '_' and '-' and begins with a "
+                    "letter or a digit"
+                )
+        return [LevelRequest(Path(path), name=name) for name, _, path in pairs]
     if len(checkpoints) != 1:
         raise InvalidRequestError("several checkpoints need names: full=A h36=B")
     try:

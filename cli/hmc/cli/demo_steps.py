@@ -14,6 +14,7 @@ from hmc.benchmark.report import Report
 from hmc.benchmark.runner import record, run_benchmark
 from hmc.benchmark.settings import BenchmarkSettings
 from hmc.benchmark.text import TestSet, read_sentences
+from hmc.cli.outputs import check_folder
 from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
@@ -74,8 +75,7 @@ class Demo:
             raise InvalidRequestError(
                 f"{self.checkpoint}: the checkpoint is missing; install hmc again, or clone it whole"
             )
-        if self.out.exists() and not self.out.is_dir():
-            raise InvalidRequestError(f"--out {self.out}: a file is in the way; choose another folder")
+        check_folder("--out", self.out)
         return compile_bundle(
             [LevelRequest(self.checkpoint, heads) for heads in HEADS],
             self.bundle,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import sys
@@ -24,6 +25,8 @@ EXTRA_OF_MODULE = {
     "matplotlib": "plot",
 }
 """Top-level module → the extra that installs it."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""No space is left; such errors name no file."""
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
@@ -46,6 +49,12 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             code = complain(f"this command needs {error.name}, which is not installed: pip install 'hmc[{extra}]'")
         except HmcError as error:
             code = complain(str(error), 1 if isinstance(error, InternalServiceError) else 2)
+        except OSError as error:
+            if error.filename is None and error.errno not in FULL:
+                raise
+            where = f"{error.filename}: " if error.filename is not None else ""
+            hint = "make room" if error.errno in FULL else "check the path and its permissions"
+            code = complain(f"{where}{error.strerror}; {hint}")
         raise SystemExit(code)
 
     return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Annotated
 
 import typer
 
@@ -27,6 +28,14 @@ COMMANDS = (
 GROUPS = ("analyze",)
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"hmc {version('hmc')}")
+        raise typer.Exit
+
+
 def build() -> typer.Typer:
     """The application with every command."""
     app = typer.Typer(
@@ -36,12 +45,20 @@ def build() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    app.callback()(lambda: None)
+    app.callback()(_common)
     for name in COMMANDS:
         app.command(name.rstrip("_"))(guarded(import_module(f"hmc.cli.{name}").command))
     for name in GROUPS:
         app.add_typer(import_module(f"hmc.cli.{name}").group(), name=name)
     return app
+
+
+def _common(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """What every command has."""
 
 
 def main() -> None:

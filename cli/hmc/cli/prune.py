@@ -45,8 +45,8 @@ def command(
     ] = 0,
     learning_rate: Annotated[float, typer.Option(help="Of the weights.")] = 3e-4,
     batch_tokens: Annotated[int, typer.Option(help="Padded source + target tokens in a batch.")] = 4096,
-    dropout: Annotated[float, typer.Option()] = 0.1,
-    seed: Annotated[int, typer.Option()] = 1,
+    dropout: Annotated[float, typer.Option(help="Share of activations dropped while training.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Of gates, batches and dropout.")] = 1,
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.")] = "32-true",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     eval_sentences: Annotated[int, typer.Option(help="Dev sentences scored before and after.")] = 500,
@@ -58,11 +58,13 @@ def command(
     from hmc.artifact.budgets import parse_budgets, parse_kinds
     from hmc.artifact.errors import InvalidRequestError
     from hmc.artifact.ffn import parse_neuron_budgets
+    from hmc.cli.outputs import check_run_folder
     from hmc.cli.train import report
     from hmc.training.nested import nested_finetune
     from hmc.training.prune_settings import PruneSettings
     from hmc.training.pruner import PruningRun
 
+    check_run_folder(out)
     kinds = parse_kinds(scope)
     targets, neurons = parse_budgets(target_heads, kinds), parse_neuron_budgets(target_ffn)
     if nested_steps and neurons:

@@ -25,12 +25,14 @@ def command(
         list[str] | None, typer.Option(help="Head that tells it, as cross.5.3; repeatable.", metavar="HEAD")
     ] = None,
     device: Annotated[str, typer.Option(help="With --bundle: auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int, typer.Option(help="With --bundle: threads; 0 takes one for each core.")] = 0,
+    threads: Annotated[int, typer.Option(help="With --bundle: threads; 0: one per physical core.")] = 0,
     token: Annotated[str | None, typer.Option(help="Token that the server wants.", envvar="HMC_TOKEN")] = None,
     tls_ca: Annotated[
         Path | None, typer.Option(help="PEM authorities to trust: connect with TLS.", metavar="FILE")
     ] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds for each call; default: no limit.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="With --server: seconds for each call; default: no limit.")
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each pair.")] = False,
 ) -> None:
     """Score given translations: a line with log P / length^penalty for each pair of lines, 0 is certain."""
@@ -65,7 +67,14 @@ def command(
             try:
                 answers = desk.score(texts[chunk], references[chunk], options)
             except InvalidRequestError as error:
-                raise InvalidRequestError(f"counting from line {start + 1} as 0, {error}") from error
+                raise InvalidRequestError(in_file(str(error), start)) from error
             for text, answer in zip(texts[chunk], answers, strict=True):
                 line = json.dumps(record(text, answer), ensure_ascii=False) if json_output else None
                 typer.echo(line or f"{answer.result().score:.6f}")
+
+
+def in_file(message: str, start: int) -> str:
+    """What a call says of a text (`text 3: …`, or a server's `texts[3]: …`), said of a line; text 0 is `start` + 1."""
+    import re
+
+    return re.sub(r"^texts?(?: |\[)(\d+)\]?: ", lambda found: f"line {start + int(found[1]) + 1}: ", message)

@@ -28,7 +28,7 @@ def command(
     queue_size: Annotated[int, typer.Option(help="Texts that may wait at a level before it refuses more.")] = 1024,
     max_rows: Annotated[int, typer.Option(help="Hypotheses that a level decodes together.")] = 128,
     max_texts: Annotated[int, typer.Option(help="Texts that one Translate call may hold.")] = 1024,
-    threads: Annotated[int, typer.Option(help="Threads of each level; 0 takes one for each core.")] = 0,
+    threads: Annotated[int, typer.Option(help="Threads of each level; 0: one per physical core.")] = 0,
     cache: Annotated[
         str,
         typer.Option(
@@ -41,7 +41,7 @@ def command(
     auto_target_ms: Annotated[
         float | None, typer.Option(help="95th percentile latency, in milliseconds, that `auto` keeps.")
     ] = None,
-    drain_seconds: Annotated[float, typer.Option(help="Time that running calls get after SIGTERM.")] = 30.0,
+    drain_seconds: Annotated[float, typer.Option(help="Seconds that running calls get after SIGTERM.")] = 30.0,
     tls_cert: Annotated[
         Path | None, typer.Option(help="PEM certificate chain; with --tls-key, serves TLS only.")
     ] = None,

@@ -33,9 +33,11 @@ def command(
     """Train a translation model with a gate-ready Transformer, and keep the average of its best checkpoints."""
     import json
 
+    from hmc.cli.outputs import check_run_folder
     from hmc.training.recipe import load_recipe
     from hmc.training.trainer import train
 
+    check_run_folder(out)
     given = {"train.headmask": headmask, "model.layout": layout}
     options = [f"{key}={json.dumps(str(value))}" for key, value in given.items() if value is not None]
     final = train(load_recipe(recipe, [*(overrides or []), *options]), out)

@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from hmc.cli.translators import Desk
+    from hmc.serving.answers import StreamAnswer
     from hmc.serving.options import DecodeOptions, Sampling
 
 WHERE, SEARCH, LIMITS, SAMPLE, OUTPUT = "Where", "Search", "What may be written", "Sampling", "Output"
@@ -36,7 +37,7 @@ def command(
         str, typer.Option(help="With --bundle: auto, cpu, cuda or cuda:N.", rich_help_panel=WHERE)
     ] = "auto",
     threads: Annotated[
-        int, typer.Option(help="With --bundle: threads; 0 takes one for each core.", rich_help_panel=WHERE)
+        int, typer.Option(help="With --bundle: threads; 0: one per physical core.", rich_help_panel=WHERE)
     ] = 0,
     token: Annotated[
         str | None, typer.Option(help="Token that the server wants.", envvar="HMC_TOKEN", rich_help_panel=WHERE)
@@ -46,7 +47,8 @@ def command(
         typer.Option(help="PEM authorities to trust: connect with TLS.", metavar="FILE", rich_help_panel=WHERE),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds for everything; default: no limit.", rich_help_panel=WHERE)
+        float | None,
+        typer.Option(help="With --server: seconds for everything; default: no limit.", rich_help_panel=WHERE),
     ] = None,
     beam: Annotated[
         int, typer.Option(help="Hypotheses kept for each text; 1 is greedy search.", rich_help_panel=SEARCH)
@@ -165,6 +167,8 @@ def _write_lines(desk: Desk, lines: Iterator[str], options: DecodeOptions, prefi
     sent: dict[int, str] = {}
     for answer in desk.translate(_remember(lines, sent), options, prefix):
         text = sent.pop(answer.index)
+        if not json_output:
+            _warn_if_cut(answer)
         _write((json.dumps(record(text, answer), ensure_ascii=False) if json_output else plain(answer)) + "\n")
 
 
@@ -176,6 +180,18 @@ def _write_pieces(desk: Desk, lines: Iterator[str], options: DecodeOptions, pref
             written += piece.text
             if piece.translation is not None:
                 _write(piece.translation.text.removeprefix(written) + "\n")
+
+
+def _warn_if_cut(answer: StreamAnswer) -> None:
+    """JSON says it in a field; a plain line cannot."""
+    import sys
+
+    if answer.result().source_truncated:
+        kept = answer.result().source_tokens - 1
+        sys.stderr.write(
+            f"hmc: line {answer.index + 1}: only its first {kept} tokens are translated, more do not fit the model; "
+            "split it into sentences\n"
+        )
 
 
 def _remember(lines: Iterator[str], sent: dict[int, str]) -> Iterator[str]:

@@ -61,7 +61,12 @@ class Desk(Protocol):
 
 @contextmanager
 def open_desk(place: Place) -> Iterator[Desk]:
-    """Raises InvalidRequestError unless exactly one of server and bundle is named; else as `Client`, `Translator`."""
+    """Raises InvalidRequestError unless exactly one of server and bundle is named, and for options of the other; else
+    as `Client`, `Translator`."""
+    if place.server is not None and place.bundle is None and (place.device != "auto" or place.threads):
+        raise InvalidRequestError("--device and --threads are about --bundle: the server chose its own")
+    if place.bundle is not None and place.server is None and (place.tls_ca is not None or place.timeout is not None):
+        raise InvalidRequestError("--tls-ca and --timeout are about --server: leave them out with --bundle")
     if place.server is not None and place.bundle is None:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         from hmc.serving.client import Client

@@ -16,6 +16,8 @@ from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER
 
 SCHEMA_VERSION = 2
 MANIFEST, WEIGHTS = "bundle.json", "weights"
+LEVEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""What a level may be called."""
 FIX = "Compile it again with `hmc compile`, or copy it again from where it was whole."
 Precision = Literal["fp32", "int8", "int4", "fp16"]
 Variant = Literal["attention", "sampling"]
@@ -64,7 +66,7 @@ class Latency(Strict):
 class Level(Strict):
     """One head layout at one precision."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=LEVEL_NAME)
     precision: Precision
     head_layout: dict[str, list[list[int]]]
     parameters: int

@@ -55,12 +55,18 @@ class Selector:
 
 @dataclass(frozen=True)
 class AutoPolicy:
-    """When `auto` leaves a level for the next one."""
+    """When `auto` leaves a level for the next one. Raises InvalidRequestError on values out of range."""
 
     max_pending: int = 64
     """Texts queued or running at a level before `auto` steps down."""
     target_ms: float | None = None
     """95th percentile latency to keep, in milliseconds; None looks at the queue alone."""
+
+    def __post_init__(self) -> None:
+        if self.max_pending < 1:
+            raise InvalidRequestError(f"auto: {self.max_pending} texts pending: choose 1 or more")
+        if self.target_ms is not None and not self.target_ms > 0:
+            raise InvalidRequestError(f"auto: a target of {self.target_ms:g} ms: choose more than 0")
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,8 @@ def test_options_reach_the_translator(client: Client) -> None:
         ({"port": 70000}, "port 70000: choose 0 to 65535"),
         ({"queue_size": 0}, "queue_size 0: choose 1 or more"),
         ({"drain_seconds": -1.0}, "drain_seconds"),
+        ({"drain_seconds": float("nan")}, "drain_seconds"),
+        ({"levels": ()}, "name at least one, or say all"),
         ({"tls_cert": Path("x")}, "TLS needs both"),
         ({"token": ""}, "printable ASCII"),
         ({"token": "ü"}, "printable ASCII"),

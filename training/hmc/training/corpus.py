@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, repeat, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -53,6 +53,13 @@ def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterat
         if pair[0] is None or pair[1] is None:
             raise InvalidRequestError(f"{files[0]} and {files[1]} differ in length: one ends before line {number}")
         yield pair[0], pair[1]
+
+
+def check_corpora(corpora: Sequence[str]) -> None:
+    """Reads the first pair of every corpus on disk. Raises InvalidRequestError as `read_pairs`."""
+    for corpus in corpora:
+        if not corpus.startswith("hub:"):
+            next(read_pairs(corpus), None)
 
 
 def _hub_pairs(name: str, languages: tuple[str, str]) -> Iterator[Pair]:
@@ -117,19 +124,24 @@ class TokenCorpus:
                 {c: datasets.List(datasets.Value("int32")) for c in ("source", "target")}
                 | {c: datasets.Value("int32") for c in ("source_length", "target_length")}
             )
-            rows = datasets.Dataset.from_generator(
-                _rows,
-                features=features,
-                cache_dir=str(cache / "arrow"),
-                gen_kwargs={
-                    "corpora": corpora,
-                    "model": vocabulary.serialized,
-                    "max_length": max_length,
-                    "languages": languages,
-                    "segmentation": segmentation,
-                },
-                fingerprint=key.hexdigest()[:32],
-            )
+            try:
+                rows = datasets.Dataset.from_generator(
+                    _rows,
+                    features=features,
+                    cache_dir=str(cache / "arrow"),
+                    gen_kwargs={
+                        "corpora": corpora,
+                        "model": vocabulary.serialized,
+                        "max_length": max_length,
+                        "languages": languages,
+                        "segmentation": segmentation,
+                    },
+                    fingerprint=key.hexdigest()[:32],
+                )
+            except datasets.exceptions.DatasetGenerationError as error:
+                if isinstance(error.__cause__, InvalidRequestError):  # what `read_pairs` says is the message
+                    raise error.__cause__ from None
+                raise
             cast(datasets.Dataset, rows).save_to_disk(str(folder))
         return cls(datasets.Dataset.load_from_disk(str(folder)))
 

@@ -21,7 +21,7 @@ from hmc.artifact.heads import KINDS, HeadLayout
 from hmc.training.batches import BatchStream
 from hmc.training.closing import HeadClosing, NeuronClosing, total_penalty
 from hmc.training.convert import model_from_checkpoint
-from hmc.training.corpus import Pair, TokenCorpus, read_pairs
+from hmc.training.corpus import Pair, TokenCorpus, check_corpora, read_pairs
 from hmc.training.evaluate import Scores, evaluate
 from hmc.training.freezing import freeze
 from hmc.training.gating import GateSet, HeadGates, gated_modules, mask_to_layout, open_gates
@@ -63,6 +63,7 @@ class PruningRun:
         self.source, self.out, self.settings = load_checkpoint(source), out, settings
         budgets = as_budgets(targets, settings)
         self.stages = plan_stages(budgets, self.source.layout, settings, neurons, self.source.ffn_widths.total)
+        check_corpora([*train, dev])  # before the folder belongs to this request
         out.mkdir(parents=True, exist_ok=True)
         request = {"source": str(source), "targets": [b.name for b in budgets], "train": list(train)}
         self._check_request(request | ({"neurons": list(map(str, neurons))} if neurons else {}))

@@ -137,7 +137,9 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InvalidRequestError(f"recipe {path} does not exist") from error
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise InvalidRequestError(f"recipe {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"recipe {path} is not TOML: {error}") from error
     for override in overrides:
         _apply_override(raw, override)

@@ -21,7 +21,7 @@ from hmc.artifact.layout_files import read_layout
 from hmc.training.average import average_tensors
 from hmc.training.batches import BatchStream
 from hmc.training.convert import export_tensors, import_tensors
-from hmc.training.corpus import Pair, read_pairs
+from hmc.training.corpus import Pair, check_corpora, read_pairs
 from hmc.training.evaluate import Scores, evaluate
 from hmc.training.from_recipe import architecture, head_layout, make_corpus, make_model, make_vocabulary
 from hmc.training.headmask import HeadMask
@@ -52,6 +52,7 @@ class TrainingRun:
 
     def __init__(self, recipe: Recipe, out: Path) -> None:
         self.recipe, self.out = recipe, out
+        check_corpora([*recipe.data.train, recipe.data.dev])  # before the folder belongs to this recipe
         out.mkdir(parents=True, exist_ok=True)
         self._check_recipe()
         self.fabric = make_fabric(recipe.run)

@@ -24,12 +24,11 @@ def carry_out(
     import matplotlib  # noqa: F401  # what is missing is said before the work, not after it
     from rich.console import Console
 
-    from hmc.artifact.errors import InvalidRequestError
+    from hmc.cli.outputs import check_folder
     from hmc.cli.progress import steps
     from hmc.training.analysis.result import write_result
 
-    if out.exists() and not out.is_dir():
-        raise InvalidRequestError(f"--out {out} is a file; give a folder")
+    check_folder("--out", out)
     with steps(Console(stderr=True)) as progress:
         result = analyse(progress)
     written = [write_result(result, out), *draw(result, out)]

@@ -1,0 +1,88 @@
+"""Paths that cannot be written, and folders that hold something else: said before the work, in one line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Hmc
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.cli.outputs import check_file, check_folder, check_run_folder
+
+
+def test_a_folder_that_can_be_made(tmp_path: Path) -> None:
+    check_folder("--out", tmp_path)
+    check_folder("--out", tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_on_the_way_to_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidRequestError, match="file is a file; give a folder"):
+        check_folder("--out", tmp_path / "file" / "b")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(InvalidRequestError, match="cannot be written"):
+        check_folder("--out", tmp_path / "a")
+    with pytest.raises(InvalidRequestError, match="cannot be written"):
+        check_file("--json", tmp_path / "a")
+
+
+def test_files(tmp_path: Path) -> None:
+    check_file("--json", tmp_path / "new")
+    (tmp_path / "old").touch()
+    check_file("--json", tmp_path / "old")
+    with pytest.raises(InvalidRequestError, match=r"--json .* is a folder; give a file in it"):
+        check_file("--json", tmp_path)
+    with pytest.raises(InvalidRequestError, match="does not exist; create it first"):
+        check_file("--json", tmp_path / "no" / "file")
+
+
+@pytest.mark.parametrize(("marker", "what"), [("config.json", "a model"), ("bundle.json", "a bundle")])
+def test_runs_are_not_strewn_into_models(tmp_path: Path, marker: str, what: str) -> None:
+    check_run_folder(tmp_path)
+    (tmp_path / marker).touch()
+    with pytest.raises(InvalidRequestError, match=f"is {what}; give a run folder of its own"):
+        check_run_folder(tmp_path)
+
+
+def test_commands_refuse_before_they_work(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in tiny_checkpoint.iterdir()}
+    pruned = hmc("prune", tiny_checkpoint, "--data", "a b", "--dev", "a b", "--out", tiny_checkpoint)
+    assert pruned.exit_code == 2
+    assert "give a run folder of its own" in pruned.stderr
+    assert {path: path.stat().st_mtime_ns for path in tiny_checkpoint.iterdir()} == before
+    (tmp_path / "file").touch()
+    compiled = hmc("compile", tiny_checkpoint, "-o", tmp_path / "file" / "bundle")
+    assert compiled.exit_code == 2
+    said = f"hmc: {tmp_path / 'file'}: File exists; check the path and its permissions"
+    assert compiled.stderr.splitlines() == [said]
+
+
+def test_a_corpus_that_is_missing_leaves_the_run_folder_free(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    words = ["prune", tiny_checkpoint, "--target-heads", 12, "--dev", "a b", "--out", tmp_path / "run"]
+    ran = hmc(*words, "--data", f"{tmp_path / 'a'} {tmp_path / 'b'}")
+    assert ran.exit_code == 2
+    assert "a does not exist" in ran.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_that_cannot_be_read(hmc: Hmc, tmp_path: Path) -> None:
+    (tmp_path / "bin.toml").write_bytes(b"\xff\xfe")
+    for recipe, said in ((tmp_path, "cannot be read: Is a directory"), (tmp_path / "bin.toml", "is not TOML")):
+        ran = hmc("train", recipe, "--out", tmp_path / "run")
+        assert ran.exit_code == 2
+        assert said in ran.stderr
+        assert not (tmp_path / "run").exists()
+
+
+def test_version(hmc: Hmc) -> None:
+    ran = hmc("--version")
+    assert ran.exit_code == 0
+    assert ran.stdout.startswith("hmc 0.")
+    assert ran.stdout.count("\n") == 1
