@@ -10,7 +10,7 @@ from hmc.benchmark.memory import MemoryRequest, measure_memory, peak_bytes
 
 
 def request(bundle: Path, level: str) -> MemoryRequest:
-    return MemoryRequest(str(bundle), level, "cpu", 1, 2, 2, ("A man.", "A dog.", "Two men."))
+    return MemoryRequest(str(bundle), level, "cpu", 1, 1, 2, 2, ("A man.", "A dog.", "Two men."))
 
 
 def test_the_peak_is_that_of_the_fresh_process(tiny_bundle: Path) -> None:

@@ -197,8 +197,9 @@ def test_a_text_that_is_cut_is_said(hmc: Hmc, tiny_bundle: Path) -> None:
     ("arguments", "said"),
     [
         (["--bundle", "b", "--timeout", "3"], "--tls-ca and --timeout are about --server"),
-        (["--server", "x:1", "--device", "cpu"], "--device and --threads are about --bundle"),
-        (["--server", "x:1", "--threads", "2"], "--device and --threads are about --bundle"),
+        (["--server", "x:1", "--device", "cpu"], "--device, --threads and --workers are about --bundle"),
+        (["--server", "x:1", "--workers", "2"], "--device, --threads and --workers are about --bundle"),
+        (["--server", "x:1", "--threads", "2"], "--device, --threads and --workers are about --bundle"),
     ],
 )
 def test_options_of_the_other_place(hmc: Hmc, arguments: list[str], said: str) -> None:

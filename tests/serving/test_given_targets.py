@@ -75,7 +75,7 @@ def test_scores_of_any_text_equal_the_reference(translator: Translator, referenc
 
 
 def test_a_prefix_that_leaves_no_room_is_refused(translator: Translator) -> None:
-    with pytest.raises(InvalidRequestError, match=r"text 0: target prefix of .* tokens: at most 3 fit here"):
+    with pytest.raises(InvalidRequestError, match=r"text 0: target of .* tokens: at most 3 fit here"):
         translator.translate(["A man"], DecodeOptions(max_length=3), ["A man is standing"])
     with pytest.raises(InvalidRequestError, match="at most 95 fit here"):
         translator.score(["A man"], [" ".join(TEXTS * 3)])

@@ -26,6 +26,7 @@ class MemoryRequest:
     level: str
     device: str
     threads: int
+    workers: int
     batch: int
     beam: int
     sentences: tuple[str, ...]
@@ -76,7 +77,9 @@ def run_request(request: MemoryRequest) -> MemoryResult:
     from hmc.serving.memory import process_bytes
 
     before = psutil.Process().memory_info().rss
-    with Translator(request.bundle, request.level, device=request.device, threads=request.threads) as translator:
+    with Translator(
+        request.bundle, request.level, device=request.device, threads=request.threads, workers=request.workers
+    ) as translator:
         translator.warm_up()
         for start in range(0, len(request.sentences), request.batch):
             options = DecodeOptions(beam_size=request.beam)

@@ -47,6 +47,8 @@ class Conditions:
     memory: bool
     left_out: tuple[str, ...] = ()
     """Levels that do not run on the device asked for."""
+    workers: int = 1
+    """Batches that a level runs at the same time, each on `threads` threads."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
     """What is timed and what is not, said before any number."""
     c = conditions
     threads = "one thread per physical core" if c.threads == 0 else f"{c.threads} thread{'s' if c.threads > 1 else ''}"
+    if c.workers > 1:
+        threads = f"{c.workers} workers of {max(c.threads, 1)} thread{'s' if c.threads > 1 else ''}"
     sizes = f"batch {_listed(c.batches)} and beam {_listed(c.beams)}"
     lines = [
         f"Timed: one call that takes texts and returns texts, tokenisation and beam search included, at {sizes}.",

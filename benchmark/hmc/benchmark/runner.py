@@ -41,7 +41,12 @@ def run_benchmark(
         for level in chosen.levels:
             progress(f"{level.name}: loading and warm-up")
             translator = Translator(
-                settings.bundle, level.name, device=settings.device, threads=settings.threads, manifest=manifest
+                settings.bundle,
+                level.name,
+                device=settings.device,
+                threads=settings.threads,
+                manifest=manifest,
+                workers=settings.workers,
             )
             translators[level.name] = stack.enter_context(translator)
             translator.warm_up()
@@ -82,6 +87,7 @@ def _conditions(settings: BenchmarkSettings, test_set: TestSet, manifest: Manife
         beams=settings.beams,
         headline=settings.headline,
         threads=settings.threads,
+        workers=settings.workers,
         quality_reference=reference if test_set.references is not None else None,
         latency_reference=reference if reference in names else names[0],
         memory=settings.memory,
@@ -102,6 +108,7 @@ def _memory(
                 level=level.name,
                 device=settings.device,
                 threads=settings.threads,
+                workers=settings.workers,
                 batch=batch,
                 beam=beam,
                 sentences=test_set.sources[: MEMORY_BATCHES * batch],

@@ -33,7 +33,9 @@ class BenchmarkSettings:
     """Sentences of a round, from the start of those."""
     device: str = "auto"
     threads: int = 0
-    """Threads of a level's runtime; 0: one per physical core."""
+    """Threads of each worker of a level; 0: one per physical core, and one each for several workers."""
+    workers: int = 1
+    """Batches that a level runs at the same time."""
     memory: bool = True
     """Measure each level's memory, in a process of its own."""
     test_set_name: str | None = None
@@ -48,7 +50,7 @@ class BenchmarkSettings:
                     raise InvalidRequestError(f"{name} {value}: choose {allowed}")
             if len(set(values)) < len(values):
                 raise InvalidRequestError(f"{name} {','.join(map(str, values))}: give each size once")
-        for name in ("rounds", "latency_limit"):
+        for name in ("rounds", "latency_limit", "workers"):
             if getattr(self, name) < 1:
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 1 or more")
         if self.limit is not None and self.limit < 1:

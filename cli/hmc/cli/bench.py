@@ -25,6 +25,9 @@ def command(
     latency_limit: Annotated[int, typer.Option(help="Time only so many of those a round; quality is of all.")] = 128,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int, typer.Option(help="Threads of a level; 0: one per physical core.")] = 0,
+    workers: Annotated[
+        int, typer.Option(help="Batches that a level runs at the same time, each on --threads threads.")
+    ] = 1,
     memory: Annotated[bool, typer.Option(help="Measure peak memory, a process for each level.")] = True,
     test_set: Annotated[str | None, typer.Option(help="Name of the test set; default: the file's name.")] = None,
     json_out: Annotated[
@@ -58,6 +61,7 @@ def command(
         latency_limit=latency_limit,
         device=device,
         threads=threads,
+        workers=workers,
         memory=memory,
         test_set_name=test_set,
     )

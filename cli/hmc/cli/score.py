@@ -60,7 +60,7 @@ def command(
         references = list(lines)
     if len(texts) != len(references):
         raise InvalidRequestError(f"{source} has {len(texts)} lines and {reference} {len(references)}: pair them up")
-    place = Place(server, bundle, Selector(name=level, max_heads=max_heads), device, threads, token, tls_ca, timeout)
+    place = Place(server, bundle, Selector(name=level, max_heads=max_heads), device, threads, 1, token, tls_ca, timeout)
     with open_desk(place) as desk:
         for start in range(0, len(texts), CHUNK):
             chunk = slice(start, start + CHUNK)

@@ -29,6 +29,13 @@ def command(
     max_rows: Annotated[int, typer.Option(help="Hypotheses that a level decodes together.")] = 128,
     max_texts: Annotated[int, typer.Option(help="Texts that one Translate call may hold.")] = 1024,
     threads: Annotated[int, typer.Option(help="Threads of each level; 0: one per physical core.")] = 0,
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="Batches that a level runs at the same time, each on --threads threads (0 is then one): more "
+            "throughput on a CPU, but a sentence alone takes longer."
+        ),
+    ] = 1,
     cache: Annotated[
         str,
         typer.Option(
@@ -78,6 +85,7 @@ def command(
         queue_size=queue_size,
         max_rows=max_rows,
         threads=threads,
+        workers=workers,
         cache=cache,
         drain_seconds=drain_seconds,
         tls_cert=tls_cert,

@@ -39,6 +39,13 @@ def command(
     threads: Annotated[
         int, typer.Option(help="With --bundle: threads; 0: one per physical core.", rich_help_panel=WHERE)
     ] = 0,
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="With --bundle: batches run at the same time, each on --threads threads; faster for files.",
+            rich_help_panel=WHERE,
+        ),
+    ] = 1,
     token: Annotated[
         str | None, typer.Option(help="Token that the server wants.", envvar="HMC_TOKEN", rich_help_panel=WHERE)
     ] = None,
@@ -151,7 +158,9 @@ def command(
         raise InvalidRequestError("--token-scores and --alignment are printed as JSON: add --json")
     if incremental and (json_output or n_best > 1):
         raise InvalidRequestError("--incremental writes one plain translation: leave out --json and --n-best")
-    place = Place(server, bundle, Selector(name=level, max_heads=max_heads), device, threads, token, tls_ca, timeout)
+    place = Place(
+        server, bundle, Selector(name=level, max_heads=max_heads), device, threads, workers, token, tls_ca, timeout
+    )
     with open_lines(texts or [], file) as lines, open_desk(place) as desk:
         if incremental:
             _write_pieces(desk, lines, options, target_prefix)

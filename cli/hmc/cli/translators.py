@@ -38,6 +38,7 @@ class Place:
     selector: Selector
     device: str = "auto"
     threads: int = 0
+    workers: int = 1
     token: str | None = None
     tls_ca: Path | None = None
     timeout: float | None = None
@@ -63,8 +64,12 @@ class Desk(Protocol):
 def open_desk(place: Place) -> Iterator[Desk]:
     """Raises InvalidRequestError unless exactly one of server and bundle is named, and for options of the other; else
     as `Client`, `Translator`."""
-    if place.server is not None and place.bundle is None and (place.device != "auto" or place.threads):
-        raise InvalidRequestError("--device and --threads are about --bundle: the server chose its own")
+    if (
+        place.server is not None
+        and place.bundle is None
+        and (place.device != "auto" or place.threads or place.workers != 1)
+    ):
+        raise InvalidRequestError("--device, --threads and --workers are about --bundle: the server chose its own")
     if place.bundle is not None and place.server is None and (place.tls_ca is not None or place.timeout is not None):
         raise InvalidRequestError("--tls-ca and --timeout are about --server: leave them out with --bundle")
     if place.server is not None and place.bundle is None:
@@ -75,7 +80,7 @@ def open_desk(place: Place) -> Iterator[Desk]:
             yield ServerDesk(client, place)
     elif place.bundle is not None and place.server is None:
         level = _level(read_manifest(place.bundle), place.selector, place.device)
-        translator = Translator(place.bundle, level, device=place.device, threads=place.threads)
+        translator = Translator(place.bundle, level, device=place.device, threads=place.threads, workers=place.workers)
         try:
             yield BundleDesk(translator)
         finally:

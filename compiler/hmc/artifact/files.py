@@ -31,13 +31,24 @@ def replace_directory(path: Path) -> Iterator[Path]:
                 _sync(file)
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-            path.replace(old / path.name)
-            folder.replace(path)
+            _swap(path, folder, old / path.name)
             shutil.rmtree(old)
         else:
             folder.replace(path)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _swap(path: Path, new: Path, kept: Path) -> None:
+    """`path` becomes `kept` and `new` becomes `path`; interrupted in between, `path` is what it was."""
+    try:
+        path.replace(kept)
+        new.replace(path)
+    except BaseException:
+        if kept.exists() and not path.exists():
+            kept.replace(path)
+        shutil.rmtree(kept.parent, ignore_errors=True)
         raise
 
 

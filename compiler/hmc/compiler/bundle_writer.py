@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from hmc.compiler.check import TOLERANCE
 from hmc.compiler.pipeline import PASSES, LevelDraft, compile_level
 
 PROBE_SENTENCES, CALIBRATION_SENTENCES = 8, 256
-GENERATOR = "hmc 0.1.0"
+GENERATOR = f"hmc {version('hmc')}"
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def _variant(options: DecodeOptions) -> Variant | None:
 
 def _limit(options: DecodeOptions, source: int, prefix: int, longest: int) -> int:
     """Most target tokens, EOS included."""
-    for name, value in (("min_length", options.min_length), ("target prefix", prefix)):
+    for name, value in (("min_length", options.min_length), ("target", prefix)):
         most = min(options.max_length or longest, longest)
         if value > most:
             raise InvalidRequestError(f"{name} of {value} tokens: at most {most} fit here")
