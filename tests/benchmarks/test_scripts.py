@@ -93,6 +93,7 @@ def test_base_size_of_a_small_model(script: Script, tmp_path: Path) -> None:
         rivals = [name.split(" against ") for name in found["ratios"]]
         assert {own for own, rival in rivals if rival == "transformers fp32"} == {
             "hmc full", "hmc full-int8", "hmc full-int4", "hmc h6", "hmc h6-int8", "hmc h6-int4",
+            *(f"hmc {level} 2 workers" for level in ("full", "full-int8", "h6", "h6-int8")),
         }  # fmt: skip
         assert {own for own, rival in rivals if rival.startswith("ct2 int8")} == {
             f"hmc {level}-{precision}" for level in ("full", "h6") for precision in ("int8", "int4")
