@@ -103,6 +103,8 @@ class GraphFile:
 
 def _stored(tensor: Any, uses: int) -> StoredTensor:
     entries = {entry.key: entry.value for entry in tensor.external_data}
+    if not all(isinstance(part, str) for entry in entries.items() for part in entry):  # bytes where it is no UTF-8
+        raise ValueError(f"{tensor.name}: its external data is not text")
     packed = dict(_packed(value) for key, value in entries.items() if key.startswith(PREPACKED))
     try:
         raw = Span(int(entries.get("offset", "0")), int(entries["length"]))
