@@ -57,3 +57,21 @@ def test_what_is_no_graph_is_refused() -> None:
     model.graph.initializer.add(name="w").external_data.add(key="offset", value="0")
     with pytest.raises(ValueError, match="w: its external data has no 'length'"):
         GraphFile(model.SerializeToString()).stored()
+
+
+def test_any_byte_may_be_wrong() -> None:
+    model = onnx.ModelProto()
+    tensor = model.graph.initializer.add(name="weights")
+    entries = {"location": "a/b.bin", "offset": "64", "length": "4096", "prepacked_0": "MatMul+3|4096;4608;0"}
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    content, refused = model.SerializeToString(), 0
+    assert GraphFile(content).stored()[0].packed
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 0xFF
+        try:
+            GraphFile(bytes(damaged)).stored()
+        except ValueError:
+            refused += 1
+    assert refused > len(content) // 2
