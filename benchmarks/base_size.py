@@ -7,10 +7,9 @@ Timed: encoding and decoding of token ids, all of it, in every engine. Not timed
 Weights are random; every engine is made to write exactly `--target` tokens, so all do the same work. Each round runs
 every system once, in an order that rotates, with a pause between, so that threads of one that still spin do not slow
 the next; a ratio is that of two times of the same round, and the median over rounds is reported with the smallest and
-the largest. CTranslate2 runs at fp32 and int8 and meets HMC at the same one,
-int4 at int8. HMC runs a level with a thread per core,
-and with two workers of one thread as CTranslate2 does. Transformers (`generate`, PyTorch) and
-Optimum (`ORTModelForSeq2SeqLM`) run at fp32 in processes of their own, and meet HMC at both.
+the largest. CTranslate2 runs at fp32 and int8 and meets HMC at the same one, int4 at int8. HMC runs a level with a
+thread per core, and with two workers of one thread, as CTranslate2 does. Transformers (`generate`, PyTorch) and Optimum
+(`ORTModelForSeq2SeqLM`) run at fp32 in processes of their own, and meet HMC at both.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +26,24 @@ def test_a_file_on_the_way_to_a_folder(tmp_path: Path) -> None:
         check_folder("--out", tmp_path / "file" / "b")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_permission(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
+@pytest.fixture
+def closed_folder() -> Iterator[Path]:
+    """A folder that this process may not write; root, who may write everywhere, is nobody meanwhile."""
+    nobody = 65534
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o555)
+        former = os.getresuid()
+        if former[1] == 0:
+            os.setresuid(nobody, nobody, 0)
+        yield Path(folder)
+        os.setresuid(*former)
+
+
+def test_a_folder_without_permission(closed_folder: Path) -> None:
     with pytest.raises(InvalidRequestError, match="cannot be written"):
-        check_folder("--out", tmp_path / "a")
+        check_folder("--out", closed_folder / "a")
     with pytest.raises(InvalidRequestError, match="cannot be written"):
-        check_file("--json", tmp_path / "a")
+        check_file("--json", closed_folder / "a")
 
 
 def test_files(tmp_path: Path) -> None:

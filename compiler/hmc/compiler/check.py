@@ -13,7 +13,7 @@ from hmc.artifact.errors import HmcError
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.slimming import masked_tensors, slim_tensors
 from hmc.compiler.linears import FloatLinears
-from hmc.compiler.runner import GRAPH_ERRORS, GraphRunner
+from hmc.compiler.runner import GraphRunner
 
 TOLERANCE = 1e-4
 """Largest difference of fp32 log-probabilities: sums run in another order, nothing else differs."""
@@ -66,7 +66,7 @@ def check_runs(
         runner = GraphRunner.of_level(arch, layout, bundle, level)
         targets = runner.greedy(sentences, RUN_STEPS)
         scores = runner.log_probs(sentences, [t[:1] for t in targets])
-    except GRAPH_ERRORS as error:
+    except Exception as error:  # ONNX Runtime raises its own types; whatever it is, the graphs do not run
         raise BrokenGraphError(f"level {level}: {error}; this is a defect of the compiler, please report it") from error
     if not np.isfinite(scores.max(axis=-1)).all():
         raise BrokenGraphError(f"level {level}: its scores are not numbers; check the checkpoint's weights for NaN")

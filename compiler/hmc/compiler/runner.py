@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
-from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from hmc.artifact.architecture import Architecture
 from hmc.artifact.bundle import decoder_path, encoder_path
@@ -24,17 +23,6 @@ from hmc.compiler.serialize import serialized
 TYPES: dict[str, Any] = {"tensor(float)": np.float32, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8}
 Feeds = dict[str, npt.NDArray[Any]]
 Tap = Callable[[str, npt.NDArray[np.float32]], None]
-
-
-GRAPH_ERRORS = (
-    errors.Fail,
-    errors.InvalidArgument,
-    errors.InvalidGraph,
-    errors.InvalidProtobuf,
-    errors.NotImplemented,
-    errors.RuntimeException,
-)
-"""What ONNX Runtime raises for a graph it cannot use or run."""
 
 
 def open_session(model: bytes, weights: Path | None = None) -> onnxruntime.InferenceSession:
