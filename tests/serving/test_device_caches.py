@@ -51,5 +51,6 @@ def test_same_translations_as_the_host_caches(
     for variant in (None, *VARIANTS):
         graph = author_decoder(arch, level.layout, tensors, FloatLinears(), gather_parents=True, variant=variant)
         sessions.decoders[variant] = open_session(serialized(graph.model({})))
-    monkeypatch.setattr(batch, "HostCaches", DeviceCaches)
+    for name in ("TreeCaches", "RowCaches"):
+        monkeypatch.setattr(batch, name, DeviceCaches)
     assert decode() == expected

@@ -97,7 +97,7 @@ def test_sentences_leave_and_join_without_touching_others() -> None:
     state.keep([2, 0])
     state.add([Rules(5, 0.5)])
     assert state.lengths.tolist() == [1, 1, 0]
-    assert state.last_tokens().tolist() == [A, B, A, B, PAD, PAD]
+    assert state.last.reshape(-1).tolist() == [A, B, A, B, PAD, PAD]
     turn = advance(state, scores, ids)
     assert turn.parents.tolist()[:2] == [0, 0]
     assert turn.parents.min() >= 0

@@ -20,8 +20,9 @@ LEVEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """What a level may be called."""
 FIX = "Compile it again with `hmc compile`, or copy it again from where it was whole."
 Precision = Literal["fp32", "int8", "int4", "fp16"]
-Variant = Literal["attention", "sampling"]
-"""A decoder graph that can do more than `decoder.onnx`, for requests that need it; all share its weights."""
+Variant = Literal["greedy", "attention", "sampling"]
+"""A decoder graph beside `decoder.onnx`, for requests of one kind: "greedy" is faster for sentences of one row, and not
+made for CUDA; the others can do more. All share its weights."""
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hmc.artifact.architecture import Architecture
+from hmc.artifact.bundle import Variant
 from hmc.artifact.checkpoint import Checkpoint
 from hmc.artifact.errors import HmcError
 from hmc.artifact.heads import HeadLayout
@@ -21,6 +22,7 @@ TOLERANCE = 1e-4
 
 RUN_STEPS = 4
 """Tokens that the written graphs have to translate."""
+GREEDY: Variant = "greedy"
 
 
 class ParityError(HmcError):
@@ -63,9 +65,9 @@ def check_runs(
     Raises BrokenGraphError where ONNX Runtime cannot use them or scores are not numbers.
     """
     try:
-        runner = GraphRunner.of_level(arch, layout, bundle, level)
-        targets = runner.greedy(sentences, RUN_STEPS)
-        scores = runner.log_probs(sentences, [t[:1] for t in targets])
+        plain, greedy = (GraphRunner.of_level(arch, layout, bundle, level, v) for v in (None, GREEDY))
+        targets = plain.greedy(sentences, RUN_STEPS)
+        scores = np.stack([runner.log_probs(sentences, [t[:1] for t in targets]) for runner in (plain, greedy)])
     except Exception as error:  # ONNX Runtime raises its own types; whatever it is, the graphs do not run
         raise BrokenGraphError(f"level {level}: {error}; this is a defect of the compiler, please report it") from error
     if not np.isfinite(scores.max(axis=-1)).all():

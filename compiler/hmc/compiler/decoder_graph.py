@@ -1,5 +1,5 @@
 """decoder.onnx: one decoding step, from last tokens and caches to top-k log-probabilities and updated caches; and its
-variants, which can do more and are opened only by requests that need it."""
+variants, which do more, or less and that faster, and are opened by the first request that needs them."""
 
 from __future__ import annotations
 
@@ -37,22 +37,26 @@ def author_decoder(
       rows wrote, in any order. `node_places` `[B, k, H, 3]` int64, H the most heads of a layer, is (sentence, head,
       place) where the rows' next keys and values go; `node_bias` `[B, 1, k, N]` fp32 is 0 where a row attends to a
       place, its own new one included, and -inf elsewhere.
-    - Rows, with gather_parents: `[P, H_l, T, D]`, `parents` `[R]` int64, the row of the past that each row continues,
-      and `total_length` `[1]` int32, the greatest length plus one.
+    - Rows, with gather_parents or for "greedy": `[P, H_l, T, D]`, position t at place t, in the type of activations;
+      `total_length` `[1]` int32, the greatest length plus one; and with gather_parents `parents` `[R]` int64, the row
+      of the past that each row continues.
 
     Outputs: `scores` `[R, K]` fp32 log-probabilities, best first; `ids` `[R, K]` int64; `wanted_scores` `[R]` fp32, of
-    the wanted tokens; `present_key_l`, `present_value_l` shaped as the past, and with nodes they may be the same
-    buffers, written in place.
+    the wanted tokens; `present_key_l`, `present_value_l` shaped as the past, and without gather_parents they may be the
+    same buffers, written in place.
 
-    Both variants penalise repetition (`penalise_repetition`). "attention" also returns `attention` `[B, H, k, S]` fp32:
+    "greedy" is for sentences of one row each (k = 1): one operator does what nodes take a dozen for. "attention" and
+    "sampling" penalise repetition (`penalise_repetition`). "attention" also returns `attention` `[B, H, k, S]` fp32:
     what the rows attend to in the source, for all H open cross heads, layer by layer. "sampling" also draws a token
     (`draw_tokens`).
     """
     a = Author(GraphBuilder("decoder"), arch, layout, tensors, linears)
     g = a.g
     tokens, lengths = g.input("tokens", "int32", ["R"]), g.input("lengths", "int32", ["R"])
-    own_attention = _RowAttention if gather_parents else _NodeAttention
-    own = own_attention(a, lengths) if any(layout.decoder_self) else None
+    own: _RowAttention | _NodeAttention | None = None
+    if any(layout.decoder_self):
+        by_row = gather_parents or variant == "greedy"
+        own = _RowAttention(a, lengths, gather_parents=gather_parents) if by_row else _NodeAttention(a)
     cross = _CrossAttention(a, tokens, keep_weights=variant == "attention") if any(layout.cross) else None
     x = a.embed(tokens, lambda table: g.op("Gather", [table, lengths], axis=0))  # [R, d]
     for layer in range(arch.decoder_layers):
@@ -69,7 +73,7 @@ def author_decoder(
     logits = linears.linear(g, "shared", x, tensors["shared.weight"], tensors["final_logits_bias"])
     if linears.dtype != "float32":
         logits = g.op("Cast", [logits], to=int(ir.DataType.FLOAT))
-    if variant:
+    if variant in ("attention", "sampling"):
         logits = penalise_repetition(g, logits)
     log_probs = g.op("LogSoftmax", [logits], axis=-1)
     ids = best_candidates(g, log_probs)
@@ -85,7 +89,7 @@ class _NodeAttention:
     """Self-attention over a tree: a sentence's rows are its query positions and share the nodes they have in common, so
     that nothing is copied when beams change parents, and 4 beams make one product of 4 rows."""
 
-    def __init__(self, a: Author, lengths: ir.Value) -> None:  # noqa: ARG002 - one interface with _RowAttention
+    def __init__(self, a: Author) -> None:
         self.a = a
         most = max(map(len, a.layout.decoder_self))
         places = a.g.input("node_places", "int64", ["B", "k", most, 3])
@@ -121,20 +125,17 @@ class _NodeAttention:
 class _RowAttention:
     """Self-attention over per-row caches with GroupQueryAttention: rows of different length in one batch."""
 
-    def __init__(self, a: Author, lengths: ir.Value) -> None:
+    def __init__(self, a: Author, lengths: ir.Value, *, gather_parents: bool) -> None:
         self.a, self.lengths = a, lengths
         self.total_length = a.g.input("total_length", "int32", [1])
-        self.parents = a.g.input("parents", "int64", ["R"])
+        self.parents = a.g.input("parents", "int64", ["R"]) if gather_parents else None
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
         prefix, heads = f"decoder.layers.{layer}.self_attn", a.heads("decoder_self", layer)
-        past = [
-            g.op(
-                "Gather", [g.input(f"past_{n}_{layer}", a.linears.dtype, ["P", heads, "T", dim]), self.parents], axis=0
-            )
-            for n in ("key", "value")
-        ]
+        past = [g.input(f"past_{n}_{layer}", a.linears.dtype, ["P", heads, "T", dim]) for n in ("key", "value")]
+        if self.parents is not None:
+            past = [g.op("Gather", [value, self.parents], axis=0) for value in past]
         qkv = a.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
         qkv = g.op("Unsqueeze", [qkv, g.ints(1)])  # [R, 1, 3·H·D]
         y, key, value = g.op(

@@ -97,7 +97,7 @@ def author_graphs(draft: LevelDraft) -> None:
     encoder = author_encoder(arch, draft.layout, draft.tensors, draft.encoder_linears)
     draft.graphs = {encoder_path(draft.name): encoder.model(metadata)}
     on_device = draft.precision == "fp16"
-    for variant in (None, *VARIANTS):
+    for variant in (None, *(v for v in VARIANTS if not (on_device and v == "greedy"))):
         decoder = author_decoder(
             arch, draft.layout, draft.tensors, draft.linears, gather_parents=on_device, variant=variant
         )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from hmc.artifact.architecture import Architecture
-from hmc.artifact.bundle import decoder_path, encoder_path
+from hmc.artifact.bundle import Variant, decoder_path, encoder_path
 from hmc.artifact.checkpoint import Tensors
 from hmc.artifact.heads import HeadLayout
 from hmc.compiler.decoder_graph import author_decoder
@@ -63,14 +63,16 @@ class GraphRunner:
         )
 
     @classmethod
-    def of_level(cls, arch: Architecture, layout: HeadLayout, bundle: Path, level: str) -> GraphRunner:
-        """The graphs of a level as they are on disk."""
+    def of_level(
+        cls, arch: Architecture, layout: HeadLayout, bundle: Path, level: str, variant: Variant | None = None
+    ) -> GraphRunner:
+        """The graphs of a level as they are on disk, with the plain decoder or the one called "greedy"."""
 
         def opened(name: str) -> onnxruntime.InferenceSession:
             return open_session((bundle / name).read_bytes(), bundle.absolute())
 
         encoder = opened(encoder_path(level)) if any(layout.cross) else None
-        return cls(arch, layout, encoder, opened(decoder_path(level)))
+        return cls(arch, layout, encoder, opened(decoder_path(level, variant)))
 
     def encode(self, sources: Sequence[Sequence[int]], tap: Tap | None = None) -> Feeds:
         """Sources (ids with EOS) → the decoder's cross inputs for them."""
@@ -129,6 +131,8 @@ class GraphRunner:
 
     def _places(self, position: int, cache: Feeds) -> Feeds:
         """Every row is a sentence of its own: it writes at `position` and attends to that and all before."""
+        if any(i.name == "total_length" for i in self.decoder.get_inputs()):
+            return {"total_length": np.array([position + 1], np.int32)}
         rows, _, room, _ = next(iter(cache.values())).shape
         places = np.zeros((rows, 1, max(map(len, self.layout.decoder_self)), 3), np.int64)
         places[..., 0] = np.arange(rows)[:, None, None]

@@ -6,14 +6,14 @@ import time
 
 import numpy as np
 
-from hmc.serving.caches import HostCaches
+from hmc.serving.caches import HostCaches, RowCaches, TreeCaches
 from hmc.serving.device_caches import DeviceCaches
 from hmc.serving.jobs import Job, Mode
 from hmc.serving.progress import tell
 from hmc.serving.results import Decoded
 from hmc.serving.sessions import LevelSessions
 from hmc.serving.state import DecodeState
-from hmc.serving.turns import BeamTurns, SampleTurns, Turns
+from hmc.serving.turns import BeamTurns, GreedyTurns, SampleTurns, Turns
 
 
 class Batch:
@@ -23,11 +23,13 @@ class Batch:
         """Opens the mode's decoder if it was not. Raises InvalidArtifactError."""
         arch = sessions.arch
         self.sessions, self.mode = sessions, mode
-        caches = HostCaches if sessions.device.kind == "cpu" else DeviceCaches
+        host: type[HostCaches] = RowCaches if mode.variant == "greedy" else TreeCaches
+        caches = host if sessions.device.kind == "cpu" else DeviceCaches
         self.caches: HostCaches | DeviceCaches = caches(
             sessions.decoder(mode.variant), sessions.device, arch.head_dim, mode.rows
         )
-        self.turns: Turns = SampleTurns(arch) if mode.variant == "sampling" else BeamTurns(arch)
+        turns = {"greedy": GreedyTurns, "sampling": SampleTurns}
+        self.turns: Turns = turns.get(mode.variant or "", BeamTurns)(arch)
         self.state = DecodeState(mode.rows, arch.pad_id, arch.eos_id)
         self.jobs: list[Job] = []
 

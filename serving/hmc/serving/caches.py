@@ -2,79 +2,28 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from hmc.serving.buffers import TYPES, Buffer, Rows, bind_input, bind_output, round_up
 from hmc.serving.nodes import Nodes
 from hmc.serving.sessions import Arrays, Device
 
-Rows = npt.NDArray[np.int64]
 ROUND_SOURCE, ROUND_TARGET = 8, 32
-TYPES: dict[str, Any] = {
-    "tensor(float)": np.float32,
-    "tensor(float16)": np.float16,
-    "tensor(int64)": np.int64,
-    "tensor(int8)": np.int8,
-    "tensor(uint8)": np.uint8,
-}
 
 
-def round_up(value: int, step: int) -> int:
-    """The least multiple of `step` that is at least `value`."""
-    return -(-value // step) * step
-
-
-class Buffer:
-    """Memory of one layer and side, seen as the graph's input: sentences first, and one other axis that grows. It is
-    kept when the shape changes; what has never been written is 0, what is no longer used stays as it was."""
-
-    def __init__(self, graph_input: Any, axis: str) -> None:
-        """`axis` names the axis that grows, in the shape of `graph_input`."""
-        self.axis = graph_input.shape.index(axis)
-        self._memory = np.zeros(0, TYPES[graph_input.type])
-        fixed = [size if isinstance(size, int) else 0 for size in graph_input.shape]
-        self.view: npt.NDArray[Any] = self._memory.reshape(fixed)
-
-    @property
-    def heads(self) -> int:
-        """H_l."""
-        return int(self.view.shape[1])
-
-    @property
-    def room(self) -> tuple[int, int]:
-        """Sentences, and length of the other axis."""
-        return self.view.shape[0], self.view.shape[self.axis]
-
-    def write(self, start: int, values: npt.NDArray[Any]) -> None:
-        """Sentences from `start` on become `values`, whose growing axis may be shorter."""
-        short: list[slice] = [slice(None)] * values.ndim
-        short[0], short[self.axis] = slice(start, start + len(values)), slice(values.shape[self.axis])
-        self.view[tuple(short)] = values
-
-    def resize(self, sentences: int, length: int, held: int) -> None:
-        """Gives it `room`; the first `held` sentences stay as far as they fit."""
-        kept = np.take(self.view[:held], range(min(self.room[1], length)), self.axis)
-        shape = list(self.view.shape)
-        shape[0], shape[self.axis] = sentences, length
-        size = int(np.prod(shape))
-        if size > self._memory.size:
-            self._memory = np.zeros(size, self._memory.dtype)
-        self.view = self._memory[:size].reshape(shape)
-        self.write(0, kept)
-
-    def move(self, to: Rows, source: Rows) -> None:
-        """Sentences `to` become what sentences `source` are."""
-        self.view[to] = self.view[source]
-
-
-class HostCaches:
+class HostCaches(ABC):
     """Sentences 0 … N-1 with k rows each, as a prefix of every buffer. Past and present are the same memory.
 
-    Self-attention buffers hold a sentence's nodes (see `Nodes`), cross buffers its source positions.
+    Cross buffers hold a sentence's source positions; what those of self-attention hold, subclasses say.
     """
+
+    axis: ClassVar[str]
+    """Of the self-attention buffers, the one that grows."""
 
     def __init__(self, session: Any, device: Device, head_dim: int, beam: int) -> None:  # noqa: ARG002 - as DeviceCaches
         self.session, self.beam, self.count, self.capacity = session, beam, 0, 0
@@ -82,11 +31,10 @@ class HostCaches:
         self.outputs = {o.name: o for o in session.get_outputs() if not o.name.startswith("present_")}
         self.own, self.cross = (
             {n: Buffer(i, axis) for n, i in self.inputs.items() if n.startswith(side)}
-            for side, axis in (("past_", "N"), ("cross_", "S"))
+            for side, axis in (("past_", self.axis), ("cross_", "S"))
         )
-        self.nodes, self.source_room = Nodes(beam, ROUND_TARGET), ROUND_SOURCE
+        self.source_room = ROUND_SOURCE
         self.source_lengths = np.zeros(0, np.int32)
-        self._places = np.zeros((0, beam, 0, 3), np.int64)
         self._binding: Any = None
         self._bound: Arrays = {}
 
@@ -95,12 +43,13 @@ class HostCaches:
         new, start = len(lengths), self.count
         longest = round_up(int(lengths.max()), ROUND_SOURCE)
         if not start:  # room for long sentences that are gone would only slow the next ones down
-            self.nodes, self.source_room = Nodes(self.beam, ROUND_TARGET), longest
+            self._empty_own()
+            self.source_room = longest
         self.source_room = max(self.source_room, longest)
         if start + new > self.capacity:
             self.capacity = max(start + new, 2 * self.capacity)
             self.source_lengths = np.concatenate([self.source_lengths[:start], np.zeros(self.capacity, np.int32)])
-        self.nodes.add(new)
+        self._add_own(new)
         self._fit()
         for name, value in cross.items():
             self.cross[name].write(start, value)
@@ -116,19 +65,19 @@ class HostCaches:
             for buffer in (*self.cross.values(), *self.own.values()):
                 buffer.move(to, source)
             self.source_lengths[to] = self.source_lengths[source]
-        self.nodes.keep(order)
+        self._keep_own(order)
         self.count = len(order)
         self._binding = None
 
+    @abstractmethod
     def reorder(self, parents: Rows) -> None:
         """Row r continues row parents[r], one of its sentence."""
-        self.nodes.follow(parents.reshape(-1, self.beam) % self.beam)
 
     def run(self, step: Arrays) -> Arrays:
         """One decoder step of all rows. `step` holds the graph's inputs but caches and source lengths, `[R]` or
         `[R, …]` each, and `candidates`; the answer its outputs but caches. Both are valid until the next step."""
         if self.own:
-            step = step | self._next_nodes()
+            step = step | self._next_own(step)
         step = {n: value for n, value in step.items() if n in self.inputs}
         if self._binding is None or any(self._bound[n].shape != value.shape for n, value in step.items()):
             self._bind(step)
@@ -139,10 +88,92 @@ class HostCaches:
         self.session.run_with_iobinding(self._binding)
         return {name: self._bound[name] for name in self.outputs}
 
+    # -- self-attention --------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def _own_room(self) -> int:
+        """Length of the axis that grows."""
+
+    @abstractmethod
+    def _empty_own(self) -> None:
+        """Forgets all sentences, and the room that they needed."""
+
+    @abstractmethod
+    def _add_own(self, sentences: int) -> None:
+        """Appends sentences that have written nothing yet."""
+
+    @abstractmethod
+    def _keep_own(self, order: Sequence[int]) -> None:
+        """See `keep`; buffers are moved already."""
+
+    @abstractmethod
+    def _next_own(self, step: Arrays) -> Arrays:
+        """The graph's inputs that say where each row's next keys and values go."""
+
     # -- memory --------------------------------------------------------------------------------------------------
 
-    def _next_nodes(self) -> Arrays:
-        """The graph's inputs that say where each row's next node goes and what each row attends to."""
+    def _fit(self) -> None:
+        """Gives every buffer the room that is needed now."""
+        for buffers, length in ((self.own, self._own_room), (self.cross, self.source_room)):
+            for buffer in buffers.values():
+                if buffer.room != (self.capacity, length):
+                    buffer.resize(self.capacity, length, self.count)
+                    self._binding = None
+
+    def _bind(self, step: Arrays) -> None:
+        self._bound = {n: np.array(value) for n, value in step.items()}
+        self._bound["candidates"] = np.zeros(1, np.int64)
+        binding = self.session.io_binding()
+        for name, array in self._bound.items():
+            bind_input(binding, name, array)
+        if "source_lengths" in self.inputs:
+            bind_input(binding, "source_lengths", self.source_lengths[: self.count])
+        for name, buffer in (*self.cross.items(), *self.own.items()):
+            bind_input(binding, name, buffer.view[: self.count])
+            if name in self.own:
+                bind_output(binding, name.replace("past_", "present_"), buffer.view[: self.count])
+        self._binding = binding
+
+    def _bind_outputs(self, candidates: int) -> None:
+        sizes = {
+            "R": self.count * self.beam, "B": self.count, "k": self.beam, "K": candidates, "S": self.source_room
+        }  # fmt: skip
+        for name, output in self.outputs.items():
+            shape = [sizes.get(size, size) for size in output.shape]
+            self._bound[name] = np.zeros(shape, TYPES[output.type])
+            bind_output(self._binding, name, self._bound[name])
+
+
+class TreeCaches(HostCaches):
+    """A sentence's rows share its nodes (see `Nodes`)."""
+
+    axis = "N"
+
+    def __init__(self, session: Any, device: Device, head_dim: int, beam: int) -> None:
+        super().__init__(session, device, head_dim, beam)
+        self.nodes = Nodes(beam, ROUND_TARGET)
+        self._places = np.zeros((0, beam, 0, 3), np.int64)
+
+    def reorder(self, parents: Rows) -> None:
+        """See `HostCaches`."""
+        self.nodes.follow(parents.reshape(-1, self.beam) % self.beam)
+
+    @property
+    def _own_room(self) -> int:
+        return self.nodes.room
+
+    def _empty_own(self) -> None:
+        self.nodes = Nodes(self.beam, ROUND_TARGET)
+
+    def _add_own(self, sentences: int) -> None:
+        self.nodes.add(sentences)
+
+    def _keep_own(self, order: Sequence[int]) -> None:
+        self.nodes.keep(order)
+
+    def _next_own(self, step: Arrays) -> Arrays:  # noqa: ARG002 - as RowCaches
+        """Also what each row attends to."""
         room, places = self.nodes.room, self.nodes.place()
         if self.nodes.room != room:
             self._fit()
@@ -154,41 +185,36 @@ class HostCaches:
         bias = np.where(self.nodes.seen, np.float32(0), np.float32(-np.inf))[:, None]
         return {"node_places": self._places, "node_bias": bias}
 
-    def _fit(self) -> None:
-        """Gives every buffer the room that is needed now."""
-        for buffers, length in ((self.own, self.nodes.room), (self.cross, self.source_room)):
-            for buffer in buffers.values():
-                if buffer.room != (self.capacity, length):
-                    buffer.resize(self.capacity, length, self.count)
-                    self._binding = None
 
-    def _bind(self, step: Arrays) -> None:
-        self._bound = {n: np.array(value) for n, value in step.items()}
-        self._bound["candidates"] = np.zeros(1, np.int64)
-        binding = self.session.io_binding()
-        for name, array in self._bound.items():
-            _bind_input(binding, name, array)
-        if "source_lengths" in self.inputs:
-            _bind_input(binding, "source_lengths", self.source_lengths[: self.count])
-        for name, buffer in (*self.cross.items(), *self.own.items()):
-            _bind_input(binding, name, buffer.view[: self.count])
-            if name in self.own:
-                _bind_output(binding, name.replace("past_", "present_"), buffer.view[: self.count])
-        self._binding = binding
+class RowCaches(HostCaches):
+    """Each sentence is one row, and place t holds its token t."""
 
-    def _bind_outputs(self, candidates: int) -> None:
-        sizes = {
-            "R": self.count * self.beam, "B": self.count, "k": self.beam, "K": candidates, "S": self.source_room
-        }  # fmt: skip
-        for name, output in self.outputs.items():
-            shape = [sizes.get(size, size) for size in output.shape]
-            self._bound[name] = np.zeros(shape, TYPES[output.type])
-            _bind_output(self._binding, name, self._bound[name])
+    axis = "T"
 
+    def __init__(self, session: Any, device: Device, head_dim: int, beam: int) -> None:
+        super().__init__(session, device, head_dim, beam)
+        assert beam == 1
+        self._room = ROUND_TARGET
 
-def _bind_input(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
-    binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+    def reorder(self, parents: Rows) -> None:
+        """See `HostCaches`: a row has only itself to continue."""
 
+    @property
+    def _own_room(self) -> int:
+        return self._room
 
-def _bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
-    binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+    def _empty_own(self) -> None:
+        self._room = ROUND_TARGET
+
+    def _add_own(self, sentences: int) -> None:
+        """Lengths come with every step."""
+
+    def _keep_own(self, order: Sequence[int]) -> None:
+        """Lengths come with every step."""
+
+    def _next_own(self, step: Arrays) -> Arrays:
+        total: npt.NDArray[np.int32] = step["lengths"].max(keepdims=True) + np.int32(1)
+        if total[0] > self._room:
+            self._room = round_up(int(total[0]), ROUND_TARGET)
+            self._fit()
+        return {"total_length": total}

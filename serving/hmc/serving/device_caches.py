@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from onnxruntime import OrtValue
 
-from hmc.serving.caches import ROUND_SOURCE, ROUND_TARGET, TYPES, Rows, round_up
+from hmc.serving.buffers import TYPES, Rows, round_up
+from hmc.serving.caches import ROUND_SOURCE, ROUND_TARGET
 from hmc.serving.sessions import Arrays, Device
 
 

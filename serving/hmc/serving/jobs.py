@@ -67,7 +67,9 @@ def plan_job(
     """Checks a request against the model, settles its limits. Raises InvalidRequestError, FailedPreconditionError."""
     limit = _limit(options, len(source), len(constraints.prefix), sessions.arch.max_positions - 1)
     mode = Mode(options.rows, _variant(options))
-    if mode.variant is not None and not sessions.has(mode.variant):
+    if mode == Mode(1) and options.enough in (None, 1) and sessions.has("greedy"):
+        mode = Mode(1, "greedy")
+    elif mode.variant is not None and not sessions.has(mode.variant):
         raise FailedPreconditionError(
             f"level {sessions.level.name!r} was compiled without the {mode.variant} decoder, which sampling, "
             "repetition and coverage penalties and alignment need: compile the bundle again with this version"

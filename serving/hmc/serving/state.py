@@ -51,6 +51,8 @@ class DecodeState:
     """`[N]` most tokens, EOS included."""
     penalties: Floats = field(init=False)
     """`[N]` length penalty."""
+    last: npt.NDArray[np.int32] = field(init=False)
+    """`[N, k]` the last token of every row, pad where there is none: the decoder's next input."""
     rules: list[Rules] = field(default_factory=list)
     traces: list[AttentionTrace | None] = field(default_factory=list)
     """Per sentence what its rows attended to, where that is asked for."""
@@ -63,6 +65,7 @@ class DecodeState:
         self.token_scores = np.zeros((0, self.beam, 32), np.float32)
         self.lengths, self.minimums, self.limits = (np.zeros(0, np.int64) for _ in range(3))
         self.penalties = np.zeros(0)
+        self.last = np.zeros((0, self.beam), np.int32)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -86,6 +89,7 @@ class DecodeState:
         self.minimums = np.concatenate([self.minimums, np.array([r.min_length for r in rules], np.int64)])
         self.limits = np.concatenate([self.limits, np.array([r.limit for r in rules], np.int64)])
         self.penalties = np.concatenate([self.penalties, np.array([r.length_penalty for r in rules], np.float64)])
+        self.last = np.concatenate([self.last, np.full((new, self.beam), self.pad_id, np.int32)])
         self.rules += rules
         self.traces += traces if traces is not None else [None] * new
         self.finished += [[] for _ in range(new)]
@@ -95,15 +99,9 @@ class DecodeState:
         index = np.asarray(order, np.int64)
         self.scores, self.tokens, self.token_scores = self.scores[index], self.tokens[index], self.token_scores[index]
         self.lengths, self.minimums, self.limits = self.lengths[index], self.minimums[index], self.limits[index]
-        self.penalties = self.penalties[index]
+        self.penalties, self.last = self.penalties[index], self.last[index]
         self.rules, self.traces = [self.rules[i] for i in order], [self.traces[i] for i in order]
         self.finished = [self.finished[i] for i in order]
-
-    def last_tokens(self) -> npt.NDArray[np.int32]:
-        """`[N·k]` decoder input of the next step: pad for sentences that have generated nothing."""
-        last: npt.NDArray[np.int32] = self.tokens[np.arange(len(self)), :, self.lengths - 1]
-        last[self.lengths == 0] = self.pad_id
-        return last.reshape(-1)
 
     def row(self, sentence: int, row: int) -> tuple[int, ...]:
         """The tokens of one row."""
@@ -112,21 +110,28 @@ class DecodeState:
     def extend(self, parents: Ints, tokens: Ints, scores: npt.NDArray[np.float32]) -> None:
         """Row r continues row parents[n, r] of its sentence with a token and its log-probability; all `[N, k]`.
         `lengths` already counts it."""
-        if int(self.lengths.max()) > self.tokens.shape[2]:
-            self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)], axis=2)
-            self.token_scores = np.concatenate([self.token_scores, np.zeros_like(self.token_scores)], axis=2)
         if self.beam > 1 and (parents != np.arange(self.beam)).any():
             rows = (parents + np.arange(0, self.scores.size, self.beam)[:, None]).reshape(-1)
             shape = self.tokens.shape
             self.tokens = self.tokens.reshape(len(rows), -1).take(rows, axis=0).reshape(shape)
             self.token_scores = self.token_scores.reshape(len(rows), -1).take(rows, axis=0).reshape(shape)
-        each = np.arange(len(self))
-        self.tokens[each, :, self.lengths - 1] = tokens
-        self.token_scores[each, :, self.lengths - 1] = scores
+        self.write(tokens, scores)
         if any(self.traces):
             for trace, moved in zip(self.traces, parents, strict=True):
                 if trace is not None:
                     trace.follow(moved)
+
+    def write(self, tokens: Ints, scores: npt.NDArray[np.float32]) -> None:
+        """Every row writes a token with its log-probability; both `[N, k]`, or `[N]` for one row each. `lengths`
+        already counts it."""
+        at = self.lengths - 1
+        if int(at.max()) >= self.tokens.shape[2]:
+            self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)], axis=2)
+            self.token_scores = np.concatenate([self.token_scores, np.zeros_like(self.token_scores)], axis=2)
+        each = np.arange(len(at))
+        self.last[...] = tokens.reshape(self.last.shape)
+        self.tokens[each, :, at] = self.last
+        self.token_scores[each, :, at] = scores.reshape(self.last.shape)
 
     def end(self, sentence: int, row: int, total: float, final: float | None) -> None:
         """Files the hypothesis of a row with summed log-probability `total`, if it is among the best. final: the

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from hmc.artifact.architecture import Architecture
-from hmc.serving import sampling, search
+from hmc.serving import greedy, sampling, search
 from hmc.serving.constraints import Ints
 from hmc.serving.jobs import Job
 from hmc.serving.options import Sampling
@@ -59,7 +60,17 @@ class BeamTurns:
             rows = slice(sentence * state.beam, (sentence + 1) * state.beam)
             scores[rows], ids[rows] = -np.inf, state.pad_id
             scores[rows, 0], ids[rows, 0] = answer["wanted_scores"][rows], token
+        return self._advance(state, scores, ids)
+
+    def _advance(self, state: DecodeState, scores: npt.NDArray[np.float32], ids: Ints) -> Turn:
         return search.advance(state, scores, ids)
+
+
+class GreedyTurns(BeamTurns):
+    """The same for one row a sentence."""
+
+    def _advance(self, state: DecodeState, scores: npt.NDArray[np.float32], ids: Ints) -> Turn:
+        return greedy.advance(state, scores, ids)
 
 
 class SampleTurns:
@@ -111,11 +122,11 @@ def _common_inputs(state: DecodeState, jobs: Sequence[Job]) -> Arrays:
     for sentence, token in _forced(state, jobs):
         wanted[sentence * beam : (sentence + 1) * beam] = token
     inputs: Arrays = {
-        "tokens": state.last_tokens(),
-        "lengths": np.repeat(state.lengths, beam).astype(np.int32),
+        "tokens": state.last.reshape(-1),
+        "lengths": (state.lengths if beam == 1 else state.lengths.repeat(beam)).astype(np.int32),
         "wanted": wanted,
     }
-    if jobs[0].mode.variant is not None:
+    if jobs[0].mode.variant in ("attention", "sampling"):
         inputs |= _penalised(state, jobs)
     return inputs
 

@@ -1,0 +1,34 @@
+"""One turn of sentences of a single row each: beam search of size 1 in the few operations that it then takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.serving import search
+from hmc.serving.state import NEVER, DecodeState, Ints, Turn
+
+
+def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -> Turn:
+    """What `search.advance` does with one row a sentence, where one ended hypothesis ends the search. log_probs and ids
+    `[N, K]`.
+
+    A row's best token is taken; if that is EOS, no other hypothesis of that length can be better, and the sentence is
+    done. Turns in which a best token may not be taken are left to `search.advance`.
+    """
+    tokens, scores = ids[:, 0], log_probs[:, 0]
+    is_eos = tokens == state.eos_id
+    if (
+        (tokens == state.pad_id).any()
+        or (scores == NEVER).any()
+        or (is_eos.any() and (is_eos & (state.lengths + 1 < state.minimums)).any())
+    ):
+        return search.advance(state, log_probs, ids)
+    state.lengths += 1
+    state.scores += scores[:, None]
+    state.write(tokens, scores)
+    done = (is_eos | (state.lengths >= state.limits)).nonzero()[0]
+    for sentence in done.tolist():
+        final = float(scores[sentence]) if is_eos[sentence] else None
+        state.end(sentence, 0, float(state.scores[sentence, 0]), final)
+    return Turn(np.arange(len(tokens)), done)
