@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hmc.benchmark.budget import Limits
     from hmc.cli.compile_search import BudgetPlan
     from hmc.compiler.bundle_writer import LevelRequest
+    from hmc.compiler.shortlist_text import ShortlistText
 
 
 def command(
@@ -39,6 +40,18 @@ def command(
     ] = "fp32",
     calibrate: Annotated[
         Path | None, typer.Option(help="Source sentences for the scales of int8 and int4; a few hundred lines.")
+    ] = None,
+    shortlist: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            help="SRC TGT, parallel text: a twin NAME-shortlist of every level, which chooses among likely tokens."
+        ),
+    ] = None,
+    shortlist_frequent: Annotated[
+        int | None, typer.Option(help="The most frequent target tokens, which are always candidates.", metavar="N")
+    ] = None,
+    shortlist_best: Annotated[
+        int | None, typer.Option(help="Candidates that are translations of each source token.", metavar="N")
     ] = None,
     evaluate: Annotated[
         tuple[Path, Path] | None,
@@ -68,6 +81,10 @@ def command(
         raise InvalidRequestError(
             "--max-bleu-drop and --max-latency-ms search in one checkpoint: give it alone, without --target-heads"
         )
+    if limits and shortlist:
+        raise InvalidRequestError(
+            "a search tries levels without shortlists: leave --shortlist out, and compile the budget it finds with it"
+        )
     if limits and not evaluate:
         raise InvalidRequestError("the levels of a search are scored and timed on a test set: give --eval SRC REF")
     if not evaluate and (beam is not None or test_set is not None):
@@ -75,6 +92,11 @@ def command(
     size = 4 if beam is None else beam
     if not 1 <= size <= MAX_BEAM:
         raise InvalidRequestError(f"--beam {size}: choose 1 to {MAX_BEAM}")
+    listed = read_shortlist(shortlist, shortlist_frequent, shortlist_best)
+    if listed and "fp16" in precisions:
+        raise InvalidRequestError(
+            "--shortlist is for levels on a CPU: leave fp16 out, or compile it into a bundle alone"
+        )
     sentences = [line for line in read_sentences(calibrate) if line.strip()] if calibrate else []
     pairs = TestSet.read(*evaluate, name=test_set) if evaluate else None
     console, people = Console(stderr=True), Console(stderr=as_json)
@@ -85,7 +107,7 @@ def command(
             manifest, searched = _search(plan, console, people)
         else:
             with replace_bundle(out, [request.checkpoint for request in requests]) as folder:
-                manifest = _compile(requests, folder, precisions, sentences, console)
+                manifest = _compile(requests, folder, precisions, sentences, listed, console)
                 if evaluate:
                     manifest = _score(folder, evaluate, size, test_set, console)
     if as_json:
@@ -95,13 +117,21 @@ def command(
 
 
 def _compile(
-    requests: list[LevelRequest], out: Path, precisions: list[Precision], sentences: list[str], console: Console
+    requests: list[LevelRequest],
+    out: Path,
+    precisions: list[Precision],
+    sentences: list[str],
+    shortlist: ShortlistText | None,
+    console: Console,
 ) -> Manifest:
     from hmc.cli.compile_progress import level_steps
     from hmc.compiler.bundle_writer import compile_bundle, progress_steps
 
-    with level_steps(console, progress_steps(len(requests) * len(precisions))) as progress:
-        return compile_bundle(requests, out, precisions=precisions, calibration=sentences, progress=progress)
+    steps = progress_steps(len(requests) * len(precisions), shortlist=shortlist is not None)
+    with level_steps(console, steps) as progress:
+        return compile_bundle(
+            requests, out, precisions=precisions, calibration=sentences, shortlist=shortlist, progress=progress
+        )
 
 
 def _score(out: Path, evaluate: tuple[Path, Path], beam: int, test_set: str | None, console: Console) -> Manifest:
@@ -137,6 +167,28 @@ def _summary(manifest: Manifest, out: Path) -> None:
         size = f"{level.parameters:>12,} parameters  {level.bytes / 2**20:7.1f} MiB"
         default = "  default" if level.name == manifest.default_level else ""
         typer.echo(f"  {level.name:12} {level.heads:4} heads  {level.precision}  {size}{quality}{default}")
+
+
+def read_shortlist(files: tuple[Path, Path] | None, frequent: int | None, best: int | None) -> ShortlistText | None:
+    """Parallel text for shortlists, and the sizes asked for. Raises InvalidRequestError."""
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.benchmark.text import read_sentences
+    from hmc.compiler.shortlist_text import BEST, FREQUENT, ShortlistText
+
+    if files is None:
+        if frequent is not None or best is not None:
+            raise InvalidRequestError("--shortlist-frequent and --shortlist-best need --shortlist SRC TGT")
+        return None
+    for name, value in (("frequent", frequent), ("best", best)):
+        if value is not None and value < 1:
+            raise InvalidRequestError(f"--shortlist-{name} {value}: choose 1 or more")
+    sources, targets = (read_sentences(file) for file in files)
+    if len(sources) != len(targets):
+        raise InvalidRequestError(
+            f"--shortlist: {files[0]} has {len(sources)} lines and {files[1]} {len(targets)}; line n of one must "
+            "translate line n of the other"
+        )
+    return ShortlistText(sources, targets, FREQUENT if frequent is None else frequent, BEST if best is None else best)
 
 
 def parse_limits(drop: float | None, latency_ms: float | None, confidence: float | None) -> Limits | None:

@@ -14,7 +14,9 @@ from hmc.artifact.files import sha256_file
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+READABLE = (2, 3)
+"""Schema versions that are read; 2 knows no shortlists."""
 MANIFEST, WEIGHTS = "bundle.json", "weights"
 LEVEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """What a level may be called."""
@@ -79,6 +81,9 @@ class Level(Strict):
     files: dict[str, str]
     """Path within the bundle → sha256, for the graphs and every weight file they refer to. A bundle may lack the
     decoder's variants."""
+    shortlist: str | None = None
+    """Path within the bundle of the lexicon that vocabulary shortlists are made with (see `Lexicon`); None: the level
+    chooses among all tokens."""
     quality: Quality | None = None
     latency: Latency | None = None
 
@@ -143,6 +148,16 @@ def decoder_path(level: str, variant: Variant | None = None) -> str:
     return f"{level}/decoder_{variant}.onnx" if variant else f"{level}/decoder.onnx"
 
 
+def shortlist_path(level: str) -> str:
+    """Path within the bundle of the graph that a level with vocabulary shortlists has besides."""
+    return f"{level}/shortlist.onnx"
+
+
+def lexicon_path(digest: str) -> str:
+    """Path within the bundle of a lexicon with this sha256."""
+    return f"{WEIGHTS}/{digest[:16]}.safetensors"
+
+
 def read_manifest(path: Path | str) -> Manifest:
     """Parses bundle.json alone. Raises InvalidArtifactError; files are checked by `validate`."""
     path = Path(path)
@@ -156,8 +171,8 @@ def read_manifest(path: Path | str) -> Manifest:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InvalidArtifactError(f"bundle {path}", [f"{MANIFEST} is not JSON: {error}"], FIX) from error
     version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if version != SCHEMA_VERSION:
-        problem = f"schema version {version!r}; this hmc reads version {SCHEMA_VERSION}"
+    if version not in READABLE:
+        problem = f"schema version {version!r}; this hmc reads versions {' and '.join(map(str, READABLE))}"
         raise InvalidArtifactError(
             f"bundle {path}", [problem], "Upgrade hmc, or compile the bundle again with this version."
         )
@@ -186,6 +201,8 @@ def bundle_problems(path: Path | str) -> list[str]:
         except HmcError as error:
             problems.append(f"level {level.name}: {error}")
         needed = {encoder_path(level.name), decoder_path(level.name)}
+        if level.shortlist:
+            needed |= {level.shortlist, shortlist_path(level.name)}
         problems += [f"level {level.name}: {name} is not listed" for name in sorted(needed - set(level.files))]
     expected = {name: digest for level in manifest.levels for name, digest in level.files.items()}
     if set(manifest.tokenizer_files) not in ({TOKENIZER}, set(MARIAN)):
@@ -218,5 +235,6 @@ def write_manifest(manifest: Manifest, path: Path | str) -> None:
     """Writes bundle.json into the bundle directory, replacing it atomically."""
     target = Path(path) / MANIFEST
     temporary = target.with_name(f".{MANIFEST}.new")
-    temporary.write_text(json.dumps(manifest.model_dump(mode="json"), indent=1) + "\n", encoding="utf-8")
+    described = manifest.model_dump(mode="json") | {"schema_version": SCHEMA_VERSION}
+    temporary.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
     temporary.replace(target)

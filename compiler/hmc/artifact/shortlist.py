@@ -45,30 +45,33 @@ class Lexicon:
         """V."""
         return len(self.starts) - 1
 
-    def candidates(self, source: Sequence[int]) -> npt.NDArray[np.int64]:
-        """`[C]`, ascending, each once: what is always needed, the translations of `source`, and `source` itself.
+    def candidates(self, source: Sequence[int], also: Sequence[int] = ()) -> npt.NDArray[np.int64]:
+        """`[C]`, ascending, each once: what is always needed, the translations of `source`, `source` itself and `also`.
 
-        source: token ids of one sentence, 0 to V - 1. They are candidates because names and numbers are copied.
+        source: token ids of one sentence, 0 to V - 1. They are candidates because names and numbers are copied. also:
+        target tokens that are known already, as of a prefix.
         """
         ids = np.asarray(source, np.int64)
         rows = zip(self.starts[ids].tolist(), self.starts[ids + 1].tolist(), strict=True)
         needed = np.zeros(self.vocab_size, np.bool_)  # sorts and removes duplicates faster than np.unique does
         needed[ids] = True
+        needed[np.asarray(also, np.int64)] = True
         needed[np.concatenate([self.always, *(self.targets[start:end] for start, end in rows)])] = True
         needed[self.pad_id] = False
         return np.flatnonzero(needed)
 
     def problems(self, arch: Architecture) -> list[str]:
         """Everything that keeps this lexicon from serving a model of `arch`; empty when nothing does."""
-        arrays = {"always": self.always, "starts": self.starts, "targets": self.targets}
-        return _array_problems(arrays) or _value_problems(self, arch)
+        return _array_problems(self._arrays()) or _value_problems(self, arch)
 
     def save(self, path: Path | str) -> None:
         """Writes a safetensors file; the same lexicon gives the same bytes."""
         header = {"pad_id": self.pad_id, "schema_version": SCHEMA_VERSION, "vocab_size": self.vocab_size}
-        arrays = {"always": self.always, "starts": self.starts, "targets": self.targets}
-        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        Path(path).write_bytes(save(contiguous, {HEADER: json.dumps(header)}))
+        arrays = {name: np.ascontiguousarray(array) for name, array in self._arrays().items()}
+        Path(path).write_bytes(save(arrays, {HEADER: json.dumps(header)}))
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {"always": self.always, "starts": self.starts, "targets": self.targets}
 
     @classmethod
     def load(cls, path: Path | str, arch: Architecture) -> Lexicon:

@@ -23,6 +23,8 @@ from hmc.artifact.tokenizer import open_tokenizer
 from hmc.artifact.tokenizer_files import tokenizer_digest, write_tokenizer
 from hmc.compiler.check import TOLERANCE
 from hmc.compiler.pipeline import PASSES, LevelDraft, compile_level
+from hmc.compiler.ranges import ActivationRange
+from hmc.compiler.shortlist_text import ShortlistText, lexicon_of
 
 PROBE_SENTENCES, CALIBRATION_SENTENCES = 8, 256
 GENERATOR = f"hmc {version('hmc')}"
@@ -48,26 +50,29 @@ def compile_bundle(
     *,
     precisions: Sequence[Precision] = ("fp32",),
     calibration: Sequence[str] = (),
+    shortlist: ShortlistText | None = None,
     progress: Callable[[str], None] = _ignore,
 ) -> Manifest:
     """Compiles every request at every precision into the bundle `out`, replacing it whole or not at all.
 
-    calibration: source sentences for int8 activation ranges; also the probes of the parity check. The same input gives
-    the same bytes. `progress` is called `progress_steps` times.
+    calibration: source sentences for int8 activation ranges; also the probes of the parity check. shortlist:
+    every level gets a twin `NAME-shortlist` that chooses among the tokens that a sentence may need. The same input
+    gives the same bytes. `progress` is called `progress_steps` times.
     Raises InvalidRequestError or InvalidArtifactError; `out` is then as it was before.
     """
     if not requests:
         raise InvalidRequestError("nothing to compile: give at least one level")
     checkpoints = list(dict.fromkeys(request.checkpoint for request in requests))
     with replace_bundle(out, checkpoints) as folder:
-        builder = BundleBuilder(checkpoints, folder, calibration=calibration, progress=progress)
-        levels = [builder.add(request, precision) for request in requests for precision in precisions]
+        builder = BundleBuilder(checkpoints, folder, calibration=calibration, shortlist=shortlist, progress=progress)
+        kinds = (False, True) if shortlist else (False,)
+        levels = [builder.add(r, p, listed=listed) for r in requests for p in precisions for listed in kinds]
         return builder.finish(levels)
 
 
-def progress_steps(levels: int) -> int:
-    """How often `compile_bundle` reports progress for so many levels."""
-    return levels * len(PASSES) + 1
+def progress_steps(levels: int, *, shortlist: bool = False) -> int:
+    """How often `compile_bundle` reports progress for so many levels, their twins not counted."""
+    return 2 * levels * len(PASSES) + 2 if shortlist else levels * len(PASSES) + 1
 
 
 def replace_bundle(out: Path, checkpoints: Sequence[Path]) -> AbstractContextManager[Path]:
@@ -89,6 +94,7 @@ class BundleBuilder:
         folder: Path,
         *,
         calibration: Sequence[str] = (),
+        shortlist: ShortlistText | None = None,
         progress: Callable[[str], None] = _ignore,
     ) -> None:
         """Raises InvalidArtifactError, and InvalidRequestError for checkpoints that cannot share a bundle."""
@@ -98,7 +104,14 @@ class BundleBuilder:
         self._digests = {path: checkpoint_digest(path) for path in self._checkpoints}
         self._sentences = _encode(self._first, calibration)
         self._verified: dict[Path, set[HeadLayout]] = {path: set() for path in self._checkpoints}
+        self._calibrated: dict[Path, dict[HeadLayout, dict[str, ActivationRange]]] = {
+            path: {} for path in self._checkpoints
+        }
         self._folder, self._progress = folder, progress
+        self._lexicon = None
+        if shortlist:
+            progress("shortlists: learn lexicon")
+            self._lexicon = lexicon_of(shortlist, self._first)
         self.levels: dict[str, Level] = {}
         """The levels in the folder by their names."""
         write_tokenizer(self._first.tokenizer, folder)
@@ -107,11 +120,14 @@ class BundleBuilder:
         """A checkpoint that levels are compiled from."""
         return self._checkpoints[path]
 
-    def add(self, request: LevelRequest, precision: Precision) -> Level:
-        """Compiles a level. Raises InvalidRequestError, also for a level that is there."""
+    def add(self, request: LevelRequest, precision: Precision, *, listed: bool = False) -> Level:
+        """Compiles a level; listed: with vocabulary shortlists. Raises InvalidRequestError, also for a level that is
+        there."""
+        if listed and precision == "fp16":
+            raise InvalidRequestError("vocabulary shortlists are for levels on a CPU: leave them out, or fp16")
         checkpoint = self._checkpoints[request.checkpoint]
         target = checkpoint.layout.total if request.target_heads is None else request.target_heads
-        name = _level_name(request, checkpoint, target, precision)
+        name = _level_name(request, checkpoint, target, precision) + ("-shortlist" if listed else "")
         if name in self.levels:
             raise InvalidRequestError(f"level {name!r} is asked for twice")
         draft = LevelDraft(
@@ -124,6 +140,8 @@ class BundleBuilder:
             probe=self._sentences[:PROBE_SENTENCES] or _synthetic_probe(checkpoint),
             calibration=self._sentences[:CALIBRATION_SENTENCES],
             verified=self._verified[request.checkpoint],
+            calibrated=self._calibrated[request.checkpoint],
+            lexicon=self._lexicon if listed else None,
         )
         self.levels[name] = compile_level(draft, self._progress)
         return self.levels[name]

@@ -1,4 +1,6 @@
-"""What a decoder step ends with: from logits to candidates, to the score of a wanted token, or to a drawn token."""
+"""What a decoder step ends with: from logits to candidates, to the score of a wanted token, or to a drawn token.
+
+Columns are those of the logits `[R, V]`: token ids, or with a shortlist places in the rows' lists (V is then L)."""
 
 from __future__ import annotations
 
@@ -6,12 +8,13 @@ import numpy as np
 import onnx_ir as ir
 
 from hmc.compiler.graph import GraphBuilder
+from hmc.compiler.shortlist_graph import Shortlist
 
 
 def penalise_repetition(g: GraphBuilder, logits: ir.Value) -> ir.Value:
     """logits `[R, V]` with those of tokens already written made less likely (Keskar et al. 2019, section 4.1).
 
-    Inputs it adds: `penalised` `[R, M]` int64, token ids, doubles allowed; `penalties` `[R]` fp32, θ, where 1 changes
+    Inputs it adds: `penalised` `[R, M]` int64, columns, doubles allowed; `penalties` `[R]` fp32, θ, where 1 changes
     nothing. A positive logit is divided by θ, a negative one multiplied: both lower the probability for θ > 1.
     """
     ids = g.input("penalised", "int64", ["R", "M"])
@@ -23,45 +26,48 @@ def penalise_repetition(g: GraphBuilder, logits: ir.Value) -> ir.Value:
     return value
 
 
-def best_candidates(g: GraphBuilder, log_probs: ir.Value) -> ir.Value:
-    """log_probs `[R, V]` → outputs `scores` `[R, K]` fp32 and `ids` `[R, K]` int64, best first, K the input
-    `candidates` `[1]` int64; and `wanted_scores` `[R]` fp32, the log-probability of the input `wanted` `[R]` int64.
-    Returns ids."""
+def best_candidates(g: GraphBuilder, log_probs: ir.Value, shortlist: Shortlist | None = None) -> ir.Value:
+    """log_probs `[R, V]` → outputs `scores` `[R, K]` fp32 and `ids` `[R, K]` int64, tokens, best first, K the input
+    `candidates` `[1]` int64; and `wanted_scores` `[R]` fp32, the log-probability of the input `wanted` `[R]` int64, a
+    column. Returns the columns of the best, `[R, K]`."""
     candidates, wanted = g.input("candidates", "int64", [1]), g.input("wanted", "int64", ["R"])
-    scores, ids = g.op("TopK", [log_probs, candidates], outputs=2)
+    scores, columns = g.op("TopK", [log_probs, candidates], outputs=2)
     g.output(scores, "scores", "float32", ["R", "K"])
-    g.output(ids, "ids", "int64", ["R", "K"])
+    g.output(shortlist.tokens(columns) if shortlist else columns, "ids", "int64", ["R", "K"])
     g.output(_of_one(g, log_probs, wanted), "wanted_scores", "float32", ["R"])
-    value: ir.Value = ids
+    value: ir.Value = columns
     return value
 
 
-def draw_tokens(g: GraphBuilder, log_probs: ir.Value, ids: ir.Value) -> None:
-    """Draws a token a row from softmax(log P / temperature) over all tokens but the banned ones.
+def draw_tokens(g: GraphBuilder, log_probs: ir.Value, best: ir.Value, shortlist: Shortlist | None = None) -> None:
+    """Draws a token a row from softmax(log P / temperature) over all columns but the banned ones.
 
-    Inputs it adds: `banned` `[R, N]` int64, doubles allowed; `temperatures` `[R]` fp32; `uniforms` `[R]` fp32 in
-    [0, 1), whose place in the cumulative distribution, in order of ids, is the token drawn.
+    Inputs it adds: `banned` `[R, N]` int64, columns, doubles allowed; `temperatures` `[R]` fp32; `uniforms` `[R]` fp32
+    in [0, 1), whose place in the cumulative distribution, in order of columns, is the token drawn.
     Outputs: `sampled` `[R]` int64 and `sampled_scores` `[R]` fp32, its log P at temperature 1; `weights` `[R, K]`
-    fp32, the probability of each of `ids` under that softmax.
+    fp32, the probability of each of the columns `best` under that softmax.
     """
     banned = g.input("banned", "int64", ["R", "N"])
     temperatures, uniforms = g.input("temperatures", "float32", ["R"]), g.input("uniforms", "float32", ["R"])
     never = g.weight("const.never", np.asarray(-np.inf, np.float32))
     allowed = g.op("ScatterElements", [log_probs, banned, g.op("Expand", [never, g.op("Shape", [banned])])], axis=1)
     weights = g.op("Softmax", [g.op("Div", [allowed, g.op("Unsqueeze", [temperatures, g.ints(1)])])], axis=-1)
-    g.output(g.op("GatherElements", [weights, ids], axis=1), "weights", "float32", ["R", "K"])
+    g.output(g.op("GatherElements", [weights, best], axis=1), "weights", "float32", ["R", "K"])
     below = g.op("CumSum", [weights, g.weight("const.axis_1", np.asarray(1, np.int64))])  # [R, V]
     total = g.op("Slice", [below, g.ints(-1), g.ints(np.iinfo(np.int64).max), g.ints(1)])  # [R, 1], about 1
     place = g.op("Mul", [g.op("Unsqueeze", [uniforms, g.ints(1)]), total])
     passed = g.op("Cast", [g.op("LessOrEqual", [below, place])], to=int(ir.DataType.INT32))
     count = g.op("ReduceSum", [passed, g.ints(1)], keepdims=0)
-    sampled = g.op("Cast", [count], to=int(ir.DataType.INT64))
+    drawn = g.op("Cast", [count], to=int(ir.DataType.INT64))
+    sampled = drawn
+    if shortlist:
+        sampled = g.op("Squeeze", [shortlist.tokens(g.op("Unsqueeze", [drawn, g.ints(1)])), g.ints(1)])
+    g.output(_of_one(g, log_probs, drawn), "sampled_scores", "float32", ["R"])
     g.output(sampled, "sampled", "int64", ["R"])
-    g.output(_of_one(g, log_probs, sampled), "sampled_scores", "float32", ["R"])
 
 
-def _of_one(g: GraphBuilder, log_probs: ir.Value, ids: ir.Value) -> ir.Value:
-    """log_probs `[R, V]`, ids `[R]` → `[R]`."""
-    picked = g.op("GatherElements", [log_probs, g.op("Unsqueeze", [ids, g.ints(1)])], axis=1)
+def _of_one(g: GraphBuilder, log_probs: ir.Value, column: ir.Value) -> ir.Value:
+    """log_probs `[R, V]`, column `[R]` → `[R]`."""
+    picked = g.op("GatherElements", [log_probs, g.op("Unsqueeze", [column, g.ints(1)])], axis=1)
     value: ir.Value = g.op("Squeeze", [picked, g.ints(1)])
     return value

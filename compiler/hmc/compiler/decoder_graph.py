@@ -15,6 +15,7 @@ from hmc.compiler.blocks import Author
 from hmc.compiler.decoder_choices import best_candidates, draw_tokens, penalise_repetition
 from hmc.compiler.graph import MICROSOFT, GraphBuilder
 from hmc.compiler.linears import Linears
+from hmc.compiler.shortlist_graph import Shortlist
 
 
 def author_decoder(
@@ -25,21 +26,25 @@ def author_decoder(
     *,
     gather_parents: bool = False,
     variant: Variant | None = None,
+    listed: bool = False,
 ) -> GraphBuilder:
     """R rows; a sentence's beams are k = R / B neighbouring rows.
 
+    listed: candidates come from vocabulary shortlists (see `Shortlist` for its inputs).
+
     Inputs: `tokens` `[R]` int32; `lengths` `[R]` int32, the tokens that a row has read before; `candidates` `[1]`
-    int64, K; `wanted` `[R]` int64, a token; for each layer l with open cross heads `cross_key_l`, `cross_value_l` as
-    the encoder gives them, and `source_lengths` `[B]` int32; for each layer l with open self-attention heads
-    `past_key_l`, `past_value_l`, in one of two forms; the types of all caches are those in which `linears` keeps them:
+    int64, K; `wanted` `[R]` int64, a token, or with a shortlist a place in the row's list; for each layer l with open
+    cross heads `cross_key_l`, `cross_value_l` as the encoder gives them, and `source_lengths` `[B]` int32; for each
+    layer l with open self-attention heads `past_key_l`, `past_value_l`, in one of two forms; the types of all caches
+    are those in which `linears` keeps them:
 
     - Nodes, on a CPU: `[B, H_l, N, D]`, the N places of a sentence hold the keys and values of tokens that any of its
       rows wrote, in any order. `node_places` `[B, k, H, 3]` int64, H the most heads of a layer, is (sentence, head,
       place) where the rows' next keys and values go; `node_bias` `[B, 1, k, N]` fp32 is 0 where a row attends to a
       place, its own new one included, and -inf elsewhere.
-    - Rows, with gather_parents or for "greedy": `[P, H_l, T, D]`, position t at place t, in the type of activations;
-      `total_length` `[1]` int32, the greatest length plus one; and with gather_parents `parents` `[R]` int64, the row
-      of the past that each row continues.
+    - Rows, with gather_parents or for "greedy": `[P, H_l, T, D]`, position t at place t, and `total_length` `[1]`
+      int32, the greatest length plus one. With gather_parents they are in the type of activations, and `parents` `[R]`
+      int64 is the row of the past that each row continues.
 
     Outputs: `scores` `[R, K]` fp32 log-probabilities, best first; `ids` `[R, K]` int64; `wanted_scores` `[R]` fp32, of
     the wanted tokens; `present_key_l`, `present_value_l` shaped as the past, and without gather_parents they may be the
@@ -70,15 +75,19 @@ def author_decoder(
         else:
             x = a.closed_attention(x, f"{prefix}.encoder_attn")
         x = a.feed_forward(x, prefix)
-    logits = linears.linear(g, "shared", x, tensors["shared.weight"], tensors["final_logits_bias"])
+    shortlist = Shortlist(g) if listed else None
+    if shortlist:
+        logits = shortlist.logits(x, arch.d_model, linears)
+    else:
+        logits = linears.linear(g, "shared", x, tensors["shared.weight"], tensors["final_logits_bias"])
     if linears.dtype != "float32":
         logits = g.op("Cast", [logits], to=int(ir.DataType.FLOAT))
     if variant in ("attention", "sampling"):
         logits = penalise_repetition(g, logits)
     log_probs = g.op("LogSoftmax", [logits], axis=-1)
-    ids = best_candidates(g, log_probs)
+    best = best_candidates(g, log_probs, shortlist)
     if variant == "sampling":
-        draw_tokens(g, log_probs, ids)
+        draw_tokens(g, log_probs, best, shortlist)
     if cross and cross.weights:
         heads = sum(map(len, layout.cross))
         g.output(g.op("Concat", cross.weights, axis=1), "attention", "float32", ["B", heads, "k", "S"])
@@ -133,18 +142,23 @@ class _RowAttention:
     def author(self, x: ir.Value, layer: int) -> ir.Value:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
         prefix, heads = f"decoder.layers.{layer}.self_attn", a.heads("decoder_self", layer)
-        past = [g.input(f"past_{n}_{layer}", a.linears.dtype, ["P", heads, "T", dim]) for n in ("key", "value")]
+        scales = None if self.parents else a.linears.row_scales(prefix)
+        dtype = "int8" if scales else a.linears.dtype
+        past = [g.input(f"past_{n}_{layer}", dtype, ["P", heads, "T", dim]) for n in ("key", "value")]
         if self.parents is not None:
             past = [g.op("Gather", [value, self.parents], axis=0) for value in past]
         qkv = a.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
         qkv = g.op("Unsqueeze", [qkv, g.ints(1)])  # [R, 1, 3·H·D]
-        y, key, value = g.op(
-            "GroupQueryAttention",
-            [qkv, None, None, *past, self.lengths, self.total_length],
-            domain=MICROSOFT, outputs=3, num_heads=heads, kv_num_heads=heads,
-        )  # fmt: skip
-        for name, tensor in (("key", key), ("value", value)):
-            g.output(tensor, f"present_{name}_{layer}", a.linears.dtype, ["R", heads, "T", dim])
+        inputs, kept = [qkv, None, None, *past, self.lengths, self.total_length], {}
+        if scales:
+            inputs += [None] * 5  # of other uses of the operator
+            inputs += [g.weight(f"{prefix}.{n}.row_scale", np.array([s], np.float32)) for n, s in scales.items()]
+            kept = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8}
+        y, *present = g.op(
+            "GroupQueryAttention", inputs, domain=MICROSOFT, outputs=3, num_heads=heads, kv_num_heads=heads, **kept
+        )
+        for name, tensor in zip(("key", "value"), present, strict=True):
+            g.output(tensor, f"present_{name}_{layer}", dtype, ["R", heads, "T", dim])
         y = a.linear(f"{prefix}.out_proj", g.op("Reshape", [y, g.ints(-1, heads * dim)]), f"{prefix}.out_proj")
         return a.add_norm(x, y, f"{prefix}_layer_norm")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +35,12 @@ def encode_pairs(sources: Sequence[str], targets: Sequence[str], tokenizer: Toke
     """
     if len(sources) != len(targets):
         raise InvalidRequestError(
-            f"{len(sources)} source and {len(targets)} target sentences: line n of one must translate line n of the other"
+            f"{len(sources)} source and {len(targets)} target texts: line n of one must translate line n of the other"
         )
     return ((tokenizer.encode(s), tokenizer.encode(t, target=True)) for s, t in zip(sources, targets, strict=True))
 
 
-def learn_lexicon(  # noqa: PLR0913 - settings by name
+def learn_lexicon(
     pairs: Iterable[tuple[Ids, Ids]],
     vocab_size: int,
     *,
@@ -148,31 +149,58 @@ class TranslationTable:
 
 @dataclass(frozen=True)
 class _Links:
-    """All links of some pairs: every target position with every position of its source and the empty word.
+    """Links of T target positions, N in all: each with every position of its source sentence and the empty word.
 
-    Links of one target position stand together, N links of T target positions in all.
+    Those of one target position stand together.
     """
 
-    pairs: Longs
-    """`[D']`: the distinct pairs of tokens among them, as rows of the table."""
-    link: Ints
-    """`[N]`: rows of `pairs`."""
+    keys: Longs
+    """`[D]`: source · V + target of the distinct pairs of tokens among them, ascending."""
+    which: Ints
+    """`[N]`: the pair of each link."""
     widths: Ints
     """`[T]`: links of each target position."""
 
     def counts(self, probability: Floats) -> Floats:
-        """`[D']` expected counts c(target | source) given the table's t: equation 17 of section 4.1."""
-        t = probability[self.pairs][self.link]
+        """`[D]` t(target | source) → `[D]` expected counts of the pairs: equation 17 of section 4.1."""
+        t = probability[self.which]
         totals = np.add.reduceat(t, np.cumsum(self.widths) - self.widths)
-        return np.bincount(self.link, t / np.repeat(totals, self.widths), len(self.pairs))
+        return np.asarray(np.bincount(self.which, t / np.repeat(totals, self.widths), len(self.keys)), np.float64)
+
+
+def _links(bitext: Bitext, vocab_size: int) -> Iterator[_Links]:
+    """All links of a bitext, about LINKS_AT_ONCE at a time."""
+    source = np.insert(bitext.source, np.cumsum(bitext.source_lengths) - bitext.source_lengths, vocab_size)
+    lengths = bitext.source_lengths + 1
+    widths = np.repeat(lengths, bitext.target_lengths)
+    starts = np.repeat(np.cumsum(lengths) - lengths, bitext.target_lengths)
+    chunks = np.cumsum(widths) // LINKS_AT_ONCE
+    bounds = [0, *(np.flatnonzero(np.diff(chunks)) + 1).tolist(), len(chunks)]
+    for begin, end in pairwise(bounds):
+        width = widths[begin:end]
+        shift = starts[begin:end] - (np.cumsum(width) - width)
+        linked = source[np.arange(width.sum()) + np.repeat(shift, width)]
+        keys = linked * np.int64(vocab_size) + np.repeat(bitext.target[begin:end], width)
+        distinct, which = np.unique(keys, return_inverse=True)
+        yield _Links(distinct, which.astype(np.int32), width.astype(np.int32))
 
 
 def translation_table(bitext: Bitext, vocab_size: int, say: Callable[[str], None]) -> TranslationTable:
-    """Model 1 with the empty word, trained by expectation maximisation from a uniform start (section 4.1, eqs. 10, 17).
+    """Model 1 with the empty word, by expectation maximisation from a uniform start (section 4.1, equations 14 and 17).
 
-    Alignments are equally probable, so a link's share of its target position is t(target | source) over the sum of
-    that for all source positions; t is the sum of these shares, normalised for each source token.
+    Every alignment is as probable as every other, so a link's share of its target position is its t over the sum of t
+    of all links there; the next t are the sums of these shares, normalised for each source token.
     """
     say("pair up tokens")
-    keys = [np.unique(chunk, return_inverse=True) for chunk in _keys(bitext, vocab_size)]
-    ...
+    chunks = list(_links(bitext, vocab_size))
+    keys = np.unique(np.concatenate([chunk.keys for chunk in chunks]))
+    rows = [np.searchsorted(keys, chunk.keys) for chunk in chunks]
+    source, target = np.divmod(keys, vocab_size)
+    probability = np.ones(len(keys))
+    for iteration in range(ITERATIONS):
+        say(f"align words, round {iteration + 1} of {ITERATIONS}")
+        counts = np.zeros(len(keys))
+        for chunk, row in zip(chunks, rows, strict=True):
+            counts[row] += chunk.counts(probability[row])
+        probability = counts / np.bincount(source, counts)[source]
+    return TranslationTable(source, target, probability)

@@ -22,6 +22,10 @@ class Linears(Protocol):
     dtype: str
     """Type of activations in the graph: float32 or float16."""
 
+    def range_of(self, name: str) -> ActivationRange | None:
+        """The range in which a linear's input is quantised; None where it is not."""
+        ...
+
     def linear(self, g: GraphBuilder, name: str, x: ir.Value, weight: Array, bias: Array | None) -> ir.Value:
         """x `[N, in]`, weight `[out, in]`, bias `[out]` → `[N, out]`."""
         ...
@@ -32,6 +36,11 @@ class Linears(Protocol):
 
     def cache_dtype(self, attention: str, part: str) -> str:
         """Type in which an attention layer of the decoder keeps its `key` or `value`; `attention` is its prefix."""
+        ...
+
+    def row_scales(self, attention: str) -> dict[str, float] | None:
+        """Of `key` and `value` where self-attention over rows keeps them as int8; None where in the type of
+        activations."""
         ...
 
     def turned(self, attention: str) -> bool:
@@ -56,6 +65,9 @@ class FloatLinears:
 
     dtype: str = "float32"
 
+    def range_of(self, name: str) -> ActivationRange | None:  # noqa: ARG002 - one interface with Int8Linears
+        return None
+
     def linear(self, g: GraphBuilder, name: str, x: ir.Value, weight: Array, bias: Array | None) -> ir.Value:
         inputs = [x, g.weight(f"{name}.weight", weight.astype(self.dtype))]
         if bias is not None:
@@ -70,6 +82,9 @@ class FloatLinears:
 
     def cache_dtype(self, attention: str, part: str) -> str:  # noqa: ARG002 - one interface with Int8Linears
         return self.dtype
+
+    def row_scales(self, attention: str) -> dict[str, float] | None:  # noqa: ARG002
+        return None
 
     def turned(self, attention: str) -> bool:  # noqa: ARG002
         return False
@@ -135,6 +150,9 @@ class Int8Linears:
     takes_uint8: ClassVar[bool] = True
     """Whether `linear` also takes an input of the name's range as uint8."""
 
+    def range_of(self, name: str) -> ActivationRange | None:
+        return self.ranges.get(name)
+
     def linear(self, g: GraphBuilder, name: str, x: ir.Value, weight: Array, bias: Array | None) -> ir.Value:
         if name not in self.ranges:
             return FloatLinears().linear(g, name, x, weight, bias)
@@ -168,6 +186,11 @@ class Int8Linears:
         if not self._quantized(attention):
             return self.dtype
         return "uint8" if part == "key" and not self.turned(attention) else "int8"
+
+    def row_scales(self, attention: str) -> dict[str, float] | None:
+        if not self._quantized(attention):
+            return None
+        return {part: self.ranges[f"{attention}.{part}"].symmetric_scale for part in ("key", "value")}
 
     def turned(self, attention: str) -> bool:
         return attention.endswith(".encoder_attn") and self._quantized(attention)

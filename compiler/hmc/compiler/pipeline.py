@@ -9,10 +9,11 @@ from pathlib import Path
 import onnx_ir as ir
 
 from hmc.artifact.architecture import parameter_count
-from hmc.artifact.bundle import VARIANTS, Level, Precision, decoder_path, encoder_path
+from hmc.artifact.bundle import VARIANTS, Level, Precision, decoder_path, encoder_path, shortlist_path
 from hmc.artifact.checkpoint import Checkpoint, Tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import HeadLayout
+from hmc.artifact.shortlist import Lexicon
 from hmc.artifact.slimming import slim_tensors
 from hmc.compiler.calibrate import calibrate
 from hmc.compiler.check import check_parity, check_runs
@@ -21,7 +22,9 @@ from hmc.compiler.encoder_graph import author_encoder
 from hmc.compiler.int4 import Int4Linears
 from hmc.compiler.layouts import choose_layout
 from hmc.compiler.linears import FloatLinears, Int8Linears, Linears
-from hmc.compiler.serialize import check_structure, write_graph
+from hmc.compiler.ranges import ActivationRange
+from hmc.compiler.serialize import check_structure, write_graph, write_lexicon
+from hmc.compiler.shortlist_graph import author_shortlist
 
 
 @dataclass
@@ -39,7 +42,11 @@ class LevelDraft:
     calibration: Sequence[Sequence[int]]
     """Real sentences (ids with EOS) for the activation ranges of int8 and int4; may be empty for other precisions."""
     verified: set[HeadLayout] = field(default_factory=set)
-    """Layouts of this checkpoint that passed the parity check already; levels of other precisions share it."""
+    """Layouts of this checkpoint that passed the parity check already; its other levels share it."""
+    calibrated: dict[HeadLayout, dict[str, ActivationRange]] = field(default_factory=dict)
+    """Activation ranges of its layouts that are known already, shared likewise."""
+    lexicon: Lexicon | None = None
+    """Makes it a level with vocabulary shortlists."""
     layout: HeadLayout | None = None
     tensors: Tensors = field(default_factory=dict)
     linears: Linears | None = None
@@ -80,7 +87,10 @@ def choose_precision(draft: LevelDraft) -> None:
                 f"{draft.precision} needs real source sentences to calibrate on: give --calibrate FILE (a few hundred "
                 "lines)"
             )
-        ranges = calibrate(draft.checkpoint.architecture, draft.layout, draft.tensors, draft.calibration)
+        if draft.layout not in draft.calibrated:
+            found = calibrate(draft.checkpoint.architecture, draft.layout, draft.tensors, draft.calibration)
+            draft.calibrated[draft.layout] = found
+        ranges = draft.calibrated[draft.layout]
         draft.encoder_linears = Int8Linears(ranges)
         draft.linears = Int4Linears(ranges) if draft.precision == "int4" else draft.encoder_linears
     else:
@@ -99,9 +109,12 @@ def author_graphs(draft: LevelDraft) -> None:
     on_device = draft.precision == "fp16"
     for variant in (None, *(v for v in VARIANTS if not (on_device and v == "greedy"))):
         decoder = author_decoder(
-            arch, draft.layout, draft.tensors, draft.linears, gather_parents=on_device, variant=variant
-        )
+            arch, draft.layout, draft.tensors, draft.linears,
+            gather_parents=on_device, variant=variant, listed=draft.lexicon is not None,
+        )  # fmt: skip
         draft.graphs[decoder_path(draft.name, variant)] = decoder.model(metadata)
+    if draft.lexicon:
+        draft.graphs[shortlist_path(draft.name)] = author_shortlist(draft.tensors, draft.linears).model(metadata)
 
 
 def check_graphs(draft: LevelDraft) -> None:
@@ -115,6 +128,10 @@ def write_level(draft: LevelDraft) -> None:
     assert draft.layout is not None
     written = [write_graph(model, draft.bundle, name) for name, model in draft.graphs.items()]
     files = {name: digest for graph in written for name, digest in graph.files.items()}
+    lexicon = None
+    if draft.lexicon:
+        lexicon, digest = write_lexicon(draft.lexicon, draft.bundle)
+        files[lexicon] = digest
     draft.level = Level(
         name=draft.name,
         precision=draft.precision,
@@ -123,6 +140,7 @@ def write_level(draft: LevelDraft) -> None:
         bytes=sum((draft.bundle / name).stat().st_size for name in files),
         source_checkpoint=draft.digest,
         files=dict(sorted(files.items())),
+        shortlist=lexicon,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from hmc.artifact.architecture import Architecture
-from hmc.artifact.bundle import Variant, decoder_path, encoder_path
+from hmc.artifact.bundle import Variant, decoder_path, encoder_path, shortlist_path
 from hmc.artifact.checkpoint import Tensors
 from hmc.artifact.heads import HeadLayout
 from hmc.compiler.decoder_graph import author_decoder
@@ -42,6 +42,8 @@ class GraphRunner:
     layout: HeadLayout
     encoder: onnxruntime.InferenceSession | None
     decoder: onnxruntime.InferenceSession
+    listed: Feeds = field(default_factory=dict)
+    """Of a decoder with shortlists: the inputs that make every token a candidate, for one row."""
 
     @classmethod
     def author(
@@ -72,7 +74,13 @@ class GraphRunner:
             return open_session((bundle / name).read_bytes(), bundle.absolute())
 
         encoder = opened(encoder_path(level)) if any(layout.cross) else None
-        return cls(arch, layout, encoder, opened(decoder_path(level, variant)))
+        runner = cls(arch, layout, encoder, opened(decoder_path(level, variant)))
+        if any(i.name == "listed" for i in runner.decoder.get_inputs()):
+            everything, graph = np.arange(arch.vocab_size), opened(shortlist_path(level))
+            outputs = graph.run(None, {"union": everything})
+            runner.listed = dict(zip([o.name for o in graph.get_outputs()], outputs, strict=True))
+            runner.listed |= dict.fromkeys(("listed", "listed_ids"), everything[None])
+        return runner
 
     def encode(self, sources: Sequence[Sequence[int]], tap: Tap | None = None) -> Feeds:
         """Sources (ids with EOS) → the decoder's cross inputs for them."""
@@ -120,6 +128,7 @@ class GraphRunner:
         if cache:
             feeds |= self._places(position, cache)
         feeds |= cross
+        feeds |= {n: v.repeat(len(tokens), 0) if n in ("listed", "listed_ids") else v for n, v in self.listed.items()}
         names = [o.name for o in self.decoder.get_outputs()]
         out = dict(zip(names, self.decoder.run(names, feeds), strict=True))
         for name, value in out.items():

@@ -1,5 +1,5 @@
-"""Writing graphs: weights go to a content-addressed folder, graphs refer to them as external data. The only file that
-touches the protobuf side."""
+"""Writing a level's files: weights and lexica go to a content-addressed folder, graphs refer to weights as external
+data. The only file that touches the protobuf side."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from hmc.artifact.bundle import WEIGHTS
+from hmc.artifact.bundle import WEIGHTS, lexicon_path
 from hmc.artifact.files import sha256_file
+from hmc.artifact.shortlist import Lexicon
 
 INLINE_BYTES = 1024
 """Tensors up to this size stay inside the graph file."""
@@ -59,6 +60,16 @@ def write_graph(model: ir.Model, bundle: Path, name: str) -> WrittenGraph:
     path.write_bytes(proto.SerializeToString(deterministic=True))
     files[name] = sha256_file(path)
     return WrittenGraph(files, sum((bundle / f).stat().st_size for f in files))
+
+
+def write_lexicon(lexicon: Lexicon, bundle: Path) -> tuple[str, str]:
+    """Writes a lexicon into a bundle, once whoever asks. Returns its path there and its sha256."""
+    temporary = bundle / WEIGHTS / ".lexicon.new"
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    lexicon.save(temporary)
+    digest = sha256_file(temporary)
+    temporary.replace(bundle / lexicon_path(digest))
+    return lexicon_path(digest), digest
 
 
 def check_structure(model: ir.Model) -> None:

@@ -6,12 +6,14 @@ import time
 
 import numpy as np
 
+from hmc.artifact.bundle import Variant
 from hmc.serving.caches import HostCaches, RowCaches, TreeCaches
 from hmc.serving.device_caches import DeviceCaches
 from hmc.serving.jobs import Job, Mode
 from hmc.serving.progress import tell
 from hmc.serving.results import Decoded
 from hmc.serving.sessions import LevelSessions
+from hmc.serving.shortlists import Shortlists
 from hmc.serving.state import DecodeState
 from hmc.serving.turns import BeamTurns, GreedyTurns, SampleTurns, Turns
 
@@ -25,11 +27,14 @@ class Batch:
         self.sessions, self.mode = sessions, mode
         host: type[HostCaches] = RowCaches if mode.variant == "greedy" else TreeCaches
         caches = host if sessions.device.kind == "cpu" else DeviceCaches
+        shortlists = None
+        if sessions.lexicon:
+            shortlists = Shortlists(sessions.output_projection, arch.vocab_size, arch.pad_id, mode.rows)
         self.caches: HostCaches | DeviceCaches = caches(
-            sessions.decoder(mode.variant), sessions.device, arch.head_dim, mode.rows
+            sessions.decoder(mode.variant), sessions.device, arch.head_dim, mode.rows, shortlists
         )
-        turns = {"greedy": GreedyTurns, "sampling": SampleTurns}
-        self.turns: Turns = turns.get(mode.variant or "", BeamTurns)(arch)
+        turns: dict[Variant | None, type[BeamTurns | SampleTurns]] = {"greedy": GreedyTurns, "sampling": SampleTurns}
+        self.turns: Turns = turns.get(mode.variant, BeamTurns)(arch)
         self.state = DecodeState(mode.rows, arch.pad_id, arch.eos_id)
         self.jobs: list[Job] = []
 
@@ -44,7 +49,7 @@ class Batch:
         for job in jobs:
             job.started = now
         cross, lengths = self.sessions.encode([job.source for job in jobs])
-        self.caches.add(cross, lengths)
+        self.caches.add(cross, lengths, [job.listed for job in jobs if job.listed is not None])
         rules, traces = [job.rules for job in jobs], [job.trace() for job in jobs]
         self.state.add(rules, traces, independent=self.turns.independent)
         self.jobs += jobs

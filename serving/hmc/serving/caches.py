@@ -12,6 +12,7 @@ import numpy.typing as npt
 from hmc.serving.buffers import TYPES, Buffer, Rows, bind_input, bind_output, round_up
 from hmc.serving.nodes import Nodes
 from hmc.serving.sessions import Arrays, Device
+from hmc.serving.shortlists import Shortlists
 
 ROUND_SOURCE, ROUND_TARGET = 8, 32
 
@@ -25,7 +26,15 @@ class HostCaches(ABC):
     axis: ClassVar[str]
     """Of the self-attention buffers, the one that grows."""
 
-    def __init__(self, session: Any, device: Device, head_dim: int, beam: int) -> None:  # noqa: ARG002 - as DeviceCaches
+    def __init__(
+        self,
+        session: Any,
+        device: Device,  # noqa: ARG002 - as DeviceCaches
+        head_dim: int,  # noqa: ARG002
+        beam: int,
+        shortlists: Shortlists | None = None,
+    ) -> None:
+        """shortlists: empty, of a decoder that has them."""
         self.session, self.beam, self.count, self.capacity = session, beam, 0, 0
         self.inputs = {i.name: i for i in session.get_inputs()}
         self.outputs = {o.name: o for o in session.get_outputs() if not o.name.startswith("present_")}
@@ -35,11 +44,12 @@ class HostCaches(ABC):
         )
         self.source_room = ROUND_SOURCE
         self.source_lengths = np.zeros(0, np.int32)
+        self.shortlists = shortlists
         self._binding: Any = None
         self._bound: Arrays = {}
 
-    def add(self, cross: Arrays, lengths: npt.NDArray[np.int32]) -> None:
-        """Appends sentences with their cross keys and values, as the encoder gives them."""
+    def add(self, cross: Arrays, lengths: npt.NDArray[np.int32], lists: Sequence[Rows] = ()) -> None:
+        """Appends sentences with their cross keys and values, as the encoder gives them, and their shortlists."""
         new, start = len(lengths), self.count
         longest = round_up(int(lengths.max()), ROUND_SOURCE)
         if not start:  # room for long sentences that are gone would only slow the next ones down
@@ -53,6 +63,8 @@ class HostCaches(ABC):
         self._fit()
         for name, value in cross.items():
             self.cross[name].write(start, value)
+        if self.shortlists:
+            self.shortlists.add(lists)
         self.source_lengths[start : start + new] = lengths
         self.count += new
         self._binding = None
@@ -66,6 +78,8 @@ class HostCaches(ABC):
                 buffer.move(to, source)
             self.source_lengths[to] = self.source_lengths[source]
         self._keep_own(order)
+        if self.shortlists:
+            self.shortlists.keep(order)
         self.count = len(order)
         self._binding = None
 
@@ -78,6 +92,8 @@ class HostCaches(ABC):
         `[R, …]` each, and `candidates`; the answer its outputs but caches. Both are valid until the next step."""
         if self.own:
             step = step | self._next_own(step)
+        if self.shortlists:
+            step = self.shortlists.translated(step)
         step = {n: value for n, value in step.items() if n in self.inputs}
         if self._binding is None or any(self._bound[n].shape != value.shape for n, value in step.items()):
             self._bind(step)
@@ -129,6 +145,8 @@ class HostCaches(ABC):
             bind_input(binding, name, array)
         if "source_lengths" in self.inputs:
             bind_input(binding, "source_lengths", self.source_lengths[: self.count])
+        for name, array in (self.shortlists.inputs if self.shortlists else {}).items():
+            bind_input(binding, name, array)
         for name, buffer in (*self.cross.items(), *self.own.items()):
             bind_input(binding, name, buffer.view[: self.count])
             if name in self.own:
@@ -150,8 +168,10 @@ class TreeCaches(HostCaches):
 
     axis = "N"
 
-    def __init__(self, session: Any, device: Device, head_dim: int, beam: int) -> None:
-        super().__init__(session, device, head_dim, beam)
+    def __init__(
+        self, session: Any, device: Device, head_dim: int, beam: int, shortlists: Shortlists | None = None
+    ) -> None:
+        super().__init__(session, device, head_dim, beam, shortlists)
         self.nodes = Nodes(beam, ROUND_TARGET)
         self._places = np.zeros((0, beam, 0, 3), np.int64)
 
@@ -191,8 +211,10 @@ class RowCaches(HostCaches):
 
     axis = "T"
 
-    def __init__(self, session: Any, device: Device, head_dim: int, beam: int) -> None:
-        super().__init__(session, device, head_dim, beam)
+    def __init__(
+        self, session: Any, device: Device, head_dim: int, beam: int, shortlists: Shortlists | None = None
+    ) -> None:
+        super().__init__(session, device, head_dim, beam, shortlists)
         assert beam == 1
         self._room = ROUND_TARGET
 

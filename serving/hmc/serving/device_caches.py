@@ -13,12 +13,17 @@ from onnxruntime import OrtValue
 from hmc.serving.buffers import TYPES, Rows, round_up
 from hmc.serving.caches import ROUND_SOURCE, ROUND_TARGET
 from hmc.serving.sessions import Arrays, Device
+from hmc.serving.shortlists import Shortlists
 
 
 class DeviceCaches:
     """Sentences 0 … N-1 with k rows each. `reorder`, `keep` and `add` only compose the next step's `parents`."""
 
-    def __init__(self, session: Any, device: Device, head_dim: int, beam: int) -> None:
+    def __init__(
+        self, session: Any, device: Device, head_dim: int, beam: int, shortlists: Shortlists | None = None
+    ) -> None:
+        """shortlists: none; levels for CUDA are not made with them."""
+        assert shortlists is None
         self.session, self.device, self.beam = session, device, beam
         self.dim, self.room = head_dim, ROUND_TARGET
         self.inputs = {i.name: i for i in session.get_inputs()}
@@ -34,7 +39,7 @@ class DeviceCaches:
         self.own: dict[str, OrtValue] = {}
         self.cross: dict[str, OrtValue] = {}
 
-    def add(self, cross: Arrays, lengths: npt.NDArray[np.int32]) -> None:
+    def add(self, cross: Arrays, lengths: npt.NDArray[np.int32], lists: Sequence[Rows] = ()) -> None:  # noqa: ARG002
         """Appends sentences with their cross keys and values `[B, H_l, S, D]`."""
         room = max(
             round_up(int(lengths.max()), ROUND_SOURCE), max((v.shape[2] for v in self.host_cross.values()), default=0)

@@ -17,18 +17,20 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
     done. Turns in which a best token may not be taken are left to `search.advance`.
     """
     tokens, scores = ids[:, 0], log_probs[:, 0]
-    is_eos = tokens == state.eos_id
+    chosen = tokens.tolist()  # looking for a number in a short list is quicker than in an array
+    is_eos = tokens == state.eos_id if state.eos_id in chosen else None
     if (
-        (tokens == state.pad_id).any()
-        or (scores == NEVER).any()
-        or (is_eos.any() and (is_eos & (state.lengths + 1 < state.minimums)).any())
+        state.pad_id in chosen
+        or NEVER in scores.tolist()
+        or (is_eos is not None and (is_eos & (state.lengths + 1 < state.minimums)).any())
     ):
         return search.advance(state, log_probs, ids)
     state.lengths += 1
     state.scores += scores[:, None]
     state.write(tokens, scores)
-    done = (is_eos | (state.lengths >= state.limits)).nonzero()[0]
+    over = state.lengths >= state.limits
+    done = (over if is_eos is None else over | is_eos).nonzero()[0]
     for sentence in done.tolist():
-        final = float(scores[sentence]) if is_eos[sentence] else None
+        final = float(scores[sentence]) if chosen[sentence] == state.eos_id else None
         state.end(sentence, 0, float(state.scores[sentence, 0]), final)
-    return Turn(np.arange(len(tokens)), done)
+    return Turn(np.arange(len(chosen)), done)

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import onnxruntime
 
 from hmc.artifact.architecture import Architecture
-from hmc.artifact.bundle import Level, Variant, decoder_path, encoder_path
+from hmc.artifact.bundle import Level, Variant, decoder_path, encoder_path, shortlist_path
 from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
+from hmc.artifact.shortlist import Lexicon
 from hmc.serving.memory import return_free_memory
 from hmc.serving.opening import Opener
 from hmc.serving.packed_weights import PackedWeights
@@ -87,6 +88,10 @@ class LevelSessions:
     opener: Opener
     encoder: onnxruntime.InferenceSession | None = None
     decoders: dict[Variant | None, onnxruntime.InferenceSession] = field(default_factory=dict)
+    lexicon: Lexicon | None = None
+    """Of vocabulary shortlists, where the level has them."""
+    shortlist: onnxruntime.InferenceSession | None = None
+    """Their graph."""
     weights: dict[str, int] = field(default_factory=dict)
     """Weight file → bytes of it that these sessions hold in memory; levels that name the same file share them."""
     _opening: threading.Lock = field(default_factory=threading.Lock)
@@ -110,6 +115,9 @@ class LevelSessions:
         opened.decoder()
         if any(level.layout.cross):
             opened.encoder = opened._open(encoder_path(level.name), spin=False)
+        if level.shortlist:
+            opened.lexicon = Lexicon.load(bundle / level.shortlist, arch)
+            opened.shortlist = opened._open(shortlist_path(level.name), spin=False)
         return_free_memory()  # kernels pack weights even when they then take the packed ones from a file
         return opened
 
@@ -143,6 +151,12 @@ class LevelSessions:
     def scores_wanted(self) -> bool:
         """Whether the decoder tells the score of a wanted token; those compiled before it did do not."""
         return any(i.name == "wanted" for i in self.decoder().get_inputs())
+
+    def output_projection(self, tokens: npt.NDArray[np.int64]) -> Arrays:
+        """Token ids `[U]` → the decoder's `output_…` inputs for them; for a level with vocabulary shortlists."""
+        assert self.shortlist is not None
+        names = [o.name for o in self.shortlist.get_outputs()]
+        return dict(zip(names, self.shortlist.run(names, {"union": tokens}), strict=True))
 
     def encode(self, sources: Sequence[Sequence[int]]) -> tuple[Arrays, npt.NDArray[np.int32]]:
         """Sources (ids with EOS) → cross keys and values by name, each `[B, H_l, S, D]`, and lengths `[B]`."""
