@@ -1,7 +1,7 @@
 """HMC against other engines on the same weights: Transformer-base (6+6, 512/2048/8, V = 16 000), interleaved.
 
     python benchmarks/base_size.py --out build/base-size [--settings 1x1,32x1,32x4,64x4] [--rounds 7] [--json FILE]
-        [--peers ctranslate2,transformers,optimum] [--optimum-python INTERPRETER]
+        [--peers ctranslate2,transformers,optimum] [--optimum-python INTERPRETER] [--text SRC TGT]
 
 Timed: encoding and decoding of token ids, all of it, in every engine. Not timed: loading, tokenisation, detokenisation.
 Weights are random; every engine is made to write exactly `--target` tokens, so all do the same work. Each round runs
@@ -10,6 +10,10 @@ the next; a ratio is that of two times of the same round, and the median over ro
 the largest. CTranslate2 runs at fp32 and int8 and meets HMC at the same one, int4 at int8. HMC runs a level with a
 thread per core, and with two workers of one thread, as CTranslate2 does. Transformers (`generate`, PyTorch) and Optimum
 (`ORTModelForSeq2SeqLM`) run at fp32 in processes of their own, and meet HMC at both.
+
+With --text, parallel text, sentences are real ones and so is the vocabulary; then HMC also runs levels with vocabulary
+shortlists, and CTranslate2 with a vocabulary map (`use_vmap`) of the same lexicon. Both are learnt from that text, less
+the lines that are translated.
 """
 
 from __future__ import annotations
@@ -21,12 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bitext import Bitext
 from peers import PEERS, Ids, Run, ctranslate2_peers, generate_peers
 from random_checkpoint import base_size_checkpoint, random_sentences
 from scripts import machine_report, run_script, write_report
 
 from hmc.artifact.bundle import validate
 from hmc.artifact.checkpoint import Checkpoint, load_checkpoint
+from hmc.artifact.shortlist import Lexicon
 from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
 from hmc.serving.engine import Engine
 from hmc.serving.options import DecodeOptions
@@ -54,15 +60,21 @@ def ours(bundle: Path, level: str, target: int, workers: int = 1, cache: Path | 
     return run
 
 
-def prepare(out: Path, target: int, peers: list[str], pythons: dict[str, str]) -> tuple[Checkpoint, dict[str, Run]]:
+def prepare(
+    out: Path, target: int, peers: list[str], pythons: dict[str, str], bitext: Bitext | None
+) -> tuple[Checkpoint, dict[str, Run]]:
     """Builds what is missing under `out` and loads every system."""
     if not (out / "checkpoint").is_dir():
-        base_size_checkpoint(out / "checkpoint")
+        base_size_checkpoint(out / "checkpoint", text=[*bitext.sources, *bitext.targets] if bitext else [])
     checkpoint = load_checkpoint(out / "checkpoint")
     if not (out / "bundle").is_dir():
         began = time.monotonic()
         requests = [LevelRequest(out / "checkpoint", n) for n in (None, checkpoint.layout.total // 4)]
-        compile_bundle(requests, out / "bundle", precisions=("int8", "int4", "fp32"), calibration=random_sentences(32))
+        compile_bundle(
+            requests, out / "bundle", precisions=("int8", "int4", "fp32"),
+            calibration=bitext.sources[:32] if bitext else random_sentences(32),
+            shortlist=bitext.shortlist if bitext else None,
+        )  # fmt: skip
         print(f"compiled two budgets at three precisions in {time.monotonic() - began:.1f} s")
     systems = {}
     for level in validate(out / "bundle").levels:
@@ -70,7 +82,9 @@ def prepare(out: Path, target: int, peers: list[str], pythons: dict[str, str]) -
             name = f"hmc {level.name}" + (f" {workers} workers" if workers > 1 else "")
             systems[name] = ours(out / "bundle", level.name, target, workers, out / "cache")
     if "ctranslate2" in peers:
-        systems |= ctranslate2_peers(checkpoint, out, target)
+        lexica = [out / "bundle" / level.shortlist for level in validate(out / "bundle").levels if level.shortlist]
+        lexicon = Lexicon.load(lexica[0], checkpoint.architecture) if lexica else None
+        systems |= ctranslate2_peers(checkpoint, out, target, lexicon)
     systems |= generate_peers(checkpoint, out, target, [p for p in peers if p != "ctranslate2"], pythons)
     return checkpoint, systems
 
@@ -136,6 +150,7 @@ def main() -> None:
     parser.add_argument("--peers", default="ctranslate2", help=f"of {', '.join(PEERS)}, with commas")
     parser.add_argument("--optimum-python", help="interpreter of an environment that has optimum[onnxruntime]")
     parser.add_argument("--pause", type=float, default=0.3, help="seconds before each run")
+    parser.add_argument("--text", type=Path, nargs=2, metavar=("SRC", "TGT"), help="parallel text; see above")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     peers = [peer for peer in options.peers.split(",") if peer]
@@ -143,7 +158,8 @@ def main() -> None:
         parser.error(f"--peers {', '.join(sorted(unknown))}: choose of {', '.join(PEERS)}")
     print(__doc__)
     pythons = {"optimum": options.optimum_python} if options.optimum_python else {}
-    checkpoint, systems = prepare(options.out, options.target, peers, pythons)
+    bitext = Bitext.read(*options.text) if options.text else None
+    checkpoint, systems = prepare(options.out, options.target, peers, pythons, bitext)
     systems = {n: run for n, run in systems.items() if _wanted(n, options.only)}
     report: dict[str, Any] = {"machine": machine_report(), "settings": {}}
     rng, size = np.random.default_rng(1), checkpoint.architecture.vocab_size
@@ -151,14 +167,16 @@ def main() -> None:
         batch, beam = (int(part) for part in setting.split("x"))
         eos = checkpoint.architecture.eos_id
         sources = [[*rng.integers(3, size, options.source - 1).tolist(), eos] for _ in range(batch)]
+        if bitext:
+            sources = bitext.sentences(checkpoint, batch, options.source)
         times, written = measure(systems, sources, beam, options.rounds, options.pause)
         table = {name: statistics.median(seconds) * 1000 for name, seconds in times.items()}
         agreed, compared = agreement(written, options.target), ratios(times)
         print(f"\nbatch {batch}, beam {beam} (milliseconds a batch, median of {options.rounds}; same tokens as fp32)")
         for name, milliseconds in table.items():
-            print(f"  {name:24} {milliseconds:9.1f} {agreed[name]:7.0%}")
+            print(f"  {name:30} {milliseconds:9.1f} {agreed[name]:7.0%}")
         for name, (middle, low, high) in compared.items():
-            print(f"  {name:48} {middle:5.2f}x  ({low:.2f} to {high:.2f})")
+            print(f"  {name:60} {middle:5.2f}x  ({low:.2f} to {high:.2f})")
         report["settings"][setting] = {"milliseconds": table, "agreement": agreed, "ratios": compared}
     write_report(options.json, report)
 

@@ -12,6 +12,7 @@ from ctranslate2 import specs  # type: ignore[import-untyped]
 from hmc.artifact.architecture import sinusoidal_positions
 from hmc.artifact.checkpoint import Checkpoint
 from hmc.artifact.heads import KINDS
+from hmc.artifact.shortlist import Lexicon
 
 ACTIVATIONS = {"relu": specs.Activation.RELU, "swish": specs.Activation.SWISH, "gelu": specs.Activation.GELU}
 
@@ -50,6 +51,17 @@ def write_ctranslate2(checkpoint: Checkpoint, pieces: Sequence[str], out: Path, 
     spec.optimize(quantization=quantization)
     out.mkdir(parents=True, exist_ok=True)
     spec.save(str(out))
+
+
+def write_vocabulary_map(lexicon: Lexicon, pieces: Sequence[str], model: Path) -> None:
+    """Adds the lexicon to a model directory, in CTranslate2's form: a line of candidates for each source token, which
+    is its own candidate too, and one for those that are always there."""
+    lines = ["\t" + " ".join(pieces[t] for t in lexicon.always)]
+    for token, piece in enumerate(pieces):
+        if token != lexicon.pad_id:
+            found = lexicon.targets[lexicon.starts[token] : lexicon.starts[token + 1]]
+            lines.append(f"{piece}\t" + " ".join(pieces[t] for t in dict.fromkeys([token, *found.tolist()])))
+    (model / "vmap.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _layer(layer: Any, tensors: dict[str, np.ndarray], prefix: str) -> None:

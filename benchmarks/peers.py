@@ -11,6 +11,7 @@ from workers import Worker
 from hmc.artifact.architecture import Architecture
 from hmc.artifact.checkpoint import Checkpoint
 from hmc.artifact.marian.writer import export_marian
+from hmc.artifact.shortlist import Lexicon
 
 Ids = list[list[int]]
 Run = Callable[[Ids, int], Ids]
@@ -20,23 +21,32 @@ CT2_THREADS = {"2 threads": (1, 2), "2 workers": (2, 1)}
 """(inter_threads, intra_threads) tried for CTranslate2; the faster one of each setting is the one compared."""
 
 
-def ctranslate2_peers(checkpoint: Checkpoint, out: Path, target: int) -> dict[str, Run]:
-    """CTranslate2 in this process, at each precision and number of threads."""
-    from ctranslate2_model import write_ctranslate2
+def ctranslate2_peers(checkpoint: Checkpoint, out: Path, target: int, lexicon: Lexicon | None = None) -> dict[str, Run]:
+    """CTranslate2 in this process, at each precision and number of threads; with a lexicon also with a vocabulary map
+    made of it."""
+    from ctranslate2_model import write_ctranslate2, write_vocabulary_map
 
     pieces = [f"w{i}" for i in range(checkpoint.architecture.vocab_size)]
     pieces[checkpoint.architecture.eos_id] = "</s>"
     for name, quantization in (("ct2-int8", "int8"), ("ct2-fp32", None)):
         if not (out / name).is_dir():
             write_ctranslate2(checkpoint, pieces, out / name, quantization)
+        if lexicon:
+            write_vocabulary_map(lexicon, pieces, out / name)
     systems = {}
     for threads, pair in CT2_THREADS.items():
         systems[f"ct2 int8 {threads}"] = _ctranslate2(out / "ct2-int8", pieces, target, pair, "int8")
+        if lexicon:
+            systems[f"ct2 int8+vmap {threads}"] = _ctranslate2(
+                out / "ct2-int8", pieces, target, pair, "int8", vmap=True
+            )
         systems[f"ct2 fp32 {threads}"] = _ctranslate2(out / "ct2-fp32", pieces, target, pair, "float32")
     return systems
 
 
-def _ctranslate2(model: Path, pieces: Sequence[str], target: int, threads: tuple[int, int], compute: str) -> Run:
+def _ctranslate2(
+    model: Path, pieces: Sequence[str], target: int, threads: tuple[int, int], compute: str, *, vmap: bool = False
+) -> Run:
     import ctranslate2  # type: ignore[import-untyped]
 
     translator = ctranslate2.Translator(
@@ -48,7 +58,7 @@ def _ctranslate2(model: Path, pieces: Sequence[str], target: int, threads: tuple
         tokens = [[pieces[i] for i in ids] for ids in sources]
         results = translator.translate_batch(
             tokens, beam_size=beam, min_decoding_length=target, max_decoding_length=target,
-            max_batch_size=-(-len(tokens) // threads[0]),
+            max_batch_size=-(-len(tokens) // threads[0]), use_vmap=vmap,
         )  # fmt: skip
         return [[numbers[piece] for piece in r.hypotheses[0]] for r in results]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +18,11 @@ from hmc.artifact.heads import KINDS
 VOCABULARY = 16_000
 
 
-def base_size_checkpoint(out: Path, seed: int = 1) -> None:
-    """Writes a checkpoint: 6+6 layers, 512/2048, 8 heads of 64, V = 16 000; gates rank heads at random."""
+def base_size_checkpoint(out: Path, seed: int = 1, text: Sequence[str] = ()) -> None:
+    """Writes a checkpoint: 6+6 layers, 512/2048, 8 heads of 64, V = 16 000; gates rank heads at random.
+
+    text: sentences of both languages for its vocabulary (BPE); without, it is made-up words.
+    """
     arch = Architecture(
         vocab_size=VOCABULARY, d_model=512, ffn_dim=2048, encoder_layers=6, decoder_layers=6, heads=8, head_dim=64,
         activation="relu", max_positions=256, pad_id=2, eos_id=0, unk_id=1,
@@ -40,7 +43,7 @@ def base_size_checkpoint(out: Path, seed: int = 1) -> None:
         provenance={"command": "benchmarks/random_checkpoint.py", "seed": seed},
     )  # fmt: skip
     gates = {kind: rng.standard_normal((6, 8)).astype(np.float32) for kind in KINDS}
-    save_checkpoint(Checkpoint(config=config, tensors=tensors, tokenizer=_tokenizer(), gates=gates), out)
+    save_checkpoint(Checkpoint(config=config, tensors=tensors, tokenizer=_tokenizer(text), gates=gates), out)
 
 
 def random_sentences(count: int, words: int = 23, seed: int = 2) -> list[str]:
@@ -54,11 +57,11 @@ def _words() -> Iterator[str]:
     return ("".join(w) for w in itertools.islice(itertools.product(letters, repeat=4), VOCABULARY))
 
 
-def _tokenizer() -> bytes:
-    """A SentencePiece model of exactly V pieces: one for each of V made-up words."""
+def _tokenizer(text: Sequence[str]) -> bytes:
+    """A SentencePiece model of exactly V pieces: learnt from text, or one for each of V made-up words."""
     output = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=_words(), model_writer=output, vocab_size=VOCABULARY, model_type="word", eos_id=0, unk_id=1,
-        pad_id=2, bos_id=-1, minloglevel=2,
+        sentence_iterator=iter(text) if text else _words(), model_writer=output, vocab_size=VOCABULARY,
+        model_type="bpe" if text else "word", eos_id=0, unk_id=1, pad_id=2, bos_id=-1, minloglevel=2,
     )  # fmt: skip
     return output.getvalue()

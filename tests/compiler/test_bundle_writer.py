@@ -11,12 +11,14 @@ import pytest
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.architecture import parameter_count
-from hmc.artifact.bundle import read_manifest, validate
+from hmc.artifact.bundle import Precision, read_manifest, validate
 from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.heads import HeadLayout
 from hmc.compiler.bundle_writer import BundleBuilder, LevelRequest, compile_bundle, progress_steps
 from hmc.compiler.check import check_parity
+from hmc.compiler.pipeline import PASSES
+from hmc.compiler.shortlist_text import ShortlistText
 
 
 def graph_parameters(path: Path) -> dict[str, int]:
@@ -109,11 +111,10 @@ def test_a_layout_is_checked_once_whatever_its_precisions(
     monkeypatch.setattr("hmc.compiler.pipeline.check_parity", counted)
     said: list[str] = []
     requests = [LevelRequest(tiny_checkpoint, heads) for heads in (24, 12)]
-    compile_bundle(
-        requests, tmp_path / "b", precisions=("fp32", "fp16", "int8"), calibration=SENTENCES, progress=said.append
-    )
+    precisions: tuple[Precision, ...] = ("fp32", "fp16", "int8")
+    compile_bundle(requests, tmp_path / "b", precisions=precisions, calibration=SENTENCES, progress=said.append)
     assert checked == [24, 12]
-    assert len(said) == progress_steps(6)
+    assert len(said) == progress_steps(2, precisions) == 2 * 3 * len(PASSES) + 1
     assert said[0] == "full: select layout"
     assert said[-1] == "validate"
 
@@ -187,3 +188,35 @@ def test_residual_and_norm_are_fused_for_cuda_only(tmp_path: Path, precision: st
     operators = {node.op_type for node in model.graph.node}
     assert ("SkipLayerNormalization" in operators) == fused
     assert ("LayerNormalization" in operators) != fused
+
+
+def test_quantised_levels_get_twins_with_shortlists(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    text = ShortlistText(SENTENCES, SENTENCES[::-1], frequent=5, best=3)
+    precisions: tuple[Precision, ...] = ("fp32", "int8", "int4")
+    requests = [LevelRequest(tiny_checkpoint, heads) for heads in (24, 5)]
+    manifest = compile_bundle(
+        requests, tmp_path / "b", precisions=precisions, calibration=SENTENCES, shortlist=text, progress=said.append
+    )
+    assert [level.name for level in manifest.levels] == [
+        f"{heads}{rest}"
+        for heads in ("full", "h5")
+        for rest in ("", "-int8", "-int8-shortlist", "-int4", "-int4-shortlist")
+    ]
+    assert len(said) == progress_steps(2, precisions, shortlist=True)
+    lexica = {level.shortlist for level in manifest.levels if level.name.endswith("-shortlist")}
+    assert len(lexica) == 1  # all levels share it
+    assert not any(level.shortlist for level in manifest.levels if not level.name.endswith("-shortlist"))
+    whole, listed = (manifest.level(name) for name in ("full-int8", "full-int8-shortlist"))
+    weights = {file for file in listed.files if file.endswith(".bin")}
+    assert weights <= whole.files.keys()  # the twin adds none
+    assert len(weights) < sum(file.endswith(".bin") for file in whole.files)  # and does without the output projection
+    (tmp_path / "b" / str(listed.shortlist)).write_bytes(b"damaged")
+    with pytest.raises(InvalidArtifactError, match=str(listed.shortlist)):
+        validate(tmp_path / "b")
+
+
+def test_shortlists_are_not_for_cuda(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    builder = BundleBuilder([tiny_checkpoint], tmp_path, shortlist=ShortlistText(SENTENCES, SENTENCES))
+    with pytest.raises(InvalidRequestError, match="for levels on a CPU"):
+        builder.add(LevelRequest(tiny_checkpoint), "fp16", listed=True)

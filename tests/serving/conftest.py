@@ -11,8 +11,9 @@ import sentencepiece
 from tests.serving.reference import Pieces, Reference
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.bundle import read_manifest
+from hmc.artifact.bundle import Precision, read_manifest
 from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
+from hmc.artifact.shortlist import Lexicon
 from hmc.serving import Translator
 
 
@@ -39,22 +40,44 @@ def lively_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFact
     return path
 
 
-@pytest.fixture(scope="module")
-def pieces(lively_bundle: Path) -> Pieces:
-    return sentencepiece.SentencePieceProcessor(model_file=str(lively_bundle / "tokenizer.model"))
+@pytest.fixture(scope="session")
+def listed_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Levels with shortlists: full in fp32, int8 and int4. Read-only."""
+    from hmc.compiler.bundle_writer import BundleBuilder, LevelRequest
+    from hmc.compiler.shortlist_text import ShortlistText
+
+    path = tmp_path_factory.mktemp("listed")
+    text = ShortlistText(SENTENCES, [*SENTENCES[5:], *SENTENCES[:5]], frequent=30, best=12)
+    builder = BundleBuilder([lively_checkpoint], path, calibration=SENTENCES, shortlist=text)
+    precisions: tuple[Precision, ...] = ("fp32", "int8", "int4")
+    builder.finish([builder.add(LevelRequest(lively_checkpoint), p, listed=True) for p in precisions])
+    return path
 
 
-@pytest.fixture(scope="module", params=["full", "h12"])
+@pytest.fixture(scope="module", params=["full", "h12", "full-shortlist"])
 def level(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def translator(lively_bundle: Path, level: str) -> Iterator[Translator]:
-    with Translator(lively_bundle, level, device="cpu", threads=1, max_rows=24) as loaded:
+def bundle(level: str, lively_bundle: Path, listed_bundle: Path) -> Path:
+    """The bundle that has the level."""
+    return listed_bundle if level.endswith("-shortlist") else lively_bundle
+
+
+@pytest.fixture(scope="module")
+def pieces(bundle: Path) -> Pieces:
+    return sentencepiece.SentencePieceProcessor(model_file=str(bundle / "tokenizer.model"))
+
+
+@pytest.fixture(scope="module")
+def translator(bundle: Path, level: str) -> Iterator[Translator]:
+    with Translator(bundle, level, device="cpu", threads=1, max_rows=24) as loaded:
         yield loaded
 
 
 @pytest.fixture(scope="module")
-def reference(lively_bundle: Path, lively_checkpoint: Path, level: str) -> Reference:
-    return Reference(load_checkpoint(lively_checkpoint), read_manifest(lively_bundle).level(level).layout)
+def reference(bundle: Path, lively_checkpoint: Path, level: str) -> Reference:
+    checkpoint, found = load_checkpoint(lively_checkpoint), read_manifest(bundle).level(level)
+    lexicon = Lexicon.load(bundle / found.shortlist, checkpoint.architecture) if found.shortlist else None
+    return Reference(checkpoint, found.layout, lexicon)

@@ -15,6 +15,7 @@ from tests.tiny import SENTENCES
 
 from hmc.artifact.checkpoint import Checkpoint
 from hmc.artifact.heads import HeadLayout
+from hmc.artifact.shortlist import Lexicon
 from hmc.serving.options import DecodeOptions
 from hmc.serving.results import Translation
 from hmc.training.attention import Attention
@@ -50,10 +51,12 @@ class Running:
 
 @dataclass
 class Reference:
-    """A tiny model, some of its heads masked."""
+    """A tiny model, some of its heads masked, with or without shortlists."""
 
     checkpoint: Checkpoint
     layout: HeadLayout
+    lexicon: Lexicon | None = None
+    """Of shortlists: other tokens have no probability."""
     attention_of: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,9 +93,13 @@ class Reference:
         self._forward(source, target[:-1])
         return np.asarray(np.mean([self.attention_of[head] for head in heads], axis=0))
 
-    def log_probs(self, source: Ids, target: Ids, theta: float = 1.0) -> np.ndarray:
-        """`[V]` after `target`; theta penalises its tokens."""
+    def log_probs(self, source: Ids, target: Ids, theta: float = 1.0, known: Ids = ()) -> np.ndarray:
+        """`[V]` after `target`; theta penalises its tokens. known: tokens that are in the sentence's list anyway."""
         logits = self.logits(source, target).copy()
+        if self.lexicon:
+            outside = np.ones(len(logits), bool)
+            outside[self.lexicon.candidates(source, known)] = False
+            logits[outside] = NEVER
         for token in set(target):
             logits[token] = logits[token] / theta if logits[token] > 0 else logits[token] * theta
         logits -= logits.max()
@@ -142,8 +149,8 @@ class Reference:
         for length in range(1, limit + 1):
             longer = []
             for h in running:
-                scores = self.log_probs(source, h.ids, options.repetition_penalty)
-                may = np.flatnonzero(self.allowed(h.ids, options, phrases)).tolist()
+                scores = self.log_probs(source, h.ids, options.repetition_penalty, prefix)
+                may = np.flatnonzero(self.allowed(h.ids, options, phrases) & (scores > NEVER)).tolist()
                 next_tokens = may if length > len(prefix) else [prefix[length - 1]]
                 longer += [h.then(token, float(scores[token])) for token in next_tokens]
             longer.sort(key=lambda h: -h.total)

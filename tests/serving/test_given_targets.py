@@ -64,7 +64,9 @@ def test_scores_of_any_text_equal_the_reference(translator: Translator, referenc
     found = translator.score(TEXTS, references, DecodeOptions(token_scores=True, length_penalty=0.7))
     for text, known, scored in zip(TEXTS, references, found, strict=True):
         ids = (*pieces.encode(known), 0)
-        expected = [reference.log_probs(source_ids(pieces, text), ids[:n])[token] for n, token in enumerate(ids)]
+        expected = [
+            reference.log_probs(source_ids(pieces, text), ids[:n], known=ids)[token] for n, token in enumerate(ids)
+        ]
         assert [t.score for t in scored.tokens] == pytest.approx(expected, abs=2e-4)
         assert scored.score == pytest.approx(sum(expected) / len(ids) ** 0.7, abs=2e-4)
         assert scored.target_tokens == len(ids)

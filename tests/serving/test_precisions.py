@@ -26,10 +26,15 @@ def bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return path
 
 
-@pytest.fixture(scope="module", params=["full", "full-int8", "full-int4", "h12-int8", "h12-int4"])
-def engine(bundle: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    manifest = read_manifest(bundle)
-    sessions = LevelSessions.open(bundle, manifest.architecture, manifest.level(request.param), Device("cpu"), 2)
+LEVELS = ["full", "full-int8", "full-int4", "h12-int8", "h12-int4"]
+LISTED = ["full-int8-shortlist", "full-int4-shortlist"]
+
+
+@pytest.fixture(scope="module", params=[*LEVELS, *LISTED])
+def engine(bundle: Path, listed_bundle: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    path = listed_bundle if request.param in LISTED else bundle
+    manifest = read_manifest(path)
+    sessions = LevelSessions.open(path, manifest.architecture, manifest.level(request.param), Device("cpu"), 2)
     running = Engine(sessions, queue_size=1000, max_rows=60)
     yield running
     running.close()

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hmc.artifact.bundle import Manifest, Precision
-    from hmc.benchmark.budget import Limits
     from hmc.cli.compile_search import BudgetPlan
     from hmc.compiler.bundle_writer import LevelRequest
     from hmc.compiler.shortlist_text import ShortlistText
@@ -44,7 +43,7 @@ def command(
     shortlist: Annotated[
         tuple[Path, Path] | None,
         typer.Option(
-            help="SRC TGT, parallel text: a twin NAME-shortlist of every level, which chooses among likely tokens."
+            help="SRC TGT, parallel text: int8 and int4 levels get a twin NAME-shortlist, choosing among likely tokens."
         ),
     ] = None,
     shortlist_frequent: Annotated[
@@ -70,9 +69,10 @@ def command(
 
     from hmc.artifact.errors import InvalidRequestError
     from hmc.benchmark.text import TestSet, read_sentences
+    from hmc.cli.compile_arguments import parse_limits, parse_precisions, parse_requests, read_shortlist
     from hmc.cli.compile_search import BudgetPlan
     from hmc.cli.termination import exit_on_sigterm
-    from hmc.compiler.bundle_writer import replace_bundle
+    from hmc.compiler.bundle_writer import LISTED, replace_bundle
     from hmc.serving.options import MAX_BEAM
 
     limits = parse_limits(max_bleu_drop, max_latency_ms, confidence)
@@ -93,10 +93,8 @@ def command(
     if not 1 <= size <= MAX_BEAM:
         raise InvalidRequestError(f"--beam {size}: choose 1 to {MAX_BEAM}")
     listed = read_shortlist(shortlist, shortlist_frequent, shortlist_best)
-    if listed and "fp16" in precisions:
-        raise InvalidRequestError(
-            "--shortlist is for levels on a CPU: leave fp16 out, or compile it into a bundle alone"
-        )
+    if listed and not LISTED.intersection(precisions):
+        raise InvalidRequestError("--shortlist is for int8 and int4: give --precision int8, int4 or both among others")
     sentences = [line for line in read_sentences(calibrate) if line.strip()] if calibrate else []
     pairs = TestSet.read(*evaluate, name=test_set) if evaluate else None
     console, people = Console(stderr=True), Console(stderr=as_json)
@@ -127,7 +125,7 @@ def _compile(
     from hmc.cli.compile_progress import level_steps
     from hmc.compiler.bundle_writer import compile_bundle, progress_steps
 
-    steps = progress_steps(len(requests) * len(precisions), shortlist=shortlist is not None)
+    steps = progress_steps(len(requests), precisions, shortlist=shortlist is not None)
     with level_steps(console, steps) as progress:
         return compile_bundle(
             requests, out, precisions=precisions, calibration=sentences, shortlist=shortlist, progress=progress
@@ -167,80 +165,3 @@ def _summary(manifest: Manifest, out: Path) -> None:
         size = f"{level.parameters:>12,} parameters  {level.bytes / 2**20:7.1f} MiB"
         default = "  default" if level.name == manifest.default_level else ""
         typer.echo(f"  {level.name:12} {level.heads:4} heads  {level.precision}  {size}{quality}{default}")
-
-
-def read_shortlist(files: tuple[Path, Path] | None, frequent: int | None, best: int | None) -> ShortlistText | None:
-    """Parallel text for shortlists, and the sizes asked for. Raises InvalidRequestError."""
-    from hmc.artifact.errors import InvalidRequestError
-    from hmc.benchmark.text import read_sentences
-    from hmc.compiler.shortlist_text import BEST, FREQUENT, ShortlistText
-
-    if files is None:
-        if frequent is not None or best is not None:
-            raise InvalidRequestError("--shortlist-frequent and --shortlist-best need --shortlist SRC TGT")
-        return None
-    for name, value in (("frequent", frequent), ("best", best)):
-        if value is not None and value < 1:
-            raise InvalidRequestError(f"--shortlist-{name} {value}: choose 1 or more")
-    sources, targets = (read_sentences(file) for file in files)
-    if len(sources) != len(targets):
-        raise InvalidRequestError(
-            f"--shortlist: {files[0]} has {len(sources)} lines and {files[1]} {len(targets)}; line n of one must "
-            "translate line n of the other"
-        )
-    return ShortlistText(sources, targets, FREQUENT if frequent is None else frequent, BEST if best is None else best)
-
-
-def parse_limits(drop: float | None, latency_ms: float | None, confidence: float | None) -> Limits | None:
-    """Command-line numbers → limits; None where nothing is searched for. Raises InvalidRequestError."""
-    from hmc.artifact.errors import InvalidRequestError
-    from hmc.benchmark.budget import Limits
-
-    if confidence is not None and drop is None:
-        raise InvalidRequestError("--confidence says how sure a BLEU drop is kept: give --max-bleu-drop too")
-    if drop is None and latency_ms is None:
-        return None
-    return Limits(drop, latency_ms) if confidence is None else Limits(drop, latency_ms, confidence)
-
-
-def parse_precisions(text: str) -> list[Precision]:
-    """`fp32,int8` → a list. Raises InvalidRequestError."""
-    from typing import get_args
-
-    from hmc.artifact.bundle import Precision
-    from hmc.artifact.errors import InvalidRequestError
-
-    known: dict[str, Precision] = {name: name for name in get_args(Precision)}
-    words = [part.strip() for part in text.split(",") if part.strip()]
-    if not words or not known.keys() >= set(words):
-        raise InvalidRequestError(f"--precision {text!r}: choose fp32, int8, int4, fp16, or several with commas")
-    return [known[word] for word in words]
-
-
-def parse_requests(checkpoints: list[str], target_heads: str) -> list[LevelRequest]:
-    """Command-line words → level requests. Raises InvalidRequestError."""
-    import re
-
-    from hmc.artifact.bundle import LEVEL_NAME
-    from hmc.artifact.errors import InvalidRequestError
-    from hmc.compiler.bundle_writer import LevelRequest
-
-    named = [c for c in checkpoints if "=" in c]
-    if named and (len(named) != len(checkpoints) or target_heads):
-        raise InvalidRequestError("give either one CHECKPOINT with --target-heads, or NAME=CHECKPOINT pairs without it")
-    if named:
-        pairs = [c.partition("=") for c in named]
-        for word, (name, _, path) in zip(named, pairs, strict=True):
-            if not path or not re.fullmatch(LEVEL_NAME, name):
-                raise InvalidRequestError(
-                    f"{word!r}: write NAME=CHECKPOINT; a name has letters, digits, '.', '_' and '-' and begins with a "
-                    "letter or a digit"
-                )
-        return [LevelRequest(Path(path), name=name) for name, _, path in pairs]
-    if len(checkpoints) != 1:
-        raise InvalidRequestError("several checkpoints need names: full=A h36=B")
-    try:
-        targets: list[int | None] = [int(part) for part in target_heads.split(",") if part.strip()]
-    except ValueError as error:
-        raise InvalidRequestError(f"--target-heads {target_heads!r}: write whole numbers, e.g. 144,72,36") from error
-    return [LevelRequest(Path(checkpoints[0]), target) for target in targets or [None]]

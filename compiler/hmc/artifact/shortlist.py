@@ -1,7 +1,7 @@
 """Vocabulary shortlists: the few target tokens that the translation of one source sentence may need.
 
 With them the output projection computes a row for each candidate instead of one for each token of the vocabulary (Jean
-et al. 2015, section 3.2; L'Hostis et al. 2016). Marian and CTranslate2 build their lists the same way.
+et al. 2015, section 3.3; L'Hostis et al. 2016). Marian and CTranslate2 build their lists the same way.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _array_problems(arrays: Mapping[str, npt.NDArray[Any]]) -> list[str]:
     """Problems of form: names, types and ranks."""
     problems = [f"tensor {name} is missing" for name in DTYPES if name not in arrays]
     problems += [f"tensor {name} does not belong in a lexicon" for name in sorted(arrays) if name not in DTYPES]
-    for name in DTYPES.keys() & arrays.keys():
+    for name in (name for name in DTYPES if name in arrays):
         array, expected = arrays[name], DTYPES[name]
         if array.dtype != expected or array.ndim != 1:
             problems.append(f"tensor {name} is {array.dtype} {list(array.shape)}, expected a list of {expected}")

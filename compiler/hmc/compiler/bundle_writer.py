@@ -27,6 +27,8 @@ from hmc.compiler.ranges import ActivationRange
 from hmc.compiler.shortlist_text import ShortlistText, lexicon_of
 
 PROBE_SENTENCES, CALIBRATION_SENTENCES = 8, 256
+LISTED: frozenset[Precision] = frozenset(("int8", "int4"))
+"""Precisions whose levels may have shortlists: their projection is exact in integers, whatever it is computed with."""
 GENERATOR = f"hmc {version('hmc')}"
 
 
@@ -56,8 +58,8 @@ def compile_bundle(
     """Compiles every request at every precision into the bundle `out`, replacing it whole or not at all.
 
     calibration: source sentences for int8 activation ranges; also the probes of the parity check. shortlist:
-    every level gets a twin `NAME-shortlist` that chooses among the tokens that a sentence may need. The same input
-    gives the same bytes. `progress` is called `progress_steps` times.
+    every int8 and int4 level gets a twin `NAME-shortlist` that chooses among the tokens that a sentence may need. The
+    same input gives the same bytes. `progress` is called `progress_steps` times.
     Raises InvalidRequestError or InvalidArtifactError; `out` is then as it was before.
     """
     if not requests:
@@ -65,14 +67,18 @@ def compile_bundle(
     checkpoints = list(dict.fromkeys(request.checkpoint for request in requests))
     with replace_bundle(out, checkpoints) as folder:
         builder = BundleBuilder(checkpoints, folder, calibration=calibration, shortlist=shortlist, progress=progress)
-        kinds = (False, True) if shortlist else (False,)
-        levels = [builder.add(r, p, listed=listed) for r in requests for p in precisions for listed in kinds]
+        levels = []
+        for request in requests:
+            for precision in precisions:
+                kinds = (False, True) if shortlist and precision in LISTED else (False,)
+                levels += [builder.add(request, precision, listed=listed) for listed in kinds]
         return builder.finish(levels)
 
 
-def progress_steps(levels: int, *, shortlist: bool = False) -> int:
-    """How often `compile_bundle` reports progress for so many levels, their twins not counted."""
-    return 2 * levels * len(PASSES) + 2 if shortlist else levels * len(PASSES) + 1
+def progress_steps(requests: int, precisions: Sequence[Precision], *, shortlist: bool = False) -> int:
+    """How often `compile_bundle` reports progress."""
+    levels = len(precisions) + (len(LISTED.intersection(precisions)) if shortlist else 0)
+    return requests * levels * len(PASSES) + 1 + shortlist
 
 
 def replace_bundle(out: Path, checkpoints: Sequence[Path]) -> AbstractContextManager[Path]:
@@ -121,8 +127,11 @@ class BundleBuilder:
         return self._checkpoints[path]
 
     def add(self, request: LevelRequest, precision: Precision, *, listed: bool = False) -> Level:
-        """Compiles a level; listed: with vocabulary shortlists. Raises InvalidRequestError, also for a level that is
-        there."""
+        """Compiles a level. Raises InvalidRequestError, also for a level that is there.
+
+        listed: with vocabulary shortlists, not at fp16. In fp32 the last bits of a score then depend on what else is in
+        the batch: such a level is for comparison.
+        """
         if listed and precision == "fp16":
             raise InvalidRequestError("vocabulary shortlists are for levels on a CPU: leave them out, or fp16")
         checkpoint = self._checkpoints[request.checkpoint]

@@ -49,7 +49,9 @@ class Batch:
         for job in jobs:
             job.started = now
         cross, lengths = self.sessions.encode([job.source for job in jobs])
-        self.caches.add(cross, lengths, [job.listed for job in jobs if job.listed is not None])
+        lexicon = self.sessions.lexicon
+        lists = [lexicon.candidates(job.source, job.constraints.prefix) for job in jobs] if lexicon else []
+        self.caches.add(cross, lengths, lists)
         rules, traces = [job.rules for job in jobs], [job.trace() for job in jobs]
         self.state.add(rules, traces, independent=self.turns.independent)
         self.jobs += jobs

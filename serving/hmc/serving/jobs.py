@@ -45,8 +45,6 @@ class Job:
     """Cross heads to trace."""
     uniforms: npt.NDArray[np.float32] | None = None
     """`[rows, limit]` random numbers of a sampled sentence."""
-    listed: npt.NDArray[np.int64] | None = None
-    """`[C]` candidate tokens, ascending, where the level has vocabulary shortlists."""
     progress: Progress | None = None
     future: Future[Decoded] = field(default_factory=Future)
     submitted: float = field(default_factory=time.monotonic)
@@ -91,7 +89,6 @@ def plan_job(
         mode,
         chosen_heads(sessions.level.layout, options.attention_heads) if options.needs_attention else None,
         None if sampling is None else uniforms(sampling, options.rows, limit),
-        None if sessions.lexicon is None else sessions.lexicon.candidates(source, constraints.prefix),
         progress,
     )
 

@@ -1,0 +1,89 @@
+"""Words of the `hmc compile` command line, and what they mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hmc.artifact.bundle import Precision
+    from hmc.benchmark.budget import Limits
+    from hmc.compiler.bundle_writer import LevelRequest
+    from hmc.compiler.shortlist_text import ShortlistText
+
+
+def read_shortlist(files: tuple[Path, Path] | None, frequent: int | None, best: int | None) -> ShortlistText | None:
+    """Parallel text for shortlists, and the sizes asked for. Raises InvalidRequestError."""
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.benchmark.text import read_sentences
+    from hmc.compiler.shortlist_text import BEST, FREQUENT, ShortlistText
+
+    if files is None:
+        if frequent is not None or best is not None:
+            raise InvalidRequestError("--shortlist-frequent and --shortlist-best need --shortlist SRC TGT")
+        return None
+    for name, value in (("frequent", frequent), ("best", best)):
+        if value is not None and value < 1:
+            raise InvalidRequestError(f"--shortlist-{name} {value}: choose 1 or more")
+    sources, targets = (read_sentences(file) for file in files)
+    if len(sources) != len(targets):
+        raise InvalidRequestError(
+            f"--shortlist: {files[0]} has {len(sources)} lines and {files[1]} {len(targets)}; line n of one must "
+            "translate line n of the other"
+        )
+    return ShortlistText(sources, targets, FREQUENT if frequent is None else frequent, BEST if best is None else best)
+
+
+def parse_limits(drop: float | None, latency_ms: float | None, confidence: float | None) -> Limits | None:
+    """Command-line numbers → limits; None where nothing is searched for. Raises InvalidRequestError."""
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.benchmark.budget import Limits
+
+    if confidence is not None and drop is None:
+        raise InvalidRequestError("--confidence says how sure a BLEU drop is kept: give --max-bleu-drop too")
+    if drop is None and latency_ms is None:
+        return None
+    return Limits(drop, latency_ms) if confidence is None else Limits(drop, latency_ms, confidence)
+
+
+def parse_precisions(text: str) -> list[Precision]:
+    """`fp32,int8` → a list. Raises InvalidRequestError."""
+    from typing import get_args
+
+    from hmc.artifact.bundle import Precision
+    from hmc.artifact.errors import InvalidRequestError
+
+    known: dict[str, Precision] = {name: name for name in get_args(Precision)}
+    words = [part.strip() for part in text.split(",") if part.strip()]
+    if not words or not known.keys() >= set(words):
+        raise InvalidRequestError(f"--precision {text!r}: choose fp32, int8, int4, fp16, or several with commas")
+    return [known[word] for word in words]
+
+
+def parse_requests(checkpoints: list[str], target_heads: str) -> list[LevelRequest]:
+    """Command-line words → level requests. Raises InvalidRequestError."""
+    import re
+
+    from hmc.artifact.bundle import LEVEL_NAME
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.compiler.bundle_writer import LevelRequest
+
+    named = [c for c in checkpoints if "=" in c]
+    if named and (len(named) != len(checkpoints) or target_heads):
+        raise InvalidRequestError("give either one CHECKPOINT with --target-heads, or NAME=CHECKPOINT pairs without it")
+    if named:
+        pairs = [c.partition("=") for c in named]
+        for word, (name, _, path) in zip(named, pairs, strict=True):
+            if not path or not re.fullmatch(LEVEL_NAME, name):
+                raise InvalidRequestError(
+                    f"{word!r}: write NAME=CHECKPOINT; a name has letters, digits, '.', '_' and '-' and begins with a "
+                    "letter or a digit"
+                )
+        return [LevelRequest(Path(path), name=name) for name, _, path in pairs]
+    if len(checkpoints) != 1:
+        raise InvalidRequestError("several checkpoints need names: full=A h36=B")
+    try:
+        targets: list[int | None] = [int(part) for part in target_heads.split(",") if part.strip()]
+    except ValueError as error:
+        raise InvalidRequestError(f"--target-heads {target_heads!r}: write whole numbers, e.g. 144,72,36") from error
+    return [LevelRequest(Path(checkpoints[0]), target) for target in targets or [None]]
