@@ -58,7 +58,7 @@ def learn_lexicon(
     aligned as have MAX_LINKS links together, evenly spaced; frequencies are counted in all. An unknown token is a word
     as any other. Ties go to the smaller id. `progress` hears what is being done.
 
-    Memory: 8 bytes a token of the corpus, 4 a link, 40 a distinct pair of tokens; under 3 GB for a million pairs of 25.
+    Memory: 8 bytes a token of the corpus, 4 a link, 40 a distinct pair of tokens: 3 GB for a million pairs of 25.
     Raises InvalidRequestError for no usable pair, ids outside the vocabulary, and counts that make no sense.
     """
     say = progress or (lambda _: None)
