@@ -4,12 +4,14 @@
         [--peers ctranslate2,transformers,optimum] [--optimum-python INTERPRETER] [--text SRC TGT]
 
 Timed: encoding and decoding of token ids, all of it, in every engine. Not timed: loading, tokenisation, detokenisation.
-Weights are random; every engine is made to write exactly `--target` tokens, so all do the same work. Each round runs
-every system once, in an order that rotates, with a pause between, so that threads of one that still spin do not slow
-the next; a ratio is that of two times of the same round, and the median over rounds is reported with the smallest and
-the largest. CTranslate2 runs at fp32 and int8 and meets HMC at the same one, int4 at int8. HMC runs a level with a
-thread per core, and with two workers of one thread, as CTranslate2 does. Transformers (`generate`, PyTorch) and Optimum
-(`ORTModelForSeq2SeqLM`) run at fp32 in processes of their own, and meet HMC at both.
+One sentence is timed as a stream of `--stream` sentences, each sent when the one before is answered, and the mean is
+taken: a lone call after a pause tells how cold the caches are. Weights are random; every engine is made to write
+exactly `--target` tokens, so all do the same work. Each round runs every system once, in an order that rotates, with a
+pause between, so that threads of one that still spin do not slow the next; a ratio is that of two times of the same
+round, and the median over rounds is reported with the smallest and the largest. CTranslate2 runs at fp32 and int8 and
+meets HMC at the same one, int4 at int8. HMC runs a level with a thread per core, and with two workers of one thread, as
+CTranslate2 does. Transformers (`generate`, PyTorch) and Optimum (`ORTModelForSeq2SeqLM`) run at fp32 in processes of
+their own, and meet HMC at both.
 
 With --text, parallel text, sentences are real ones and so is the vocabulary; then HMC also runs levels with vocabulary
 shortlists, and CTranslate2 with a vocabulary map (`use_vmap`) of the same lexicon. Both are learnt from that text, less
@@ -90,20 +92,20 @@ def prepare(
 
 
 def measure(
-    systems: dict[str, Run], sources: Ids, beam: int, rounds: int, pause: float
+    systems: dict[str, Run], batches: list[Ids], beam: int, rounds: int, pause: float
 ) -> tuple[dict[str, list[float]], dict[str, Ids]]:
-    """Seconds per system and round, after one untimed round, and what each wrote in that one."""
+    """Seconds a batch per system and round, after one untimed round, and what each wrote in that one."""
     names, written = list(systems), {}
     times: dict[str, list[float]] = {name: [] for name in systems}
     for turn in range(rounds + 1):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             time.sleep(pause)
             began = time.perf_counter()
-            found = systems[name](sources, beam)
+            found = [systems[name](batch, beam) for batch in batches]
             if turn:
-                times[name].append(time.perf_counter() - began)
+                times[name].append((time.perf_counter() - began) / len(batches))
             else:
-                written[name] = found
+                written[name] = [ids for batch in found for ids in batch]
     return times, written
 
 
@@ -144,8 +146,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the models; kept between runs")
     parser.add_argument("--settings", default="1x1,32x1,32x4,64x4", help="batch x beam, with commas")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--stream", type=int, default=8, help="sentences one after the other, where the batch is one")
     parser.add_argument("--source", type=int, default=24, help="source tokens, EOS included")
     parser.add_argument("--target", type=int, default=25, help="target tokens, EOS included")
+    parser.add_argument("--systems", default="", help="only systems of HMC with a part of their names among these")
     parser.add_argument("--only", default="", help="precision of HMC and CTranslate2: int8, fp32 or both when left out")
     parser.add_argument("--peers", default="ctranslate2", help=f"of {', '.join(PEERS)}, with commas")
     parser.add_argument("--optimum-python", help="interpreter of an environment that has optimum[onnxruntime]")
@@ -161,15 +165,20 @@ def main() -> None:
     bitext = Bitext.read(*options.text) if options.text else None
     checkpoint, systems = prepare(options.out, options.target, peers, pythons, bitext)
     systems = {n: run for n, run in systems.items() if _wanted(n, options.only)}
+    if options.systems:
+        parts = options.systems.split(",")
+        systems = {n: run for n, run in systems.items() if not n.startswith("hmc") or any(p in n for p in parts)}
     report: dict[str, Any] = {"machine": machine_report(), "settings": {}}
     rng, size = np.random.default_rng(1), checkpoint.architecture.vocab_size
     for setting in options.settings.split(","):
         batch, beam = (int(part) for part in setting.split("x"))
         eos = checkpoint.architecture.eos_id
-        sources = [[*rng.integers(3, size, options.source - 1).tolist(), eos] for _ in range(batch)]
+        count = options.stream if batch == 1 else batch
+        sources = [[*rng.integers(3, size, options.source - 1).tolist(), eos] for _ in range(count)]
         if bitext:
-            sources = bitext.sentences(checkpoint, batch, options.source)
-        times, written = measure(systems, sources, beam, options.rounds, options.pause)
+            sources = bitext.sentences(checkpoint, count, options.source)
+        batches = [sources[start : start + batch] for start in range(0, count, batch)]
+        times, written = measure(systems, batches, beam, options.rounds, options.pause)
         table = {name: statistics.median(seconds) * 1000 for name, seconds in times.items()}
         agreed, compared = agreement(written, options.target), ratios(times)
         print(f"\nbatch {batch}, beam {beam} (milliseconds a batch, median of {options.rounds}; same tokens as fp32)")

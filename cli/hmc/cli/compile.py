@@ -160,8 +160,9 @@ def _search(plan: BudgetPlan, console: Console, people: Console) -> tuple[Manife
 
 def _summary(manifest: Manifest, out: Path) -> None:
     typer.echo(f"{out}: version {manifest.version}, {manifest.source_language} to {manifest.target_language}")
+    width = max(12, *(len(level.name) for level in manifest.levels))
     for level in manifest.levels:
         quality = f"  BLEU {level.quality.bleu:.2f} ({level.quality.bleu_delta:+.2f})" if level.quality else ""
         size = f"{level.parameters:>12,} parameters  {level.bytes / 2**20:7.1f} MiB"
         default = "  default" if level.name == manifest.default_level else ""
-        typer.echo(f"  {level.name:12} {level.heads:4} heads  {level.precision}  {size}{quality}{default}")
+        typer.echo(f"  {level.name:{width}} {level.heads:4} heads  {level.precision}  {size}{quality}{default}")

@@ -64,23 +64,24 @@ class Opener:
     packed: PackedWeights | None = None
     """Only for graphs on a CPU."""
 
-    def open(self, name: str, *, spin: bool) -> OpenedGraph:
-        """Opens the graph at `bundle / name`. spin: its threads wait for work by spinning.
+    def open(self, name: str, *, spin_us: int) -> OpenedGraph:
+        """Opens the graph at `bundle / name`. spin_us: microseconds that its threads wait for work
+        by spinning before they sleep.
 
         Raises InvalidArtifactError for a graph that ONNX Runtime cannot use.
         """
         source = (self.bundle / name).read_bytes()
         try:
-            opened = self._open_packed(source, spin) if self.packed and self.cuda is None else None
+            opened = self._open_packed(source, spin_us) if self.packed and self.cuda is None else None
             if opened is not None:
                 return opened
-            session = self._session(source, self._options(self.bundle.absolute(), spin))
+            session = self._session(source, self._options(self.bundle.absolute(), spin_us))
             held = {f"{self.bundle}/{name}: {t.name}": t.raw.length for t in GraphFile(source).stored()}
             return OpenedGraph(session, held)
         except (*GRAPH_ERRORS, ValueError) as error:
             raise InvalidArtifactError(f"bundle {self.bundle}", [f"{name} cannot be loaded: {error}"], FIX) from error
 
-    def _open_packed(self, source: bytes, spin: bool) -> OpenedGraph | None:
+    def _open_packed(self, source: bytes, spin_us: int) -> OpenedGraph | None:
         """None, and a line in the log, where files cannot be kept or mapped: the graph then has its weights to itself.
 
         Raises what ONNX Runtime raises for a graph that it cannot pack.
@@ -91,7 +92,7 @@ class Opener:
         except OSError as error:
             log.warning("levels do not share weights: cannot keep packed ones: %s", error)
             return None
-        options = self._options(packed.folder, spin)
+        options = self._options(packed.folder, spin_us)
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # it has been optimised
         try:
             return OpenedGraph(self._session(packed.content, options), packed.weights)
@@ -101,7 +102,7 @@ class Opener:
 
     def _pack(self, source: bytes, path: Path) -> None:
         """Saves the graph as it is run, with its weights packed."""
-        options = self._options(self.bundle.absolute(), spin=False)
+        options = self._options(self.bundle.absolute(), spin_us=0)
         options.optimized_model_filepath = str(path)
         for key, value in (
             ("optimized_model_external_initializers_file_name", f"{path.stem}.data"),
@@ -111,11 +112,13 @@ class Opener:
             options.add_session_config_entry(f"session.{key}", value)
         self._session(source, options)
 
-    def _options(self, weights: Path, spin: bool) -> onnxruntime.SessionOptions:
+    def _options(self, weights: Path, spin_us: int) -> onnxruntime.SessionOptions:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = self.threads
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin_us else "0")
+        if spin_us:
+            options.add_session_config_entry("session.intra_op.spin_duration_us", str(spin_us))
         if self.cuda is None:
             _share_working_memory()
             options.add_session_config_entry("session.use_env_allocators", "1")

@@ -21,6 +21,9 @@ from hmc.serving.opening import Opener
 from hmc.serving.packed_weights import PackedWeights
 
 Arrays = dict[str, npt.NDArray[Any]]
+ENCODER_SPIN_US, DECODER_SPIN_US = 300, 1000
+"""How long threads of a session look for work before they sleep: an encoder's within a run, a decoder's also between two
+steps. No longer, as they take the core from the session that runs next; ONNX Runtime's default is about 16 000."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +117,10 @@ class LevelSessions:
         opened = cls(arch, level, device, Opener(bundle, cuda, threads, packed))
         opened.decoder()
         if any(level.layout.cross):
-            opened.encoder = opened._open(encoder_path(level.name), spin=False)
+            opened.encoder = opened._open(encoder_path(level.name), spin_us=ENCODER_SPIN_US)
         if level.shortlist:
             opened.lexicon = Lexicon.load(bundle / level.shortlist, arch)
-            opened.shortlist = opened._open(shortlist_path(level.name), spin=False)
+            opened.shortlist = opened._open(shortlist_path(level.name), spin_us=0)
         return_free_memory()  # kernels pack weights even when they then take the packed ones from a file
         return opened
 
@@ -125,11 +128,11 @@ class LevelSessions:
         """The decoder of this variant, opened if it was not. Raises InvalidArtifactError."""
         with self._opening:
             if variant not in self.decoders:
-                self.decoders[variant] = self._open(decoder_path(self.level.name, variant), spin=True)
+                self.decoders[variant] = self._open(decoder_path(self.level.name, variant), spin_us=DECODER_SPIN_US)
             return self.decoders[variant]
 
-    def _open(self, name: str, *, spin: bool) -> onnxruntime.InferenceSession:
-        opened = self.opener.open(name, spin=spin)
+    def _open(self, name: str, *, spin_us: int) -> onnxruntime.InferenceSession:
+        opened = self.opener.open(name, spin_us=spin_us)
         self.weights = {**self.weights, **opened.weights}
         return opened.session
 
