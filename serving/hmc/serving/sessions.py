@@ -22,8 +22,8 @@ from hmc.serving.packed_weights import PackedWeights
 
 Arrays = dict[str, npt.NDArray[Any]]
 ENCODER_SPIN_US, DECODER_SPIN_US = 300, 1000
-"""How long threads of a session look for work before they sleep: an encoder's within a run, a decoder's also between two
-steps. No longer, as they take the core from the session that runs next; ONNX Runtime's default is about 16 000."""
+"""How long threads of a session look for work before they sleep: an encoder's within a run, a decoder's also between
+two steps. No longer, as they take the core from the session that runs next; ONNX Runtime's default is about 16 000."""
 
 
 @dataclass(frozen=True)
