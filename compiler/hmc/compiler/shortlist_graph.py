@@ -52,6 +52,8 @@ class Shortlist:
         g, found = self.g, linears.range_of("shared")
         if found is None:
             weight = g.input("output_weight", "float32", ["U", width])
+            # A product of a single row sums in another order than one of many rows: with this one it is never alone.
+            x = g.op("Concat", [x, g.weight("const.row", np.zeros((1, width), np.float32))], axis=0)
             of_union = g.op("Gemm", [x, weight, g.input("output_bias", "float32", ["U"])], transB=1)
         else:
             scale = g.weight("shared.input_scale", np.asarray(found.scale, np.float32))

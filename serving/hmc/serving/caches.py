@@ -47,6 +47,7 @@ class HostCaches(ABC):
         self.shortlists = shortlists
         self._binding: Any = None
         self._bound: Arrays = {}
+        self._candidates = 0
 
     def add(self, cross: Arrays, lengths: npt.NDArray[np.int32], lists: Sequence[Rows] = ()) -> None:
         """Appends sentences with their cross keys and values, as the encoder gives them, and their shortlists."""
@@ -89,20 +90,28 @@ class HostCaches(ABC):
 
     def run(self, step: Arrays) -> Arrays:
         """One decoder step of all rows. `step` holds the graph's inputs but caches and source lengths, `[R]` or
-        `[R, …]` each, and `candidates`; the answer its outputs but caches. Both are valid until the next step."""
-        if self.own:
-            step = step | self._next_own(step)
+        `[R, …]` each; `wanted` may be left out when nobody reads `wanted_scores`. The answer holds its outputs but
+        caches. Both are valid until the next step.
+
+        What this needs has left the processor's caches since the last step: every operation here is a slow one.
+        """
+        candidates = int(step.pop("candidates")[0])
         if self.shortlists:
-            step = self.shortlists.translated(step)
-        step = {n: value for n, value in step.items() if n in self.inputs}
-        if self._binding is None or any(self._bound[n].shape != value.shape for n, value in step.items()):
+            candidates = min(candidates, self.shortlists.width)
+            self.shortlists.translate(step)
+        if self.own:
+            step |= self._next_own(step)
+        bound = self._bound
+        if self._binding is None or any(n in bound and bound[n].shape != v.shape for n, v in step.items()):
             self._bind(step)
-        if self._bound["candidates"][0] != step["candidates"][0]:
-            self._bind_outputs(int(step["candidates"][0]))
+            bound = self._bound
+        if self._candidates != candidates:
+            self._bind_outputs(candidates)
         for name, value in step.items():
-            self._bound[name][...] = value
+            if name in bound:
+                bound[name][...] = value
         self.session.run_with_iobinding(self._binding)
-        return {name: self._bound[name] for name in self.outputs}
+        return {name: bound[name] for name in self.outputs}
 
     # -- self-attention --------------------------------------------------------------------------------------------
 
@@ -138,8 +147,9 @@ class HostCaches(ABC):
                     self._binding = None
 
     def _bind(self, step: Arrays) -> None:
-        self._bound = {n: np.array(value) for n, value in step.items()}
-        self._bound["candidates"] = np.zeros(1, np.int64)
+        step = {"wanted": np.zeros(self.count * self.beam, np.int64)} | step
+        self._bound = {n: np.array(value) for n, value in step.items() if n in self.inputs}
+        self._bound["candidates"], self._candidates = np.zeros(1, np.int64), 0
         binding = self.session.io_binding()
         for name, array in self._bound.items():
             bind_input(binding, name, array)
@@ -154,6 +164,7 @@ class HostCaches(ABC):
         self._binding = binding
 
     def _bind_outputs(self, candidates: int) -> None:
+        self._bound["candidates"][0] = self._candidates = candidates
         sizes = {
             "R": self.count * self.beam, "B": self.count, "k": self.beam, "K": candidates, "S": self.source_room
         }  # fmt: skip
@@ -235,8 +246,8 @@ class RowCaches(HostCaches):
         """Lengths come with every step."""
 
     def _next_own(self, step: Arrays) -> Arrays:
-        total: npt.NDArray[np.int32] = step["lengths"].max(keepdims=True) + np.int32(1)
-        if total[0] > self._room:
-            self._room = round_up(int(total[0]), ROUND_TARGET)
+        total = int(step["lengths"].max()) + 1
+        if total > self._room:
+            self._room = round_up(total, ROUND_TARGET)
             self._fit()
-        return {"total_length": total}
+        return {"total_length": np.array([total], np.int32)}

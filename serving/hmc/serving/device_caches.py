@@ -70,6 +70,7 @@ class DeviceCaches:
         self._prepare(rows, longest)
         binding = self.session.io_binding()
         host = {
+            "wanted": np.zeros(rows, np.int64),
             **step,
             "total_length": np.array([longest], np.int32),
             "source_lengths": self.source_lengths,

@@ -61,14 +61,12 @@ class Shortlists:
         rows = (np.asarray(order, np.int64)[:, None] * self.beam + np.arange(self.beam)).reshape(-1)
         self.inputs |= {name: self.inputs[name][rows] for name in ("listed", "listed_ids")}
 
-    def translated(self, step: Arrays) -> Arrays:
-        """The step's inputs with places in lists for token ids, and no more candidates than a list has. A token that is
-        not in a row's list gets the place behind its end."""
-        step = step | {"candidates": np.minimum(step["candidates"], self.width)}
+    def translate(self, step: Arrays) -> None:
+        """Puts places in lists for token ids in the step's inputs. A token that is not in a row's list gets the place
+        behind its end."""
         for name in NAMED:
-            if name in step and (name != "wanted" or step[name].any()):  # nobody reads what nobody wanted
+            if name in step:
                 step[name] = self._places(step[name].reshape(len(self._own), -1)).reshape(step[name].shape)
-        return step
 
     def _places(self, tokens: Ints) -> Ints:
         """tokens `[N, …]` → places of the same shape."""

@@ -49,7 +49,9 @@ class BeamTurns:
         """See `Turns`."""
         self._banned = _banned(state, jobs)
         needed = search.candidates_needed(state.beam) + _spare(self._banned)
-        return _common_inputs(state, jobs) | {"candidates": _candidates(needed, self.arch)}
+        inputs = _common_inputs(state, jobs)
+        inputs["candidates"] = _candidates(needed, self.arch)
+        return inputs
 
     def turn(self, state: DecodeState, jobs: Sequence[Job], answer: Arrays) -> Turn:
         """See `Turns`."""
@@ -117,15 +119,15 @@ class SampleTurns:
 
 
 def _common_inputs(state: DecodeState, jobs: Sequence[Job]) -> Arrays:
-    beam, rows = state.beam, len(jobs) * state.beam
-    wanted = np.zeros(rows, np.int64)
-    for sentence, token in _forced(state, jobs):
-        wanted[sentence * beam : (sentence + 1) * beam] = token
+    beam = state.beam
     inputs: Arrays = {
         "tokens": state.last.reshape(-1),
         "lengths": (state.lengths if beam == 1 else state.lengths.repeat(beam)).astype(np.int32),
-        "wanted": wanted,
     }
+    if forced := _forced(state, jobs):
+        inputs["wanted"] = wanted = np.full(len(jobs) * beam, state.eos_id, np.int64)
+        for sentence, token in forced:
+            wanted[sentence * beam : (sentence + 1) * beam] = token
     if jobs[0].mode.variant in ("attention", "sampling"):
         inputs |= _penalised(state, jobs)
     return inputs
@@ -162,7 +164,7 @@ def _banned(state: DecodeState, jobs: Sequence[Job]) -> dict[int, Ints]:
 
 
 def _spare(banned: dict[int, Ints]) -> int:
-    return _rounded(max(map(len, banned.values()), default=0))
+    return _rounded(max(map(len, banned.values()))) if banned else 0
 
 
 def _rounded(size: int) -> int:
