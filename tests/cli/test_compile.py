@@ -167,16 +167,39 @@ def test_nothing_found_nothing_left(
         (["--max-bleu-drop", "1", "--eval", "SRC", "missing"], "missing: no such file"),
         (["--precision", "fp64"], "--precision 'fp64': choose fp32, int8, int4, fp16"),
         (["--target-heads", "x"], "--target-heads 'x': write whole numbers"),
+        (["--shortlist", "SRC", "REF"], "--shortlist is for int8 and int4"),
+        (["--shortlist", "SRC", "missing", "--precision", "int8"], "missing: no such file"),
+        (["--shortlist", "SRC", "SHORT", "--precision", "int8"], "line n of one must translate line n of the other"),
+        (["--shortlist", "SRC", "REF", "--shortlist-best", "0"], "--shortlist-best 0: choose 1 or more"),
+        (["--shortlist-frequent", "5"], "need --shortlist SRC TGT"),
+        (["--max-bleu-drop", "1", "--eval", "SRC", "REF", "--shortlist", "SRC", "REF"], "leave --shortlist out"),
     ],
 )
 def test_wrong_words(
     hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], words: list[str], message: str
 ) -> None:
-    given = [str({"SRC": pairs[0], "REF": pairs[1]}.get(word, word)) for word in words]
-    ran = hmc("compile", prunable, *given, "-o", tmp_path / "b")
+    (tmp_path / "short").write_text("One line.\n")
+    files = {"SRC": pairs[0], "REF": pairs[1], "SHORT": tmp_path / "short"}
+    ran = hmc("compile", prunable, *(str(files.get(word, word)) for word in words), "-o", tmp_path / "b")
     assert ran.exit_code == 2
     assert message in ran.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["short"]
+
+
+def test_shortlists_are_scored_beside_their_levels(
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]
+) -> None:
+    out, words = tmp_path / "b", ["--precision", "int8", "--calibrate", pairs[0], "--eval", *pairs, "--beam", 1]
+    sizes = ["--shortlist-best", 2, "--shortlist-frequent", 4]
+    ran = hmc("compile", prunable, *words, "--shortlist", *pairs, *sizes, "-o", out, "--json")
+    assert ran.exit_code == 0, ran.stderr
+    whole, listed = json.loads(ran.stdout)["levels"]
+    assert (whole["name"], listed["name"]) == ("full-int8", "full-int8-shortlist")
+    assert whole["shortlist"] is None
+    assert listed["quality"]["reference_level"] == "full-int8"
+    assert (out / listed["shortlist"]).is_file()
+    translated = hmc("translate", "--bundle", out, "--level", "full-int8-shortlist", "A man is standing on a ladder.")
+    assert translated.exit_code == 0, translated.stderr
 
 
 def test_a_search_needs_scores(hmc: Hmc, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
