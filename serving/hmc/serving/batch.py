@@ -7,14 +7,16 @@ import time
 import numpy as np
 
 from hmc.artifact.bundle import Variant
-from hmc.serving.caches import HostCaches, RowCaches, TreeCaches
+from hmc.serving.caches import HostCaches
 from hmc.serving.device_caches import DeviceCaches
 from hmc.serving.jobs import Job, Mode
 from hmc.serving.progress import tell
 from hmc.serving.results import Decoded
+from hmc.serving.row_caches import RowCaches
 from hmc.serving.sessions import LevelSessions
 from hmc.serving.shortlists import Shortlists
 from hmc.serving.state import DecodeState
+from hmc.serving.tree_caches import TreeCaches
 from hmc.serving.turns import BeamTurns, GreedyTurns, SampleTurns, Turns
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.serving.buffers import TYPES, Buffer, Rows, bind_input, bind_output, round_up
-from hmc.serving.nodes import Nodes
 from hmc.serving.sessions import Arrays, Device
 from hmc.serving.shortlists import Shortlists
 
@@ -172,82 +171,3 @@ class HostCaches(ABC):
             shape = [sizes.get(size, size) for size in output.shape]
             self._bound[name] = np.zeros(shape, TYPES[output.type])
             bind_output(self._binding, name, self._bound[name])
-
-
-class TreeCaches(HostCaches):
-    """A sentence's rows share its nodes (see `Nodes`)."""
-
-    axis = "N"
-
-    def __init__(
-        self, session: Any, device: Device, head_dim: int, beam: int, shortlists: Shortlists | None = None
-    ) -> None:
-        super().__init__(session, device, head_dim, beam, shortlists)
-        self.nodes = Nodes(beam, ROUND_TARGET)
-        self._places = np.zeros((0, beam, 0, 3), np.int64)
-
-    def reorder(self, parents: Rows) -> None:
-        """See `HostCaches`."""
-        self.nodes.follow(parents.reshape(-1, self.beam) % self.beam)
-
-    @property
-    def _own_room(self) -> int:
-        return self.nodes.room
-
-    def _empty_own(self) -> None:
-        self.nodes = Nodes(self.beam, ROUND_TARGET)
-
-    def _add_own(self, sentences: int) -> None:
-        self.nodes.add(sentences)
-
-    def _keep_own(self, order: Sequence[int]) -> None:
-        self.nodes.keep(order)
-
-    def _next_own(self, step: Arrays) -> Arrays:  # noqa: ARG002 - as RowCaches
-        """Also what each row attends to."""
-        room, places = self.nodes.room, self.nodes.place()
-        if self.nodes.room != room:
-            self._fit()
-        if len(self._places) != self.count:
-            shape = (self.count, self.beam, max(b.heads for b in self.own.values()))
-            sentence, _, head = np.indices(shape)
-            self._places = np.stack([sentence, head, np.zeros_like(head)], axis=-1)
-        self._places[..., 2] = places[:, :, None]
-        bias = np.where(self.nodes.seen, np.float32(0), np.float32(-np.inf))[:, None]
-        return {"node_places": self._places, "node_bias": bias}
-
-
-class RowCaches(HostCaches):
-    """Each sentence is one row, and place t holds its token t."""
-
-    axis = "T"
-
-    def __init__(
-        self, session: Any, device: Device, head_dim: int, beam: int, shortlists: Shortlists | None = None
-    ) -> None:
-        super().__init__(session, device, head_dim, beam, shortlists)
-        assert beam == 1
-        self._room = ROUND_TARGET
-
-    def reorder(self, parents: Rows) -> None:
-        """See `HostCaches`: a row has only itself to continue."""
-
-    @property
-    def _own_room(self) -> int:
-        return self._room
-
-    def _empty_own(self) -> None:
-        self._room = ROUND_TARGET
-
-    def _add_own(self, sentences: int) -> None:
-        """Lengths come with every step."""
-
-    def _keep_own(self, order: Sequence[int]) -> None:
-        """Lengths come with every step."""
-
-    def _next_own(self, step: Arrays) -> Arrays:
-        total = int(step["lengths"].max()) + 1
-        if total > self._room:
-            self._room = round_up(total, ROUND_TARGET)
-            self._fit()
-        return {"total_length": np.array([total], np.int32)}
