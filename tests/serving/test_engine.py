@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from tests.serving.fakes import eventually
 
 from hmc.artifact.bundle import VARIANTS, read_manifest
 from hmc.serving import batch, jobs
@@ -122,3 +125,13 @@ def test_the_extreme_random_numbers_draw_tokens_that_may_be_drawn(
         assert not {0, 2} & set(hypothesis.ids)  # EOS and pad
         assert all(0 <= i < 120 for i in hypothesis.ids)
         assert np.isfinite(hypothesis.token_scores).all()
+
+
+def test_caches_are_let_go_when_nothing_comes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hmc.serving.engine.IDLE_S", 0.3)
+    found = engine.submit(SOURCE, PLAIN).result().hypotheses
+    caches = weakref.ref(next(iter(engine.workers[0]._batches.values())).caches)
+    eventually(lambda: not engine.workers[0]._batches)
+    gc.collect()
+    assert caches() is None
+    assert engine.submit(SOURCE, PLAIN).result().hypotheses == found

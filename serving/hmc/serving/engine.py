@@ -17,6 +17,9 @@ from hmc.serving.options import DecodeOptions
 from hmc.serving.results import Decoded
 from hmc.serving.sessions import LevelSessions
 
+IDLE_S = 5.0
+"""Seconds without work after which a worker lets go of its caches."""
+
 
 class Engine:
     """The queue of a level, and the workers that take from it."""
@@ -98,13 +101,17 @@ class _Worker(threading.Thread):
         """Until the engine closes."""
         while self._wait_for_work():
             self._admit()
-            for mode, batch in list(self._batches.items()):
-                if batch.jobs:
-                    try:
-                        batch.step()
-                    except Exception as error:  # noqa: BLE001 - its sentences hear of it and the rest go on
-                        self._fail(mode, error)
+            self._step()
             self.running = sum(len(b.jobs) for b in self._batches.values())
+
+    def _step(self) -> None:
+        """One turn of every batch."""
+        for mode, batch in list(self._batches.items()):
+            if batch.jobs:
+                try:
+                    batch.step()
+                except Exception as error:  # noqa: BLE001 - its sentences hear of it and the rest go on
+                    self._fail(mode, error)
 
     def _wait_for_work(self) -> bool:
         engine = self.engine
@@ -112,7 +119,8 @@ class _Worker(threading.Thread):
             while not engine.queue and not self.running:
                 if engine.closing:
                     return False
-                engine.changed.wait()
+                if not engine.changed.wait(IDLE_S if self._batches else None):
+                    self._batches.clear()  # their caches are as large as the largest batch needed
         return True
 
     def _admit(self) -> None:
