@@ -170,9 +170,10 @@ def test_nothing_found_nothing_left(
         (["--shortlist", "SRC", "REF"], "--shortlist is for int8 and int4"),
         (["--shortlist", "SRC", "missing", "--precision", "int8"], "missing: no such file"),
         (["--shortlist", "SRC", "SHORT", "--precision", "int8"], "line n of one must translate line n of the other"),
-        (["--shortlist", "SRC", "REF", "--shortlist-best", "0"], "--shortlist-best 0: choose 1 or more"),
+        (["--shortlist", "SRC", "REF", "--shortlist-best", "0", "--precision", "int8"], "best 0: choose 1 or more"),
         (["--shortlist-frequent", "5"], "need --shortlist SRC TGT"),
         (["--max-bleu-drop", "1", "--eval", "SRC", "REF", "--shortlist", "SRC", "REF"], "leave --shortlist out"),
+        (["--precision", "int8", "--eval", "SRC", "REF", "--shortlist", "SRC", "REF"], "learn from other text"),
     ],
 )
 def test_wrong_words(
@@ -191,8 +192,13 @@ def test_shortlists_are_scored_beside_their_levels(
 ) -> None:
     out, words = tmp_path / "b", ["--precision", "int8", "--calibrate", pairs[0], "--eval", *pairs, "--beam", 1]
     sizes = ["--shortlist-best", 2, "--shortlist-frequent", 4]
-    ran = hmc("compile", prunable, *words, "--shortlist", *pairs, *sizes, "-o", out, "--json")
+    for side, file in zip(pairs, ("more.en", "more.de"), strict=True):
+        (tmp_path / file).write_text(side.read_text() + "A dog sees a cat.\nTwo cats sleep.\n")
+    text = (tmp_path / "more.en", tmp_path / "more.de")
+    ran = hmc("compile", prunable, *words, "--shortlist", *text, *sizes, "-o", out, "--json")
     assert ran.exit_code == 0, ran.stderr
+    known = len(pairs[0].read_text().splitlines())
+    assert f"{known} of its pairs are in --eval and are not learnt from" in ran.stderr
     whole, listed = json.loads(ran.stdout)["levels"]
     assert (whole["name"], listed["name"]) == ("full-int8", "full-int8-shortlist")
     assert whole["shortlist"] is None

@@ -92,12 +92,14 @@ def command(
     size = 4 if beam is None else beam
     if not 1 <= size <= MAX_BEAM:
         raise InvalidRequestError(f"--beam {size}: choose 1 to {MAX_BEAM}")
-    listed = read_shortlist(shortlist, shortlist_frequent, shortlist_best)
-    if listed and not LISTED.intersection(precisions):
+    if shortlist and not LISTED.intersection(precisions):
         raise InvalidRequestError("--shortlist is for int8 and int4: give --precision int8, int4 or both among others")
     sentences = [line for line in read_sentences(calibrate) if line.strip()] if calibrate else []
     pairs = TestSet.read(*evaluate, name=test_set) if evaluate else None
+    listed, left_out = read_shortlist(shortlist, shortlist_frequent, shortlist_best, pairs)
     console, people = Console(stderr=True), Console(stderr=as_json)
+    if left_out:
+        console.print(f"--shortlist: {left_out} of its pairs are in --eval and are not learnt from", style="yellow")
     searched: dict[str, Any] = {}
     with exit_on_sigterm():
         if limits and pairs:

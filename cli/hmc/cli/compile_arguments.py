@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hmc.artifact.bundle import Precision
     from hmc.benchmark.budget import Limits
+    from hmc.benchmark.text import TestSet
     from hmc.compiler.bundle_writer import LevelRequest
     from hmc.compiler.shortlist_text import ShortlistText
 
 
-def read_shortlist(files: tuple[Path, Path] | None, frequent: int | None, best: int | None) -> ShortlistText | None:
-    """Parallel text for shortlists, and the sizes asked for. Raises InvalidRequestError."""
+def read_shortlist(
+    files: tuple[Path, Path] | None, frequent: int | None, best: int | None, pairs: TestSet | None
+) -> tuple[ShortlistText | None, int]:
+    """Parallel text for shortlists, and the sizes asked for; and how many of its pairs are left out, because a side of
+    theirs is in the test set `pairs`: a list that knows the answers would score too well. Raises InvalidRequestError.
+    """
     from hmc.artifact.errors import InvalidRequestError
     from hmc.benchmark.text import read_sentences
     from hmc.compiler.shortlist_text import BEST, FREQUENT, ShortlistText
@@ -21,17 +26,25 @@ def read_shortlist(files: tuple[Path, Path] | None, frequent: int | None, best: 
     if files is None:
         if frequent is not None or best is not None:
             raise InvalidRequestError("--shortlist-frequent and --shortlist-best need --shortlist SRC TGT")
-        return None
+        return None, 0
     for name, value in (("frequent", frequent), ("best", best)):
         if value is not None and value < 1:
             raise InvalidRequestError(f"--shortlist-{name} {value}: choose 1 or more")
-    sources, targets = (read_sentences(file) for file in files)
+    left_out, (sources, targets) = 0, (read_sentences(file) for file in files)
     if len(sources) != len(targets):
         raise InvalidRequestError(
             f"--shortlist: {files[0]} has {len(sources)} lines and {files[1]} {len(targets)}; line n of one must "
             "translate line n of the other"
         )
-    return ShortlistText(sources, targets, FREQUENT if frequent is None else frequent, BEST if best is None else best)
+    if pairs:
+        known = {text.strip() for side in (pairs.sources, pairs.references or ()) for text in side}
+        kept = [n for n, both in enumerate(zip(sources, targets, strict=True)) if not known & {t.strip() for t in both}]
+        if not kept:
+            raise InvalidRequestError("--shortlist: all of its sentences are in --eval; learn from other text")
+        left_out = len(sources) - len(kept)
+        sources, targets = [sources[n] for n in kept], [targets[n] for n in kept]
+    text = ShortlistText(sources, targets, FREQUENT if frequent is None else frequent, BEST if best is None else best)
+    return text, left_out
 
 
 def parse_limits(drop: float | None, latency_ms: float | None, confidence: float | None) -> Limits | None:
