@@ -5,9 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.tiny import SENTENCES
 
 from hmc.artifact.bundle import bundle_problems, read_manifest, validate
 from hmc.artifact.errors import InvalidArtifactError, LevelNotFoundError
+from hmc.serving import Translator
+from hmc.serving.options import DecodeOptions
 
 
 @pytest.fixture
@@ -47,6 +50,25 @@ def test_future_schema_says_upgrade(bundle: Path) -> None:
     (bundle / "bundle.json").write_text(json.dumps(raw))
     with pytest.raises(InvalidArtifactError, match=r"version 99.*\n.*Upgrade hmc"):
         validate(bundle)
+
+
+def test_bundles_of_schema_2_are_read_and_translate(bundle: Path) -> None:
+    """They knew neither shortlists nor the greedy decoder."""
+    expected = _greedy(bundle)
+    raw = json.loads((bundle / "bundle.json").read_text()) | {"schema_version": 2}
+    for level in raw["levels"]:
+        del level["shortlist"]
+        del level["files"][f"{level['name']}/decoder_greedy.onnx"]
+        (bundle / level["name"] / "decoder_greedy.onnx").unlink()
+    (bundle / "bundle.json").write_text(json.dumps(raw))
+    assert not any(level.shortlist for level in validate(bundle).levels)
+    assert _greedy(bundle) == expected
+
+
+def _greedy(bundle: Path) -> list[str]:
+    with Translator(bundle, "full", device="cpu", threads=1, cache="none") as translator:
+        found = translator.translate(SENTENCES, DecodeOptions(beam_size=1, max_length=12))
+    return [translation.text for translation in found]
 
 
 def test_unknown_field_is_refused(bundle: Path) -> None:
