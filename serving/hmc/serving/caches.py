@@ -47,6 +47,7 @@ class HostCaches(ABC):
         self._binding: Any = None
         self._bound: Arrays = {}
         self._candidates = 0
+        self._empty_own()
 
     def add(self, cross: Arrays, lengths: npt.NDArray[np.int32], lists: Sequence[Rows] = ()) -> None:
         """Appends sentences with their cross keys and values, as the encoder gives them, and their shortlists."""

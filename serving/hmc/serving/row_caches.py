@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from hmc.serving.buffers import Rows, round_up
 from hmc.serving.caches import ROUND_TARGET, HostCaches
-from hmc.serving.sessions import Arrays, Device
-from hmc.serving.shortlists import Shortlists
+from hmc.serving.sessions import Arrays
 
 
 class RowCaches(HostCaches):
     """Each sentence is one row, and place t holds its token t."""
 
     axis = "T"
-
-    def __init__(
-        self, session: Any, device: Device, head_dim: int, beam: int, shortlists: Shortlists | None = None
-    ) -> None:
-        super().__init__(session, device, head_dim, beam, shortlists)
-        assert beam == 1
-        self._room = ROUND_TARGET
 
     def reorder(self, parents: Rows) -> None:
         """See `HostCaches`: a row has only itself to continue."""

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from hmc.serving.buffers import Rows
 from hmc.serving.caches import ROUND_TARGET, HostCaches
 from hmc.serving.nodes import Nodes
-from hmc.serving.sessions import Arrays, Device
-from hmc.serving.shortlists import Shortlists
+from hmc.serving.sessions import Arrays
 
 
 class TreeCaches(HostCaches):
     """A sentence's rows share its nodes (see `Nodes`)."""
 
     axis = "N"
-
-    def __init__(
-        self, session: Any, device: Device, head_dim: int, beam: int, shortlists: Shortlists | None = None
-    ) -> None:
-        super().__init__(session, device, head_dim, beam, shortlists)
-        self.nodes = Nodes(beam, ROUND_TARGET)
-        self._places = np.zeros((0, beam, 0, 3), np.int64)
 
     def reorder(self, parents: Rows) -> None:
         """See `HostCaches`."""
@@ -36,6 +27,7 @@ class TreeCaches(HostCaches):
 
     def _empty_own(self) -> None:
         self.nodes = Nodes(self.beam, ROUND_TARGET)
+        self._places = np.zeros((0, self.beam, 0, 3), np.int64)
 
     def _add_own(self, sentences: int) -> None:
         self.nodes.add(sentences)
