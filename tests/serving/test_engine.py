@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,10 @@ def test_a_batch_that_fails_fails_alone(engine: Engine, monkeypatch: pytest.Monk
     expected = engine.submit(SOURCE, PLAIN).result().hypotheses
     whole = batch.Batch.step
 
-    def step(self: batch.Batch) -> None:
+    def step(self: batch.Batch, undisturbed: Callable[[], bool]) -> None:
         if self.mode.variant == "sampling" and self.state.lengths.max() > 2:
             raise RuntimeError("broken")
-        whole(self)
+        whole(self, undisturbed)
 
     monkeypatch.setattr(batch.Batch, "step", step)
     futures = [engine.submit(SOURCE, options) for options in (PLAIN, SAMPLED, GREEDY, PLAIN)]

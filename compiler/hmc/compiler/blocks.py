@@ -21,13 +21,15 @@ EPSILON = 1e-5
 
 @dataclass
 class Author:
-    """One graph being written: builder, weights, layout and the way linears are authored. States are 2-D `[N, d]`."""
+    """One graph being written: builder, weights, layout and the way linears are authored."""
 
     g: GraphBuilder
     arch: Architecture
     layout: HeadLayout
     tensors: Tensors
     linears: Linears
+    by_row: bool = False
+    """States are `[N, 1, d]`, as attention by row takes and gives them; else `[N, d]`."""
 
     def linear(self, name: str, x: ir.Value, *parts: str) -> ir.Value:
         """One linear made of the checkpoint's `parts` (`….q_proj`, …) stacked along their outputs; `name` names it."""

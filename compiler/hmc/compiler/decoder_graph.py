@@ -13,8 +13,9 @@ from hmc.artifact.heads import HeadLayout
 from hmc.compiler.attends import Visible
 from hmc.compiler.blocks import Author
 from hmc.compiler.decoder_choices import best_candidates, draw_tokens, penalise_repetition
-from hmc.compiler.graph import MICROSOFT, GraphBuilder
+from hmc.compiler.graph import GraphBuilder
 from hmc.compiler.linears import Linears
+from hmc.compiler.row_attention import RowAttention, RowCrossAttention, states_by_row
 from hmc.compiler.shortlist_graph import Shortlist
 
 
@@ -34,7 +35,8 @@ def author_decoder(
 
     Inputs: `tokens` `[R]` int32; `lengths` `[R]` int32, the tokens that a row has read before; `candidates` `[1]`
     int64, K; `wanted` `[R]` int64, a token, or with a shortlist a place in the row's list; for each layer l with open
-    cross heads `cross_key_l`, `cross_value_l` as the encoder gives them, and `source_lengths` `[B]` int32; for each
+    cross heads `cross_key_l` or `cross_key_turned_l`, and `cross_value_l`, as the encoder gives them, and
+    `source_lengths` `[B]` int32; for each
     layer l with open self-attention heads `past_key_l`, `past_value_l`, in one of two forms; the types of all caches
     are those in which `linears` keeps them:
 
@@ -48,33 +50,35 @@ def author_decoder(
 
     Outputs: `scores` `[R, K]` fp32 log-probabilities, best first; `ids` `[R, K]` int64; `wanted_scores` `[R]` fp32, of
     the wanted tokens; `present_key_l`, `present_value_l` shaped as the past, and without gather_parents they may be the
-    same buffers, written in place.
+    same buffers, written in place; for "greedy" with 8-bit caches also `present_cross_key_l`, `present_cross_value_l`,
+    which should be the buffers of the inputs: nothing is written then, and else they are copied.
 
     "greedy" is for sentences of one row each (k = 1): one operator does what nodes take a dozen for. "attention" and
     "sampling" penalise repetition (`penalise_repetition`). "attention" also returns `attention` `[B, H, k, S]` fp32:
     what the rows attend to in the source, for all H open cross heads, layer by layer. "sampling" also draws a token
     (`draw_tokens`).
     """
-    a = Author(GraphBuilder("decoder"), arch, layout, tensors, linears)
+    by_row = variant == "greedy" and states_by_row(arch, layout, linears)
+    a = Author(GraphBuilder("decoder"), arch, layout, tensors, linears, by_row)
     g = a.g
     tokens, lengths = g.input("tokens", "int32", ["R"]), g.input("lengths", "int32", ["R"])
-    own: _RowAttention | _NodeAttention | None = None
+    own: RowAttention | _NodeAttention | None = None
     if any(layout.decoder_self):
-        by_row = gather_parents or variant == "greedy"
-        own = _RowAttention(a, lengths, gather_parents=gather_parents) if by_row else _NodeAttention(a)
-    cross = _CrossAttention(a, tokens, keep_weights=variant == "attention") if any(layout.cross) else None
-    x = a.embed(tokens, lambda table: g.op("Gather", [table, lengths], axis=0))  # [R, d]
+        rows = gather_parents or variant == "greedy"
+        own = RowAttention(a, lengths, gather_parents=gather_parents) if rows else _NodeAttention(a)
+    weights: dict[int, ir.Value] = {}
+    cross = _cross_attentions(a, tokens, variant, weights)
+    last, places = (g.op("Unsqueeze", [v, g.ints(1)]) if by_row else v for v in (tokens, lengths))
+    x = a.embed(last, lambda table: g.op("Gather", [table, places], axis=0))
     for layer in range(arch.decoder_layers):
         prefix = f"decoder.layers.{layer}"
         if a.heads("decoder_self", layer) and own:
             x = own.author(x, layer)
         else:
             x = a.closed_attention(x, f"{prefix}.self_attn")
-        if a.heads("cross", layer) and cross:
-            x = cross.author(x, layer)
-        else:
-            x = a.closed_attention(x, f"{prefix}.encoder_attn")
+        x = cross[layer].author(x, layer) if layer in cross else a.closed_attention(x, f"{prefix}.encoder_attn")
         x = a.feed_forward(x, prefix)
+    x = g.op("Squeeze", [x, g.ints(1)]) if by_row else x
     shortlist = Shortlist(g) if listed else None
     if shortlist:
         logits = shortlist.logits(x, arch.d_model, linears)
@@ -88,10 +92,27 @@ def author_decoder(
     best = best_candidates(g, log_probs, shortlist)
     if variant == "sampling":
         draw_tokens(g, log_probs, best, shortlist)
-    if cross and cross.weights:
-        heads = sum(map(len, layout.cross))
-        g.output(g.op("Concat", cross.weights, axis=1), "attention", "float32", ["B", heads, "k", "S"])
+    if weights:
+        heads, by_layer = sum(map(len, layout.cross)), [weights[layer] for layer in sorted(weights)]
+        g.output(g.op("Concat", by_layer, axis=1), "attention", "float32", ["B", heads, "k", "S"])
     return g
+
+
+def _cross_attentions(
+    a: Author, tokens: ir.Value, variant: Variant | None, weights: dict[int, ir.Value]
+) -> dict[int, RowCrossAttention | _CrossAttention]:
+    """Layer → what authors its cross-attention, for layers with open heads. weights: see `_CrossAttention.weights`,
+    filled for "attention"."""
+    layers = [layer for layer in range(a.arch.decoder_layers) if a.heads("cross", layer)]
+    if not layers:
+        return {}
+    lengths = a.g.input("source_lengths", "int32", ["B"])
+    by_row = [n for n in layers if variant == "greedy" and a.linears.row_scales(f"decoder.layers.{n}.encoder_attn")]
+    found: dict[int, RowCrossAttention | _CrossAttention] = dict.fromkeys(by_row, RowCrossAttention(a, lengths))
+    if len(by_row) < len(layers):
+        others = _CrossAttention(a, tokens, lengths, weights if variant == "attention" else None)
+        found |= {layer: others for layer in layers if layer not in by_row}
+    return found
 
 
 class _NodeAttention:
@@ -131,65 +152,31 @@ class _NodeAttention:
         return self._places[heads]
 
 
-class _RowAttention:
-    """Self-attention over per-row caches with GroupQueryAttention: rows of different length in one batch."""
-
-    def __init__(self, a: Author, lengths: ir.Value, *, gather_parents: bool) -> None:
-        self.a, self.lengths = a, lengths
-        self.total_length = a.g.input("total_length", "int32", [1])
-        self.parents = a.g.input("parents", "int64", ["R"]) if gather_parents else None
-
-    def author(self, x: ir.Value, layer: int) -> ir.Value:
-        a, g, dim = self.a, self.a.g, self.a.arch.head_dim
-        prefix, heads = f"decoder.layers.{layer}.self_attn", a.heads("decoder_self", layer)
-        scales = None if self.parents else a.linears.row_scales(prefix)
-        dtype = "int8" if scales else a.linears.dtype
-        past = [g.input(f"past_{n}_{layer}", dtype, ["P", heads, "T", dim]) for n in ("key", "value")]
-        if self.parents is not None:
-            past = [g.op("Gather", [value, self.parents], axis=0) for value in past]
-        qkv = a.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
-        qkv = g.op("Unsqueeze", [qkv, g.ints(1)])  # [R, 1, 3·H·D]
-        inputs, kept = [qkv, None, None, *past, self.lengths, self.total_length], {}
-        if scales:
-            inputs += [None] * 5  # of other uses of the operator
-            inputs += [g.weight(f"{prefix}.{n}.row_scale", np.array([s], np.float32)) for n, s in scales.items()]
-            kept = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8}
-        y, *present = g.op(
-            "GroupQueryAttention", inputs, domain=MICROSOFT, outputs=3, num_heads=heads, kv_num_heads=heads, **kept
-        )
-        for name, tensor in zip(("key", "value"), present, strict=True):
-            g.output(tensor, f"present_{name}_{layer}", dtype, ["R", heads, "T", dim])
-        y = a.linear(f"{prefix}.out_proj", g.op("Reshape", [y, g.ints(-1, heads * dim)]), f"{prefix}.out_proj")
-        return a.add_norm(x, y, f"{prefix}_layer_norm")
-
-
 class _CrossAttention:
     """Cross-attention where a sentence's beams are its query positions: keys and values are never repeated per beam."""
 
-    def __init__(self, a: Author, tokens: ir.Value, *, keep_weights: bool) -> None:
-        self.a, self.keep_weights = a, keep_weights
-        g, lengths = a.g, a.g.input("source_lengths", "int32", ["B"])
+    def __init__(
+        self, a: Author, tokens: ir.Value, lengths: ir.Value, weights: dict[int, ir.Value] | None = None
+    ) -> None:
+        """weights: where those of each layer, `[B, H_l, k, S]` fp32, are put; None: nowhere."""
+        self.a, self.weights, g = a, weights, a.g
         sentences = g.op("Shape", [lengths])
         beams = g.op("Div", [g.op("Shape", [tokens]), sentences])
         self.visible = Visible(g.op("Concat", [sentences, beams], axis=0), 0, a.arch.head_dim, lengths=lengths)
-        self.weights: list[ir.Value] = []
-        """With keep_weights, of each layer authored so far: `[B, H_l, k, S]` fp32."""
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
         prefix, heads = f"decoder.layers.{layer}.encoder_attn", a.heads("cross", layer)
         visible = self.visible.of(heads)
         turned = a.linears.turned(prefix)
-        places = {"key": (dim, "S") if turned else ("S", dim), "value": ("S", dim)}
-        key, value = (
-            g.input(f"cross_{part}_{layer}", a.linears.cache_dtype(prefix, part), ["B", heads, *places[part]])
-            for part in ("key", "value")
-        )
+        name, places = ("cross_key_turned", (dim, "S")) if turned else ("cross_key", ("S", dim))
+        key = g.input(f"{name}_{layer}", a.linears.cache_dtype(prefix, "key"), ["B", heads, *places])
+        value = g.input(f"cross_value_{layer}", a.linears.cache_dtype(prefix, "value"), ["B", heads, "S", dim])
         query = a.linear(f"{prefix}.q_proj", x, f"{prefix}.q_proj")
         query = g.op("Reshape", [query, visible.shape(g, heads, dim)])
         y, weights = a.linears.attend(g, prefix, query, key, value, visible)
-        if self.keep_weights:
-            self.weights.append(self._weights(query, key, visible) if weights is None else weights)
+        if self.weights is not None:
+            self.weights[layer] = self._weights(query, key, visible) if weights is None else weights
         return a.add_norm(x, a.linear(f"{prefix}.out_proj", y, f"{prefix}.out_proj"), f"{prefix}_layer_norm")
 
     def _weights(self, query: ir.Value, key: ir.Value, visible: Visible) -> ir.Value:

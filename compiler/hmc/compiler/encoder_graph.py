@@ -16,8 +16,8 @@ def author_encoder(arch: Architecture, layout: HeadLayout, tensors: Tensors, lin
     """Inputs: `source` `[B, S]` int32, padded at will; `source_lengths` `[B]` int32 with EOS.
 
     Outputs for each decoder layer l with H_l > 0 open cross heads: `cross_key_l`, `cross_value_l` `[B, H_l, S, D]`, in
-    the types in which `linears` keeps them; where it turns keys, they are `[B, H_l, D, S]`. Padding never reaches a
-    real position. With no open cross head at all the graph has no outputs and is not needed.
+    the types in which `linears` keeps them; where it also turns keys, `cross_key_turned_l` `[B, H_l, D, S]`. Padding
+    never reaches a real position. With no open cross head at all the graph has no outputs and is not needed.
     """
     a = Author(GraphBuilder("encoder"), arch, layout, tensors, linears)
     g, d = a.g, arch.d_model
@@ -56,6 +56,9 @@ def _cross_projection(a: Author, x: ir.Value, shape: ir.Value, layer: int) -> No
     shape = g.op("Concat", [shape, g.ints(heads, dim)], axis=0)
     for part, tensor in zip(("key", "value"), g.op("Split", [kv], outputs=2, axis=1, num_outputs=2), strict=True):
         kept = g.op("Reshape", [a.linears.cached(g, prefix, part, tensor), shape])
-        turned, dtype = part == "key" and a.linears.turned(prefix), a.linears.cache_dtype(prefix, part)
-        by_heads = g.op("Transpose", [kept], perm=[0, 2, 3, 1] if turned else [0, 2, 1, 3])
-        g.output(by_heads, f"cross_{part}_{layer}", dtype, ["B", heads, *((dim, "S") if turned else ("S", dim))])
+        dtype = a.linears.cache_dtype(prefix, part)
+        rows = g.op("Transpose", [kept], perm=[0, 2, 1, 3])
+        g.output(rows, f"cross_{part}_{layer}", dtype, ["B", heads, "S", dim])
+        if part == "key" and a.linears.turned(prefix):
+            turned = g.op("Transpose", [kept], perm=[0, 2, 3, 1])
+            g.output(turned, f"cross_key_turned_{layer}", dtype, ["B", heads, dim, "S"])

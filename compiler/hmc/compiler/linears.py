@@ -39,12 +39,11 @@ class Linears(Protocol):
         ...
 
     def row_scales(self, attention: str) -> dict[str, float] | None:
-        """Of `key` and `value` where self-attention over rows keeps them as int8; None where in the type of
-        activations."""
+        """Of `key` and `value` where attention over rows keeps them as int8; None where in the type of activations."""
         ...
 
     def turned(self, attention: str) -> bool:
-        """Whether a cross-attention layer keeps its keys as `[B, H, D, S]`, not `[B, H, S, D]`."""
+        """Whether a cross-attention layer attends to keys as `[B, H, D, S]`, but for rows, and not `[B, H, S, D]`."""
         ...
 
     def cached(self, g: GraphBuilder, attention: str, part: str, x: ir.Value) -> ir.Value:

@@ -127,13 +127,13 @@ class GraphRunner:
         }
         if cache:
             feeds |= self._places(position, cache)
-        feeds |= cross
+        feeds |= {i.name: cross[i.name] for i in self.decoder.get_inputs() if i.name in cross}
         feeds |= {n: v.repeat(len(tokens), 0) if n in ("listed", "listed_ids") else v for n, v in self.listed.items()}
         names = [o.name for o in self.decoder.get_outputs()]
         out = dict(zip(names, self.decoder.run(names, feeds), strict=True))
         for name, value in out.items():
-            if name.startswith("present_"):
-                cache[name.replace("present_", "past_")] = value
+            if (past := name.replace("present_", "past_")) in cache:
+                cache[past] = value
             elif name.startswith("tap.") and tap:
                 tap(name, value)
         return out["scores"], out["ids"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 
 from hmc.artifact.bundle import Variant
+from hmc.serving import greedy
 from hmc.serving.caches import HostCaches
 from hmc.serving.device_caches import DeviceCaches
 from hmc.serving.jobs import Job, Mode
@@ -39,6 +41,8 @@ class Batch:
         self.turns: Turns = turns.get(mode.variant, BeamTurns)(arch)
         self.state = DecodeState(mode.rows, arch.pad_id, arch.eos_id)
         self.jobs: list[Job] = []
+        self._plain = True
+        """Whether no job is watched."""
 
     @property
     def rows(self) -> int:
@@ -57,11 +61,15 @@ class Batch:
         rules, traces = [job.rules for job in jobs], [job.trace() for job in jobs]
         self.state.add(rules, traces, independent=self.turns.independent)
         self.jobs += jobs
+        self._plain = not any(job.watched for job in self.jobs)
 
-    def step(self) -> None:
-        """One decoder step, one turn of search; sentences that are done or cancelled leave."""
+    def step(self, undisturbed: Callable[[], bool]) -> None:
+        """One decoder step, one turn of search; sentences that are done or cancelled leave. With greedy search several
+        steps, as long as `undisturbed`."""
         beam = self.mode.rows
         answer = self.caches.run(self.turns.inputs(self.state, self.jobs))
+        if isinstance(self.caches, RowCaches) and self._plain:
+            answer = greedy.run_ahead(self.caches, self.state, answer, undisturbed)
         if "attention" in answer:
             for trace, weights in zip(self.state.traces, answer["attention"], strict=True):
                 if trace is not None:
@@ -88,6 +96,7 @@ class Batch:
         self.caches.keep(stay)
         self.state.keep(stay)
         self.jobs = [self.jobs[i] for i in stay]
+        self._plain = not any(job.watched for job in self.jobs)
 
     def _finish(self, index: int) -> None:
         job, now = self.jobs[index], time.monotonic()

@@ -36,7 +36,9 @@ class HostCaches(ABC):
         """shortlists: empty, of a decoder that has them."""
         self.session, self.beam, self.count, self.capacity = session, beam, 0, 0
         self.inputs = {i.name: i for i in session.get_inputs()}
-        self.outputs = {o.name: o for o in session.get_outputs() if not o.name.startswith("present_")}
+        outputs = {o.name: o for o in session.get_outputs()}
+        self.present = {name for name in outputs if name.startswith("present_")}
+        self.outputs = {name: o for name, o in outputs.items() if name not in self.present}
         self.own, self.cross = (
             {n: Buffer(i, axis) for n, i in self.inputs.items() if n.startswith(side)}
             for side, axis in (("past_", self.axis), ("cross_", "S"))
@@ -62,8 +64,8 @@ class HostCaches(ABC):
             self.source_lengths = np.concatenate([self.source_lengths[:start], np.zeros(self.capacity, np.int32)])
         self._add_own(new)
         self._fit()
-        for name, value in cross.items():
-            self.cross[name].write(start, value)
+        for name, buffer in self.cross.items():
+            buffer.write(start, cross[name])
         if self.shortlists:
             self.shortlists.add(lists)
         self.source_lengths[start : start + new] = lengths
@@ -110,8 +112,12 @@ class HostCaches(ABC):
         for name, value in step.items():
             if name in bound:
                 bound[name][...] = value
+        return self._run()
+
+    def _run(self) -> Arrays:
+        """With what is bound."""
         self.session.run_with_iobinding(self._binding)
-        return {name: bound[name] for name in self.outputs}
+        return {name: self._bound[name] for name in self.outputs}
 
     # -- self-attention --------------------------------------------------------------------------------------------
 
@@ -159,8 +165,8 @@ class HostCaches(ABC):
             bind_input(binding, name, array)
         for name, buffer in (*self.cross.items(), *self.own.items()):
             bind_input(binding, name, buffer.view[: self.count])
-            if name in self.own:
-                bind_output(binding, name.replace("past_", "present_"), buffer.view[: self.count])
+            if (present := f"present_{name.removeprefix('past_')}") in self.present:
+                bind_output(binding, present, buffer.view[: self.count])
         self._binding = binding
 
     def _bind_outputs(self, candidates: int) -> None:

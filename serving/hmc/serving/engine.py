@@ -105,11 +105,13 @@ class _Worker(threading.Thread):
             self.running = sum(len(b.jobs) for b in self._batches.values())
 
     def _step(self) -> None:
-        """One turn of every batch."""
-        for mode, batch in list(self._batches.items()):
-            if batch.jobs:
+        """One turn of every batch; of one alone more, while nothing else can be begun."""
+        active = [mode for mode, batch in self._batches.items() if batch.jobs]
+        free = self._free()
+        for mode in active:
+            if batch := self._batches.get(mode):
                 try:
-                    batch.step()
+                    batch.step(lambda: len(active) == 1 and self._nothing_to_admit(free))
                 except Exception as error:  # noqa: BLE001 - its sentences hear of it and the rest go on
                     self._fail(mode, error)
 
@@ -128,8 +130,7 @@ class _Worker(threading.Thread):
 
         While plenty are queued, waits until a quarter of the rows is free: encoding many at once is cheaper.
         """
-        engine = self.engine
-        free = engine.max_rows - sum(batch.rows for batch in self._batches.values())
+        engine, free = self.engine, self._free()
         taken: dict[Mode, list[Job]] = {}
         with engine.changed:
             queue = engine.queue
@@ -152,6 +153,15 @@ class _Worker(threading.Thread):
             except Exception as error:  # noqa: BLE001 - as above
                 _fail_jobs(jobs, error)
                 self._fail(mode, error)
+
+    def _free(self) -> int:
+        """Rows."""
+        return self.engine.max_rows - sum(batch.rows for batch in self._batches.values())
+
+    def _nothing_to_admit(self, free: int) -> bool:
+        """Whether `_admit` would surely take nothing; asked without the lock."""
+        waiting = len(self.engine.queue)
+        return not waiting or (waiting > free and free < self.engine.max_rows // 4)
 
     def _fail(self, mode: Mode, error: Exception) -> None:
         """A batch failed: its sentences get the error, the engine goes on with the others and with new ones."""

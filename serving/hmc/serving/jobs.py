@@ -52,6 +52,11 @@ class Job:
     told: int = 0
     """Tokens that `progress` has heard of."""
 
+    @property
+    def watched(self) -> bool:
+        """Whether each token matters as it comes: to the caller, or to what may come next."""
+        return self.progress is not None or bool(self.constraints.prefix or self.constraints.bans)
+
     def trace(self) -> AttentionTrace | None:
         """An empty trace, if the sentence asks for one."""
         return None if self.heads is None else AttentionTrace(len(self.source), self.heads)
