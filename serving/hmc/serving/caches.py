@@ -62,15 +62,16 @@ class HostCaches(ABC):
         if start + new > self.capacity:
             self.capacity = max(start + new, 2 * self.capacity)
             self.source_lengths = np.concatenate([self.source_lengths[:start], np.zeros(self.capacity, np.int32)])
+            self._binding = None
         self._add_own(new)
         self._fit()
         for name, buffer in self.cross.items():
             buffer.write(start, cross[name])
         if self.shortlists:
             self.shortlists.add(lists)
+            self._binding = None
         self.source_lengths[start : start + new] = lengths
         self.count += new
-        self._binding = None
 
     def keep(self, order: Sequence[int]) -> None:
         """Sentence i becomes what sentence order[i] was; the rest is dropped."""
@@ -83,8 +84,8 @@ class HostCaches(ABC):
         self._keep_own(order)
         if self.shortlists:
             self.shortlists.keep(order)
+            self._binding = None
         self.count = len(order)
-        self._binding = None
 
     @abstractmethod
     def reorder(self, parents: Rows) -> None:

@@ -161,7 +161,7 @@ class _Worker(threading.Thread):
     def _nothing_to_admit(self, free: int) -> bool:
         """Whether `_admit` would surely take nothing; asked without the lock."""
         waiting = len(self.engine.queue)
-        return not waiting or (waiting > free and free < self.engine.max_rows // 4)
+        return not (waiting and free) or (waiting > free and free < self.engine.max_rows // 4)
 
     def _fail(self, mode: Mode, error: Exception) -> None:
         """A batch failed: its sentences get the error, the engine goes on with the others and with new ones."""

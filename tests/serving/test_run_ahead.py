@@ -1,0 +1,140 @@
+"""Greedy search runs ahead between turns: nothing of what it finds depends on how far, and nobody waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmc.artifact.bundle import read_manifest
+from hmc.serving import batch, greedy
+from hmc.serving.constraints import Constraints
+from hmc.serving.engine import Engine
+from hmc.serving.options import DecodeOptions
+from hmc.serving.results import Hypothesis
+from hmc.serving.row_caches import RowCaches
+from hmc.serving.sessions import Device, LevelSessions
+
+Open = Callable[[Path, str], Engine]
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    engines: list[Engine] = []
+
+    def start(bundle: Path, level: str) -> Engine:
+        manifest = read_manifest(bundle)
+        found = LevelSessions.open(bundle, manifest.architecture, manifest.level(level), Device("cpu"), 1)
+        engines.append(Engine(found, queue_size=500, max_rows=8))
+        return engines[-1]
+
+    yield start
+    for engine in engines:
+        engine.close(drain=False)
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of every step that was run ahead."""
+    rows: list[int] = []
+    run_on = RowCaches.run_on
+
+    def noted(self: RowCaches, tokens: Any) -> Any:
+        rows.append(len(tokens))
+        return run_on(self, tokens)
+
+    monkeypatch.setattr(RowCaches, "run_on", noted)
+    return rows
+
+
+def requests() -> list[tuple[list[int], DecodeOptions, Constraints]]:
+    """With limits, least lengths, prefixes and bans among them; long ones need more room than there is at first."""
+    rng = np.random.default_rng(5)
+    found = []
+    for n in range(60):
+        source = [*rng.integers(3, 120, rng.integers(1, 20)).tolist(), 0]
+        shortest = int(rng.integers(1, 60)) if n % 4 == 0 else 1
+        options = DecodeOptions(beam_size=1, min_length=shortest, max_length=shortest + int(rng.integers(0, 30)))
+        prefix = (7, 9) if n % 20 == 3 and (options.max_length or 0) > 2 else ()
+        found.append((source, options, Constraints(prefix, no_repeat_ngram_size=2 if n % 15 == 5 else 0)))
+    return found
+
+
+@pytest.mark.parametrize("level", ["full", "h12-int8", "full-int8-shortlist"])
+def test_what_is_found_does_not_depend_on_it(
+    level: str, lively_bundle: Path, listed_bundle: Path, opened: Open, ahead: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    engine = opened(listed_bundle if "shortlist" in level else lively_bundle, level)
+
+    def decode(*, alone: bool) -> list[tuple[Hypothesis, ...]]:
+        futures = []
+        for source, options, constraints in requests():
+            futures.append(engine.submit(source, options, constraints))
+            if alone:
+                wait(futures)
+        return [future.result().hypotheses for future in futures]
+
+    monkeypatch.setattr(greedy, "AHEAD", 0)
+    expected = decode(alone=False)
+    assert not ahead
+    for most in (1, 3, 16):
+        monkeypatch.setattr(greedy, "AHEAD", most)
+        for alone in (False, True):
+            ahead.clear()
+            assert decode(alone=alone) == expected
+            assert len(ahead) > 5
+
+
+def test_who_comes_later_is_admitted_at_the_next_step(
+    lively_bundle: Path, opened: Open, ahead: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, begun = opened(lively_bundle, "full-int8"), threading.Event()
+    admitted: list[tuple[int, int]] = []
+    admit, run_on = batch.Batch.admit, RowCaches.run_on
+
+    def noted(self: batch.Batch, jobs: Any) -> None:
+        admitted.append((len(jobs), len(ahead)))
+        admit(self, jobs)
+
+    def slow(self: RowCaches, tokens: Any) -> Any:
+        if len(ahead) == 3 and not begun.is_set():
+            begun.set()
+            while not engine.queue:  # the other one is on its way
+                pass
+        return run_on(self, tokens)
+
+    monkeypatch.setattr(batch.Batch, "admit", noted)
+    monkeypatch.setattr(RowCaches, "run_on", slow)
+    long = engine.submit([5, 6, 7, 0], DecodeOptions(beam_size=1, min_length=80, max_length=80))
+    assert begun.wait(30)
+    short = engine.submit([5, 6, 7, 8, 0], DecodeOptions(beam_size=1, max_length=2))
+    assert short.result().hypotheses
+    assert not long.done()
+    assert [count for count, _ in admitted] == [1, 1]
+    assert admitted[1][1] <= 4
+    assert len(long.result().hypotheses[0].ids) >= 79
+
+
+def test_listeners_hear_every_token(lively_bundle: Path, opened: Open, ahead: list[int]) -> None:
+    heard: list[tuple[int, ...]] = []
+    options = DecodeOptions(beam_size=1, min_length=20, max_length=20)
+    future = opened(lively_bundle, "full-int8").submit([5, 6, 7, 0], options, progress=heard.append)
+    future.result()
+    assert [len(tokens) for tokens in heard][:19] == list(range(1, 20))
+    assert not ahead
+
+
+def test_a_cancelled_sentence_leaves_and_the_others_stay_right(lively_bundle: Path, opened: Open) -> None:
+    engine = opened(lively_bundle, "full-int8")
+    options = DecodeOptions(beam_size=1, min_length=60, max_length=60)
+    expected = engine.submit([9, 8, 7, 0], options).result().hypotheses
+    futures = [engine.submit([n + 5, 8, 7, 0], options) for n in range(6)]
+    assert futures[0].cancel()
+    assert futures[4].result().hypotheses == expected
+    assert all(f.result().hypotheses for f in futures[1:])
