@@ -58,7 +58,7 @@ def requests() -> list[tuple[list[int], DecodeOptions, Constraints]]:
     found = []
     for n in range(60):
         source = [*rng.integers(3, 120, rng.integers(1, 20)).tolist(), 0]
-        shortest = int(rng.integers(1, 60)) if n % 4 == 0 else 1
+        shortest = int(rng.integers(20, 60)) if n % 6 else 1
         options = DecodeOptions(beam_size=1, min_length=shortest, max_length=shortest + int(rng.integers(0, 30)))
         prefix = (7, 9) if n % 20 == 3 and (options.max_length or 0) > 2 else ()
         found.append((source, options, Constraints(prefix, no_repeat_ngram_size=2 if n % 15 == 5 else 0)))
