@@ -14,7 +14,7 @@ from hmc.compiler.decoder_graph import author_decoder
 from hmc.compiler.linears import FloatLinears
 from hmc.compiler.runner import open_session
 from hmc.compiler.serialize import serialized
-from hmc.serving import batch, greedy
+from hmc.serving import batch
 from hmc.serving.constraints import Constraints
 from hmc.serving.device_caches import DeviceCaches
 from hmc.serving.engine import Engine
@@ -53,5 +53,5 @@ def test_same_translations_as_the_host_caches(
         sessions.decoders[variant] = open_session(serialized(graph.model({})))
     for name in ("TreeCaches", "RowCaches"):
         monkeypatch.setattr(batch, name, DeviceCaches)
-    monkeypatch.setattr(greedy, "run_ahead", lambda caches, state, answer, undisturbed: answer)
+    monkeypatch.setattr(batch, "run_ahead", lambda caches, state, answer, undisturbed: answer)
     assert decode() == expected

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hmc.artifact.bundle import read_manifest
-from hmc.serving import batch, greedy
+from hmc.serving import batch
 from hmc.serving.constraints import Constraints
 from hmc.serving.engine import Engine
 from hmc.serving.options import DecodeOptions
@@ -80,11 +80,16 @@ def test_what_is_found_does_not_depend_on_it(
                 wait(futures)
         return [future.result().hypotheses for future in futures]
 
-    monkeypatch.setattr(greedy, "AHEAD", 0)
+    whole: Any = RowCaches.__dict__["ahead"]
+
+    def at_most(count: int) -> None:
+        monkeypatch.setattr(RowCaches, "ahead", property(lambda caches: min(count, whole.fget(caches))))
+
+    at_most(0)
     expected = decode(alone=False)
     assert not ahead
-    for most in (1, 3, 16):
-        monkeypatch.setattr(greedy, "AHEAD", most)
+    for most in (1, 3, 1000):
+        at_most(most)
         for alone in (False, True):
             ahead.clear()
             assert decode(alone=alone) == expected
@@ -130,11 +135,27 @@ def test_listeners_hear_every_token(lively_bundle: Path, opened: Open, ahead: li
     assert not ahead
 
 
-def test_a_cancelled_sentence_leaves_and_the_others_stay_right(lively_bundle: Path, opened: Open) -> None:
+def test_a_cancelled_sentence_leaves_at_the_next_step(
+    lively_bundle: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = opened(lively_bundle, "full-int8")
-    options = DecodeOptions(beam_size=1, min_length=60, max_length=60)
-    expected = engine.submit([9, 8, 7, 0], options).result().hypotheses
-    futures = [engine.submit([n + 5, 8, 7, 0], options) for n in range(6)]
-    assert futures[0].cancel()
-    assert futures[4].result().hypotheses == expected
-    assert all(f.result().hypotheses for f in futures[1:])
+    rows: list[int] = []
+    options = DecodeOptions(beam_size=1, max_length=60)
+    expected = [engine.submit([n + 5, 8, 7, 0], options).result().hypotheses for n in range(6)]
+    begun, cancelled, run_on = threading.Event(), threading.Event(), RowCaches.run_on
+
+    def slow(self: RowCaches, tokens: Any) -> Any:
+        rows.append(len(tokens))
+        begun.set()
+        assert cancelled.wait(30)
+        return run_on(self, tokens)
+
+    monkeypatch.setattr(RowCaches, "run_on", slow)
+    with engine.changed:  # all are there before the first is admitted
+        futures = [engine.submit([n + 5, 8, 7, 0], options) for n in range(6)]
+    assert begun.wait(30)
+    longest = max(range(6), key=lambda n: len(expected[n][0].ids))
+    assert futures[longest].cancel()
+    cancelled.set()
+    assert all(f.result().hypotheses == expected[n] for n, f in enumerate(futures) if n != longest)
+    assert max(rows[1:], default=0) < rows[0]

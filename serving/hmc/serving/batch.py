@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hmc.artifact.bundle import Variant
-from hmc.serving import greedy
+from hmc.serving.ahead import run_ahead
 from hmc.serving.caches import HostCaches
 from hmc.serving.device_caches import DeviceCaches
 from hmc.serving.jobs import Job, Mode
@@ -69,7 +69,7 @@ class Batch:
         beam = self.mode.rows
         answer = self.caches.run(self.turns.inputs(self.state, self.jobs))
         if isinstance(self.caches, RowCaches) and self._plain:
-            answer = greedy.run_ahead(self.caches, self.state, answer, undisturbed)
+            answer = run_ahead(self.caches, self.state, answer, undisturbed)
         if "attention" in answer:
             for trace, weights in zip(self.state.traces, answer["attention"], strict=True):
                 if trace is not None:

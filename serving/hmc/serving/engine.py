@@ -33,6 +33,8 @@ class Engine:
         self.queue: deque[Job] = deque()
         self.changed = threading.Condition()
         self.closing = False
+        self.cancellations = 0
+        """Sentences that callers cancelled so far."""
         self.workers = [_Worker(self) for _ in range(workers)]
         for worker in self.workers:
             worker.start()
@@ -71,7 +73,12 @@ class Engine:
                 raise OverloadedError("the engine is shutting down; send the request elsewhere")
             self.queue.append(job)
             self.changed.notify_all()
+        job.future.add_done_callback(self._note)
         return job.future
+
+    def _note(self, future: Future[Decoded]) -> None:
+        if future.cancelled():
+            self.cancellations += 1
 
     def close(self, drain: bool = True) -> None:
         """Stops the workers: after everything queued is answered, or at once, cancelling what is left."""
@@ -106,12 +113,16 @@ class _Worker(threading.Thread):
 
     def _step(self) -> None:
         """One turn of every batch; of one alone more, while nothing else can be begun."""
-        active = [mode for mode, batch in self._batches.items() if batch.jobs]
-        free = self._free()
+        engine, free = self.engine, self._free()
+        active, cancelled = [mode for mode, batch in self._batches.items() if batch.jobs], engine.cancellations
+
+        def undisturbed() -> bool:
+            return len(active) == 1 and self._nothing_to_admit(free) and engine.cancellations == cancelled
+
         for mode in active:
             if batch := self._batches.get(mode):
                 try:
-                    batch.step(lambda: len(active) == 1 and self._nothing_to_admit(free))
+                    batch.step(undisturbed)
                 except Exception as error:  # noqa: BLE001 - its sentences hear of it and the rest go on
                     self._fail(mode, error)
 

@@ -1,40 +1,12 @@
-"""Turns of sentences of a single row each: beam search of size 1 in the few operations that it then takes."""
+"""One turn of sentences of a single row each: beam search of size 1 in the few operations that it then takes."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from hmc.serving import search
-from hmc.serving.row_caches import RowCaches
-from hmc.serving.sessions import Arrays
 from hmc.serving.state import NEVER, DecodeState, Ints, Turn
-
-AHEAD = 16
-"""Most steps between two looks at what callers cancelled."""
-
-
-def run_ahead(caches: RowCaches, state: DecodeState, answer: Arrays, undisturbed: Callable[[], bool]) -> Arrays:
-    """From the answer of one step on, runs steps while every row only takes its best token, none ends and nothing else
-    asks for a turn, and writes these tokens; returns the answer of the last step, whose turn is still to be taken.
-
-    undisturbed: asked before each step. Between two steps all that Python needs has left the processor's caches, so
-    what need not happen there is done once, afterwards.
-    """
-    left = min(int((state.limits - state.lengths).min()) - 1, caches.ahead, AHEAD)
-    taken: list[tuple[Ints, npt.NDArray[np.float32]]] = []
-    while len(taken) < left and undisturbed():
-        tokens, scores = answer["ids"][:, 0], answer["scores"][:, 0]
-        chosen = tokens.tolist()
-        if state.eos_id in chosen or state.pad_id in chosen or NEVER in scores.tolist():
-            break
-        taken.append((tokens.copy(), scores.copy()))
-        answer = caches.run_on(tokens)
-    for tokens, scores in taken:
-        _take(state, tokens, scores)
-    return answer
 
 
 def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -> Turn:
@@ -53,7 +25,7 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
         or (is_eos is not None and (is_eos & (state.lengths + 1 < state.minimums)).any())
     ):
         return search.advance(state, log_probs, ids)
-    _take(state, tokens, scores)
+    take(state, tokens[None], scores[None])
     over = state.lengths >= state.limits
     done = (over if is_eos is None else over | is_eos).nonzero()[0]
     for sentence in done.tolist():
@@ -62,8 +34,9 @@ def advance(state: DecodeState, log_probs: npt.NDArray[np.float32], ids: Ints) -
     return Turn(np.arange(len(chosen)), done)
 
 
-def _take(state: DecodeState, tokens: Ints, scores: npt.NDArray[np.float32]) -> None:
-    """Every row continues with a token; both `[N]`."""
-    state.lengths += 1
-    state.scores += scores[:, None]
-    state.write(tokens, scores)
+def take(state: DecodeState, tokens: Ints, scores: npt.NDArray[np.float32]) -> None:
+    """Every row continues with tokens, one turn after the other; both `[T, N]`."""
+    state.lengths += len(tokens)
+    for turn in scores:  # one by one, as the sum of floats depends on their order
+        state.scores[:, 0] += turn
+    state.write(tokens.T[:, None], scores.T[:, None])

@@ -115,23 +115,22 @@ class DecodeState:
             shape = self.tokens.shape
             self.tokens = self.tokens.reshape(len(rows), -1).take(rows, axis=0).reshape(shape)
             self.token_scores = self.token_scores.reshape(len(rows), -1).take(rows, axis=0).reshape(shape)
-        self.write(tokens, scores)
+        self.write(tokens[..., None], scores[..., None])
         if any(self.traces):
             for trace, moved in zip(self.traces, parents, strict=True):
                 if trace is not None:
                     trace.follow(moved)
 
     def write(self, tokens: Ints, scores: npt.NDArray[np.float32]) -> None:
-        """Every row writes a token with its log-probability; both `[N, k]`, or `[N]` for one row each. `lengths`
-        already counts it."""
-        at = self.lengths - 1
-        if int(at.max()) >= self.tokens.shape[2]:
+        """Every row writes tokens with their log-probabilities; both `[N, k, T]`. `lengths` already counts them."""
+        count = tokens.shape[2]
+        while int(self.lengths.max()) > self.tokens.shape[2]:
             self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)], axis=2)
             self.token_scores = np.concatenate([self.token_scores, np.zeros_like(self.token_scores)], axis=2)
-        each = np.arange(len(at))
-        self.last[...] = tokens.reshape(self.last.shape)
-        self.tokens[each, :, at] = self.last
-        self.token_scores[each, :, at] = scores.reshape(self.last.shape)
+        each, at = np.arange(len(tokens))[:, None], self.lengths[:, None] + np.arange(-count, 0)
+        self.tokens[each, :, at] = tokens.swapaxes(1, 2)
+        self.token_scores[each, :, at] = scores.swapaxes(1, 2)
+        self.last[...] = tokens[:, :, -1]
 
     def end(self, sentence: int, row: int, total: float, final: float | None) -> None:
         """Files the hypothesis of a row with summed log-probability `total`, if it is among the best. final: the
