@@ -59,6 +59,12 @@ def test_json(hmc: Hmc, server: BackgroundServer) -> None:
             None,
             "name and max_heads exclude each other",
         ),
+        (
+            ["--server", "SERVER", "--auto", "--latency-budget-ms", "3", "a"],
+            None,
+            "latency_budget_ms and auto exclude each other",
+        ),
+        (["--server", "SERVER", "--max-bleu-drop", "-1", "a"], None, "max_bleu_drop -1.0: choose 0 or more BLEU"),
         (["--server", "SERVER", "--beam", "99", "a"], None, "beam_size 99: choose 1 to 16"),
         (["--server", "SERVER", "--top-k", "5", "a"], None, "--top-k is about sampling: add --sample"),
         (["--server", "SERVER", "--alignment", "a"], None, "printed as JSON: add --json"),
@@ -129,6 +135,11 @@ def test_a_real_bundle(hmc: Hmc, tiny_bundle: Path) -> None:
     assert second == ""
     alone = hmc("translate", "--bundle", tiny_bundle, "--max-heads", 12, "--max-length", 5, "A man.", "Two dogs.")
     assert alone.stdout == f"{first}\n{third}\n"
+    assert hmc("translate", "--bundle", tiny_bundle, "--auto", "--max-length", 5, "A man.").exit_code == 0
+    for selector in (["--max-bleu-drop", 9], ["--latency-budget-ms", 10_000]):
+        ran = hmc("translate", "--bundle", tiny_bundle, *selector, "a")
+        assert ran.exit_code == 2  # nothing is recorded in it
+        assert "record" in ran.stderr
     ran = hmc("translate", "--bundle", tiny_bundle, "--max-heads", 1, "a")
     assert ran.exit_code == 2
     assert "no level here has at most 1 heads" in ran.stderr

@@ -33,6 +33,21 @@ def command(
     max_heads: Annotated[
         int | None, typer.Option(help="Or: the best level with at most this many heads.", rich_help_panel=WHERE)
     ] = None,
+    max_bleu_drop: Annotated[
+        float | None,
+        typer.Option(
+            help="Or: the smallest level measured to lose at most this.", metavar="BLEU", rich_help_panel=WHERE
+        ),
+    ] = None,
+    latency_budget_ms: Annotated[
+        int | None,
+        typer.Option(
+            help="Or: the best level with a 95th percentile within this.", metavar="MS", rich_help_panel=WHERE
+        ),
+    ] = None,
+    auto: Annotated[
+        bool, typer.Option("--auto", help="Or: the best level under the server's load.", rich_help_panel=WHERE)
+    ] = False,
     device: Annotated[
         str, typer.Option(help="With --bundle: auto, cpu, cuda or cuda:N.", rich_help_panel=WHERE)
     ] = "auto",
@@ -158,9 +173,8 @@ def command(
         raise InvalidRequestError("--token-scores and --alignment are printed as JSON: add --json")
     if incremental and (json_output or n_best > 1):
         raise InvalidRequestError("--incremental writes one plain translation: leave out --json and --n-best")
-    place = Place(
-        server, bundle, Selector(name=level, max_heads=max_heads), device, threads, workers, token, tls_ca, timeout
-    )
+    selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto)
+    place = Place(server, bundle, selector, device, threads, workers, token, tls_ca, timeout)
     with open_lines(texts or [], file) as lines, open_desk(place) as desk:
         if incremental:
             _write_pieces(desk, lines, options, target_prefix)

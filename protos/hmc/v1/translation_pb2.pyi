@@ -245,7 +245,7 @@ class ListLevelsResponse(_message.Message):
     def __init__(self, levels: _Optional[_Iterable[_Union[Level, _Mapping]]] = ..., bundle_version: _Optional[str] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., device: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Level(_message.Message):
-    __slots__ = ("name", "heads", "heads_by_kind", "precision", "parameters", "bytes", "loaded", "is_default", "quality", "latency", "recorded_latency", "disk", "memory")
+    __slots__ = ("name", "heads", "heads_by_kind", "precision", "parameters", "bytes", "loaded", "is_default", "quality", "latency", "recorded_latency", "disk", "memory", "shortlist")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     HEADS_BY_KIND_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +259,7 @@ class Level(_message.Message):
     RECORDED_LATENCY_FIELD_NUMBER: _ClassVar[int]
     DISK_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    SHORTLIST_FIELD_NUMBER: _ClassVar[int]
     name: str
     heads: int
     heads_by_kind: _containers.RepeatedCompositeFieldContainer[KindHeads]
@@ -272,7 +273,8 @@ class Level(_message.Message):
     recorded_latency: RecordedLatency
     disk: LevelBytes
     memory: LevelBytes
-    def __init__(self, name: _Optional[str] = ..., heads: _Optional[int] = ..., heads_by_kind: _Optional[_Iterable[_Union[KindHeads, _Mapping]]] = ..., precision: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded: _Optional[bool] = ..., is_default: _Optional[bool] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., latency: _Optional[_Union[Latency, _Mapping]] = ..., recorded_latency: _Optional[_Union[RecordedLatency, _Mapping]] = ..., disk: _Optional[_Union[LevelBytes, _Mapping]] = ..., memory: _Optional[_Union[LevelBytes, _Mapping]] = ...) -> None: ...
+    shortlist: bool
+    def __init__(self, name: _Optional[str] = ..., heads: _Optional[int] = ..., heads_by_kind: _Optional[_Iterable[_Union[KindHeads, _Mapping]]] = ..., precision: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded: _Optional[bool] = ..., is_default: _Optional[bool] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., latency: _Optional[_Union[Latency, _Mapping]] = ..., recorded_latency: _Optional[_Union[RecordedLatency, _Mapping]] = ..., disk: _Optional[_Union[LevelBytes, _Mapping]] = ..., memory: _Optional[_Union[LevelBytes, _Mapping]] = ..., shortlist: _Optional[bool] = ...) -> None: ...
 
 class LevelBytes(_message.Message):
     __slots__ = ("own", "shared")

@@ -83,6 +83,8 @@ class LevelInfo:
     """`bytes`, told apart among the levels of the bundle; None where that is not known."""
     memory: Shares | None = None
     """Bytes of weights that the level holds in memory, told apart among the loaded levels; None if it is not loaded."""
+    shortlist: bool = False
+    """Whether it chooses among the tokens of vocabulary shortlists."""
 
     @classmethod
     def of(
@@ -103,6 +105,7 @@ class LevelInfo:
             recorded_latency=level.latency,
             disk=status.disk if status else disk,
             memory=status.memory if status else None,
+            shortlist=level.shortlist is not None,
         )
 
 

@@ -137,7 +137,7 @@ def test_levels_survive() -> None:
     recorded = Latency(p50_ms=1, p95_ms=2, p99_ms=3, batch=8, beam=4, requests=100, machine="two cores")
     kinds = {"encoder_self": [1, 0], "decoder_self": [2, 2], "cross": [0, 4]}
     measured, disk, memory = LatencySummary(1.0, 2.0, 3.0, 4), Shares(56, 400), Shares(0, 2**40)
-    full = LevelInfo("h9", 9, kinds, "int8", 123, 456, True, True, quality, measured, recorded, disk, memory)
+    full = LevelInfo("h9", 9, kinds, "int8", 123, 456, True, True, quality, measured, recorded, disk, memory, True)
     bare = dataclasses.replace(
         full,
         name="bare",

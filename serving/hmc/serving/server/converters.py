@@ -210,6 +210,7 @@ def level_to_proto(info: LevelInfo) -> pb.Level:
         recorded_latency=pb.RecordedLatency(**info.recorded_latency.model_dump()) if info.recorded_latency else None,
         disk=_shares_to_proto(info.disk),
         memory=_shares_to_proto(info.memory),
+        shortlist=info.shortlist,
     )
 
 
@@ -238,6 +239,7 @@ def level_from_proto(message: pb.Level) -> LevelInfo:
         recorded_latency=Latency(**recorded) if message.HasField("recorded_latency") else None,
         disk=Shares(message.disk.own, message.disk.shared) if message.HasField("disk") else None,
         memory=Shares(message.memory.own, message.memory.shared) if message.HasField("memory") else None,
+        shortlist=message.shortlist,
     )
 
 
