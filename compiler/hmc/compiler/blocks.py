@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,11 @@ class Author:
         weight = np.concatenate([self.tensors[f"{p}.weight"] for p in parts])
         bias = np.concatenate([self.tensors[f"{p}.bias"] for p in parts])
         return self.linears.linear(self.g, name, x, weight, bias)
+
+    def several(self, name: str, x: ir.Value, *parts: str) -> Sequence[ir.Value]:
+        """The checkpoint's linears `parts`, all of x, by themselves; `name` names their input."""
+        found = {p: (self.tensors[f"{p}.weight"], self.tensors[f"{p}.bias"]) for p in parts}
+        return self.linears.several(self.g, name, x, found)
 
     def vector(self, name: str) -> ir.Value:
         """A bias or norm parameter in the graph's type."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from hmc.artifact.architecture import Architecture
 from hmc.artifact.checkpoint import Tensors
 from hmc.artifact.heads import HeadLayout
-from hmc.compiler.linears import CalibrationLinears
+from hmc.compiler.attends import Visible
+from hmc.compiler.graph import GraphBuilder
+from hmc.compiler.linears import Array, FloatLinears
 from hmc.compiler.ranges import ActivationRange
 from hmc.compiler.runner import GraphRunner
 
@@ -19,6 +23,33 @@ KEPT_PER_CALL = 4096
 """Values sampled from one activation in one run; extremes are always kept."""
 BINS = 16384
 """Of the histogram that a range is fitted to: 64 for each of the 256 values it will have."""
+
+
+@dataclass
+class CalibrationLinears(FloatLinears):
+    """fp32, with all that int8 quantises also a graph output `tap.NAME`, to learn ranges from: the input of every
+    linear, and queries, keys and values as `ATTENTION.query`, `.key` and `.value`."""
+
+    tapped: dict[str, str] = field(default_factory=dict)
+    """Name → output name."""
+
+    def linear(self, g: GraphBuilder, name: str, x: ir.Value, weight: Array, bias: Array | None) -> ir.Value:
+        self._tap(g, name, x, weight.shape[1])
+        return super().linear(g, name, x, weight, bias)
+
+    def cached(self, g: GraphBuilder, attention: str, part: str, x: ir.Value) -> ir.Value:
+        self._tap(g, f"{attention}.{part}", x, "HD")
+        return x
+
+    def attend(
+        self, g: GraphBuilder, attention: str, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+    ) -> tuple[ir.Value, ir.Value | None]:
+        self._tap(g, f"{attention}.query", query, "HD")
+        return super().attend(g, attention, query, key, value, visible)
+
+    def _tap(self, g: GraphBuilder, name: str, x: ir.Value, width: int | str) -> None:
+        g.output(g.op("Flatten", [x], axis=1), f"tap.{name}", self.dtype, ["N", width])
+        self.tapped[name] = f"tap.{name}"
 
 
 class _Samples:

@@ -40,9 +40,9 @@ def _self_attention(a: Author, x: ir.Value, shape: ir.Value, lengths: ir.Value, 
     if not heads:
         return a.closed_attention(x, prefix)
     inner = heads * a.arch.head_dim
-    qkv = a.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
-    qkv = g.op("Reshape", [qkv, g.op("Concat", [shape, g.ints(3 * inner)], axis=0)])
-    query, key, value = g.op("Split", [qkv], outputs=3, axis=-1, num_outputs=3)
+    shape = g.op("Concat", [shape, g.ints(inner)], axis=0)
+    parts = a.several(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
+    query, key, value = (g.op("Reshape", [part, shape]) for part in parts)
     y = g.op("MultiHeadAttention", [query, key, value, None, lengths], domain=MICROSOFT, num_heads=heads)
     y = a.linear(f"{prefix}.out_proj", g.op("Reshape", [y, g.ints(-1, inner)]), f"{prefix}.out_proj")
     return a.add_norm(x, y, f"{prefix}_layer_norm")
@@ -52,9 +52,9 @@ def _cross_projection(a: Author, x: ir.Value, shape: ir.Value, layer: int) -> No
     g, prefix, heads, dim = a.g, f"decoder.layers.{layer}.encoder_attn", a.heads("cross", layer), a.arch.head_dim
     if not heads:
         return
-    kv = a.linear(f"{prefix}.kv_proj", x, f"{prefix}.k_proj", f"{prefix}.v_proj")
+    parts = a.several(f"{prefix}.kv_proj", x, f"{prefix}.k_proj", f"{prefix}.v_proj")
     shape = g.op("Concat", [shape, g.ints(heads, dim)], axis=0)
-    for part, tensor in zip(("key", "value"), g.op("Split", [kv], outputs=2, axis=1, num_outputs=2), strict=True):
+    for part, tensor in zip(("key", "value"), parts, strict=True):
         kept = g.op("Reshape", [a.linears.cached(g, prefix, part, tensor), shape])
         dtype = a.linears.cache_dtype(prefix, part)
         rows = g.op("Transpose", [kept], perm=[0, 2, 1, 3])

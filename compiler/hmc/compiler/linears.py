@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -14,6 +15,8 @@ from hmc.compiler.graph import MICROSOFT, GraphBuilder
 from hmc.compiler.ranges import ActivationRange
 
 Array = npt.NDArray[Any]
+Parts = Mapping[str, tuple[Array, Array]]
+"""Name → weight `[out, in]` and bias `[out]` of linears of one size."""
 
 
 class Linears(Protocol):
@@ -28,6 +31,10 @@ class Linears(Protocol):
 
     def linear(self, g: GraphBuilder, name: str, x: ir.Value, weight: Array, bias: Array | None) -> ir.Value:
         """x `[N, in]`, weight `[out, in]`, bias `[out]` → `[N, out]`."""
+        ...
+
+    def several(self, g: GraphBuilder, name: str, x: ir.Value, parts: Parts) -> Sequence[ir.Value]:
+        """What `linear` gives for each of `parts`, of one input x, for which `name` stands."""
         ...
 
     def embedding(self, g: GraphBuilder, ids: ir.Value, weight: Array, factor: float) -> ir.Value:
@@ -74,6 +81,12 @@ class FloatLinears:
         value: ir.Value = g.op("Gemm", inputs, transB=1)
         return value
 
+    def several(self, g: GraphBuilder, name: str, x: ir.Value, parts: Parts) -> Sequence[ir.Value]:
+        weights, biases = zip(*parts.values(), strict=True)
+        joint = self.linear(g, name, x, np.concatenate(weights), np.concatenate(biases))
+        values: Sequence[ir.Value] = g.op("Split", [joint], outputs=len(parts), axis=1, num_outputs=len(parts))
+        return values
+
     def embedding(self, g: GraphBuilder, ids: ir.Value, weight: Array, factor: float) -> ir.Value:
         rows = g.op("Gather", [g.weight("shared.weight", weight.astype(self.dtype)), ids], axis=0)
         value: ir.Value = g.op("Mul", [rows, g.weight("embedding.factor", np.asarray(factor, self.dtype))])
@@ -103,33 +116,6 @@ class FloatLinears:
         return attend_float(g, query, key, value, visible), None
 
 
-@dataclass
-class CalibrationLinears(FloatLinears):
-    """fp32, with all that int8 quantises also a graph output `tap.NAME`, to learn ranges from: the input of every
-    linear, and queries, keys and values as `ATTENTION.query`, `.key` and `.value`."""
-
-    tapped: dict[str, str] = field(default_factory=dict)
-    """Name → output name."""
-
-    def linear(self, g: GraphBuilder, name: str, x: ir.Value, weight: Array, bias: Array | None) -> ir.Value:
-        self._tap(g, name, x, weight.shape[1])
-        return super().linear(g, name, x, weight, bias)
-
-    def cached(self, g: GraphBuilder, attention: str, part: str, x: ir.Value) -> ir.Value:
-        self._tap(g, f"{attention}.{part}", x, "HD")
-        return x
-
-    def attend(
-        self, g: GraphBuilder, attention: str, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
-    ) -> tuple[ir.Value, ir.Value | None]:
-        self._tap(g, f"{attention}.query", query, "HD")
-        return super().attend(g, attention, query, key, value, visible)
-
-    def _tap(self, g: GraphBuilder, name: str, x: ir.Value, width: int | str) -> None:
-        g.output(g.op("Flatten", [x], axis=1), f"tap.{name}", self.dtype, ["N", width])
-        self.tapped[name] = f"tap.{name}"
-
-
 def quantize_columns(weight: Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
     """weight `[out, in]` → int8 `[in, out]` and a scale per output column `[out]` (symmetric, absolute maximum)."""
     scale = np.maximum(np.abs(weight).max(axis=1), 1e-8).astype(np.float32) / np.float32(127)
@@ -155,10 +141,32 @@ class Int8Linears:
     def linear(self, g: GraphBuilder, name: str, x: ir.Value, weight: Array, bias: Array | None) -> ir.Value:
         if name not in self.ranges:
             return FloatLinears().linear(g, name, x, weight, bias)
-        activation = self.ranges[name]
-        scale = g.weight(f"{name}.input_scale", np.asarray(activation.scale, np.float32))
-        zero = g.weight(f"{name}.input_zero_point", np.asarray(activation.zero_point, np.uint8))
-        quantized = x if x.dtype == ir.DataType.UINT8 else g.op("QuantizeLinear", [x, scale, zero])
+        return self._product(g, name, name, self._quantized_input(g, name, x), weight, bias)
+
+    def several(self, g: GraphBuilder, name: str, x: ir.Value, parts: Parts) -> Sequence[ir.Value]:
+        if name not in self.ranges:
+            return FloatLinears().several(g, name, x, parts)
+        quantized = self._quantized_input(
+            g, name, x
+        )  # a product each: to cut a joint one apart takes as long as a tenth of it
+        return [self._product(g, name, part, quantized, weight, bias) for part, (weight, bias) in parts.items()]
+
+    def _quantized_input(self, g: GraphBuilder, name: str, x: ir.Value) -> ir.Value:
+        value: ir.Value = (
+            x if x.dtype == ir.DataType.UINT8 else g.op("QuantizeLinear", [x, *self._input_range(g, name)])
+        )
+        return value
+
+    def _input_range(self, g: GraphBuilder, name: str) -> tuple[ir.Value, ir.Value]:
+        found = self.ranges[name]
+        zero = g.weight(f"{name}.input_zero_point", np.asarray(found.zero_point, np.uint8))
+        return g.weight(f"{name}.input_scale", np.asarray(found.scale, np.float32)), zero
+
+    def _product(
+        self, g: GraphBuilder, given: str, name: str, quantized: ir.Value, weight: Array, bias: Array | None
+    ) -> ir.Value:
+        """given: the name whose range the input has."""
+        scale, zero = self._input_range(g, given)
         integers, scales = quantize_columns(weight)
         inputs: list[ir.Value | None] = [
             quantized,
