@@ -99,6 +99,8 @@ class _Worker(threading.Thread):
         super().__init__(name="hmc-engine", daemon=True)
         self.engine, self.running = engine, 0
         self._batches: dict[Mode, Batch] = {}
+        self._cancellations = 0
+        """Those that there were before the last step: it has seen them."""
 
     def jobs(self) -> list[Job]:
         """What it works on."""
@@ -114,10 +116,11 @@ class _Worker(threading.Thread):
     def _step(self) -> None:
         """One turn of every batch; of one alone more, while nothing else can be begun."""
         engine, free = self.engine, self._free()
-        active, cancelled = [mode for mode, batch in self._batches.items() if batch.jobs], engine.cancellations
+        active = [mode for mode, batch in self._batches.items() if batch.jobs]
+        seen, self._cancellations = self._cancellations, engine.cancellations
 
         def undisturbed() -> bool:
-            return len(active) == 1 and self._nothing_to_admit(free) and engine.cancellations == cancelled
+            return len(active) == 1 and self._nothing_to_admit(free) and engine.cancellations == seen
 
         for mode in active:
             if batch := self._batches.get(mode):
