@@ -36,9 +36,8 @@ def author_decoder(
     Inputs: `tokens` `[R]` int32; `lengths` `[R]` int32, the tokens that a row has read before; `candidates` `[1]`
     int64, K; `wanted` `[R]` int64, a token, or with a shortlist a place in the row's list; for each layer l with open
     cross heads `cross_key_l` or `cross_key_turned_l`, and `cross_value_l`, as the encoder gives them, and
-    `source_lengths` `[B]` int32; for each
-    layer l with open self-attention heads `past_key_l`, `past_value_l`, in one of two forms; the types of all caches
-    are those in which `linears` keeps them:
+    `source_lengths` `[B]` int32; for each layer l with open self-attention heads `past_key_l`, `past_value_l`, in one
+    of two forms; the types of all caches are those in which `linears` keeps them:
 
     - Nodes, on a CPU: `[B, H_l, N, D]`, the N places of a sentence hold the keys and values of tokens that any of its
       rows wrote, in any order. `node_places` `[B, k, H, 3]` int64, H the most heads of a layer, is (sentence, head,

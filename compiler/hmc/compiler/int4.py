@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from hmc.compiler.graph import MICROSOFT, GraphBuilder
-from hmc.compiler.linears import Array, Int8Linears
+from hmc.compiler.linears import Array, Int8Linears, Parts, cut_apart
 
 BLOCK = 32
 """Weights that share a scale. ONNX Runtime's kernel gives a row the same result in any batch with 32, not with 64 and
@@ -60,3 +61,6 @@ class Int4Linears(Int8Linears):
         }  # fmt: skip
         value: ir.Value = g.op("MatMulNBits", inputs, domain=MICROSOFT, **attributes)
         return value
+
+    def several(self, g: GraphBuilder, name: str, x: ir.Value, parts: Parts) -> Sequence[ir.Value]:
+        return cut_apart(self, g, name, x, parts)

@@ -82,10 +82,7 @@ class FloatLinears:
         return value
 
     def several(self, g: GraphBuilder, name: str, x: ir.Value, parts: Parts) -> Sequence[ir.Value]:
-        weights, biases = zip(*parts.values(), strict=True)
-        joint = self.linear(g, name, x, np.concatenate(weights), np.concatenate(biases))
-        values: Sequence[ir.Value] = g.op("Split", [joint], outputs=len(parts), axis=1, num_outputs=len(parts))
-        return values
+        return cut_apart(self, g, name, x, parts)
 
     def embedding(self, g: GraphBuilder, ids: ir.Value, weight: Array, factor: float) -> ir.Value:
         rows = g.op("Gather", [g.weight("shared.weight", weight.astype(self.dtype)), ids], axis=0)
@@ -114,6 +111,14 @@ class FloatLinears:
         visible: Visible,
     ) -> tuple[ir.Value, ir.Value | None]:
         return attend_float(g, query, key, value, visible), None
+
+
+def cut_apart(linears: Linears, g: GraphBuilder, name: str, x: ir.Value, parts: Parts) -> Sequence[ir.Value]:
+    """`Linears.several` as one product, `[N, out]` of all parts, and its pieces."""
+    weights, biases = zip(*parts.values(), strict=True)
+    joint = linears.linear(g, name, x, np.concatenate(weights), np.concatenate(biases))
+    values: Sequence[ir.Value] = g.op("Split", [joint], outputs=len(parts), axis=1, num_outputs=len(parts))
+    return values
 
 
 def quantize_columns(weight: Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
@@ -145,7 +150,7 @@ class Int8Linears:
 
     def several(self, g: GraphBuilder, name: str, x: ir.Value, parts: Parts) -> Sequence[ir.Value]:
         if name not in self.ranges:
-            return FloatLinears().several(g, name, x, parts)
+            return cut_apart(self, g, name, x, parts)
         quantized = self._quantized_input(
             g, name, x
         )  # a product each: to cut a joint one apart takes as long as a tenth of it

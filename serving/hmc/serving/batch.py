@@ -41,8 +41,6 @@ class Batch:
         self.turns: Turns = turns.get(mode.variant, BeamTurns)(arch)
         self.state = DecodeState(mode.rows, arch.pad_id, arch.eos_id)
         self.jobs: list[Job] = []
-        self._plain = True
-        """Whether no job is watched."""
 
     @property
     def rows(self) -> int:
@@ -61,14 +59,13 @@ class Batch:
         rules, traces = [job.rules for job in jobs], [job.trace() for job in jobs]
         self.state.add(rules, traces, independent=self.turns.independent)
         self.jobs += jobs
-        self._plain = not any(job.watched for job in self.jobs)
 
     def step(self, undisturbed: Callable[[], bool]) -> None:
         """One decoder step, one turn of search; sentences that are done or cancelled leave. With greedy search several
         steps, as long as `undisturbed`."""
         beam = self.mode.rows
         answer = self.caches.run(self.turns.inputs(self.state, self.jobs))
-        if isinstance(self.caches, RowCaches) and self._plain:
+        if isinstance(self.caches, RowCaches) and not any(job.watched for job in self.jobs):
             answer = run_ahead(self.caches, self.state, answer, undisturbed)
         if "attention" in answer:
             for trace, weights in zip(self.state.traces, answer["attention"], strict=True):
@@ -96,7 +93,6 @@ class Batch:
         self.caches.keep(stay)
         self.state.keep(stay)
         self.jobs = [self.jobs[i] for i in stay]
-        self._plain = not any(job.watched for job in self.jobs)
 
     def _finish(self, index: int) -> None:
         job, now = self.jobs[index], time.monotonic()

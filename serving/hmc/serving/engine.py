@@ -73,10 +73,10 @@ class Engine:
                 raise OverloadedError("the engine is shutting down; send the request elsewhere")
             self.queue.append(job)
             self.changed.notify_all()
-        job.future.add_done_callback(self._note)
+        job.future.add_done_callback(self._note_cancellation)
         return job.future
 
-    def _note(self, future: Future[Decoded]) -> None:
+    def _note_cancellation(self, future: Future[Decoded]) -> None:
         if future.cancelled():
             self.cancellations += 1
 
@@ -148,7 +148,7 @@ class _Worker(threading.Thread):
         taken: dict[Mode, list[Job]] = {}
         with engine.changed:
             queue = engine.queue
-            if not queue or (free < engine.max_rows // 4 and len(queue) * queue[0].mode.rows > free):
+            if not queue or self._saves_rows(free, len(queue) * queue[0].mode.rows):
                 return
             idle = sum(not worker.running for worker in engine.workers if worker is not self)
             left = len(queue) - -(-len(queue) // (1 + idle))
@@ -169,13 +169,17 @@ class _Worker(threading.Thread):
                 self._fail(mode, error)
 
     def _free(self) -> int:
-        """Rows."""
+        """Rows that no sentence of this worker has."""
         return self.engine.max_rows - sum(batch.rows for batch in self._batches.values())
 
     def _nothing_to_admit(self, free: int) -> bool:
         """Whether `_admit` would surely take nothing; asked without the lock."""
         waiting = len(self.engine.queue)
-        return not (waiting and free) or (waiting > free and free < self.engine.max_rows // 4)
+        return not (waiting and free) or self._saves_rows(free, waiting)
+
+    def _saves_rows(self, free: int, waiting: int) -> bool:
+        """Whether `_admit` takes nothing while so many rows are free and at least so many waited for."""
+        return waiting > free and free < self.engine.max_rows // 4
 
     def _fail(self, mode: Mode, error: Exception) -> None:
         """A batch failed: its sentences get the error, the engine goes on with the others and with new ones."""
