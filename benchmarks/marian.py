@@ -8,9 +8,10 @@ Exported: `hmc export` of the same checkpoint, and `--masked` of a slim one that
 Transformers and, after its own converter, in CTranslate2 at fp32, against our engine on the checkpoint that was
 exported. Where outputs differ, both are scored in double precision; against Transformers the search is repeated with
 weights moved by as little as rounding moves them, and a difference that this reproduces is a near tie.
-CTranslate2 takes pad's embedding for zero and pad for a token that is never written, whatever the model says, and stops
-once as many hypotheses have ended as the beam is wide. So it meets the engine with patience 1 on a checkpoint changed
-alike; how many sentences are equal without that change is told too.
+CTranslate2 takes pad's embedding for zero and pad for a token that is never written, so it gets the directory that
+`--zero-start` writes, which runs in Transformers too; how many sentences are equal without is told. It stops once as
+many hypotheses have ended as the beam is wide, so it meets the engine with patience 1; and as in the engine an empty
+translation is one (`min_decoding_length=0`).
 
 Nothing is timed. Ends with status 1 when BLEU is further apart than `--tolerance`, or when Transformers writes
 something else that is no near tie.
@@ -47,8 +48,6 @@ from hmc.training.importance import corpus_importance
 from hmc.training.vocabulary import Vocabulary
 
 IMPORTANCE_SENTENCES = 200
-NEVER = -1e4
-"""Logit of a token that is not there."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +85,6 @@ def slim_checkpoint(checkpoint: Checkpoint, test_set: TestSet, heads: int) -> Ch
     return Checkpoint(config, tensors, checkpoint.tokenizer)
 
 
-def starting_from_zero(checkpoint: Checkpoint) -> Checkpoint:
-    """The function that CTranslate2 computes for every Marian model: it starts from zeros and has no pad to write."""
-    arch, tensors = checkpoint.architecture, {name: value.copy() for name, value in checkpoint.tensors.items()}
-    tensors["shared.weight"][arch.pad_id] = 0.0
-    tensors["final_logits_bias"].reshape(-1)[arch.pad_id] = NEVER
-    return Checkpoint(checkpoint.config, tensors, checkpoint.tokenizer)
-
-
 def against(
     ours: Ours, theirs: PeerOutput, checkpoint: Checkpoint, options: DecodeOptions, *, search: bool
 ) -> Comparison:
@@ -110,25 +101,31 @@ def against(
 def check_exported(
     name: str, checkpoint: Checkpoint, folder: Path, test_set: TestSet, options: DecodeOptions
 ) -> tuple[dict[str, Any], bool]:
-    """An exported checkpoint in both engines; and whether Transformers' differences are near ties."""
+    """An exported checkpoint in both engines, as it is and started from zeros; and whether every difference in
+    Transformers is a near tie."""
     texts, arch, patient = list(test_set.sources), checkpoint.architecture, replace(options, patience=1.0)
-    without_pad = starting_from_zero(checkpoint)
-    for suffix, variant in (("", checkpoint), ("-zero", without_pad)):
-        save_checkpoint(variant, folder / f"{name}{suffix}")
-    exported = folder / f"{name}-exported"
-    export_marian(load_checkpoint(folder / name), exported, masked=True)
+    save_checkpoint(checkpoint, folder / name)
+    stored = load_checkpoint(folder / name)
     print(f"\nexported, {name}, {checkpoint.layout.total} heads")
+    report: dict[str, Any] = {"heads": checkpoint.layout.total}
     ours = translate(folder / name, folder / f"{name}-bundle", texts, options)
-    hugging_face = against(ours, with_transformers(exported, arch, texts, options), checkpoint, options, search=True)
-    print(f"  Transformers: {hugging_face}")
-    ours = translate(folder / f"{name}-zero", folder / f"{name}-zero-bundle", texts, patient)
-    theirs = with_ctranslate2(exported, folder / f"{name}-ct2", arch, ours.sources, options)
-    ctranslate2 = against(ours, theirs, without_pad, options, search=False)
-    as_it_is = translate(folder / name, folder / f"{name}-bundle", texts, patient).ids
-    same = sum(a == b for a, b in zip(as_it_is, theirs.ids, strict=True))
-    print(f"  CTranslate2: {ctranslate2}\n  CTranslate2, pad's embedding as it is here: {same} of {len(texts)} equal")
-    report = {"heads": checkpoint.layout.total, "transformers": hugging_face.to_json(), "equal_with_pad": same}
-    return report | {"ctranslate2": ctranslate2.to_json()}, hugging_face.explained
+    ours_patient = translate(folder / name, folder / f"{name}-bundle", texts, patient)
+    well = True
+    for title, zero_start in (("", False), (", --zero-start", True)):
+        directory = folder / f"{name}{'-zero' * zero_start}-exported"
+        export_marian(stored, directory, masked=True, zero_start=zero_start)
+        hugging_face = against(
+            ours, with_transformers(directory, arch, texts, options), checkpoint, options, search=True
+        )
+        theirs = with_ctranslate2(directory, Path(f"{directory}-ct2"), arch, ours.sources, options)
+        ctranslate2 = against(ours_patient, theirs, checkpoint, options, search=False)
+        equal = ctranslate2 if zero_start else f"{ctranslate2.equal} of {len(texts)} equal"
+        print(f"  Transformers{title}: {hugging_face}\n  CTranslate2{title}: {equal}")
+        report["zero_start" if zero_start else "as_it_is"] = {
+            "transformers": hugging_face.to_json(), "ctranslate2": ctranslate2.to_json()
+        }  # fmt: skip
+        well &= hugging_face.explained
+    return report, well
 
 
 def check_imported(

@@ -64,7 +64,8 @@ def with_ctranslate2(
 ) -> PeerOutput:
     """CTranslate2 on an exported directory, from source ids of the checkpoint.
 
-    It counts EOS in a hypothesis's length only where EOS is asked for, as it is here.
+    It counts EOS in a hypothesis's length only where EOS is asked for, as it is here, and takes an empty translation
+    for one only with `min_decoding_length=0`.
     """
     import ctranslate2  # type: ignore[import-untyped]
 
@@ -77,7 +78,7 @@ def with_ctranslate2(
     results = translator.translate_batch(
         [[names[to_new[i]] for i in ids] for ids in sources], beam_size=options.beam_size,
         length_penalty=options.length_penalty, max_decoding_length=options.max_length, max_batch_size=BATCH,
-        return_end_token=True,
+        min_decoding_length=0, return_end_token=True,
     )  # fmt: skip
     written = [[to_old[numbers[piece]] for piece in r.hypotheses[0]] for r in results]
     ids = [tuple(row[:-1] if row[-1:] == [arch.eos_id] else row) for row in written]

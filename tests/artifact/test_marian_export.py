@@ -12,12 +12,14 @@ from tests.artifact.opus import opus_directory
 from tests.slim_ffn import random_neurons, without_neurons
 from tests.tiny import SENTENCES, random_layout, tiny_architecture, tiny_checkpoint_at
 
+from hmc.artifact.architecture import sinusoidal_positions
 from hmc.artifact.checkpoint import Checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.ffn import FfnWidths
 from hmc.artifact.heads import KINDS
 from hmc.artifact.marian.reader import import_marian
-from hmc.artifact.marian.writer import export_marian, starts_from_zero
+from hmc.artifact.marian.writer import export_marian
+from hmc.artifact.marian.zero_start import NEVER, starts_from_zero
 from hmc.artifact.slimming import restored_tensors, slim_tensors
 from hmc.artifact.tokenizer import open_tokenizer
 from hmc.training.convert import model_from_checkpoint
@@ -174,6 +176,39 @@ def test_a_start_that_is_not_zero_is_known(tmp_path: Path) -> None:
     assert starts_from_zero(checkpoint)
     checkpoint.tensors["shared.weight"][ARCH.pad_id, 3] = 0.1
     assert not starts_from_zero(checkpoint)
+
+
+def test_a_learned_start_moves_to_the_first_position(tmp_path: Path) -> None:
+    """pad's row, which CTranslate2 drops, says nothing any more, and an import has the learned start again."""
+    checkpoint = tiny_checkpoint_at(tmp_path / "c", arch=ARCH)
+    embedding, pad = checkpoint.tensors["shared.weight"], ARCH.pad_id
+    embedding[pad] = np.random.default_rng(0).normal(size=ARCH.d_model).astype(np.float32)
+    before = {name: value.copy() for name, value in checkpoint.tensors.items()}
+    export_marian(checkpoint, tmp_path / "m", zero_start=True)
+    assert all(np.array_equal(before[name], value) for name, value in checkpoint.tensors.items())
+    with safe_open(tmp_path / "m" / "model.safetensors", framework="numpy") as weights:
+        shared, bias, positions = (
+            weights.get_tensor(name)
+            for name in ("model.shared.weight", "final_logits_bias", "model.decoder.embed_positions.weight")
+        )
+    assert not shared[-1].any()
+    assert bias[0, -1] == NEVER
+    usual = sinusoidal_positions(ARCH.max_positions, ARCH.d_model)
+    assert np.array_equal(positions[1:], usual[1:])
+    np.testing.assert_allclose(positions[0], embedding[pad] * 8 + usual[0], rtol=1e-6)  # 8: the square root of 64
+
+    back = import_marian(tmp_path / "m", source_language="en", target_language="de")
+    np.testing.assert_allclose(back.tensors["shared.weight"][-1], embedding[pad], atol=1e-6)
+    checkpoint.tensors["final_logits_bias"][pad] = NEVER
+    assert_same_function(checkpoint, back)
+
+
+def test_a_start_from_zero_has_nothing_to_move(tmp_path: Path) -> None:
+    checkpoint = tiny_checkpoint_at(tmp_path / "c", arch=ARCH)
+    for folder, moved in (("m", False), ("z", True)):
+        export_marian(checkpoint, tmp_path / folder, zero_start=moved)
+    one, other = ((tmp_path / folder / "model.safetensors").read_bytes() for folder in ("m", "z"))
+    assert one == other
 
 
 def test_an_export_from_outside_is_the_directory_again(data: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.artifact.opus import edit, opus_directory, write_weights
 
+from hmc.artifact.architecture import sinusoidal_positions
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.marian.reader import import_marian
 
@@ -63,6 +64,14 @@ def _learned_positions(opus: Path) -> None:
     write_weights(opus, arch, extra={"model.encoder.embed_positions.weight": np.zeros((96, 64), np.float32)})
 
 
+def _another_start(opus: Path) -> None:
+    """As a decoder that starts from zeros, but pad can still be written."""
+    arch = import_marian(opus).architecture
+    positions = sinusoidal_positions(96, 64)
+    positions[0] += 1.0
+    write_weights(opus, arch, extra={"model.decoder.embed_positions.weight": positions})
+
+
 def _untied(opus: Path) -> None:
     arch = import_marian(opus).architecture
     write_weights(opus, arch, extra={"lm_head.weight": np.ones((arch.vocab_size, 64), np.float32)})
@@ -78,6 +87,7 @@ FILE_PROBLEMS: list[tuple[Callable[[Path], object], str]] = [
     (_pickle_only, r"pytorch_model\.bin is not opened: hmc reads safetensors only; convert it.*save_pretrained"),
     (_shards, "several files"),
     (_learned_positions, r"encoder\.embed_positions\.weight is not the sinusoids"),
+    (_another_start, r"decoder\.embed_positions\.weight is not the sinusoids"),
     (_untied, r"shared\.weight and lm_head\.weight differ"),
     (_nan, r"shared\.weight holds NaN"),
     (lambda o: (o / "model.safetensors").unlink(), r"model\.safetensors is missing"),

@@ -14,6 +14,10 @@ def command(
     masked: Annotated[
         bool, typer.Option("--masked", help="Write the closed heads of a pruned checkpoint as zeros.")
     ] = False,
+    zero_start: Annotated[
+        bool,
+        typer.Option("--zero-start", help="Write a model that starts its decoder from zeros, as CTranslate2 does."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Write a checkpoint as a MarianMT model, for Transformers and CTranslate2."""
@@ -21,17 +25,18 @@ def command(
 
     from hmc.artifact.checkpoint import load_checkpoint
     from hmc.artifact.files import check_replaceable
-    from hmc.artifact.marian.writer import export_marian, starts_from_zero
+    from hmc.artifact.marian.writer import export_marian
+    from hmc.artifact.marian.zero_start import starts_from_zero
 
     check_replaceable(out, checkpoint)
     loaded = load_checkpoint(checkpoint)
-    export_marian(loaded, out, masked=masked)
+    export_marian(loaded, out, masked=masked, zero_start=zero_start)
     whole = loaded.architecture.full_layout().total
     result = {
         "model": str(out),
         "heads": whole,
         "masked_heads": whole - loaded.layout.total,
-        "starts_from_zero_embedding": starts_from_zero(loaded),
+        "starts_from_zero_embedding": zero_start or starts_from_zero(loaded),
     }
     if as_json:
         typer.echo(json.dumps(result, indent=1))
@@ -40,5 +45,5 @@ def command(
     if not result["starts_from_zero_embedding"]:
         typer.echo(
             "The embedding of <pad>, which starts the decoder, is not zero. Transformers uses it; CTranslate2 starts "
-            "from zeros, so its translations may differ."
+            "from zeros, so it would translate otherwise: give --zero-start for it."
         )

@@ -12,12 +12,14 @@ from safetensors.numpy import load_file
 
 from hmc.artifact.architecture import Architecture, sinusoidal_positions, tensor_shapes
 from hmc.artifact.checkpoint import Tensors
+from hmc.artifact.marian.zero_start import BIAS, POSITIONS, moved_back
 
 EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 """Names of the one tied matrix; a file holds at least one."""
-POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
-"""Tables that older files hold; they must be the sinusoids."""
-BIAS = "final_logits_bias"
+POSITION_TABLES = ("encoder.embed_positions.weight", POSITIONS)
+"""Tables that older files hold; they must be the sinusoids, but for what starts a decoder that starts from zeros."""
+
+Arrays = dict[str, npt.NDArray[Any]]
 
 
 def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
@@ -28,17 +30,14 @@ def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
         return {}, [f"{file.name} is not readable: {error}"]
     except TypeError as error:  # NumPy knows bfloat16 and 8-bit floats only through ml_dtypes
         return {}, [f"{file.name} holds a type that needs ml_dtypes ({error}): pip install 'hmc[compile]'"]
-    problems = [
-        f"tensor {name} is not the sinusoids that static positions are"
-        for name in POSITIONS
-        if name in found and not _is_sinusoids(found.pop(name), arch)
-    ]
+    tables = {name: found.pop(name) for name in POSITION_TABLES if name in found}
     embeddings = {name: found.pop(name) for name in EMBEDDINGS if name in found}
-    problems += _tie_problems(embeddings)
+    problems = _tie_problems(embeddings)
     if embeddings:
         found[EMBEDDINGS[0]] = next(iter(embeddings.values()))
     # Transformers starts from zeros, and models without an output bias may leave the buffer out.
     found[BIAS] = found[BIAS].reshape(-1) if BIAS in found else np.zeros(arch.vocab_size, np.float32)
+    problems += _position_problems(tables, found, arch)
     expected = tensor_shapes(arch, arch.full_layout())
     problems += [f"tensor {name} is missing" for name in expected if name not in found]
     problems += [f"tensor {name} does not belong to this architecture" for name in found if name not in expected]
@@ -64,11 +63,25 @@ def _tie_problems(embeddings: dict[str, npt.NDArray[Any]]) -> list[str]:
     ]
 
 
-def _is_sinusoids(table: npt.NDArray[Any], arch: Architecture) -> bool:
-    """True for the table itself, whether stored in 32 or 16 bits."""
+def _position_problems(tables: Arrays, found: Arrays, arch: Architecture) -> list[str]:
+    """Tables that are not the sinusoids. What a decoder's first position has beyond them goes to pad in `found`."""
+    problems = []
+    for name, table in tables.items():
+        rows = _rows_beyond_sinusoids(table, arch)
+        if rows and not (name == POSITIONS and rows == [0] and moved_back(found, table, arch)):
+            problems.append(f"tensor {name} is not the sinusoids that static positions are")
+    return problems
+
+
+def _rows_beyond_sinusoids(table: npt.NDArray[Any], arch: Architecture) -> list[int]:
+    """Positions where a table, stored in 32 or 16 bits, is something else; all of them for one of another shape."""
     expected = sinusoidal_positions(arch.max_positions, arch.d_model)
+    if table.shape != expected.shape:
+        return list(range(arch.max_positions))
     tolerance = 1e-5 if table.dtype.itemsize >= 4 else 1e-2
-    return table.shape == expected.shape and bool(np.abs(table.astype(np.float32) - expected).max() <= tolerance)
+    alike = np.abs(table.astype(np.float32) - expected).max(axis=1) <= tolerance  # not so where NaN
+    rows: list[int] = np.flatnonzero(~alike).tolist()
+    return rows
 
 
 def marian_names(tensors: Tensors) -> Tensors:

@@ -16,18 +16,20 @@ from hmc.artifact.marian.generation import exported, recorded
 from hmc.artifact.marian.layout import CONFIG, GENERATION, TOKENIZER_CONFIG, WEIGHTS
 from hmc.artifact.marian.vocabulary import marian_files
 from hmc.artifact.marian.weights import marian_names
+from hmc.artifact.marian.zero_start import starts_from_zero, with_zero_start
 from hmc.artifact.slimming import padded_ffn, restored_tensors
 from hmc.artifact.tokenizer_files import EOS_PIECE, PAD_PIECE, UNK_PIECE, write_tokenizer
 
 
-def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False) -> None:
+def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False, zero_start: bool = False) -> None:
     """Writes `out` whole or not at all. Token ids change where pad is not last: it becomes the last.
 
     masked: write closed heads as zeros, because Transformers has the same number of heads in every layer; the model
     then computes what the slim one does, at full size. Feed-forward layers get as many neurons as the widest has left,
-    for the same reason: zeros again, which change nothing. Raises InvalidRequestError for a checkpoint without some
-    heads and no `masked`, or for widths that Transformers cannot express, InvalidArtifactError for a tokenizer that
-    does not fit.
+    for the same reason: zeros again, which change nothing. zero_start: where pad's embedding is not zero, write what
+    it starts the decoder with into the decoder's first position, so that CTranslate2, which starts from zeros, computes
+    the same. Raises InvalidRequestError for a checkpoint without some heads and no `masked`, or for widths that
+    Transformers cannot express, InvalidArtifactError for a tokenizer that does not fit.
     """
     arch, layout = checkpoint.architecture, checkpoint.layout
     whole = arch.full_layout().total
@@ -43,6 +45,8 @@ def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False) ->
         )
     files, order = marian_files(checkpoint.tokenizer, arch)
     tensors, width = padded_ffn(restored_tensors(checkpoint.tensors, arch, layout), checkpoint.ffn_widths)
+    if zero_start and not starts_from_zero(checkpoint):
+        tensors = with_zero_start(tensors, arch)
     for name in ("shared.weight", "final_logits_bias"):
         tensors[name] = tensors[name][order]
     ids = {old: new for new, old in enumerate(order.tolist())}
@@ -58,11 +62,6 @@ def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False) ->
         _write_json(folder / CONFIG, config)
         _write_json(folder / GENERATION, generation)
         _write_json(folder / TOKENIZER_CONFIG, _tokenizer_config(checkpoint))
-
-
-def starts_from_zero(checkpoint: Checkpoint) -> bool:
-    """True when the embedding of pad is zero. Engines that take it for zero (Marian, CTranslate2) then agree."""
-    return not checkpoint.tensors["shared.weight"][checkpoint.architecture.pad_id].any()
 
 
 def _config(arch: Architecture, ids: dict[int, int]) -> dict[str, Any]:
