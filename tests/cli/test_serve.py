@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.serving.certificates import make_certificate
 from tests.serving.fakes import write_bundle
 
 from hmc.serving.client import Client
@@ -113,6 +114,23 @@ def test_what_cannot_be_served(tmp_path: Path, damage: str, said: str) -> None:
         case _:
             extra += ["--levels", "h7"]
     assert said in fails(bundle, *extra)
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "said"),
+    [
+        ("server.pem", "nowhere", "hmc: TLS: cannot read {}/nowhere: No such file or directory; check the path"),
+        ("text", "server.key", "hmc: TLS: {}/text holds no certificates in PEM"),
+        ("server.pem", "other.key", "hmc: TLS: the key {0}/other.key does not belong to the first certificate in {0}/"),
+    ],
+)
+def test_tls_files_of_no_use_are_told_before_the_bundle_is_read(tmp_path: Path, cert: str, key: str, said: str) -> None:
+    make_certificate(tmp_path)
+    make_certificate(tmp_path, "other")
+    (tmp_path / "text").write_text("no certificate\n")
+    told = fails(tmp_path / "no bundle", "--tls-cert", tmp_path / cert, "--tls-key", tmp_path / key)
+    assert told.startswith(said.format(tmp_path))
+    assert "bundle" not in told
 
 
 def test_cuda_that_is_not_there_is_never_the_cpu(tiny_bundle: Path) -> None:

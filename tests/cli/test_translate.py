@@ -172,27 +172,6 @@ def test_incremental_output_is_the_translation(hmc: Hmc, server: BackgroundServe
     assert hmc("translate", "--incremental", *where).stdout == hmc("translate", *where).stdout
 
 
-def test_scores_of_given_translations(hmc: Hmc, server: BackgroundServer, tiny_bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "src").write_text("A man.\nTwo dogs run.\n")
-    (tmp_path / "ref").write_text("Two dogs run.\nA man.\n")
-    ran = hmc("score", tmp_path / "src", tmp_path / "ref", "--bundle", tiny_bundle)
-    assert ran.exit_code == 0, ran.output
-    scores = [float(line) for line in ran.stdout.splitlines()]
-    assert len(scores) == 2
-    assert max(scores) < 0
-    ran = hmc("score", tmp_path / "src", tmp_path / "ref", "--bundle", tiny_bundle, "--json", "--token-scores")
-    records = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert [r["score"] for r in records] == pytest.approx(scores, abs=1e-5)
-    assert [r["translation"] for r in records] == ["Two dogs run.", "A man."]
-    assert records[1]["tokens"][-1]["piece"] == "</s>"
-    ran = hmc("score", tmp_path / "src", tmp_path / "ref", "--server", server.address, "--level", "h6", "--json")
-    assert json.loads(ran.stdout.splitlines()[0])["translation"] == "h6:A man.|Two dogs run.|given"
-    (tmp_path / "ref").write_text("one\n")
-    ran = hmc("score", tmp_path / "src", tmp_path / "ref", "--bundle", tiny_bundle)
-    assert ran.exit_code == 2
-    assert "has 2 lines and" in ran.stderr
-
-
 def test_a_text_that_is_cut_is_said(hmc: Hmc, tiny_bundle: Path) -> None:
     long = "dog " * 500
     ran = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, "A dog.", long)
@@ -223,15 +202,3 @@ def test_negative_threads(hmc: Hmc, tiny_bundle: Path) -> None:
     ran = hmc("translate", "--bundle", tiny_bundle, "--threads", -1, "a")
     assert ran.exit_code == 2
     assert "threads -1: choose 0 (one per physical core) or more" in ran.stderr
-
-
-@pytest.mark.parametrize("place", ["--bundle", "--server"])
-def test_a_reference_that_is_too_long_is_named_by_its_line(
-    hmc: Hmc, server: BackgroundServer, tiny_bundle: Path, tmp_path: Path, place: str
-) -> None:
-    lines = [*["a dog"] * 69, "dog " * 20_000]
-    (tmp_path / "text").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    where = str(tiny_bundle) if place == "--bundle" else server.address
-    ran = hmc("score", tmp_path / "text", tmp_path / "text", place, where)
-    assert ran.exit_code == 2
-    assert ran.stderr.startswith("hmc: line 70: ")

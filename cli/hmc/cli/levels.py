@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hmc.cli.options import WHERE, Server, TlsCa, Token
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -15,15 +17,11 @@ if TYPE_CHECKING:
 
 
 def command(
-    bundle: Annotated[
-        Path | None, typer.Argument(help="Directory that `hmc compile` wrote.", metavar="[BUNDLE]")
-    ] = None,
-    server: Annotated[str | None, typer.Option(help="Ask this server instead.", metavar="HOST:PORT")] = None,
-    token: Annotated[str | None, typer.Option(help="Token that the server wants.", envvar="HMC_TOKEN")] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="PEM authorities to trust: connect with TLS.", metavar="FILE")
-    ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the server.")] = 10.0,
+    bundle: Annotated[Path | None, typer.Argument(help="Directory that `hmc compile` wrote.", metavar="BUNDLE")] = None,
+    server: Server = None,
+    token: Token = None,
+    tls_ca: TlsCa = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the server.", rich_help_panel=WHERE)] = 10.0,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the levels of a bundle, or of a running server: heads, size, quality and latency.
@@ -36,7 +34,7 @@ def command(
         raise InvalidRequestError("give exactly one of BUNDLE (a directory) and --server HOST:PORT")
     levels = _of_bundle(bundle) if bundle is not None else _of_server(str(server), token, tls_ca, timeout)
     if json_output:
-        typer.echo(_json(levels))
+        typer.echo(as_json(levels))
         return
     from rich.console import Console
 
@@ -47,12 +45,9 @@ def command(
 
 
 def _of_server(address: str, token: str | None, tls_ca: Path | None, timeout: float) -> LevelList:
-    import os
+    from hmc.cli.connection import connected
 
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from hmc.serving.client import Client
-
-    with Client(address, token=token, tls_ca=tls_ca) as client:
+    with connected(address, token, tls_ca) as client:
         return client.levels(timeout=timeout)
 
 
@@ -75,11 +70,12 @@ def _of_bundle(path: Path) -> LevelList:
     return LevelList(tuple(infos), manifest.version, manifest.source_language, manifest.target_language)
 
 
-def _json(levels: LevelList) -> str:
+def as_json(listed: LevelList | LevelInfo) -> str:
+    """Everything that is known of the levels, or of one."""
     import dataclasses
     import json
 
-    return json.dumps(dataclasses.asdict(levels), indent=1, default=lambda model: model.model_dump())
+    return json.dumps(dataclasses.asdict(listed), indent=1, default=lambda model: model.model_dump())
 
 
 def _table(levels: LevelList) -> Table:

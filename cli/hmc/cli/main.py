@@ -10,7 +10,8 @@ import typer
 from hmc.cli.errors import guarded
 
 # In the order of `hmc --help`. Each name is a module `hmc.cli.NAME` whose function `command` is the command; the module
-# may import only the standard library and typer when it loads. A name that Python reserves ends in `_` there.
+# may import only the standard library, typer and `hmc.cli.options` when it loads. A name that Python reserves ends in
+# `_` there.
 COMMANDS = (
     "train",
     "prune",
@@ -24,8 +25,8 @@ COMMANDS = (
     "bench",
     "demo",
 )
-# Groups of commands, shown after them: each a package `hmc.cli.NAME` with a function `group`.
-GROUPS = ("analyze",)
+# Groups of commands, shown after them: each a module or package `hmc.cli.NAME` with a function `group`.
+GROUPS = ("admin", "analyze")
 
 
 def _show_version(asked: bool) -> None:

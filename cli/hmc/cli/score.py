@@ -7,6 +7,21 @@ from typing import Annotated
 
 import typer
 
+from hmc.cli.options import (
+    WHERE,
+    Auto,
+    Bundle,
+    Device,
+    LatencyBudgetMs,
+    Level,
+    MaxBleuDrop,
+    MaxHeads,
+    Server,
+    Threads,
+    TlsCa,
+    Token,
+)
+
 CHUNK = 64
 """Lines scored in one call."""
 
@@ -14,28 +29,33 @@ CHUNK = 64
 def command(
     source: Annotated[Path, typer.Argument(help="UTF-8 file, a text a line.", metavar="SOURCE")],
     reference: Annotated[Path, typer.Argument(help="UTF-8 file, a translation a line.", metavar="REFERENCE")],
-    server: Annotated[str | None, typer.Option(help="Server to ask.", metavar="HOST:PORT")] = None,
-    bundle: Annotated[Path | None, typer.Option(help="Bundle to load instead.", metavar="DIR")] = None,
-    level: Annotated[str | None, typer.Option(help="Level to score at; default: the default level.")] = None,
-    max_heads: Annotated[int | None, typer.Option(help="Or: the best level with at most this many heads.")] = None,
+    server: Server = None,
+    bundle: Bundle = None,
+    level: Level = None,
+    max_heads: MaxHeads = None,
+    max_bleu_drop: MaxBleuDrop = None,
+    latency_budget_ms: LatencyBudgetMs = None,
+    auto: Auto = False,
     length_penalty: Annotated[float, typer.Option(help="Exponent of the length normalisation.")] = 1.0,
     token_scores: Annotated[bool, typer.Option("--token-scores", help="With --json: every token's score.")] = False,
     alignment: Annotated[bool, typer.Option("--alignment", help="With --json: every token's attention.")] = False,
     attention_head: Annotated[
         list[str] | None, typer.Option(help="Head that tells it, as cross.5.3; repeatable.", metavar="HEAD")
     ] = None,
-    device: Annotated[str, typer.Option(help="With --bundle: auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int, typer.Option(help="With --bundle: threads; 0: one per physical core.")] = 0,
-    token: Annotated[str | None, typer.Option(help="Token that the server wants.", envvar="HMC_TOKEN")] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="PEM authorities to trust: connect with TLS.", metavar="FILE")
-    ] = None,
+    device: Device = "auto",
+    threads: Threads = 0,
+    token: Token = None,
+    tls_ca: TlsCa = None,
     timeout: Annotated[
-        float | None, typer.Option(help="With --server: seconds for each call; default: no limit.")
+        float | None,
+        typer.Option(help="With --server: seconds for each call; default: no limit.", rich_help_panel=WHERE),
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each pair.")] = False,
 ) -> None:
-    """Score given translations: a line with log P / length^penalty for each pair of lines, 0 is certain."""
+    """Score given translations: a line with log P / length^penalty for each pair of lines, 0 is certain.
+
+    The level is chosen once, and all lines are scored at it: scores of different levels cannot be compared.
+    """
     import json
 
     from hmc.artifact.errors import InvalidRequestError
@@ -60,7 +80,8 @@ def command(
         references = list(lines)
     if len(texts) != len(references):
         raise InvalidRequestError(f"{source} has {len(texts)} lines and {reference} {len(references)}: pair them up")
-    place = Place(server, bundle, Selector(name=level, max_heads=max_heads), device, threads, 1, token, tls_ca, timeout)
+    selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto)
+    place = Place(server, bundle, selector, device, threads, 1, token, tls_ca, timeout)
     with open_desk(place) as desk:
         for start in range(0, len(texts), CHUNK):
             chunk = slice(start, start + CHUNK)

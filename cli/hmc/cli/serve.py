@@ -52,7 +52,7 @@ def command(
     tls_cert: Annotated[
         Path | None, typer.Option(help="PEM certificate chain; with --tls-key, serves TLS only.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="PEM private key.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its PEM private key, not encrypted.")] = None,
     token: Annotated[
         str | None, typer.Option(help="Token that calls must send; better set in the environment.", envvar="HMC_TOKEN")
     ] = None,

@@ -8,12 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hmc.cli.options import (
+    WHERE,
+    Auto,
+    Bundle,
+    Device,
+    LatencyBudgetMs,
+    Level,
+    MaxBleuDrop,
+    MaxHeads,
+    Server,
+    Threads,
+    TlsCa,
+    Token,
+)
+
 if TYPE_CHECKING:
     from hmc.cli.translators import Desk
     from hmc.serving.answers import StreamAnswer
     from hmc.serving.options import DecodeOptions, Sampling
 
-WHERE, SEARCH, LIMITS, SAMPLE, OUTPUT = "Where", "Search", "What may be written", "Sampling", "Output"
+SEARCH, LIMITS, SAMPLE, OUTPUT = "Search", "What may be written", "Sampling", "Output"
 
 
 def command(
@@ -21,39 +36,15 @@ def command(
         list[str] | None, typer.Argument(help="Texts; without any, --file or stdin.", metavar="[TEXT]...")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="UTF-8 file, a text a line; `-` is stdin.", metavar="FILE")] = None,
-    server: Annotated[
-        str | None, typer.Option(help="Server to ask.", metavar="HOST:PORT", rich_help_panel=WHERE)
-    ] = None,
-    bundle: Annotated[
-        Path | None, typer.Option(help="Bundle to load instead.", metavar="DIR", rich_help_panel=WHERE)
-    ] = None,
-    level: Annotated[
-        str | None, typer.Option(help="Level to translate at; default: the default level.", rich_help_panel=WHERE)
-    ] = None,
-    max_heads: Annotated[
-        int | None, typer.Option(help="Or: the best level with at most this many heads.", rich_help_panel=WHERE)
-    ] = None,
-    max_bleu_drop: Annotated[
-        float | None,
-        typer.Option(
-            help="Or: the smallest level measured to lose at most this.", metavar="BLEU", rich_help_panel=WHERE
-        ),
-    ] = None,
-    latency_budget_ms: Annotated[
-        int | None,
-        typer.Option(
-            help="Or: the best level with a 95th percentile within this.", metavar="MS", rich_help_panel=WHERE
-        ),
-    ] = None,
-    auto: Annotated[
-        bool, typer.Option("--auto", help="Or: the best level under the server's load.", rich_help_panel=WHERE)
-    ] = False,
-    device: Annotated[
-        str, typer.Option(help="With --bundle: auto, cpu, cuda or cuda:N.", rich_help_panel=WHERE)
-    ] = "auto",
-    threads: Annotated[
-        int, typer.Option(help="With --bundle: threads; 0: one per physical core.", rich_help_panel=WHERE)
-    ] = 0,
+    server: Server = None,
+    bundle: Bundle = None,
+    level: Level = None,
+    max_heads: MaxHeads = None,
+    max_bleu_drop: MaxBleuDrop = None,
+    latency_budget_ms: LatencyBudgetMs = None,
+    auto: Auto = False,
+    device: Device = "auto",
+    threads: Threads = 0,
     workers: Annotated[
         int,
         typer.Option(
@@ -61,13 +52,8 @@ def command(
             rich_help_panel=WHERE,
         ),
     ] = 1,
-    token: Annotated[
-        str | None, typer.Option(help="Token that the server wants.", envvar="HMC_TOKEN", rich_help_panel=WHERE)
-    ] = None,
-    tls_ca: Annotated[
-        Path | None,
-        typer.Option(help="PEM authorities to trust: connect with TLS.", metavar="FILE", rich_help_panel=WHERE),
-    ] = None,
+    token: Token = None,
+    tls_ca: TlsCa = None,
     timeout: Annotated[
         float | None,
         typer.Option(help="With --server: seconds for everything; default: no limit.", rich_help_panel=WHERE),

@@ -3,7 +3,6 @@ they still read."""
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hmc.artifact.bundle import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
+from hmc.cli.connection import connected
 from hmc.serving.answers import StreamAnswer
 from hmc.serving.options import DecodeOptions, Target
 from hmc.serving.results import Partial, Translation
@@ -56,7 +56,7 @@ class Desk(Protocol):
         ...
 
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
-        """The scores of given translations."""
+        """The scores of given translations, at one level however often it is called."""
         ...
 
 
@@ -73,10 +73,7 @@ def open_desk(place: Place) -> Iterator[Desk]:
     if place.bundle is not None and place.server is None and (place.tls_ca is not None or place.timeout is not None):
         raise InvalidRequestError("--tls-ca and --timeout are about --server: leave them out with --bundle")
     if place.server is not None and place.bundle is None:
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        from hmc.serving.client import Client
-
-        with Client(place.server, token=place.token, tls_ca=place.tls_ca) as client:
+        with connected(place.server, place.token, place.tls_ca) as client:
             yield ServerDesk(client, place)
     elif place.bundle is not None and place.server is None:
         level = _level(read_manifest(place.bundle), place.selector, place.device)
@@ -114,6 +111,7 @@ class ServerDesk:
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
         """See `Desk`."""
         answer = self._client.score(texts, references, self._selector, options, self._timeout)
+        self._selector = Selector(name=answer.level)  # another choice under another load would give other scores
         return [StreamAnswer(n, t, None, answer.level, answer.bundle_version) for n, t in enumerate(answer)]
 
 

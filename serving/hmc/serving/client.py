@@ -12,15 +12,16 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from hmc.artifact.errors import InvalidRequestError, UnavailableError
+from hmc.artifact.errors import UnavailableError
 from hmc.serving.answers import Answer, LevelInfo, LevelList, StreamAnswer
 from hmc.serving.client_stream import ClientStream, check_encodable, check_list
 from hmc.serving.options import DecodeOptions
 from hmc.serving.results import Partial
 from hmc.serving.selection import Selector
 from hmc.serving.server import converters
-from hmc.serving.server.settings import MAX_MESSAGE_BYTES
+from hmc.serving.server.settings import MAX_MESSAGE_BYTES, check_token
 from hmc.serving.status import error_of
+from hmc.serving.tls import read_authorities
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
@@ -41,7 +42,10 @@ class Client:
 
     def __init__(self, address: str, *, token: str | None = None, tls_ca: Path | str | None = None) -> None:
         """`address` is `host:port`; `tls_ca` a PEM file of the authorities to trust, "" for the system's own, None
-        for a connection without TLS."""
+        for a connection without TLS. Raises InvalidRequestError if that file cannot be read or is not one, and for a
+        token that cannot be sent."""
+        if token:
+            check_token(token)
         self.address = address
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         if tls_ca is None:
@@ -200,12 +204,7 @@ def _how(level: Level, options: DecodeOptions | None) -> dict[str, Any]:
 
 
 def _read_authorities(path: Path | str) -> bytes | None:
-    if path == "":
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidRequestError(f"TLS: cannot read {path}: {error.strerror}") from error
+    return None if path == "" else read_authorities(Path(path))
 
 
 @contextmanager

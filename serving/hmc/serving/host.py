@@ -185,8 +185,8 @@ class ModelHost:
             if slot is None:
                 raise LevelNotLoadedError(
                     level.name,
-                    f"level {level.name!r} is not loaded; load it with AdminService.LoadLevel, start the server with "
-                    f"it in --levels, or choose one that is: {', '.join(self._current.slots)}",
+                    f"level {level.name!r} is not loaded; load it with `hmc admin load` (AdminService.LoadLevel), "
+                    f"start the server with it in --levels, or choose one that is: {', '.join(self._current.slots)}",
                 )
             slot.users += 1
             return Lease(slot, self._current.manifest.version, self._end)

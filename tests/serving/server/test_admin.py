@@ -1,9 +1,7 @@
-"""Levels, health, reflection, changes of what is loaded, tokens, TLS and metrics, on a real socket."""
+"""Levels, health, reflection, changes of what is loaded, tokens and metrics, on a real socket."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +17,6 @@ from tests.serving.fakes import FakeFactory, eventually, failure, write_bundle
 from hmc.artifact.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
-    InvalidRequestError,
     LevelNotFoundError,
     UnauthenticatedError,
     UnavailableError,
@@ -158,7 +155,7 @@ def test_a_failed_reload_leaves_the_bundle_serving(client: Client, tmp_path: Pat
     assert client.translate(["a"]).bundle_version == "0123456789abcdef"
 
 
-# ---- token, TLS, metrics ----
+# ---- token, metrics ----
 
 
 def test_a_token_is_asked_for_everywhere_but_health(bundle: Path, factory: FakeFactory) -> None:
@@ -181,29 +178,6 @@ def test_a_token_is_asked_for_everywhere_but_health(bundle: Path, factory: FakeF
             assert client.translate(["a"])[0].text == "full:a"
         with grpc.insecure_channel(running.address) as channel:
             assert failure(ProtoReflectionDescriptorDatabase(channel).get_services)[0] == "UNAUTHENTICATED"
-
-
-def test_tls(bundle: Path, factory: FakeFactory, tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl, which makes the certificate, is not installed")
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(made, check=True, capture_output=True)
-    with BackgroundServer(bundle, ServerSettings(port=0, tls_cert=cert, tls_key=key), factory) as running:
-        with Client(running.address, tls_ca=cert) as client:
-            client.wait_ready(5)
-            assert client.translate(["a"])[0].text == "full:a"
-        with Client(running.address) as plain, pytest.raises(UnavailableError):
-            plain.translate(["a"], timeout=5)
-
-
-def test_tls_files_that_do_not_belong_together(bundle: Path, factory: FakeFactory, tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    cert.write_text("no certificate")
-    key.write_text("no key")
-    with pytest.raises(InvalidRequestError, match="check that --tls-cert and --tls-key belong together"):
-        BackgroundServer(bundle, ServerSettings(port=0, tls_cert=cert, tls_key=key), factory).__enter__()
 
 
 def test_metrics(bundle: Path, factory: FakeFactory) -> None:

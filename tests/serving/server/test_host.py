@@ -44,7 +44,7 @@ def test_only_the_levels_asked_for_and_the_default(bundle: Path, factory: FakeFa
     assert loaded(host) == ["h12", "h6"]
     with host.lease() as lease:
         assert lease.level.name == "h12"
-    with pytest.raises(LevelNotLoadedError, match=r"'full' is not loaded; load it with AdminService\.LoadLevel"):
+    with pytest.raises(LevelNotLoadedError, match=r"'full' is not loaded; load it with `hmc admin load`"):
         host.lease(Selector(name="full"))
     with host.lease(Selector(max_heads=100)) as lease:
         assert lease.level.name == "h12"

@@ -175,12 +175,6 @@ def test_settings_out_of_range(values: dict[str, Any], match: str) -> None:
         ServerSettings(**values)
 
 
-def test_unreadable_tls_files(bundle: Path, factory: FakeFactory, tmp_path: Path) -> None:
-    settings = ServerSettings(port=0, tls_cert=tmp_path / "no.pem", tls_key=tmp_path / "no.key")
-    with pytest.raises(InvalidRequestError, match=r"TLS: cannot read .*no\.key"):
-        BackgroundServer(bundle, settings, factory).__enter__()
-
-
 def run_with_signals(
     bundle: Path, factory: FakeFactory, ready: Callable[[Server], None], settings: ServerSettings
 ) -> float:

@@ -134,8 +134,12 @@ class Server:
             return self._grpc.add_secure_port(join_address(host, port), grpc.ssl_server_credentials([pair]))
         except RuntimeError as error:
             check_port(host, port, "--port")
-            hint = "; check that --tls-cert and --tls-key belong together" if pair else ""
-            raise InvalidRequestError(f"cannot listen on {join_address(host, port)}: {error}{hint}") from error
+            if pair is None:
+                raise InvalidRequestError(f"cannot listen on {join_address(host, port)}: {error}") from error
+            files = f"{self.settings.tls_cert} and {self.settings.tls_key}"
+            raise InvalidRequestError(
+                f"cannot serve TLS with {files}: {error}; give a PEM certificate chain and its key, not encrypted"
+            ) from error
 
     def _admit(self, context: Context) -> None:
         if self._check_token is not None:

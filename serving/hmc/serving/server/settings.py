@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hmc.artifact.errors import InvalidRequestError, PortInUseError
 from hmc.serving.selection import AutoPolicy
+from hmc.serving.tls import check_pair, read_pem
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Largest gRPC message, both ways. The runtime refuses larger ones with RESOURCE_EXHAUSTED."""
@@ -17,7 +18,7 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How to serve. Raises InvalidRequestError on values out of range."""
+    """How to serve. Raises InvalidRequestError on values out of range, and on TLS files that are of no use."""
 
     host: str = "127.0.0.1"
     """Address to listen on; "0.0.0.0" or "::" for all of the machine's."""
@@ -72,17 +73,16 @@ class ServerSettings:
             raise InvalidRequestError("levels: name at least one, or say all")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidRequestError("TLS needs both a certificate and a key; give both or neither")
-        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
-            raise InvalidRequestError("the token must be printable ASCII and not empty")
+        if self.tls_cert is not None and self.tls_key is not None:
+            check_pair(self.tls_cert, self.tls_key)
+        if self.token is not None:
+            check_token(self.token)
 
     def tls_pair(self) -> tuple[bytes, bytes] | None:
         """Key and certificate chain as PEM; None without TLS. Raises InvalidRequestError on unreadable files."""
         if self.tls_cert is None or self.tls_key is None:
             return None
-        try:
-            return self.tls_key.read_bytes(), self.tls_cert.read_bytes()
-        except OSError as error:
-            raise InvalidRequestError(f"TLS: cannot read {error.filename}: {error.strerror}") from error
+        return read_pem(self.tls_key), read_pem(self.tls_cert)
 
     @property
     def is_local(self) -> bool:
@@ -91,6 +91,12 @@ class ServerSettings:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+
+def check_token(token: str) -> None:
+    """Raises InvalidRequestError for what cannot be sent as a token."""
+    if not (token.isascii() and token.isprintable() and token.strip()):
+        raise InvalidRequestError("the token must be printable ASCII and not empty")
 
 
 def join_address(host: str, port: int) -> str:

@@ -1,0 +1,26 @@
+"""A connection to a server, as the commands that talk to one share it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hmc.serving.client import Client
+
+
+@contextmanager
+def connected(server: str, token: str | None, tls_ca: Path | None) -> Iterator[Client]:
+    """A client for the block; says what to do about a token that is missing or wrong. Raises as `Client`."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters is raised; the rest is noise on the terminal
+    from hmc.artifact.errors import UnauthenticatedError
+    from hmc.serving.client import Client
+
+    with Client(server, token=token, tls_ca=tls_ca) as client:
+        try:
+            yield client
+        except UnauthenticatedError as error:
+            raise UnauthenticatedError(f"{error}; give this server's token in HMC_TOKEN or with --token") from error

@@ -1,0 +1,158 @@
+"""`hmc admin` against a real server on a real socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Hmc
+from tests.guards.test_help_is_light import probe
+from tests.serving.certificates import make_certificate
+from tests.serving.fakes import FakeFactory, eventually, write_bundle
+
+from hmc.serving.client import Client
+from hmc.serving.server.background import BackgroundServer
+from hmc.serving.server.settings import ServerSettings
+
+
+def loaded(server: BackgroundServer) -> list[str]:
+    with Client(server.address) as client:
+        return [level.name for level in client.levels().levels if level.loaded]
+
+
+def test_unload_and_load(hmc: Hmc, server: BackgroundServer) -> None:
+    ran = hmc("admin", "unload", "h6", "--server", server.address)
+    assert (ran.exit_code, ran.stdout) == (0, "h6 is unloaded.\n")
+    assert loaded(server) == ["full", "h12"]
+    ran = hmc("admin", "load", "h6", "--server", server.address)
+    assert (ran.exit_code, ran.stdout) == (0, "h6 is loaded and serves.\n")
+    assert loaded(server) == ["full", "h12", "h6"]
+
+
+def test_a_level_as_json(hmc: Hmc, server: BackgroundServer) -> None:
+    told = json.loads(hmc("admin", "unload", "h12", "--server", server.address, "--json").stdout)
+    assert (told["name"], told["loaded"], told["memory"]) == ("h12", False, None)
+    told = json.loads(hmc("admin", "load", "h12", "--server", server.address, "--json").stdout)
+    assert (told["name"], told["loaded"], told["memory"]) == ("h12", True, {"own": 30, "shared": 100})
+    listed = json.loads(hmc("levels", "--server", server.address, "--json").stdout)
+    assert told in listed["levels"]
+
+
+def test_reload(hmc: Hmc, server: BackgroundServer, fake_bundle: Path, tmp_path: Path) -> None:
+    other = write_bundle(tmp_path / "other", version="fedcba9876543210")
+    ran = hmc("admin", "reload", other, "--server", server.address)
+    assert (ran.exit_code, ran.stdout) == (0, "Bundle fedcba9876543210 serves.\n")
+    write_bundle(other, version="0011223344556677")  # reload without a path reads the same one again
+    ran = hmc("admin", "reload", "--server", server.address, "--json")
+    assert json.loads(ran.stdout) == {"bundle_version": "0011223344556677"}
+    assert hmc("admin", "reload", fake_bundle, "--server", server.address).exit_code == 0
+    with Client(server.address) as client:
+        assert client.translate(["a"]).bundle_version == "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["load", "h7"], "hmc: unknown level 'h7'; this bundle has: full, h12, h6"),
+        (["unload", "h7"], "hmc: unknown level 'h7'; this bundle has: full, h12, h6"),
+        (["unload", "full"], "hmc: level 'full' is the default level and stays loaded; start the server with another"),
+        (["reload", "/nowhere"], "hmc: bundle /nowhere cannot be used:\n  - bundle.json is missing"),
+        (["reload", "bundle"], "hmc: bundle 'bundle': give an absolute path; it is looked up on the server's machine"),
+        (["reload", ""], "hmc: bundle '': give an absolute path"),
+    ],
+)
+def test_what_cannot_be_done(hmc: Hmc, server: BackgroundServer, arguments: list[str], said: str) -> None:
+    ran = hmc("admin", *arguments, "--server", server.address)
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    assert ran.stderr.startswith(said)
+    assert loaded(server) == ["full", "h12", "h6"]
+
+
+def test_a_level_in_use_is_freed_when_its_requests_are_answered(
+    hmc: Hmc, server: BackgroundServer, factory: FakeFactory
+) -> None:
+    held = factory["h6"]
+    with Client(server.address) as client:
+        answers = client.translate_stream(iter(["first", "hold"]), "h6")
+        assert next(answers).result().text == "h6:first"
+        eventually(lambda: held.pending == 1)
+        ran = hmc("admin", "unload", "h6", "--server", server.address, "--timeout", 0.3)
+        assert (ran.exit_code, ran.stdout) == (2, "")
+        assert f"{server.address} is not done after 0.3 s, and goes on: requests under way are finished" in ran.stderr
+        assert not held.closed
+        held.release.set()
+        assert next(answers).result().text == "h6:hold"
+    eventually(lambda: held.closed == "drained")
+    assert loaded(server) == ["full", "h12"]
+
+
+@pytest.mark.parametrize("arguments", [["load", "h6"], ["unload", "h6"], ["reload"]])
+def test_no_server(hmc: Hmc, arguments: list[str]) -> None:
+    with socket.socket() as probed:
+        probed.bind(("127.0.0.1", 0))
+        ran = hmc("admin", *arguments, "--server", f"127.0.0.1:{probed.getsockname()[1]}")
+    assert ran.exit_code == 2
+    assert "is `hmc serve` running there" in ran.stderr
+    ran = hmc("admin", *arguments)
+    assert ran.exit_code == 2
+    assert "Missing option" in ran.stderr
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    return make_certificate(tmp_path)[0]
+
+
+@pytest.fixture
+def guarded_server(fake_bundle: Path, factory: FakeFactory, certificate: Path) -> Iterator[BackgroundServer]:
+    """With TLS and a token."""
+    settings = ServerSettings(port=0, token="s3cret", tls_cert=certificate, tls_key=certificate.with_suffix(".key"))
+    with BackgroundServer(fake_bundle, settings, factory) as running:
+        yield running
+
+
+CALLS = (["admin", "unload", "h6"], ["admin", "load", "h6"], ["admin", "reload"], ["levels"], ["translate", "a"])
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_token_and_tls(hmc: Hmc, guarded_server: BackgroundServer, certificate: Path, call: list[str]) -> None:
+    call = [*call, "--server", guarded_server.address, "--tls-ca", str(certificate)]
+    hint = "; give this server's token in HMC_TOKEN or with --token\n"
+    for token, said in (
+        ([], "this server wants a token: "),
+        (["--token", "wrong"], "the token in `authorization` is not this server's"),
+    ):
+        ran = hmc(*call, *token)
+        assert (ran.exit_code, ran.stdout) == (2, "")
+        assert ran.stderr.startswith(f"hmc: {said}")
+        assert ran.stderr.endswith(hint)
+    ran = hmc(*call, "--token", "s3cret")
+    assert ran.exit_code == 0, ran.stderr
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("name", "said"), [("nowhere.pem", "cannot read"), ("server.key", "holds no certificates in PEM")]
+)
+def test_authorities_of_no_use(
+    hmc: Hmc, server: BackgroundServer, certificate: Path, call: list[str], name: str, said: str
+) -> None:
+    file = certificate.with_name(name)
+    ran = hmc(*call, "--server", server.address, "--tls-ca", file)
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("hmc: TLS: ")
+    assert said in ran.stderr
+    assert str(file) in ran.stderr
+
+
+def test_help_is_light() -> None:
+    repository = Path(__file__).resolve().parents[2]
+    printed, heavy = probe(repository, "admin", "--help")
+    assert heavy == []
+    for command in ("load", "unload", "reload"):
+        assert command in printed
+    assert probe(repository, "admin", "reload", "--help")[1] == []
+    assert "admin" in probe(repository, "--help")[0]

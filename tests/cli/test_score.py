@@ -1,0 +1,98 @@
+"""`hmc score` against a real server, and against a real bundle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Hmc
+
+from hmc.artifact.errors import FailedPreconditionError
+from hmc.cli.translators import Place, open_desk
+from hmc.serving.client import Client
+from hmc.serving.options import DecodeOptions
+from hmc.serving.selection import Selector
+from hmc.serving.server.background import BackgroundServer
+
+
+def test_scores_of_given_translations(hmc: Hmc, server: BackgroundServer, tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "src").write_text("A man.\nTwo dogs run.\n")
+    (tmp_path / "ref").write_text("Two dogs run.\nA man.\n")
+    ran = hmc("score", tmp_path / "src", tmp_path / "ref", "--bundle", tiny_bundle)
+    assert ran.exit_code == 0, ran.output
+    scores = [float(line) for line in ran.stdout.splitlines()]
+    assert len(scores) == 2
+    assert max(scores) < 0
+    ran = hmc("score", tmp_path / "src", tmp_path / "ref", "--bundle", tiny_bundle, "--json", "--token-scores")
+    records = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [r["score"] for r in records] == pytest.approx(scores, abs=1e-5)
+    assert [r["translation"] for r in records] == ["Two dogs run.", "A man."]
+    assert records[1]["tokens"][-1]["piece"] == "</s>"
+    ran = hmc("score", tmp_path / "src", tmp_path / "ref", "--server", server.address, "--level", "h6", "--json")
+    assert json.loads(ran.stdout.splitlines()[0])["translation"] == "h6:A man.|Two dogs run.|given"
+    (tmp_path / "ref").write_text("one\n")
+    ran = hmc("score", tmp_path / "src", tmp_path / "ref", "--bundle", tiny_bundle)
+    assert ran.exit_code == 2
+    assert "has 2 lines and" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("selector", "level"),
+    [
+        ([], "full"),
+        (["--level", "h6"], "h6"),
+        (["--max-heads", 12], "h12"),
+        (["--max-bleu-drop", 0.3], "h12"),
+        (["--max-bleu-drop", 1], "h6"),
+        (["--latency-budget-ms", 20], "h12"),
+        (["--auto"], "full"),
+    ],
+)
+def test_every_selector(
+    hmc: Hmc, server: BackgroundServer, tmp_path: Path, selector: list[str | float], level: str
+) -> None:
+    (tmp_path / "text").write_text("a dog\n" * 70)
+    ran = hmc("score", tmp_path / "text", tmp_path / "text", "--server", server.address, "--json", *selector)
+    assert ran.exit_code == 0, ran.output
+    assert [json.loads(line)["level"] for line in ran.stdout.splitlines()] == [level] * 70
+
+
+@pytest.mark.parametrize(
+    ("selector", "said"),
+    [
+        (["--auto", "--level", "h6"], "name and auto exclude each other; give one"),
+        (["--max-bleu-drop", -1], "max_bleu_drop -1.0: choose 0 or more BLEU points"),
+        (["--latency-budget-ms", 2], "no level answers within 2 ms; the fastest is 'h6' with 10 ms"),
+    ],
+)
+def test_selectors_that_choose_nothing(
+    hmc: Hmc, server: BackgroundServer, tmp_path: Path, selector: list[str | float], said: str
+) -> None:
+    (tmp_path / "text").write_text("a dog\n")
+    ran = hmc("score", tmp_path / "text", tmp_path / "text", "--server", server.address, *selector)
+    assert ran.exit_code == 2
+    assert said in ran.stderr
+
+
+@pytest.mark.parametrize("selector", [Selector(max_heads=12), Selector(latency_budget_ms=20)])
+def test_the_level_is_chosen_once_for_all_lines(server: BackgroundServer, selector: Selector) -> None:
+    options = DecodeOptions(beam_size=1)
+    with open_desk(Place(server.address, None, selector)) as desk, Client(server.address) as client:
+        assert desk.score(["a"], ["b"], options)[0].level == "h12"
+        client.unload_level("h12")
+        assert client.translate(["a"], selector).level == "h6"
+        with pytest.raises(FailedPreconditionError, match="level 'h12' is not loaded; load it with `hmc admin load`"):
+            desk.score(["a"], ["b"], options)
+
+
+@pytest.mark.parametrize("place", ["--bundle", "--server"])
+def test_a_reference_that_is_too_long_is_named_by_its_line(
+    hmc: Hmc, server: BackgroundServer, tiny_bundle: Path, tmp_path: Path, place: str
+) -> None:
+    lines = [*["a dog"] * 69, "dog " * 20_000]
+    (tmp_path / "text").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    where = str(tiny_bundle) if place == "--bundle" else server.address
+    ran = hmc("score", tmp_path / "text", tmp_path / "text", place, where)
+    assert ran.exit_code == 2
+    assert ran.stderr.startswith("hmc: line 70: ")

@@ -1,0 +1,124 @@
+"""TLS on a real socket, and what is said of files that are of no use for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from tests.serving.certificates import make_certificate, openssl
+from tests.serving.fakes import FakeFactory
+
+from hmc.artifact.errors import InvalidRequestError, UnavailableError
+from hmc.serving.client import Client
+from hmc.serving.server.background import BackgroundServer
+from hmc.serving.server.settings import ServerSettings
+
+
+@pytest.mark.parametrize("kind", ["rsa:2048", "rsa:1024", "ec"])
+def test_tls(bundle: Path, factory: FakeFactory, tmp_path: Path, kind: str) -> None:
+    cert, key = make_certificate(tmp_path, kind=kind)
+    with BackgroundServer(bundle, ServerSettings(port=0, tls_cert=cert, tls_key=key), factory) as running:
+        with Client(running.address, tls_ca=cert) as client:
+            client.wait_ready(5)
+            assert client.translate(["a"])[0].text == "full:a"
+        with Client(running.address) as plain, pytest.raises(UnavailableError):
+            plain.translate(["a"], timeout=5)
+
+
+def test_comments_in_any_language_and_a_key_beside_its_certificate(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path)
+    both = tmp_path / "both.pem"
+    both.write_bytes("# Zertifikat für uns\n".encode() + cert.read_bytes() + key.read_bytes())
+    assert ServerSettings(tls_cert=both, tls_key=both).tls_pair() == (both.read_bytes(), both.read_bytes())
+    Client("127.0.0.1:1", tls_ca=both).close()
+
+
+NO_CERTIFICATES = "holds no certificates in PEM"
+NO_KEY = "holds no private key in PEM"
+OTHERS_KEY = "does not belong to the first certificate in"
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "named", "said"),
+    [
+        ("nowhere", "server.key", "nowhere", "cannot read"),
+        ("server.pem", "nowhere", "nowhere", "cannot read"),
+        (".", "server.key", "", "cannot read"),
+        ("server.pem", ".", "", "cannot read"),
+        ("empty", "server.key", "empty", "is empty; give a PEM file"),
+        ("server.pem", "empty", "empty", "is empty; give a PEM file"),
+        ("text", "server.key", "text", NO_CERTIFICATES),
+        ("server.pem", "text", "text", NO_KEY),
+        ("server.der", "server.key", "server.der", NO_CERTIFICATES),
+        ("server.key", "server.pem", "server.key", NO_CERTIFICATES),
+        ("server.pem", "server.pem", "server.pem", NO_KEY),
+        ("cut.pem", "server.key", "cut.pem", NO_CERTIFICATES),
+        ("chain-cut.pem", "server.key", "chain-cut.pem", NO_CERTIFICATES),
+        ("server.pem", "other.key", "other.key", OTHERS_KEY),
+        ("server.pem", "ec.key", "ec.key", OTHERS_KEY),
+        ("ec.pem", "server.key", "server.key", OTHERS_KEY),
+        ("chain-wrong-order.pem", "server.key", "chain-wrong-order.pem", OTHERS_KEY),
+        ("server.pem", "encrypted.key", "encrypted.key", "is encrypted; give one without a passphrase"),
+    ],
+)
+def test_files_of_no_use_are_named(bad_files: Path, cert: str, key: str, named: str, said: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        ServerSettings(tls_cert=bad_files / cert, tls_key=bad_files / key)
+    assert said in str(caught.value)
+    assert str(bad_files / named) in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def bad_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What can be wrong with files, beside a pair that is right. Read-only."""
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = make_certificate(folder)
+    other, _ = make_certificate(folder, "other")
+    make_certificate(folder, "ec", "ec")
+    openssl("pkey", "-in", key, "-aes256", "-passout", "pass:secret", "-out", folder / "encrypted.key")
+    openssl("x509", "-in", cert, "-outform", "der", "-out", folder / "server.der")
+    whole, second = cert.read_text(), other.read_text()
+    for name, text in {
+        "empty": "\n",
+        "text": "no certificate, no key\n",
+        "cut.pem": whole[: len(whole) // 2],
+        "chain-cut.pem": whole + second[: len(second) // 2],
+        "chain-wrong-order.pem": second + whole,
+    }.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("nowhere", "cannot read"), ("empty", "is empty"), ("text", NO_CERTIFICATES), ("server.key", NO_CERTIFICATES)],
+)
+def test_authorities_of_no_use_are_named(bad_files: Path, name: str, said: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        Client("127.0.0.1:1", tls_ca=bad_files / name)
+    assert said in str(caught.value)
+    assert str(bad_files / name) in str(caught.value)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_key_from_a_pipe(bundle: Path, factory: FakeFactory, bad_files: Path, tmp_path: Path, right: bool) -> None:
+    pipe, key = tmp_path / "pipe", bad_files / ("server.key" if right else "other.key")
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(key.read_bytes()))
+    writer.start()
+    running = BackgroundServer(bundle, ServerSettings(port=0, tls_cert=bad_files / "server.pem", tls_key=pipe), factory)
+    if right:
+        with running, Client(running.address, tls_ca=bad_files / "server.pem") as client:
+            assert client.translate(["a"], timeout=10)[0].text == "full:a"
+    else:
+        with pytest.raises(InvalidRequestError, match=r"cannot serve TLS with .*server\.pem and .*pipe: "):
+            running.__enter__()
+    writer.join()
+
+
+@pytest.mark.parametrize("token", ["ü", "a\n", " "])
+def test_a_token_that_cannot_be_sent(token: str) -> None:
+    with pytest.raises(InvalidRequestError, match="the token must be printable ASCII"):
+        Client("127.0.0.1:1", token=token)
