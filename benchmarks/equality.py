@@ -86,7 +86,7 @@ def run_company(
     """(b) for all levels and numbers of threads, printed; and whether everything was identical."""
     report: dict[str, Any] = {}
     well = True
-    for level in (level for level in manifest.levels if level.precision != "fp16"):
+    for level in (level for level in manifest.levels if not level.on_cuda):
         first: list[Hypothesis] | None = None
         for number in threads:
             lonely, found = check_company(bundle, manifest, level.name, sources, options, number, seeds)

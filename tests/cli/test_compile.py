@@ -165,7 +165,7 @@ def test_nothing_found_nothing_left(
         (["--confidence", "0.9", "--target-heads", "12"], "give --max-bleu-drop too"),
         (["--max-bleu-drop", "1", "--eval", "SRC", "REF", "--beam", "0"], "--beam 0: choose 1 to"),
         (["--max-bleu-drop", "1", "--eval", "SRC", "missing"], "missing: no such file"),
-        (["--precision", "fp64"], "--precision 'fp64': choose fp32, int8, int4, fp16"),
+        (["--precision", "fp64"], "--precision 'fp64': choose fp32, int8, int4, fp16, bf16"),
         (["--target-heads", "x"], "--target-heads 'x': write whole numbers"),
         (["--shortlist", "SRC", "REF"], "--shortlist is for int8 and int4"),
         (["--shortlist", "SRC", "missing", "--precision", "int8"], "missing: no such file"),

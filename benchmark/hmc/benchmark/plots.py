@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; shapes say the same once more.
-STYLES = {"fp32": ("#0072B2", "o"), "int8": ("#D55E00", "s"), "int4": ("#CC79A7", "^"), "fp16": ("#009E73", "D")}
+STYLES = {
+    "fp32": ("#0072B2", "o"), "int8": ("#D55E00", "s"), "int4": ("#CC79A7", "^"), "fp16": ("#009E73", "D"),
+    "bf16": ("#E69F00", "v"),
+}  # fmt: skip
 GREY = "#666666"
 SIZE_INCHES = (7.0, 4.5)
 LARGEST_AREA, SMALLEST_AREA = 420.0, 20.0

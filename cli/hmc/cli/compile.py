@@ -35,7 +35,7 @@ def command(
         typer.Option(help="How sure --max-bleu-drop is kept, default 0.95; 0: as far as measured.", metavar="SHARE"),
     ] = None,
     precision: Annotated[
-        str, typer.Option(help="fp32, int8, int4 (for CPU), fp16 (for CUDA); several with commas.")
+        str, typer.Option(help="fp32, int8, int4 (for CPU), fp16, bf16 (for CUDA); several with commas.")
     ] = "fp32",
     calibrate: Annotated[
         Path | None, typer.Option(help="Source sentences for the scales of int8 and int4; a few hundred lines.")

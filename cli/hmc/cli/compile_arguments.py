@@ -69,7 +69,7 @@ def parse_precisions(text: str) -> list[Precision]:
     known: dict[str, Precision] = {name: name for name in get_args(Precision)}
     words = [part.strip() for part in text.split(",") if part.strip()]
     if not words or not known.keys() >= set(words):
-        raise InvalidRequestError(f"--precision {text!r}: choose fp32, int8, int4, fp16, or several with commas")
+        raise InvalidRequestError(f"--precision {text!r}: choose fp32, int8, int4, fp16, bf16, or several with commas")
     return [known[word] for word in words]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hmc.artifact.bundle import Level, Manifest, Precision
+from hmc.artifact.bundle import ON_CUDA, Level, Manifest, Precision
 from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
 from hmc.benchmark.budget import Candidate, Limits, Search, search
 from hmc.benchmark.budget_report import doubt, refusal, table, to_dict
@@ -59,10 +59,11 @@ class BudgetRun:
         InvalidArtifactError, DeviceUnavailableError; `plan.out` is then as it was before.
         """
         plan = self.plan
-        if "fp16" in plan.precisions and not cuda_available():
+        on_cuda = [precision for precision in plan.precisions if precision in ON_CUDA]
+        if on_cuda and not cuda_available():
             raise DeviceUnavailableError(
-                "--precision fp16: such levels run on CUDA, and there is none here to score and time them on; search "
-                "at fp32 or int8, then compile the heads found with --target-heads"
+                f"--precision {on_cuda[0]}: such levels run on CUDA, and there is none here to score and time them on; "
+                "search at fp32 or int8, then compile the heads found with --target-heads"
             )
         with replace_bundle(plan.out, [plan.checkpoint]) as folder:
             builder = BundleBuilder([plan.checkpoint], folder, calibration=plan.calibration, progress=progress)

@@ -21,10 +21,12 @@ MANIFEST, WEIGHTS = "bundle.json", "weights"
 LEVEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """What a level may be called."""
 FIX = "Compile it again with `hmc compile`, or copy it again from where it was whole."
-Precision = Literal["fp32", "int8", "int4", "fp16"]
+Precision = Literal["fp32", "int8", "int4", "fp16", "bf16"]
+ON_CUDA: tuple[Precision, ...] = ("fp16", "bf16")
+"""Precisions whose levels run on CUDA; the others run on a CPU."""
 Variant = Literal["greedy", "attention", "sampling"]
-"""A decoder graph beside `decoder.onnx`, for requests of one kind: "greedy" is faster for sentences of one row, and not
-made for CUDA; the others can do more. All share its weights."""
+"""A decoder graph beside `decoder.onnx`, for requests of one kind: "greedy" is faster for sentences of one row;
+the others can do more. All share its weights."""
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 
@@ -86,6 +88,11 @@ class Level(Strict):
     chooses among all tokens."""
     quality: Quality | None = None
     latency: Latency | None = None
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether it is for CUDA."""
+        return self.precision in ON_CUDA
 
     @property
     def layout(self) -> HeadLayout:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from hmc.artifact.architecture import Architecture, sinusoidal_positions
 from hmc.artifact.checkpoint import Tensors
 from hmc.artifact.heads import HeadLayout
-from hmc.compiler.graph import MICROSOFT, GraphBuilder
+from hmc.compiler.graph import DTYPES, MICROSOFT, GraphBuilder, of_type
 from hmc.compiler.linears import Linears
 
 EPSILON = 1e-5
@@ -42,17 +42,23 @@ class Author:
         found = {p: (self.tensors[f"{p}.weight"], self.tensors[f"{p}.bias"]) for p in parts}
         return self.linears.several(self.g, name, x, found)
 
+    def in_type(self, x: ir.Value) -> ir.Value:
+        """An fp32 input in the graph's type."""
+        if self.linears.dtype == "float32":
+            return x
+        return self._value("Cast", [x], to=int(DTYPES[self.linears.dtype]))
+
     def vector(self, name: str) -> ir.Value:
         """A bias or norm parameter in the graph's type."""
-        return self.g.weight(name, self.tensors[name].astype(self.linears.dtype))
+        return self.g.weight(name, of_type(self.tensors[name], self.linears.dtype))
 
     def add_norm(self, x: ir.Value, y: ir.Value, norm: str) -> ir.Value:
-        """LayerNorm(x + y): one fused operator in fp16 graphs, which are for CUDA, and two on a CPU.
+        """LayerNorm(x + y): one fused operator in 16-bit graphs, which are for CUDA, and two on a CPU.
 
         ONNX Runtime's fused operator sums one element at a time on a CPU; the two were 5 to 9 times faster there.
         """
         scale, bias = self.vector(f"{norm}.weight"), self.vector(f"{norm}.bias")
-        if self.linears.dtype == "float16":
+        if self.linears.dtype != "float32":
             fused: ir.Value = self.g.op(
                 "SkipLayerNormalization", [x, y, scale, bias], domain=MICROSOFT, epsilon=EPSILON
             )
@@ -91,7 +97,7 @@ class Author:
         arch = self.arch
         factor = float(np.sqrt(arch.d_model)) if arch.scale_embedding else 1.0
         rows = self.linears.embedding(self.g, ids, self.tensors["shared.weight"], factor)
-        table = sinusoidal_positions(arch.max_positions, arch.d_model).astype(self.linears.dtype)
+        table = of_type(sinusoidal_positions(arch.max_positions, arch.d_model), self.linears.dtype)
         return self._value("Add", [rows, pick(self.g.weight("positions", table))])
 
     def heads(self, kind: Any, layer: int) -> int:

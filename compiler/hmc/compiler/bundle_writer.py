@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hmc.artifact.bundle import MANIFEST, Level, Manifest, Precision, validate, write_manifest
+from hmc.artifact.bundle import MANIFEST, ON_CUDA, Level, Manifest, Precision, validate, write_manifest
 from hmc.artifact.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.files import check_replaceable, replace_directory
@@ -129,11 +129,11 @@ class BundleBuilder:
     def add(self, request: LevelRequest, precision: Precision, *, listed: bool = False) -> Level:
         """Compiles a level. Raises InvalidRequestError, also for a level that is there.
 
-        listed: with vocabulary shortlists, not at fp16. In fp32 the last bits of a score then depend on what else is in
-        the batch: such a level is for comparison.
+        listed: with vocabulary shortlists, not for CUDA. In fp32 the last bits of a score then depend on what else is in the
+        batch: such a level is for comparison.
         """
-        if listed and precision == "fp16":
-            raise InvalidRequestError("vocabulary shortlists are for levels on a CPU: leave them out, or fp16")
+        if listed and precision in ON_CUDA:
+            raise InvalidRequestError(f"vocabulary shortlists are for levels on a CPU: leave them out, or {precision}")
         checkpoint = self._checkpoints[request.checkpoint]
         target = checkpoint.layout.total if request.target_heads is None else request.target_heads
         name = _level_name(request, checkpoint, target, precision) + ("-shortlist" if listed else "")

@@ -25,7 +25,6 @@ def author_decoder(
     tensors: Tensors,
     linears: Linears,
     *,
-    gather_parents: bool = False,
     variant: Variant | None = None,
     listed: bool = False,
 ) -> GraphBuilder:
@@ -39,17 +38,16 @@ def author_decoder(
     `source_lengths` `[B]` int32; for each layer l with open self-attention heads `past_key_l`, `past_value_l`, in one
     of two forms; the types of all caches are those in which `linears` keeps them:
 
-    - Nodes, on a CPU: `[B, H_l, N, D]`, the N places of a sentence hold the keys and values of tokens that any of its
+    - Nodes: `[B, H_l, N, D]`, the N places of a sentence hold the keys and values of tokens that any of its
       rows wrote, in any order. `node_places` `[B, k, H, 3]` int64, H the most heads of a layer, is (sentence, head,
       place) where the rows' next keys and values go; `node_bias` `[B, 1, k, N]` fp32 is 0 where a row attends to a
       place, its own new one included, and -inf elsewhere.
-    - Rows, with gather_parents or for "greedy": `[P, H_l, T, D]`, position t at place t, and `total_length` `[1]`
-      int32, the greatest length plus one. With gather_parents they are in the type of activations, and `parents` `[R]`
-      int64 is the row of the past that each row continues.
+    - Rows, for "greedy": `[R, H_l, T, D]`, position t at place t, and `total_length` `[1]` int32, at least the greatest
+      length plus one and at most T.
 
     Outputs: `scores` `[R, K]` fp32 log-probabilities, best first; `ids` `[R, K]` int64; `wanted_scores` `[R]` fp32, of
-    the wanted tokens; `present_key_l`, `present_value_l` shaped as the past, and without gather_parents they may be the
-    same buffers, written in place; for "greedy" with 8-bit caches also `present_cross_key_l`, `present_cross_value_l`,
+    the wanted tokens; `present_key_l`, `present_value_l` shaped as the past, which may be the same buffers,
+    written in place; for "greedy" with 8-bit caches also `present_cross_key_l`, `present_cross_value_l`,
     which should be the buffers of the inputs: nothing is written then, and else they are copied.
 
     "greedy" is for sentences of one row each (k = 1): one operator does what nodes take a dozen for. "attention" and
@@ -63,8 +61,7 @@ def author_decoder(
     tokens, lengths = g.input("tokens", "int32", ["R"]), g.input("lengths", "int32", ["R"])
     own: RowAttention | _NodeAttention | None = None
     if any(layout.decoder_self):
-        rows = gather_parents or variant == "greedy"
-        own = RowAttention(a, lengths, gather_parents=gather_parents) if rows else _NodeAttention(a)
+        own = RowAttention(a, lengths) if variant == "greedy" else _NodeAttention(a)
     weights: dict[int, ir.Value] = {}
     cross = _cross_attentions(a, tokens, variant, weights)
     last, places = (g.op("Unsqueeze", [v, g.ints(1)]) if by_row else v for v in (tokens, lengths))
@@ -122,7 +119,7 @@ class _NodeAttention:
         self.a = a
         most = max(map(len, a.layout.decoder_self))
         places = a.g.input("node_places", "int64", ["B", "k", most, 3])
-        bias = a.g.input("node_bias", "float32", ["B", 1, "k", "N"])
+        bias = a.in_type(a.g.input("node_bias", "float32", ["B", 1, "k", "N"]))
         self.visible = Visible(a.g.op("Shape", [places], start=0, end=2), most, a.arch.head_dim, bias=bias)
         self._places: dict[int, ir.Value] = {most: places}
 

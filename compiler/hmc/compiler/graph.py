@@ -15,12 +15,18 @@ OPSET, IR_VERSION = 21, 10
 DTYPES = {
     "float32": ir.DataType.FLOAT,
     "float16": ir.DataType.FLOAT16,
+    "bfloat16": ir.DataType.BFLOAT16,
     "int32": ir.DataType.INT32,
     "int64": ir.DataType.INT64,
     "int8": ir.DataType.INT8,
     "uint8": ir.DataType.UINT8,
 }
 Dims = Sequence[int | str]
+
+
+def of_type(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
+    """The array in one of DTYPES; NumPy itself has no bfloat16."""
+    return array.astype(DTYPES[dtype].numpy())
 
 
 @dataclass

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from hmc.compiler.attends import Int8Attention, Visible, attend_float
-from hmc.compiler.graph import MICROSOFT, GraphBuilder
+from hmc.compiler.graph import MICROSOFT, GraphBuilder, of_type
 from hmc.compiler.ranges import ActivationRange
 
 Array = npt.NDArray[Any]
@@ -23,7 +23,7 @@ class Linears(Protocol):
     """Authors y = x Wᵀ + b, and what is cached, for one precision."""
 
     dtype: str
-    """Type of activations in the graph: float32 or float16."""
+    """Type of activations in the graph: float32, float16 or bfloat16."""
 
     def range_of(self, name: str) -> ActivationRange | None:
         """The range in which a linear's input is quantised; None where it is not."""
@@ -67,7 +67,7 @@ class Linears(Protocol):
 
 @dataclass
 class FloatLinears:
-    """fp32 (CPU, CUDA) or fp16 (CUDA): one Gemm. The embedding and the output projection share one tensor."""
+    """fp32 (CPU), fp16 or bf16 (CUDA): one Gemm. The embedding and the output projection share one tensor."""
 
     dtype: str = "float32"
 
@@ -75,9 +75,9 @@ class FloatLinears:
         return None
 
     def linear(self, g: GraphBuilder, name: str, x: ir.Value, weight: Array, bias: Array | None) -> ir.Value:
-        inputs = [x, g.weight(f"{name}.weight", weight.astype(self.dtype))]
+        inputs = [x, g.weight(f"{name}.weight", of_type(weight, self.dtype))]
         if bias is not None:
-            inputs.append(g.weight(f"{name}.bias", bias.astype(self.dtype)))
+            inputs.append(g.weight(f"{name}.bias", of_type(bias, self.dtype)))
         value: ir.Value = g.op("Gemm", inputs, transB=1)
         return value
 
@@ -85,8 +85,8 @@ class FloatLinears:
         return cut_apart(self, g, name, x, parts)
 
     def embedding(self, g: GraphBuilder, ids: ir.Value, weight: Array, factor: float) -> ir.Value:
-        rows = g.op("Gather", [g.weight("shared.weight", weight.astype(self.dtype)), ids], axis=0)
-        value: ir.Value = g.op("Mul", [rows, g.weight("embedding.factor", np.asarray(factor, self.dtype))])
+        rows = g.op("Gather", [g.weight("shared.weight", of_type(weight, self.dtype)), ids], axis=0)
+        value: ir.Value = g.op("Mul", [rows, g.weight("embedding.factor", of_type(np.asarray(factor), self.dtype))])
         return value
 
     def cache_dtype(self, attention: str, part: str) -> str:  # noqa: ARG002 - one interface with Int8Linears

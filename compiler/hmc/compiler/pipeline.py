@@ -26,6 +26,9 @@ from hmc.compiler.ranges import ActivationRange
 from hmc.compiler.serialize import check_structure, write_graph, write_lexicon
 from hmc.compiler.shortlist_graph import author_shortlist
 
+FLOATS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""Precision → the type of weights and activations, where they are floats."""
+
 
 @dataclass
 class LevelDraft:
@@ -94,23 +97,22 @@ def choose_precision(draft: LevelDraft) -> None:
         draft.encoder_linears = Int8Linears(ranges)
         draft.linears = Int4Linears(ranges) if draft.precision == "int4" else draft.encoder_linears
     else:
-        draft.linears = FloatLinears("float32" if draft.precision == "fp32" else "float16")
+        draft.linears = FloatLinears(FLOATS[draft.precision])
         draft.encoder_linears = draft.linears
 
 
 def author_graphs(draft: LevelDraft) -> None:
-    """Writes all graphs in memory. fp16 graphs are for CUDA: caches stay on the device, beams are gathered there."""
+    """Writes all graphs in memory."""
     assert draft.layout is not None
     assert draft.linears is not None
     assert draft.encoder_linears is not None
     arch, metadata = draft.checkpoint.architecture, {"hmc.level": draft.name, "hmc.precision": draft.precision}
     encoder = author_encoder(arch, draft.layout, draft.tensors, draft.encoder_linears)
     draft.graphs = {encoder_path(draft.name): encoder.model(metadata)}
-    on_device = draft.precision == "fp16"
-    for variant in (None, *(v for v in VARIANTS if not (on_device and v == "greedy"))):
+    for variant in (None, *VARIANTS):
         decoder = author_decoder(
             arch, draft.layout, draft.tensors, draft.linears,
-            gather_parents=on_device, variant=variant, listed=draft.lexicon is not None,
+            variant=variant, listed=draft.lexicon is not None,
         )  # fmt: skip
         draft.graphs[decoder_path(draft.name, variant)] = decoder.model(metadata)
     if draft.lexicon:
@@ -145,9 +147,9 @@ def write_level(draft: LevelDraft) -> None:
 
 
 def run_level(draft: LevelDraft) -> None:
-    """Translates the probe sentences with the graphs as they were written; fp16 ones are for CUDA and are not run."""
+    """Translates the probe sentences with the graphs as they were written, on a CPU, which takes fp16 but not bf16."""
     assert draft.layout is not None
-    if draft.precision != "fp16":
+    if draft.precision != "bf16":
         check_runs(draft.checkpoint.architecture, draft.layout, draft.bundle, draft.name, draft.probe)
 
 

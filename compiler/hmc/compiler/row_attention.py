@@ -17,19 +17,16 @@ from hmc.compiler.linears import Linears
 class RowAttention:
     """Self-attention over per-row caches: rows of different length in one batch."""
 
-    def __init__(self, a: Author, lengths: ir.Value, *, gather_parents: bool) -> None:
+    def __init__(self, a: Author, lengths: ir.Value) -> None:
         self.a, self.lengths = a, lengths
         self.total_length = a.g.input("total_length", "int32", [1])
-        self.parents = a.g.input("parents", "int64", ["R"]) if gather_parents else None
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
         prefix, heads = f"decoder.layers.{layer}.self_attn", a.heads("decoder_self", layer)
-        scales = None if self.parents else a.linears.row_scales(prefix)
+        scales = a.linears.row_scales(prefix)
         dtype = "int8" if scales else a.linears.dtype
-        past = [g.input(f"past_{n}_{layer}", dtype, ["P", heads, "T", dim]) for n in ("key", "value")]
-        if self.parents is not None:
-            past = [g.op("Gather", [value, self.parents], axis=0) for value in past]
+        past = [g.input(f"past_{n}_{layer}", dtype, ["R", heads, "T", dim]) for n in ("key", "value")]
         qkv = a.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
         y, *present = _attend(a, prefix, heads, [qkv, None, None, *past, self.lengths, self.total_length], scales)
         for name, tensor in zip(("key", "value"), present, strict=True):

@@ -20,7 +20,9 @@ from hmc.compiler.encoder_graph import author_encoder
 from hmc.compiler.linears import Linears
 from hmc.compiler.serialize import serialized
 
-TYPES: dict[str, Any] = {"tensor(float)": np.float32, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8}
+TYPES: dict[str, Any] = {
+    "tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8
+}  # fmt: skip
 Feeds = dict[str, npt.NDArray[Any]]
 Tap = Callable[[str, npt.NDArray[np.float32]], None]
 

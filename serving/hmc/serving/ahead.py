@@ -8,12 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.serving import greedy
+from hmc.serving.device_caches import DeviceRows
 from hmc.serving.row_caches import RowCaches
 from hmc.serving.sessions import Arrays
 from hmc.serving.state import NEVER, DecodeState, Ints
 
 
-def run_ahead(caches: RowCaches, state: DecodeState, answer: Arrays, undisturbed: Callable[[], bool]) -> Arrays:
+def run_ahead(
+    caches: RowCaches | DeviceRows, state: DecodeState, answer: Arrays, undisturbed: Callable[[], bool]
+) -> Arrays:
     """From the answer of one step on, runs steps while every row only takes its best token, none ends and nothing else
     asks for a turn, and writes these tokens; returns the answer of the last step, whose turn is still to be taken.
 

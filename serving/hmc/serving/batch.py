@@ -10,7 +10,7 @@ import numpy as np
 from hmc.artifact.bundle import Variant
 from hmc.serving.ahead import run_ahead
 from hmc.serving.caches import HostCaches
-from hmc.serving.device_caches import DeviceCaches
+from hmc.serving.device_caches import DeviceCaches, DeviceRows, DeviceTree
 from hmc.serving.jobs import Job, Mode
 from hmc.serving.progress import tell
 from hmc.serving.results import Decoded
@@ -29,14 +29,7 @@ class Batch:
         """Opens the mode's decoder if it was not. Raises InvalidArtifactError."""
         arch = sessions.arch
         self.sessions, self.mode = sessions, mode
-        host: type[HostCaches] = RowCaches if mode.variant == "greedy" else TreeCaches
-        caches = host if sessions.device.kind == "cpu" else DeviceCaches
-        shortlists = None
-        if sessions.lexicon:
-            shortlists = Shortlists(sessions.output_projection, arch.vocab_size, arch.pad_id, mode.rows)
-        self.caches: HostCaches | DeviceCaches = caches(
-            sessions.decoder(mode.variant), sessions.device, arch.head_dim, mode.rows, shortlists
-        )
+        self.caches = _caches(sessions, mode)
         turns: dict[Variant | None, type[BeamTurns | SampleTurns]] = {"greedy": GreedyTurns, "sampling": SampleTurns}
         self.turns: Turns = turns.get(mode.variant, BeamTurns)(arch)
         self.state = DecodeState(mode.rows, arch.pad_id, arch.eos_id)
@@ -52,10 +45,13 @@ class Batch:
         now = time.monotonic()
         for job in jobs:
             job.started = now
-        cross, lengths = self.sessions.encode([job.source for job in jobs])
-        lexicon = self.sessions.lexicon
-        lists = [lexicon.candidates(job.source, job.constraints.prefix) for job in jobs] if lexicon else []
-        self.caches.add(cross, lengths, lists)
+        sources = [job.source for job in jobs]
+        if isinstance(self.caches, DeviceCaches):
+            self.caches.add(sources)
+        else:
+            lexicon = self.sessions.lexicon
+            lists = [lexicon.candidates(job.source, job.constraints.prefix) for job in jobs] if lexicon else []
+            self.caches.add(*self.sessions.encode(sources), lists)
         rules, traces = [job.rules for job in jobs], [job.trace() for job in jobs]
         self.state.add(rules, traces, independent=self.turns.independent)
         self.jobs += jobs
@@ -65,7 +61,7 @@ class Batch:
         steps, as long as `undisturbed`."""
         beam = self.mode.rows
         answer = self.caches.run(self.turns.inputs(self.state, self.jobs))
-        if isinstance(self.caches, RowCaches) and not any(job.watched for job in self.jobs):
+        if isinstance(self.caches, RowCaches | DeviceRows) and not any(job.watched for job in self.jobs):
             answer = run_ahead(self.caches, self.state, answer, undisturbed)
         if "attention" in answer:
             for trace, weights in zip(self.state.traces, answer["attention"], strict=True):
@@ -99,6 +95,16 @@ class Batch:
         hypotheses = tuple(self.state.finished[index][: job.options.n_best])
         if job.future.set_running_or_notify_cancel():
             job.future.set_result(Decoded(hypotheses, job.started - job.submitted, now - job.started))
+
+
+def _caches(sessions: LevelSessions, mode: Mode) -> HostCaches | DeviceCaches:
+    greedy = mode.variant == "greedy"
+    if sessions.device.kind != "cpu":
+        return (DeviceRows if greedy else DeviceTree)(sessions, mode.variant, mode.rows)
+    shortlists = None
+    if sessions.lexicon:
+        shortlists = Shortlists(sessions.output_projection, sessions.arch.vocab_size, sessions.arch.pad_id, mode.rows)
+    return (RowCaches if greedy else TreeCaches)(sessions.decoder(mode.variant), mode.rows, shortlists)
 
 
 def _compact(count: int, gone: set[int]) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.serving.buffers import TYPES, Buffer, Rows, bind_input, bind_output, round_up
-from hmc.serving.sessions import Arrays, Device
+from hmc.serving.sessions import Arrays
 from hmc.serving.shortlists import Shortlists
 
 ROUND_SOURCE, ROUND_TARGET = 8, 32
@@ -25,14 +25,7 @@ class HostCaches(ABC):
     axis: ClassVar[str]
     """Of the self-attention buffers, the one that grows."""
 
-    def __init__(
-        self,
-        session: Any,
-        device: Device,  # noqa: ARG002 - as DeviceCaches
-        head_dim: int,  # noqa: ARG002
-        beam: int,
-        shortlists: Shortlists | None = None,
-    ) -> None:
+    def __init__(self, session: Any, beam: int, shortlists: Shortlists | None = None) -> None:
         """shortlists: empty, of a decoder that has them."""
         self.session, self.beam, self.count, self.capacity = session, beam, 0, 0
         self.inputs = {i.name: i for i in session.get_inputs()}

@@ -10,7 +10,7 @@ from hmc.artifact.bundle import Level
 from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
 from hmc.serving.latency import LatencyWindow
 
-PRECISION_RANK = {"fp32": 0, "fp16": 1, "int8": 2, "int4": 3}
+PRECISION_RANK = {"fp32": 0, "fp16": 1, "bf16": 2, "int8": 3, "int4": 4}
 RECENT_S = 30.0
 """`auto` judges a level by its latency of the last so many seconds, so that a level it left is tried again."""
 ENOUGH_REQUESTS = 20
@@ -94,9 +94,9 @@ def rank(level: Level) -> tuple[int, int, int]:
 
 
 def runs_on(device: str, level: Level) -> bool:
-    """Whether a level's graphs are for this device: fp16 for cuda, the others for cpu, any for auto."""
+    """Whether a level's graphs are for this device: 16-bit ones for cuda, the others for cpu, any for auto."""
     kind = device.partition(":")[0]
-    return kind == "auto" or (kind == "cuda") == (level.precision == "fp16")
+    return kind == "auto" or (kind == "cuda") == level.on_cuda
 
 
 def choose(selector: Selector, candidates: Sequence[Candidate], policy: AutoPolicy) -> Level:

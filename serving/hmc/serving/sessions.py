@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,17 +40,16 @@ class Device:
 def resolve_device(name: str, level: Level) -> Device:
     """`auto`, `cpu`, `cuda` or `cuda:N` → a device that is there and can run the level.
 
-    auto takes cuda for fp16 levels when it is there. Raises DeviceUnavailableError, InvalidRequestError.
+    auto takes cuda for fp16 and bf16 levels. Raises DeviceUnavailableError, InvalidRequestError.
     """
     kind, _, index = name.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())):
         raise InvalidRequestError(f"device {name!r}: choose auto, cpu, cuda or cuda:N")
-    on_device = level.precision == "fp16"
-    if kind == "cpu" or (kind == "auto" and not on_device):
-        if on_device:
+    if kind == "cpu" or (kind == "auto" and not level.on_cuda):
+        if level.on_cuda:
             raise DeviceUnavailableError(
-                f"level {level.name!r} is fp16, which is for cuda; on cpu choose an fp32, int8 or int4 level "
-                "(`hmc levels --bundle BUNDLE` lists them)"
+                f"level {level.name!r} is {level.precision}, which is for cuda; on cpu choose an fp32, int8 or int4 "
+                "level (`hmc levels --bundle BUNDLE` lists them)"
             )
         return Device("cpu")
     if not cuda_available():
@@ -58,10 +57,10 @@ def resolve_device(name: str, level: Level) -> Device:
             f"level {level.name!r} on {name}: ONNX Runtime finds no CUDA device here; install the NVIDIA driver and "
             "the CUDA libraries onnxruntime-gpu names, or use --device cpu with an fp32, int8 or int4 level"
         )
-    if not on_device:
+    if not level.on_cuda:
         raise InvalidRequestError(
-            f"level {level.name!r} is {level.precision}, which is for cpu; compile it with --precision fp16 "
-            "to serve it on cuda"
+            f"level {level.name!r} is {level.precision}, which is for cpu; compile it with --precision fp16 or "
+            "bf16 to serve it on cuda"
         )
     return Device("cuda", int(index or 0))
 
@@ -161,14 +160,32 @@ class LevelSessions:
         names = [o.name for o in self.shortlist.get_outputs()]
         return dict(zip(names, self.shortlist.run(names, {"union": tokens}), strict=True))
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> tuple[Arrays, npt.NDArray[np.int32]]:
-        """Sources (ids with EOS) → cross keys and values by name, each `[B, H_l, S, D]`, and lengths `[B]`."""
-        lengths = np.array([len(s) for s in sources], np.int32)
-        if self.encoder is None:
-            return {}, lengths
-        source = np.full((len(sources), int(lengths.max())), self.arch.pad_id, np.int32)
+    def encode_into(
+        self, sources: Sequence[Sequence[int]], room: int, bind: Callable[[onnxruntime.IOBinding], None]
+    ) -> None:
+        """As `encode`, with sources of `room` positions, and what comes out where `bind` binds the outputs."""
+        assert self.encoder is not None
+        source, lengths = self._matrix(sources, room)
+        binding = self.encoder.io_binding()
+        binding.bind_cpu_input("source", source)
+        binding.bind_cpu_input("source_lengths", lengths)
+        bind(binding)
+        self.encoder.run_with_iobinding(binding)
+
+    def _matrix(
+        self, sources: Sequence[Sequence[int]], width: int
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Sources as `[B, width]`, padded, and their lengths."""
+        source = np.full((len(sources), width), self.arch.pad_id, np.int32)
         for row, ids in enumerate(sources):
             source[row, : len(ids)] = ids
+        return source, np.array([len(s) for s in sources], np.int32)
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> tuple[Arrays, npt.NDArray[np.int32]]:
+        """Sources (ids with EOS) → cross keys and values by name, each `[B, H_l, S, D]`, and lengths `[B]`."""
+        source, lengths = self._matrix(sources, max(map(len, sources)))
+        if self.encoder is None:
+            return {}, lengths
         names = [o.name for o in self.encoder.get_outputs()]
         values = self.encoder.run(names, {"source": source, "source_lengths": lengths})
         return dict(zip(names, values, strict=True)), lengths

@@ -15,7 +15,7 @@ def command(
         typer.Argument(help="NAME=BUNDLE, a series each; compiled with --eval.", metavar="NAME=BUNDLE…"),
     ],
     out: Out,
-    precision: Annotated[str, typer.Option(help="Of the levels: fp32, int8, int4 or fp16.")] = "fp32",
+    precision: Annotated[str, typer.Option(help="Of the levels: fp32, int8, int4, fp16 or bf16.")] = "fp32",
     as_json: AsJson = False,
 ) -> None:
     """Put the scores of bundles beside each other: BLEU against open heads, with intervals."""
