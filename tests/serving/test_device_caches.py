@@ -117,12 +117,13 @@ def test_fp16_graphs_translate_as_fp32_ones(
 
 def test_a_decoder_of_an_earlier_version_is_refused(lively_bundle: Path) -> None:
     sessions = opened(lively_bundle, "h12")
+    inputs = sessions.decoder().get_inputs()
 
     class Earlier:
         def get_inputs(self) -> list[object]:
-            return [*sessions.encoder.get_inputs(), type("Input", (), {"name": "parents"})()]
+            return [*inputs, type("Input", (), {"name": "parents"})()]
 
-    sessions.decoders[None] = Earlier()  # type: ignore[assignment]
+    sessions.decoders[None] = Earlier()
     sessions.device = Device("cuda")
     with pytest.raises(InvalidArtifactError, match="earlier version"):
         Batch(sessions, Mode(4))
