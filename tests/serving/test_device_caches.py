@@ -15,7 +15,9 @@ from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
 from hmc.serving import batch
 from hmc.serving.batch import Batch
 from hmc.serving.constraints import Constraints
-from hmc.serving.device_caches import DeviceCaches, DeviceRows, DeviceTree
+from hmc.serving.device_caches import DeviceCaches
+from hmc.serving.device_rows import DeviceRows
+from hmc.serving.device_tree import DeviceTree
 from hmc.serving.engine import Engine
 from hmc.serving.jobs import Mode
 from hmc.serving.options import DecodeOptions, Sampling

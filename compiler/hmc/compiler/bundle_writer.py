@@ -129,8 +129,8 @@ class BundleBuilder:
     def add(self, request: LevelRequest, precision: Precision, *, listed: bool = False) -> Level:
         """Compiles a level. Raises InvalidRequestError, also for a level that is there.
 
-        listed: with vocabulary shortlists, not for CUDA. In fp32 the last bits of a score then depend on what else is in
-        the batch: such a level is for comparison.
+        listed: with vocabulary shortlists, not for CUDA. In fp32 the last bits of a score then depend on what else is
+        in the batch: such a level is for comparison.
         """
         if listed and precision in ON_CUDA:
             raise InvalidRequestError(f"vocabulary shortlists are for levels on a CPU: leave them out, or {precision}")

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.serving import greedy
-from hmc.serving.device_caches import DeviceRows
+from hmc.serving.device_rows import DeviceRows
 from hmc.serving.row_caches import RowCaches
 from hmc.serving.sessions import Arrays
 from hmc.serving.state import NEVER, DecodeState, Ints

@@ -10,7 +10,9 @@ import numpy as np
 from hmc.artifact.bundle import Variant
 from hmc.serving.ahead import run_ahead
 from hmc.serving.caches import HostCaches
-from hmc.serving.device_caches import DeviceCaches, DeviceRows, DeviceTree
+from hmc.serving.device_caches import DeviceCaches
+from hmc.serving.device_rows import DeviceRows
+from hmc.serving.device_tree import DeviceTree
 from hmc.serving.jobs import Job, Mode
 from hmc.serving.progress import tell
 from hmc.serving.results import Decoded

@@ -17,7 +17,6 @@ from hmc.artifact.bundle import Variant
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.serving.buffers import TYPES, Rows, round_up
 from hmc.serving.device_memory import DeviceArray, DeviceBuffer
-from hmc.serving.nodes import Nodes
 from hmc.serving.sessions import Arrays, LevelSessions
 
 ROUND_SOURCE, FIRST_ROOM = 16, 64
@@ -194,87 +193,6 @@ class DeviceCaches(ABC):
             shape = tuple(sizes.get(size, size) for size in output.shape)
             self._results[name] = DeviceArray(shape, TYPES[output.type], self.device)
             self._binding.bind_ortvalue_output(name, self._results[name].value)
-
-
-class DeviceTree(DeviceCaches):
-    """A sentence's rows share its nodes, as in `TreeCaches`."""
-
-    axis = "N"
-
-    def reorder(self, parents: Rows) -> None:
-        """See `DeviceCaches`."""
-        self.nodes.follow(parents.reshape(-1, self.beam) % self.beam)
-
-    @property
-    def _own_room(self) -> int:
-        return self.nodes.room
-
-    def _empty_own(self) -> None:
-        self.nodes = Nodes(self.beam, FIRST_ROOM)
-
-    def _add_own(self, sentences: int) -> None:
-        self.nodes.add(sentences)
-
-    def _keep_own(self, order: Sequence[int]) -> None:
-        self.nodes.keep(order)
-
-    def _next_own(self, step: Arrays) -> Arrays:  # noqa: ARG002 - as DeviceRows
-        """Also what each row attends to; rows of free slots write and read their first place."""
-        written = self.nodes.place()
-        if self.nodes.room != next(iter(self.own.values())).shape[2]:
-            self._fit(self.size)
-        shape = (self.size, self.beam, max(b.heads for b in self.own.values()))
-        slot, _, head = np.indices(shape)
-        places = np.stack([slot, head, np.zeros_like(head)], axis=-1)
-        places[self.slots, ..., 2] = written[:, :, None]
-        bias = np.full((self.size, 1, self.beam, self.nodes.room), -np.inf, np.float32)
-        bias[..., 0] = 0
-        bias[self.slots, 0] = np.where(self.nodes.seen, np.float32(0), np.float32(-np.inf))
-        return {"node_places": places, "node_bias": bias}
-
-
-class DeviceRows(DeviceCaches):
-    """Each sentence is one row, and place t holds its token t, as in `RowCaches`."""
-
-    axis = "T"
-
-    @property
-    def ahead(self) -> int:
-        """Calls of `run_on` that may follow the last call of `run`: any number, as room is made."""
-        return int(np.iinfo(np.int64).max)
-
-    def run(self, step: Arrays) -> Arrays:
-        """See `DeviceCaches`."""
-        self._last = dict(step)
-        return super().run(step)
-
-    def run_on(self, tokens: Rows) -> Arrays:
-        """See `RowCaches`."""
-        return self.run({**self._last, "tokens": tokens.astype(np.int32), "lengths": self._last["lengths"] + 1})
-
-    def reorder(self, parents: Rows) -> None:
-        """See `DeviceCaches`: a row has only itself to continue."""
-
-    @property
-    def _own_room(self) -> int:
-        return self._room
-
-    def _empty_own(self) -> None:
-        self._room = FIRST_ROOM
-
-    def _add_own(self, sentences: int) -> None:
-        """Lengths come with every step."""
-
-    def _keep_own(self, order: Sequence[int]) -> None:
-        """Lengths come with every step."""
-
-    def _next_own(self, step: Arrays) -> Arrays:
-        """The total is all the room, always: operators read the rows' own lengths."""
-        longest = int(step["lengths"].max()) + 1
-        if longest > self._room:
-            self._room = 1 << (longest - 1).bit_length()
-            self._fit(self.size)
-        return {"total_length": np.array([self._room], np.int32)}
 
 
 def _runs(slots: Sequence[int]) -> list[tuple[int, int]]:

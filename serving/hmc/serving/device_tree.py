@@ -1,0 +1,49 @@
+"""Caches of the beams of a sentence on a device: rows share the keys and values of what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hmc.serving.buffers import Rows
+from hmc.serving.device_caches import FIRST_ROOM, DeviceCaches
+from hmc.serving.nodes import Nodes
+from hmc.serving.sessions import Arrays
+
+
+class DeviceTree(DeviceCaches):
+    """A sentence's rows share its nodes, as in `TreeCaches`."""
+
+    axis = "N"
+
+    def reorder(self, parents: Rows) -> None:
+        """See `DeviceCaches`."""
+        self.nodes.follow(parents.reshape(-1, self.beam) % self.beam)
+
+    @property
+    def _own_room(self) -> int:
+        return self.nodes.room
+
+    def _empty_own(self) -> None:
+        self.nodes = Nodes(self.beam, FIRST_ROOM)
+
+    def _add_own(self, sentences: int) -> None:
+        self.nodes.add(sentences)
+
+    def _keep_own(self, order: Sequence[int]) -> None:
+        self.nodes.keep(order)
+
+    def _next_own(self, step: Arrays) -> Arrays:  # noqa: ARG002 - as DeviceRows
+        """Also what each row attends to; rows of free slots write and read their first place."""
+        written = self.nodes.place()
+        if self.nodes.room != next(iter(self.own.values())).shape[2]:
+            self._fit(self.size)
+        shape = (self.size, self.beam, max(b.heads for b in self.own.values()))
+        slot, _, head = np.indices(shape)
+        places = np.stack([slot, head, np.zeros_like(head)], axis=-1)
+        places[self.slots, ..., 2] = written[:, :, None]
+        bias = np.full((self.size, 1, self.beam, self.nodes.room), -np.inf, np.float32)
+        bias[..., 0] = 0
+        bias[self.slots, 0] = np.where(self.nodes.seen, np.float32(0), np.float32(-np.inf))
+        return {"node_places": places, "node_bias": bias}
