@@ -44,12 +44,14 @@ REFERENCE = "hmc full"
 """The system that the others' tokens are compared with, where it runs."""
 
 
-def ours(bundle: Path, level: str, target: int, workers: int = 1, cache: Path | None = None) -> Run:
+def ours(
+    bundle: Path, level: str, target: int, workers: int = 1, cache: Path | None = None, device: str = "cpu"
+) -> Run:
     """Translates with one level of a bundle. workers: one with a thread per core, or several of one thread."""
     manifest = validate(bundle)
     chosen = manifest.level(level)
-    device = resolve_device("cpu", chosen)
-    sessions = LevelSessions.open(bundle, manifest.architecture, chosen, device, 0, cache, workers)
+    found = resolve_device(device, chosen)
+    sessions = LevelSessions.open(bundle, manifest.architecture, chosen, found, 0, cache, workers)
     engine = Engine(sessions, queue_size=4096, max_rows=256, workers=workers)
     eos = manifest.architecture.eos_id
 

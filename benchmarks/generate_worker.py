@@ -1,8 +1,8 @@
 """Translates ids with `generate` of Transformers or of Optimum; see `workers`. Needs nothing of HMC.
 
-    generate_worker.py transformers|optimum MODEL_DIRECTORY
+    generate_worker.py transformers|optimum MODEL_DIRECTORY [fp16|bf16]
 
-Every translation has exactly `target` tokens. fp32, on the CPU.
+Every translation has exactly `target` tokens. fp32, on the CPU; Transformers with another precision on CUDA.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ def load() -> tuple[Any, Callable[[Any], Any]]:
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    model = _transformers(folder) if library == "transformers" else _optimum(folder)
+    precision = sys.argv[3] if len(sys.argv) > 3 else "fp32"
+    model = _transformers(folder, precision) if library == "transformers" else _optimum(folder)
 
     def answer(request: Any) -> Any:
         sources, pad, target = request["sources"], request["pad"], request["target"]
         width = max(map(len, sources))
-        ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in sources])
+        ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in sources]).to(model.device)
         with torch.inference_mode():
             written = model.generate(
                 input_ids=ids, attention_mask=ids.ne(pad).long(), num_beams=request["beam"], do_sample=False,
@@ -41,11 +42,13 @@ def load() -> tuple[Any, Callable[[Any], Any]]:
     return {"threads": torch.get_num_threads(), "versions": _versions(packages)}, answer
 
 
-def _transformers(folder: Path) -> Any:
+def _transformers(folder: Path, precision: str) -> Any:
+    import torch
     from transformers import MarianMTModel
 
-    model: Any = MarianMTModel.from_pretrained(folder)
-    return model.eval()
+    dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[precision]
+    model: Any = MarianMTModel.from_pretrained(folder, dtype=dtype)
+    return model.eval().to("cpu" if precision == "fp32" else "cuda")
 
 
 def _optimum(folder: Path) -> Any:

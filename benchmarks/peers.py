@@ -76,13 +76,16 @@ def generate_peers(
     if libraries and not (out / "marian").is_dir():
         export_marian(checkpoint, out / "marian", masked=True)
     return {
-        f"{library} fp32": _generate(library, out / "marian", arch, target, pythons.get(library, sys.executable))
+        f"{library} fp32": generate(library, out / "marian", arch, target, pythons.get(library, sys.executable))
         for library in libraries
     }
 
 
-def _generate(library: str, model: Path, arch: Architecture, target: int, python: str) -> Run:
-    worker = Worker("generate_worker.py", [library, str(model)], python=python)
+def generate(
+    library: str, model: Path, arch: Architecture, target: int, python: str = sys.executable, precision: str = "fp32"
+) -> Run:
+    """`generate` of a library on an exported checkpoint, in a process of its own; fp16 and bf16 are on CUDA."""
+    worker = Worker("generate_worker.py", [library, str(model), precision], python=python)
     print(f"{library}: {worker.about}")
     to_new = exported_ids(arch)
     to_old = {new: old for old, new in enumerate(to_new)}

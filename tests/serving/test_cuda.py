@@ -1,0 +1,154 @@
+"""On a CUDA device: 16-bit levels translate as fp32 does on a CPU, in every way of decoding, and memory comes back."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import hmc.cli
+from hmc.artifact.bundle import validate
+from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.serving import DecodeOptions, Translator
+from hmc.serving.client import Client
+from hmc.serving.options import Sampling
+from hmc.serving.server.background import BackgroundServer
+from hmc.serving.server.settings import ServerSettings
+from hmc.serving.sessions import cuda_available
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not cuda_available(), reason="ONNX Runtime finds no CUDA device here"),
+]
+DATA = Path(hmc.cli.__file__).parent / "demo_data"
+TEXTS = DATA.joinpath("test.en").read_text(encoding="utf-8").splitlines()[:96]
+LEVELS = ("full-fp16", "full-bf16")
+OPTIONS = {
+    "greedy": DecodeOptions(max_length=60),
+    "beam": DecodeOptions(beam_size=4, n_best=4, max_length=60),
+    "penalised": DecodeOptions(beam_size=3, max_length=60, coverage_penalty=0.2, repetition_penalty=1.1),
+    "banned": DecodeOptions(beam_size=4, max_length=60, no_repeat_ngram_size=2, suppress_unknown=True),
+}
+SAME = {"full-fp16": 0.95, "full-bf16": 0.7}
+"""Share of sentences of which the best translation must be that of fp32: rounding decides some near ties."""
+
+
+OF_SHAPES = {"Shape", "Concat", "Div", "Slice", "Gather", "Squeeze", "Unsqueeze", "Cast", "Range"}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cuda") / "bundle"
+    requests = [LevelRequest(DATA / "checkpoint"), LevelRequest(DATA / "checkpoint", 36)]
+    compile_bundle(requests, path, precisions=("fp32", "fp16", "bf16"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(bundle: Path) -> Iterator[Translator]:
+    with Translator(bundle, "full", device="cpu") as translator:
+        yield translator
+
+
+@pytest.fixture(scope="module", params=LEVELS)
+def on_cuda(bundle: Path, request: pytest.FixtureRequest) -> Iterator[Translator]:
+    with Translator(bundle, request.param, device="cuda", max_rows=64) as translator:
+        yield translator
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_translations_are_those_of_fp32(reference: Translator, on_cuda: Translator, name: str) -> None:
+    """96 sentences at 64 rows: they join, leave, and use slots again."""
+    expected, found = (t.translate(TEXTS, OPTIONS[name]) for t in (reference, on_cuda))
+    same = [a.text == b.text for a, b in zip(expected, found, strict=True)]
+    assert np.mean(same) >= SAME[on_cuda.level.name]
+    gaps = [abs(a.score - b.score) for a, b, alike in zip(expected, found, same, strict=True) if alike]
+    assert max(gaps) <= 0.05
+
+
+def test_the_same_twice_and_one_by_one(on_cuda: Translator) -> None:
+    """Twice the same; alone, products run in another order, so near ties may fall otherwise."""
+    together = [t.text for t in on_cuda.translate(TEXTS[:32], OPTIONS["beam"])]
+    assert [t.text for t in on_cuda.translate(TEXTS[:32], OPTIONS["beam"])] == together
+    alone = [on_cuda.translate([text], OPTIONS["beam"])[0].text for text in TEXTS[:32]]
+    assert np.mean([a == b for a, b in zip(alone, together, strict=True)]) >= 0.9
+
+
+def test_samples_prefixes_scores_and_alignment(reference: Translator, on_cuda: Translator) -> None:
+    sampled = DecodeOptions(n_best=2, max_length=40, sampling=Sampling(seed=3, top_k=20))
+    once, again = ([t.text for t in on_cuda.translate(TEXTS[:8], sampled)] for _ in range(2))
+    assert once == again
+    plain = DecodeOptions(beam_size=2, max_length=60)
+    begun = on_cuda.translate(TEXTS[:8], plain, ["Ein"] * 8)
+    assert all(t.text.startswith("Ein") for t in begun)
+    options = DecodeOptions(max_length=60, alignment=True)
+    aligned, expected = (t.translate(TEXTS[:8], options) for t in (on_cuda, reference))
+    alike = [(one, other) for one, other in zip(aligned, expected, strict=True) if one.text == other.text]
+    assert len(alike) >= 4
+    for one, other in alike:
+        for mine, theirs in zip(one.tokens, other.tokens, strict=True):
+            np.testing.assert_allclose(mine.attention, theirs.attention, atol=0.05)
+
+
+def test_a_long_text_among_short_ones(reference: Translator, on_cuda: Translator) -> None:
+    """Caches get more room while sentences are in them."""
+    texts = [*TEXTS[:6], " ".join(TEXTS[:9]), *TEXTS[6:12]]
+    expected, found = (t.translate(texts, DecodeOptions(beam_size=4, max_length=200)) for t in (reference, on_cuda))
+    same = [a.text == b.text for a, b in zip(expected, found, strict=True)]
+    assert np.mean(same) >= SAME[on_cuda.level.name] - 0.15
+
+
+def test_every_operator_runs_on_the_device(bundle: Path) -> None:
+    """Only what works on shapes may be the host's: anything else would be copied to and fro at each step."""
+    for level in (level for level in validate(bundle).levels if level.on_cuda):
+        for name in (name for name in level.files if name.endswith(".onnx")):
+            assert host_operators(bundle, name) <= OF_SHAPES, name
+
+
+def host_operators(bundle: Path, name: str) -> set[str]:
+    """Kinds of operators that are not CUDA's."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(bundle.absolute()))
+    session = onnxruntime.InferenceSession(
+        (bundle / name).read_bytes(), options, providers=["CUDAExecutionProvider", "CPUExecutionProvider"]
+    )
+    return {
+        node.op_type
+        for part in session.get_provider_graph_assignment_info()
+        if part.ep_name != "CUDAExecutionProvider"
+        for node in part.get_nodes()
+    }
+
+
+def test_a_server_answers_from_the_device(bundle: Path) -> None:
+    settings = ServerSettings(device="cuda", levels=("h36-fp16",), port=0)
+    with BackgroundServer(bundle, settings) as server, Client(server.address) as client:
+        answer = client.translate(TEXTS[:40], "h36-fp16", DecodeOptions(beam_size=4))
+        assert len(answer.translations) == 40
+        assert answer.level == "h36-fp16"
+
+
+def test_memory_of_the_device_comes_back(bundle: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch sees no CUDA device, and it is what tells its memory")
+
+    def used() -> int:
+        free, total = torch.cuda.mem_get_info()
+        return int(total - free)
+
+    def translate() -> None:
+        with Translator(bundle, "full-fp16", device="cuda") as translator:
+            translator.translate(TEXTS, OPTIONS["beam"])
+        gc.collect()
+
+    translate()  # what CUDA's libraries keep for themselves
+    before = used()
+    for _ in range(3):
+        translate()
+    assert used() - before <= 32 << 20
