@@ -11,8 +11,9 @@ from tests.tiny import SENTENCES
 
 from hmc.artifact.bundle import read_manifest
 from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.serving.constraints import Constraints
 from hmc.serving.engine import Engine
-from hmc.serving.options import DecodeOptions
+from hmc.serving.options import DecodeOptions, scoring_options
 from hmc.serving.sessions import Device, LevelSessions
 
 Found = list[list[tuple[tuple[int, ...], float]]]
@@ -46,6 +47,18 @@ def decode(engine: Engine, sources: list[list[int]], options: DecodeOptions, at_
         futures = [engine.submit(s, options) for s in sources[start : start + at_once]]
         found += [[(h.ids, h.score) for h in f.result().hypotheses] for f in futures]
     return found
+
+
+def test_a_given_translation_has_the_score_that_beams_found(engine: Engine) -> None:
+    rng = np.random.default_rng(3)
+    sources = [[*rng.integers(3, 120, size=n).tolist(), 0] for n in rng.integers(1, 40, size=20)]
+    options, seen = DecodeOptions(beam_size=4, max_length=50), 0
+    for source, [(ids, score)] in zip(sources, decode(engine, sources, options, 20), strict=True):
+        if len(ids) < 50:
+            given = engine.submit(source, scoring_options(options), Constraints((*ids, 0), complete=True))
+            assert given.result().hypotheses[0].score == pytest.approx(score, abs=1e-5)
+            seen += 1
+    assert seen >= 5
 
 
 @pytest.mark.parametrize("beam", [1, 4])

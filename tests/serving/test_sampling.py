@@ -12,6 +12,7 @@ from tests.serving.reference import LIMIT, TEXTS, Pieces, Reference, source_ids
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.options import Sampling
+from hmc.serving.sampling import draw
 
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
@@ -137,7 +138,20 @@ def test_when_every_token_is_suppressed_the_sample_ends(translator: Translator, 
     for sampling in (Sampling(seed=1), Sampling(seed=1, top_p=0.5)):
         options = DecodeOptions(sampling=sampling, suppressed_tokens=names, suppress_unknown=True, min_length=3)
         for found in translator.translate(TEXTS, options):
-            assert (found.text, found.target_tokens) == ("", 1)
+            assert (found.text, found.target_tokens, found.hit_max_length) == ("", 0, True)
+
+
+def test_a_nucleus_is_cut_at_256_however_many_candidates_there_are() -> None:
+    """Other sentences of a batch may ask for more: rows [R, K] of a flat distribution, of which top_p wants 360."""
+    rng = np.random.default_rng(0)
+    weights = np.sort(rng.dirichlet(np.full(400, 50.0), 64).astype(np.float32), axis=1)[:, ::-1]
+    numbers, none, most = rng.random(64, dtype=np.float32), np.zeros(64, np.int64), np.full(64, 0.9)
+    found = [draw(weights[:, :width], none, most, numbers) for width in (258, 300, 400)]
+    assert (found[0] == found[1]).all()
+    assert (found[0] == found[2]).all()
+    assert 200 < max(found[0]) < 256
+    among = np.full(64, 30)
+    assert (draw(weights[:, :32], among, most, numbers) == draw(weights, among, most, numbers)).all()
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ def plan_job(
     """Checks a request against the model, settles its limits. Raises InvalidRequestError, FailedPreconditionError."""
     limit = _limit(options, len(source), len(constraints.prefix), sessions.arch.max_positions - 1)
     mode = Mode(options.rows, _variant(options))
-    if mode == Mode(1) and options.enough in (None, 1) and sessions.has("greedy"):
+    searched = not constraints.complete  # a score is that of the beams' graph, to the last bits
+    if mode == Mode(1) and options.enough in (None, 1) and searched and sessions.has("greedy"):
         mode = Mode(1, "greedy")
     elif mode.variant is not None and not sessions.has(mode.variant):
         raise FailedPreconditionError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,7 +14,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from hmc.artifact.bundle import FIX
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.errors import FailedPreconditionError, InvalidArtifactError
 from hmc.serving.external_data import GraphFile
 from hmc.serving.packed_weights import PackedWeights
 
@@ -57,6 +59,8 @@ class Opener:
     """How the graphs of a level are opened."""
 
     bundle: Path
+    files: Mapping[str, str]
+    """Graph → its sha256 when the bundle was checked. Some graphs are opened long after."""
     cuda: int | None
     """The device's index; None: the CPU."""
     threads: int
@@ -68,9 +72,10 @@ class Opener:
         """Opens the graph at `bundle / name`. spin_us: microseconds that its threads wait for work
         by spinning before they sleep.
 
-        Raises InvalidArtifactError for a graph that ONNX Runtime cannot use.
+        Raises InvalidArtifactError for a graph that ONNX Runtime cannot use, FailedPreconditionError for one that is
+        not what it was when the bundle was checked.
         """
-        source = (self.bundle / name).read_bytes()
+        source = self._read(name)
         try:
             opened = self._open_packed(source, spin_us) if self.packed and self.cuda is None else None
             if opened is not None:
@@ -80,6 +85,19 @@ class Opener:
             return OpenedGraph(session, held)
         except (*GRAPH_ERRORS, ValueError) as error:
             raise InvalidArtifactError(f"bundle {self.bundle}", [f"{name} cannot be loaded: {error}"], FIX) from error
+
+    def _read(self, name: str) -> bytes:
+        """Weights need no such check: their names are made of their contents."""
+        try:
+            source = (self.bundle / name).read_bytes()
+        except FileNotFoundError:
+            source = b""
+        if hashlib.sha256(source).hexdigest() != self.files.get(name):
+            raise FailedPreconditionError(
+                f"{self.bundle}/{name} is not the file that it was when this bundle was opened: another bundle has "
+                "taken its place. Reload it (`hmc admin reload`), or open it anew"
+            )
+        return source
 
     def _open_packed(self, source: bytes, spin_us: int) -> OpenedGraph | None:
         """None, and a line in the log, where files cannot be kept or mapped: the graph then has its weights to itself.

@@ -33,12 +33,14 @@ def draw(weights: Uniforms, top_k: Ints, top_p: npt.NDArray[np.float64], uniform
     """The place `[R]` drawn among candidates of probability weights `[R, K]`, best first, 0 for those that may not be
     drawn; top_k, top_p and uniforms `[R]`.
 
-    Top-k comes before top-p, whose share is of what top-k left. The last token of the nucleus is the one that reaches
-    top_p. Where the nucleus is larger than the candidates, it is the candidates.
+    top_k 0 is none. Top-k comes before top-p, whose share is of what top-k left. The last token of the nucleus is the
+    one that reaches top_p; without top-k it has at most NUCLEUS_TOKENS. K is at least as many, for other rows' sake
+    more, and does not matter.
     """
     mass = weights.astype(np.float64)
-    mass[np.cumsum(mass > 0, axis=1) > top_k[:, None]] = 0.0
-    share = mass / np.where(top_k < weights.shape[1], mass.sum(axis=1), 1.0)[:, None]
+    mass[np.cumsum(mass > 0, axis=1) > np.where(top_k > 0, top_k, NUCLEUS_TOKENS)[:, None]] = 0.0
+    total = np.cumsum(mass, axis=1)[:, -1]  # in this order whatever K is
+    share = mass / np.where(top_k > 0, total, 1.0)[:, None]
     mass[np.cumsum(share, axis=1) - share >= top_p[:, None]] = 0.0
     below = np.cumsum(mass, axis=1)
     passed = (below <= (uniforms * below[:, -1])[:, None]).sum(axis=1)
@@ -47,13 +49,19 @@ def draw(weights: Uniforms, top_k: Ints, top_p: npt.NDArray[np.float64], uniform
     return places
 
 
-def advance_samples(state: DecodeState, tokens: Ints, scores: npt.NDArray[np.float32]) -> Turn:
-    """One turn: every row continues itself with its token, of log-probability `scores`; both `[N·k]`.
+def advance_samples(
+    state: DecodeState, tokens: Ints, scores: npt.NDArray[np.float32], stuck: npt.NDArray[np.bool_]
+) -> Turn:
+    """One turn: every row continues itself with its token, of log-probability `scores`; all `[N·k]`. stuck: rows that
+    no token may continue: they end as they are.
 
     A row ends with EOS; a sentence is done when all its rows have ended or its limit is reached.
     """
     count, beam = state.scores.shape
     tokens, scores = tokens.reshape(count, beam), scores.reshape(count, beam)
+    for sentence, row in zip(*np.nonzero(stuck.reshape(count, beam) & (state.scores > NEVER)), strict=True):
+        state.end(sentence, row, float(state.scores[sentence, row]), None)
+        state.scores[sentence, row] = NEVER
     alive = state.scores > NEVER
     state.scores = np.where(alive, state.scores + scores, NEVER)
     state.lengths += 1

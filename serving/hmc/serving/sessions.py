@@ -113,7 +113,7 @@ class LevelSessions:
         cuda = device.index if device.kind == "cuda" else None
         if workers > 1:  # who runs a graph is one of its threads; the others are in common
             threads = workers * (max(threads, 1) - 1) + 1
-        opened = cls(arch, level, device, Opener(bundle, cuda, threads, packed))
+        opened = cls(arch, level, device, Opener(bundle, level.files, cuda, threads, packed))
         opened.decoder()
         if any(level.layout.cross):
             opened.encoder = opened._open(encoder_path(level.name), spin_us=ENCODER_SPIN_US)
@@ -124,7 +124,8 @@ class LevelSessions:
         return opened
 
     def decoder(self, variant: Variant | None = None) -> onnxruntime.InferenceSession:
-        """The decoder of this variant, opened if it was not. Raises InvalidArtifactError."""
+        """The decoder of this variant, opened if it was not. Raises InvalidArtifactError, and FailedPreconditionError
+        where another bundle is in its place by now."""
         with self._opening:
             if variant not in self.decoders:
                 self.decoders[variant] = self._open(decoder_path(self.level.name, variant), spin_us=DECODER_SPIN_US)

@@ -104,18 +104,16 @@ class SampleTurns:
         stuck = ~(answer["weights"].max(axis=1) > 0)
         rows = np.repeat([_sampling(job).truncated for job in jobs], beam) & ~stuck
         if rows.any():
-            top_k = np.repeat([_sampling(job).top_k or self.arch.vocab_size for job in jobs], beam)[rows]
+            top_k = np.repeat([_sampling(job).top_k or 0 for job in jobs], beam)[rows]
             top_p = np.repeat([_sampling(job).top_p for job in jobs], beam)[rows]
             places = sampling.draw(answer["weights"][rows], top_k, top_p, _next_uniforms(state, jobs)[rows])
             tokens[rows] = answer["ids"][rows, places]
             scores[rows] = answer["scores"][rows, places]
-        for at in map(int, np.flatnonzero(stuck)):  # every token is banned, and then all are candidates: the row ends
-            ends = answer["ids"][at] == state.eos_id
-            tokens[at], scores[at] = state.eos_id, answer["scores"][at, ends][0]
+        tokens[stuck], scores[stuck] = state.eos_id, 0.0
         for sentence, token in _forced(state, jobs):
             forced = slice(sentence * beam, (sentence + 1) * beam)
-            tokens[forced], scores[forced] = token, answer["wanted_scores"][forced]
-        return sampling.advance_samples(state, tokens, scores)
+            tokens[forced], scores[forced], stuck[forced] = token, answer["wanted_scores"][forced], False
+        return sampling.advance_samples(state, tokens, scores, stuck)
 
 
 def _common_inputs(state: DecodeState, jobs: Sequence[Job]) -> Arrays:

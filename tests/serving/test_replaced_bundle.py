@@ -1,0 +1,54 @@
+"""A bundle that is compiled again under a running engine: what is open goes on, and nothing of the new one joins it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.tiny import SENTENCES, tiny_checkpoint_at
+
+from hmc.artifact.errors import FailedPreconditionError
+from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.serving import DecodeOptions, Translator
+
+BEAM = DecodeOptions(beam_size=2, max_length=20)
+LATER = {
+    "greedy": DecodeOptions(beam_size=1, max_length=20),
+    "attention": DecodeOptions(beam_size=2, max_length=20, alignment=True),
+}
+"""What needs a graph that no request has needed yet."""
+
+
+@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize("cache", ["none", "auto"])
+def test_graphs_of_another_bundle_are_not_opened(tmp_path: Path, name: str, cache: str) -> None:
+    for seed in (1, 2):
+        tiny_checkpoint_at(tmp_path / f"c{seed}", seed=seed)
+    compile_bundle([LevelRequest(tmp_path / "c1", name="full")], tmp_path / "b")
+    with Translator(tmp_path / "b", device="cpu", cache=cache) as translator:
+        before = [t.text for t in translator.translate(SENTENCES[:4], BEAM)]
+        compile_bundle([LevelRequest(tmp_path / "c2", name="full")], tmp_path / "b")
+        with pytest.raises(FailedPreconditionError, match=r"another bundle has taken its place\. Reload it"):
+            translator.translate(SENTENCES[:4], LATER[name])
+        assert [t.text for t in translator.translate(SENTENCES[:4], BEAM)] == before
+    with Translator(tmp_path / "b", device="cpu", cache=cache) as translator:
+        translator.translate(SENTENCES[:4], LATER[name])
+
+
+def test_the_same_bundle_again_is_no_other(tmp_path: Path) -> None:
+    """Compiling is deterministic, so nothing is in anybody's way."""
+    tiny_checkpoint_at(tmp_path / "c")
+    requests = [LevelRequest(tmp_path / "c", name="full")]
+    compile_bundle(requests, tmp_path / "b")
+    with Translator(tmp_path / "b", device="cpu") as translator:
+        compile_bundle(requests, tmp_path / "b")
+        translator.translate(SENTENCES[:4], LATER["attention"])
+
+
+def test_a_bundle_that_is_gone(tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    compile_bundle([LevelRequest(tmp_path / "c", name="full")], tmp_path / "b")
+    with Translator(tmp_path / "b", device="cpu") as translator:
+        (tmp_path / "b").rename(tmp_path / "elsewhere")
+        with pytest.raises(FailedPreconditionError, match="another bundle has taken its place"):
+            translator.translate(SENTENCES[:4], LATER["attention"])
