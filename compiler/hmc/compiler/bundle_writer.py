@@ -27,6 +27,8 @@ from hmc.compiler.ranges import ActivationRange
 from hmc.compiler.shortlist_text import ShortlistText, lexicon_of
 
 PROBE_SENTENCES, CALIBRATION_SENTENCES = 8, 256
+CUDA_HEAD = 8
+"""What the head dimension must be a multiple of for ONNX Runtime's attention on CUDA."""
 LISTED: frozenset[Precision] = frozenset(("int8", "int4"))
 """Precisions whose levels may have shortlists: their projection is exact in integers, whatever it is computed with."""
 GENERATOR = f"hmc {version('hmc')}"
@@ -135,6 +137,11 @@ class BundleBuilder:
         if listed and precision in ON_CUDA:
             raise InvalidRequestError(f"vocabulary shortlists are for levels on a CPU: leave them out, or {precision}")
         checkpoint = self._checkpoints[request.checkpoint]
+        if precision in ON_CUDA and checkpoint.architecture.head_dim % CUDA_HEAD:
+            raise InvalidRequestError(
+                f"--precision {precision}: attention on CUDA takes heads of a multiple of {CUDA_HEAD}, and this "
+                f"model's have {checkpoint.architecture.head_dim}; choose fp32, int8 or int4"
+            )
         target = checkpoint.layout.total if request.target_heads is None else request.target_heads
         name = _level_name(request, checkpoint, target, precision) + ("-shortlist" if listed else "")
         if name in self.levels:

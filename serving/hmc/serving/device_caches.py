@@ -88,6 +88,7 @@ class DeviceCaches(ABC):
 
     def run(self, step: Arrays) -> Arrays:
         """One decoder step of all rows; see `HostCaches.run`."""
+        unread = set() if "wanted" in step else {"wanted_scores"}
         step = {"wanted": np.zeros(len(self.slots) * self.beam, np.int64), **step}
         here = {"candidates": step.pop("candidates")}
         there = {name: value[self._row_in] for name, value in step.items() if name in self.inputs}
@@ -102,7 +103,11 @@ class DeviceCaches(ABC):
         self._bind_host(here)
         self.session.run_with_iobinding(self._binding)
         by_slot = {name for name, output in self.outputs.items() if output.shape[0] == "B"}
-        return {n: v.read()[self.slots if n in by_slot else self._row_out] for n, v in self._results.items()}
+        return {
+            name: array.read()[self.slots if name in by_slot else self._row_out]
+            for name, array in self._results.items()
+            if name not in unread
+        }
 
     # -- self-attention --------------------------------------------------------------------------------------------
 

@@ -83,11 +83,14 @@ class DeviceArray:
     """One input or output of a step: memory of a fixed address and shape."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, device: Device) -> None:
-        self.value = OrtValue.ortvalue_from_numpy(np.zeros(shape, dtype), device.kind, device.index)
+        self._written: npt.NDArray[Any] = np.zeros(shape, dtype)
+        self.value = OrtValue.ortvalue_from_numpy(self._written.copy(), device.kind, device.index)
 
     def write(self, array: npt.NDArray[Any]) -> None:
-        """Copies from the host."""
-        self.value.update_inplace(np.ascontiguousarray(array))
+        """Copies from the host, unless it is there already."""
+        if not np.array_equal(array, self._written):
+            self._written = np.array(array, self._written.dtype, order="C")
+            self.value.update_inplace(self._written)
 
     def read(self) -> npt.NDArray[Any]:
         """Copies to the host."""

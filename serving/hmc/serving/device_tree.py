@@ -11,6 +11,9 @@ from hmc.serving.device_caches import FIRST_ROOM, DeviceCaches
 from hmc.serving.nodes import Nodes
 from hmc.serving.sessions import Arrays
 
+NEVER = np.float32(-1e4)
+"""Added to scores of places that are not seen: a weight of 0, and a number that 16 bits hold."""
+
 
 class DeviceTree(DeviceCaches):
     """A sentence's rows share its nodes, as in `TreeCaches`."""
@@ -43,7 +46,7 @@ class DeviceTree(DeviceCaches):
         slot, _, head = np.indices(shape)
         places = np.stack([slot, head, np.zeros_like(head)], axis=-1)
         places[self.slots, ..., 2] = written[:, :, None]
-        bias = np.full((self.size, 1, self.beam, self.nodes.room), -np.inf, np.float32)
+        bias = np.full((self.size, 1, self.beam, self.nodes.room), NEVER, np.float32)
         bias[..., 0] = 0
-        bias[self.slots, 0] = np.where(self.nodes.seen, np.float32(0), np.float32(-np.inf))
+        bias[self.slots, 0] = np.where(self.nodes.seen, np.float32(0), NEVER)
         return {"node_places": places, "node_bias": bias}

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
@@ -146,9 +145,12 @@ class Opener:
         return options
 
     def _session(self, graph: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-        # On a CPU the fused operator is many times slower than the two that graphs are written with (see the compiler).
-        left_out = ["SkipLayerNormFusion"] if self.cuda is None else []
-        providers: list[Any] = ["CPUExecutionProvider"]
-        if self.cuda is not None:
-            providers.insert(0, ("CUDAExecutionProvider", {"device_id": self.cuda}))
-        return onnxruntime.InferenceSession(graph, options, providers=providers, disabled_optimizers=left_out)
+        if self.cuda is None:
+            # The fused operator is many times slower than the two that graphs are written with (see the compiler).
+            left_out, providers = ["SkipLayerNormFusion"], ["CPUExecutionProvider"]
+            return onnxruntime.InferenceSession(graph, options, providers=providers, disabled_optimizers=left_out)
+        cuda = {"device_id": self.cuda, "arena_extend_strategy": "kSameAsRequested"}
+        # Shapes are worked out on the CPU. Without fallback: what CUDA refuses is an error.
+        return onnxruntime.InferenceSession(
+            graph, options, providers=[("CUDAExecutionProvider", cuda), "CPUExecutionProvider"], enable_fallback=0
+        )

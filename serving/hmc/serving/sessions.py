@@ -55,7 +55,8 @@ def resolve_device(name: str, level: Level) -> Device:
     if not cuda_available():
         raise DeviceUnavailableError(
             f"level {level.name!r} on {name}: ONNX Runtime finds no CUDA device here; install the NVIDIA driver and "
-            "the CUDA libraries onnxruntime-gpu names, or use --device cpu with an fp32, int8 or int4 level"
+            "the CUDA libraries (pip install 'onnxruntime-gpu[cuda,cudnn]'), or use --device cpu with an fp32, int8 or "
+            "int4 level"
         )
     if not level.on_cuda:
         raise InvalidRequestError(
