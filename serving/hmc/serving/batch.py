@@ -14,6 +14,7 @@ from hmc.serving.device_caches import DeviceCaches
 from hmc.serving.device_rows import DeviceRows
 from hmc.serving.device_tree import DeviceTree
 from hmc.serving.jobs import Job, Mode
+from hmc.serving.padding import alike
 from hmc.serving.progress import tell
 from hmc.serving.results import Decoded
 from hmc.serving.row_caches import RowCaches
@@ -43,10 +44,17 @@ class Batch:
         return len(self.jobs) * self.mode.rows
 
     def admit(self, jobs: list[Job]) -> None:
-        """Encodes new sentences together and appends them."""
+        """Encodes new sentences, those of about one length together, and appends them."""
         now = time.monotonic()
         for job in jobs:
             job.started = now
+        if isinstance(self.caches, DeviceCaches):
+            self._append(jobs)
+        else:
+            for group in alike([len(job.source) for job in jobs]):
+                self._append([jobs[i] for i in group])
+
+    def _append(self, jobs: list[Job]) -> None:
         sources = [job.source for job in jobs]
         if isinstance(self.caches, DeviceCaches):
             self.caches.add(sources)
