@@ -96,6 +96,8 @@ FILE_PROBLEMS: list[tuple[Callable[[Path], object], str]] = [
     (lambda o: (o / "config.json").write_text("[]"), r"config\.json must be one JSON object"),
     (lambda o: (o / "source.spm").unlink(), r"source\.spm is missing"),
     (lambda o: (o / "target.spm").write_bytes(b"garbage"), r"target\.spm is not a SentencePiece model"),
+    (lambda o: (o / "config.json").write_text("{}"), r"config\.json describes no model of Transformers"),
+    (lambda o: edit(o / "config.json", model_type=None), r"describes MarianMTModel \(model_type None\)"),
     (lambda o: (o / "vocab.json").unlink(), r"vocab\.json is missing"),
     (lambda o: edit(o / "vocab.json", **{"<pad>": None}), r"vocab\.json has no entry '<pad>'"),
     (lambda o: edit(o / "tokenizer_config.json", separate_vocabs=True), "separate_vocabs is true"),

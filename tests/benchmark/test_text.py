@@ -59,6 +59,15 @@ def test_files_of_different_lengths_are_refused(tmp_path: Path) -> None:
         TestSet.read(src, ref)
 
 
+def test_a_line_that_is_too_long_to_translate_is_named(tmp_path: Path) -> None:
+    src, ref = write(tmp_path / "a.en", b"A\nB\n" + b"x" * 65_537), write(tmp_path / "a.de", b"X\nY\n" + b"z" * 70_000)
+    with pytest.raises(InvalidRequestError, match=r"a\.en: line 3 has 65,537 bytes, and a text may have 65,536; give"):
+        TestSet.read(src, ref)
+    assert len(TestSet.read(src, ref, limit=2).sources) == 2
+    assert len(TestSet.read(tmp_path / "a.de", limit=2).sources) == 2
+    assert TestSet.read(write(tmp_path / "b.en", b"x" * 65_536), write(tmp_path / "b.de", b"z" * 70_000)).references
+
+
 def test_the_limit_takes_the_first_lines_of_both(tmp_path: Path) -> None:
     src, ref = write(tmp_path / "news.2016.en", b"A\nB\nC\n"), write(tmp_path / "a.de", b"X\nY\nZ\n")
     assert TestSet.read(src, ref, limit=2) == TestSet("news.2016", ("A", "B"), ("X", "Y"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,13 @@ from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
 Hmc = Callable[..., Result]
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def environment() -> dict[str, str]:
+    """For `hmc` as a process of its own."""
+    roots = [str(path.parent) for path in REPOSITORY.glob("*/hmc")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact.bundle import validate
 from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
+from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import select_heads
 from hmc.artifact.slimming import masked_tensors, slim_tensors
 from hmc.cli.compile_progress import level_steps
@@ -167,6 +169,15 @@ def test_nothing_found_nothing_left(
         (["--max-bleu-drop", "1", "--eval", "SRC", "missing"], "missing: no such file"),
         (["--precision", "fp64"], "--precision 'fp64': choose fp32, int8, int4, fp16, bf16"),
         (["--target-heads", "x"], "--target-heads 'x': write whole numbers"),
+        (["--target-heads", ","], "--target-heads ',' holds no number; write some, e.g. 144,72,36"),
+        (["--target-heads", "24,12,25"], "--target-heads 25: this checkpoint has 24 open heads"),
+        (["--target-heads", "24,-1"], "--target-heads -1: this checkpoint has 24 open heads; choose 0 to 24"),
+        (["--target-heads", "12,24,12"], "level 'h12' is asked for twice"),
+        (["--precision", "fp32,fp32"], "level 'full' is asked for twice"),
+        (["--precision", "fp32,int8"], "int8 needs real source sentences to calibrate on: give --calibrate FILE"),
+        (["--precision", "fp32,int8", "--shortlist", "SRC", "REF"], "int8 needs real source sentences"),
+        (["--max-bleu-drop", "1", "--precision", "fp32,int8", "--eval", "SRC", "REF"], "give --calibrate FILE"),
+        (["--eval", "LONG", "REF"], "long: line 2 has 70,000 bytes, and a text may have 65,536; give one sentence"),
         (["--shortlist", "SRC", "REF"], "--shortlist is for int8 and int4"),
         (["--shortlist", "SRC", "missing", "--precision", "int8"], "missing: no such file"),
         (["--shortlist", "SRC", "SHORT", "--precision", "int8"], "line n of one must translate line n of the other"),
@@ -180,11 +191,13 @@ def test_wrong_words(
     hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], words: list[str], message: str
 ) -> None:
     (tmp_path / "short").write_text("One line.\n")
-    files = {"SRC": pairs[0], "REF": pairs[1], "SHORT": tmp_path / "short"}
+    (tmp_path / "long").write_text("\n".join([SENTENCES[0], "x" * 70_000, *SENTENCES[2:]]) + "\n")
+    files = {"SRC": pairs[0], "REF": pairs[1], "SHORT": tmp_path / "short", "LONG": tmp_path / "long"}
     ran = hmc("compile", prunable, *(str(files.get(word, word)) for word in words), "-o", tmp_path / "b")
     assert ran.exit_code == 2
     assert message in ran.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["short"]
+    assert ran.stderr.count("\n") == 1  # no level was begun
+    assert {path.name for path in tmp_path.iterdir()} == {"short", "long"}
 
 
 def test_shortlists_are_scored_beside_their_levels(
@@ -317,6 +330,62 @@ def test_scoring_options_are_checked_before_the_work(
     assert ran.exit_code == 2
     assert said in ran.stderr
     assert not (tmp_path / "b").exists()
+
+
+def test_inputs_in_the_bundle_are_not_deleted(
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]
+) -> None:
+    out = tmp_path / "b"
+    assert hmc("compile", prunable, "-o", out).exit_code == 0
+    for file, folder in ((pairs[0], out / "data"), (pairs[1], out / "data"), (pairs[0], out / "weights")):
+        folder.mkdir(exist_ok=True)
+        shutil.copy(file, folder / file.name)
+    before, data = files_of(out), [out / "data" / file.name for file in pairs]
+    words: list[list[str | Path]] = [
+        ["--precision", "int8", "--calibrate", data[0]],
+        ["--eval", *data],
+        ["--max-bleu-drop", "5", "--eval", *data],
+        ["--precision", "int8", "--calibrate", pairs[0], "--shortlist", *data],
+    ]
+    for more in words:
+        ran = hmc("compile", prunable, *more, "-o", out)
+        assert ran.exit_code == 2
+        assert f"{out} would be replaced, and with it {data[0]}, which is read; choose another" in ran.stderr
+    ran = hmc("compile", prunable, "-o", out)
+    assert ran.exit_code == 2
+    assert f"{out} holds what is no part of a bundle: data/, weights/{pairs[0].name}. It would be dele" in ran.stderr
+    assert files_of(out) == before
+
+
+def test_a_link_to_a_bundle_is_followed(hmc: Hmc, prunable: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "b")
+    for budget in ("24", "12"):
+        assert hmc("compile", prunable, "--target-heads", budget, "-o", tmp_path / "link").exit_code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert [level.heads for level in validate(tmp_path / "b").levels] == [12]
+    assert {path.name for path in tmp_path.iterdir()} == {"b", "link"}
+
+
+@pytest.mark.slow
+def test_a_compile_that_was_killed_leaves_nothing_for_long(hmc: Hmc, prunable: Path, tmp_path: Path) -> None:
+    ran = in_a_process(0, "compile", prunable, "--target-heads", "24,12,5", "-o", tmp_path / "b")
+    assert ran.stderr
+    assert ran.stderr.readline() == "full\n"
+    ran.kill()
+    ran.communicate()
+    assert [path.name[:3] for path in tmp_path.iterdir()] == [".b."]
+    assert hmc("compile", prunable, "-o", tmp_path / "b").exit_code == 0
+    assert list(tmp_path.iterdir()) == [tmp_path / "b"]
+
+
+@pytest.mark.parametrize("name", ["bundle.json", "weights", "tokenizer.model", "source.spm", "vocab.json"])
+def test_names_that_a_bundle_needs_itself(hmc: Hmc, prunable: Path, tmp_path: Path, name: str) -> None:
+    ran = hmc("compile", f"a={prunable}", f"{name}={prunable}", "-o", tmp_path / "b")
+    assert ran.exit_code == 2
+    assert f"a bundle has a file or folder called {name}; choose another name for the level" in ran.stderr
+    with pytest.raises(InvalidRequestError, match=f"a level cannot be called {name}"):
+        compile_bundle([LevelRequest(prunable, name=name)], tmp_path / "b")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "a b"])

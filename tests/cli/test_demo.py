@@ -70,6 +70,15 @@ def test_the_embedded_checkpoint(tmp_path: Path) -> None:
     assert [level.heads for level in validate(tmp_path / "out" / "bundle").levels] == [144, 144, 72, 72, 36, 36]
 
 
+@pytest.mark.parametrize("name", ["results.json", "pareto.svg"])
+def test_results_of_somebody_else_stay(tiny_checkpoint: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    ran = run("--checkpoint", tiny_checkpoint, "--out", tmp_path)
+    assert ran.exit_code == 2
+    assert f"--out {tmp_path} holds {name}, and no demo; choose another folder" in ran.stderr
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = importlib.util.find_spec
 

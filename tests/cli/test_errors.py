@@ -33,6 +33,8 @@ def end(error: BaseException) -> int | str | None:
         ),
         (PermissionError(13, "Permission denied", "/x"), 2, "hmc: /x: Permission denied; check the path and its perm"),
         (OSError(28, "No space left on device"), 2, "hmc: No space left on device; make room\n"),
+        (OSError(28, "No space left on device", "/x"), 2, "hmc: /x: No space left on device; make room\n"),
+        (OSError(27, "File too large"), 2, "hmc: File too large; raise the limit on the size of files (ulimit -f)\n"),
         (ModuleNotFoundError(name="onnx.helper"), 2, "pip install 'hmc[compile]'"),
         (ModuleNotFoundError(name="matplotlib"), 2, "pip install 'hmc[plot]'"),
     ],

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 from tests.artifact.opus import opus_directory
 from tests.cli.conftest import Hmc
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
@@ -59,7 +60,12 @@ def test_a_refused_import_leaves_nothing_behind(hmc: Hmc, opus: Path, tmp_path: 
 
 @pytest.mark.parametrize(
     ("out", "said"),
-    [("opus", "would replace"), (".", "would replace"), ("notes", "holds other files"), ("file", "is a file")],
+    [
+        ("opus", "would be replaced, and with it"),
+        (".", "would be replaced, and with it"),
+        ("notes", "holds other files and no config.json (todo.txt)"),
+        ("file", "is a file"),
+    ],
 )
 def test_an_output_that_would_destroy_something(hmc: Hmc, opus: Path, tmp_path: Path, out: str, said: str) -> None:
     (tmp_path / "notes").mkdir()
@@ -71,3 +77,75 @@ def test_an_output_that_would_destroy_something(hmc: Hmc, opus: Path, tmp_path: 
         assert said in ran.stderr
     assert (tmp_path / "notes" / "todo.txt").read_text() == "keep"
     assert (opus / "config.json").is_file()
+
+
+@pytest.mark.parametrize("config", ["{}", '{"model_type": "marian"}', '{"architecture": {}, "head_layout": {}}'])
+def test_a_project_is_never_replaced(hmc: Hmc, opus: Path, tmp_path: Path, config: str) -> None:
+    """As a clone from the Hugging Face hub is: files of the format, and others."""
+    tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(d_model=64))
+    project = tmp_path / "project"
+    for file, text in ((".git/HEAD", "ref"), ("src/main.py", "x"), ("config.json", config)):
+        (project / file).parent.mkdir(parents=True, exist_ok=True)
+        (project / file).write_text(text)
+    before = {file: file.read_text() for file in project.rglob("*") if file.is_file()}
+    for arguments in (("import", opus), ("export", tmp_path / "c")):
+        ran = hmc(*arguments, "-o", project)
+        assert ran.exit_code == 2
+        assert "choose another directory, or move it away first" in ran.stderr
+    assert {file: file.read_text() for file in project.rglob("*") if file.is_file()} == before
+
+
+def test_a_checkpoint_and_a_model_do_not_replace_each_other(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(d_model=64))
+    assert hmc("export", tmp_path / "c", "-o", tmp_path / "m").exit_code == 0
+    assert hmc("export", tmp_path / "c", "-o", tmp_path / "m").exit_code == 0
+    ran = hmc("import", opus, "-o", tmp_path / "m")
+    assert "holds a config.json that is not that of a checkpoint" in ran.stderr
+    assert hmc("import", opus, "-o", tmp_path / "i").exit_code == 0
+    ran = hmc("export", tmp_path / "c", "-o", tmp_path / "i")
+    assert "holds a config.json that is not that of a MarianMT model that HMC wrote" in ran.stderr
+
+
+def test_a_link_is_followed(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "c")
+    for _ in range(2):
+        assert hmc("import", opus, "-o", tmp_path / "link").exit_code == 0
+        assert (tmp_path / "link").is_symlink()
+        assert checkpoint_problems(tmp_path / "c") == []
+
+
+def test_what_hmc_wrote_needs_no_import(hmc: Hmc, tiny_checkpoint: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+    for folder, said in (
+        (tiny_checkpoint, "is a checkpoint of HMC already: give it to `hmc prune` or `hmc compile`"),
+        (tiny_bundle, "is a bundle, which `hmc serve` and `hmc translate` read"),
+    ):
+        ran = hmc("import", folder, "-o", tmp_path / "c")
+        assert ran.exit_code == 2
+        assert f"{folder} {said}" in ran.stderr
+
+
+def test_a_tokenizer_that_was_cut_short(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
+    (opus / "source.spm").write_bytes(b"")
+    (opus / "target.spm").write_bytes((opus / "target.spm").read_bytes()[:100])
+    ran = hmc("import", opus, "-o", tmp_path / "c")
+    assert ran.exit_code == 2
+    assert f"Marian model {opus} cannot be used" in ran.stderr
+    assert "- source.spm is empty; copy or download it again" in ran.stderr
+    assert "- target.spm is not a SentencePiece model" in ran.stderr
+    assert "Write the checkpoint or bundle again" not in ran.stderr
+
+
+@pytest.mark.parametrize("command", ["import", "export"])
+def test_a_full_disk_is_one_line(
+    hmc: Hmc, opus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(d_model=64))
+    monkeypatch.setattr("hmc.artifact.checkpoint.save_file", full)
+    monkeypatch.setattr("hmc.artifact.marian.writer.save_file", full)
+    ran = hmc(command, opus if command == "import" else tmp_path / "c", "-o", tmp_path / "out")
+    assert ran.exit_code == 2
+    assert ran.stderr == f"hmc: {tmp_path / 'out'}: No space left on device; make room\n"
+    assert not (tmp_path / "out").exists()

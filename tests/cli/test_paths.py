@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Hmc
+from tests.tiny import SENTENCES
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.cli.outputs import check_file, check_folder, check_run_folder
@@ -60,7 +61,7 @@ def test_files(tmp_path: Path) -> None:
 def test_runs_are_not_strewn_into_models(tmp_path: Path, marker: str, what: str) -> None:
     check_run_folder(tmp_path)
     (tmp_path / marker).touch()
-    with pytest.raises(InvalidRequestError, match=f"is {what}; give a run folder of its own"):
+    with pytest.raises(InvalidRequestError, match=f"is {what}; give a folder of its own"):
         check_run_folder(tmp_path)
 
 
@@ -68,13 +69,46 @@ def test_commands_refuse_before_they_work(hmc: Hmc, tiny_checkpoint: Path, tmp_p
     before = {path: path.stat().st_mtime_ns for path in tiny_checkpoint.iterdir()}
     pruned = hmc("prune", tiny_checkpoint, "--data", "a b", "--dev", "a b", "--out", tiny_checkpoint)
     assert pruned.exit_code == 2
-    assert "give a run folder of its own" in pruned.stderr
+    assert "give a folder of its own" in pruned.stderr
+    analysed = hmc("analyze", "importance", tiny_checkpoint, "--data", "a b", "--out", tiny_checkpoint)
+    assert analysed.exit_code == 2  # both have an importance.json
+    assert "give a folder of its own" in analysed.stderr
     assert {path: path.stat().st_mtime_ns for path in tiny_checkpoint.iterdir()} == before
     (tmp_path / "file").touch()
     compiled = hmc("compile", tiny_checkpoint, "-o", tmp_path / "file" / "bundle")
     assert compiled.exit_code == 2
     said = f"hmc: {tmp_path / 'file'}: File exists; check the path and its permissions"
     assert compiled.stderr.splitlines() == [said]
+
+
+def test_runs_do_not_write_over_files_of_somebody(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    for name in ("t.en", "t.de"):
+        (tmp_path / name).write_text("\n".join(SENTENCES) + "\n")
+    corpus, out = f"{tmp_path / 't.en'} {tmp_path / 't.de'}", tmp_path / "out"
+    files = [out / "final" / "thesis.tex", out / "h12" / "notes.txt"]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    (tmp_path / "r.toml").write_text(f"[data]\ntrain = ['{corpus}']\ndev = '{corpus}'\n")
+    trained = hmc("train", tmp_path / "r.toml", "--out", out)
+    assert trained.exit_code == 2
+    assert "holds final, and no recipe.json" in trained.stderr
+    pruned = hmc("prune", tiny_checkpoint, "--target-heads", 12, "--data", corpus, "--dev", corpus, "--out", out)
+    assert pruned.exit_code == 2
+    assert "holds h12, and no request.json" in pruned.stderr
+    assert sorted(path for path in out.rglob("*") if path.is_file()) == files
+
+
+def test_results_do_not_write_over_what_they_come_from(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "trajectory.json").write_text("[]")
+    ran = hmc("analyze", "trajectory", f"run={tmp_path / 'trajectory.json'}", "--out", tmp_path)
+    assert ran.exit_code == 2
+    assert "would write over" in ran.stderr
+    assert (tmp_path / "trajectory.json").read_text() == "[]"
+    both = ("--out", tmp_path / "x", "--save", tmp_path / "x")
+    ran = hmc("analyze", "importance", tiny_checkpoint, "--data", "a b", *both)
+    assert ran.exit_code == 2
+    assert "x is --out too" in ran.stderr
 
 
 def test_a_corpus_that_is_missing_leaves_the_run_folder_free(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:

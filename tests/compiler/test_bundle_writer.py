@@ -136,6 +136,27 @@ def test_int8_without_sentences_is_refused(tiny_checkpoint: Path, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("requests", "precisions", "message"),
+    [
+        ([24, 12, 25], ("fp32",), "24 open heads"),
+        ([24, 12, 24], ("fp32",), "'full' is asked for twice"),
+        ([24], ("fp32", "int8"), "--calibrate"),
+    ],
+)
+def test_what_cannot_be_compiled_is_found_before_the_first_level(
+    tiny_checkpoint: Path, tmp_path: Path, requests: list[int], precisions: tuple[Precision, ...], message: str
+) -> None:
+    said: list[str] = []
+    with pytest.raises(InvalidRequestError, match=message):
+        compile_bundle(
+            [LevelRequest(tiny_checkpoint, heads) for heads in requests], tmp_path / "b", precisions=precisions,
+            shortlist=ShortlistText(SENTENCES, SENTENCES), progress=said.append,
+        )  # fmt: skip
+    assert said == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_failed_compile_leaves_the_old_bundle(tiny_checkpoint: Path, tmp_path: Path) -> None:
     before = compile_bundle([LevelRequest(tiny_checkpoint, 12)], tmp_path / "b")
     with pytest.raises(InvalidRequestError, match="asked for twice"):

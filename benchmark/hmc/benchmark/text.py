@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.serving.options import MAX_TEXT_BYTES
 
 
 def read_sentences(path: Path | str) -> list[str]:
@@ -53,7 +54,8 @@ class TestSet:
     ) -> TestSet:
         """The first `limit` lines (None: all) of both files. The name defaults to the source file's, less its suffixes.
 
-        Raises InvalidRequestError as `read_sentences`, and for files of different lengths.
+        Raises InvalidRequestError as `read_sentences`, for files of different lengths, and for a source line that is
+        too long to be translated.
         """
         src = Path(src)
         sources = read_sentences(src)
@@ -65,6 +67,12 @@ class TestSet:
             )
         if limit is not None and limit < 1:
             raise InvalidRequestError(f"limit {limit}: choose 1 sentence or more, or leave it out for all")
+        for number, source in enumerate(sources[:limit], 1):
+            if (size := len(source.encode())) > MAX_TEXT_BYTES:
+                raise InvalidRequestError(
+                    f"{src}: line {number} has {size:,} bytes, and a text may have {MAX_TEXT_BYTES:,}; "
+                    "give one sentence a line"
+                )
         return cls(
             name or src.name.removesuffix(".gz").rsplit(".", 1)[0],
             tuple(sources[:limit]),

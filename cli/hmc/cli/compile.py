@@ -67,12 +67,13 @@ def command(
 
     from rich.console import Console
 
+    from hmc.artifact.bundle_files import replace_bundle
     from hmc.artifact.errors import InvalidRequestError
     from hmc.benchmark.text import TestSet, read_sentences
     from hmc.cli.compile_arguments import parse_limits, parse_precisions, parse_requests, read_shortlist
     from hmc.cli.compile_search import BudgetPlan
     from hmc.cli.termination import exit_on_sigterm
-    from hmc.compiler.bundle_writer import LISTED, replace_bundle
+    from hmc.compiler.bundle_writer import LISTED
     from hmc.serving.options import MAX_BEAM
 
     limits = parse_limits(max_bleu_drop, max_latency_ms, confidence)
@@ -100,13 +101,15 @@ def command(
     console, people = Console(stderr=True), Console(stderr=as_json)
     if left_out:
         console.print(f"--shortlist: {left_out} of its pairs are in --eval and are not learnt from", style="yellow")
+    files = (calibrate, *(shortlist or ()), *(evaluate or ()))
+    inputs = [*(request.checkpoint for request in requests), *(file for file in files if file)]
     searched: dict[str, Any] = {}
     with exit_on_sigterm():
         if limits and pairs:
-            plan = BudgetPlan(requests[0].checkpoint, out, precisions, sentences, pairs, size, limits)
+            plan = BudgetPlan(requests[0].checkpoint, out, precisions, sentences, pairs, size, limits, inputs)
             manifest, searched = _search(plan, console, people)
         else:
-            with replace_bundle(out, [request.checkpoint for request in requests]) as folder:
+            with replace_bundle(out, inputs) as folder:
                 manifest = _compile(requests, folder, precisions, sentences, listed, console)
                 if evaluate:
                     manifest = _score(folder, evaluate, size, test_set, console)

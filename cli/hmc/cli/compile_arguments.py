@@ -78,6 +78,7 @@ def parse_requests(checkpoints: list[str], target_heads: str) -> list[LevelReque
     import re
 
     from hmc.artifact.bundle import LEVEL_NAME
+    from hmc.artifact.bundle_files import RESERVED
     from hmc.artifact.errors import InvalidRequestError
     from hmc.compiler.bundle_writer import LevelRequest
 
@@ -92,6 +93,10 @@ def parse_requests(checkpoints: list[str], target_heads: str) -> list[LevelReque
                     f"{word!r}: write NAME=CHECKPOINT; a name has letters, digits, '.', '_' and '-' and begins with a "
                     "letter or a digit"
                 )
+            if name in RESERVED:
+                raise InvalidRequestError(
+                    f"{word!r}: a bundle has a file or folder called {name}; choose another name for the level"
+                )
         return [LevelRequest(Path(path), name=name) for name, _, path in pairs]
     if len(checkpoints) != 1:
         raise InvalidRequestError("several checkpoints need names: full=A h36=B")
@@ -99,4 +104,6 @@ def parse_requests(checkpoints: list[str], target_heads: str) -> list[LevelReque
         targets: list[int | None] = [int(part) for part in target_heads.split(",") if part.strip()]
     except ValueError as error:
         raise InvalidRequestError(f"--target-heads {target_heads!r}: write whole numbers, e.g. 144,72,36") from error
+    if target_heads and not targets:
+        raise InvalidRequestError(f"--target-heads {target_heads!r} holds no number; write some, e.g. 144,72,36")
     return [LevelRequest(Path(checkpoints[0]), target) for target in targets or [None]]

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from hmc.artifact.bundle import ON_CUDA, Level, Manifest, Precision
+from hmc.artifact.bundle_files import replace_bundle
 from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
 from hmc.benchmark.budget import Candidate, Limits, Search, search
 from hmc.benchmark.budget_report import doubt, refusal, table, to_dict
@@ -17,7 +18,7 @@ from hmc.benchmark.candidates import Meter, Workload
 from hmc.benchmark.levels import reference_level
 from hmc.benchmark.machine import this_machine
 from hmc.benchmark.text import TestSet
-from hmc.compiler.bundle_writer import BundleBuilder, LevelRequest, replace_bundle
+from hmc.compiler.bundle_writer import BundleBuilder, LevelRequest
 from hmc.compiler.layouts import head_scores
 from hmc.serving.sessions import cuda_available
 
@@ -36,6 +37,8 @@ class BudgetPlan:
     test_set: TestSet
     beam: int
     limits: Limits
+    inputs: Sequence[Path] = ()
+    """What else is read: files that `out` may not take along when it is replaced."""
 
     @property
     def workload(self) -> Workload:
@@ -65,9 +68,10 @@ class BudgetRun:
                 f"--precision {on_cuda[0]}: such levels run on CUDA, and there is none here to score and time them on; "
                 "search at fp32 or int8, then compile the heads found with --target-heads"
             )
-        with replace_bundle(plan.out, [plan.checkpoint]) as folder:
+        with replace_bundle(plan.out, [plan.checkpoint, *plan.inputs]) as folder:
             builder = BundleBuilder([plan.checkpoint], folder, calibration=plan.calibration, progress=progress)
             head_scores(builder.checkpoint(plan.checkpoint), "a search for a head budget")
+            builder.prepare([(LevelRequest(plan.checkpoint), precision, False) for precision in plan.precisions])
             meter = Meter(folder, plan.test_set, plan.workload, plan.limits.confidence, progress, self.devices)
             whole = [builder.add(LevelRequest(plan.checkpoint), precision) for precision in plan.precisions]
             measured = _measure_whole(builder, meter, whole)

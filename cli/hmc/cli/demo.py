@@ -53,7 +53,7 @@ def command(
     with steps.step("draw the Pareto plot"):
         paths = demo.plot(report)
     data = result(address, examples, report, steps.seconds)
-    results = out / "results.json"
+    results = out / demo_steps.RESULTS
     results.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     console.print(_result_table(report))
     steps.note(f"{report.machine}, load average {report.machine.load_average:.1f} when the benchmark started")

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hmc.artifact.bundle import Manifest, Precision
+from hmc.artifact.bundle import MANIFEST, Manifest, Precision
 from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.benchmark.plots import write_pareto
 from hmc.benchmark.report import Report
 from hmc.benchmark.runner import record, run_benchmark
 from hmc.benchmark.settings import BenchmarkSettings
 from hmc.benchmark.text import TestSet, read_sentences
-from hmc.cli.outputs import check_folder
+from hmc.cli.outputs import check_run_folder
 from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
@@ -28,6 +28,8 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 EXAMPLES = (3, 7, 57)
 """Lines of the test set, from 0, that are shown at every level."""
 DEVICE = "cpu"
+RESULTS, PLOT = "results.json", "pareto"
+"""Files of a demo beside its bundle; the plot is PLOT.png and PLOT.svg."""
 
 Progress = Callable[[str], None]
 
@@ -75,7 +77,10 @@ class Demo:
             raise InvalidRequestError(
                 f"{self.checkpoint}: the checkpoint is missing; install hmc again, or clone it whole"
             )
-        check_folder("--out", self.out)
+        check_run_folder(self.out)
+        for name in (RESULTS, *(f"{PLOT}{suffix}" for suffix in (".png", ".svg"))):
+            if (self.out / name).exists() and not (self.bundle / MANIFEST).is_file():
+                raise InvalidRequestError(f"--out {self.out} holds {name}, and no demo; choose another folder")
         return compile_bundle(
             [LevelRequest(self.checkpoint, heads) for heads in HEADS],
             self.bundle,
@@ -126,8 +131,8 @@ class Demo:
         return report
 
     def plot(self, report: Report) -> list[Path]:
-        """`pareto.png` and `pareto.svg`."""
-        return write_pareto(report, self.out / "pareto")
+        """The plot in both formats."""
+        return write_pareto(report, self.out / PLOT)
 
 
 def result(address: str, examples: list[Example], report: Report, seconds: dict[str, float]) -> dict[str, Any]:

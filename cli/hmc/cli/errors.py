@@ -25,8 +25,12 @@ EXTRA_OF_MODULE = {
     "matplotlib": "plot",
 }
 """Top-level module → the extra that installs it."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""No space is left; such errors name no file."""
+HINTS = {
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+}
+"""What to do about errors of writing that may name no file."""
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
@@ -50,10 +54,10 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         except HmcError as error:
             code = complain(str(error), 1 if isinstance(error, InternalServiceError) else 2)
         except OSError as error:
-            if error.filename is None and error.errno not in FULL:
+            if error.filename is None and error.errno not in HINTS:
                 raise
             where = f"{error.filename}: " if error.filename is not None else ""
-            hint = "make room" if error.errno in FULL else "check the path and its permissions"
+            hint = HINTS.get(error.errno or 0, "check the path and its permissions")
             code = complain(f"{where}{error.strerror}; {hint}")
         raise SystemExit(code)
 

@@ -24,11 +24,12 @@ def command(
     import json
 
     from hmc.artifact.checkpoint import load_checkpoint
-    from hmc.artifact.files import check_replaceable
+    from hmc.artifact.formats import check_replaceable
+    from hmc.artifact.marian.layout import FORMAT
     from hmc.artifact.marian.writer import export_marian
     from hmc.artifact.marian.zero_start import starts_from_zero
 
-    check_replaceable(out, checkpoint)
+    check_replaceable(out, FORMAT, [checkpoint])
     loaded = load_checkpoint(checkpoint)
     export_marian(loaded, out, masked=masked, zero_start=zero_start)
     whole = loaded.architecture.full_layout().total

@@ -21,12 +21,12 @@ def command(
     import json
 
     from hmc.artifact.architecture import parameter_count
-    from hmc.artifact.checkpoint import save_checkpoint
-    from hmc.artifact.files import check_replaceable
+    from hmc.artifact.checkpoint import FORMAT, save_checkpoint
+    from hmc.artifact.formats import check_replaceable
     from hmc.artifact.marian.generation import REQUEST_OPTIONS, ignored
     from hmc.artifact.marian.reader import import_marian
 
-    check_replaceable(out, model)
+    check_replaceable(out, FORMAT, [model])
     checkpoint = import_marian(model, source_language=source_language, target_language=target_language)
     save_checkpoint(checkpoint, out)
     config, arch = checkpoint.config, checkpoint.architecture

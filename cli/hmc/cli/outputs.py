@@ -30,10 +30,10 @@ def check_file(option: str, file: Path) -> None:
 
 
 def check_run_folder(out: Path) -> None:
-    """Raises InvalidRequestError where a run would be strewn into a checkpoint or a bundle."""
+    """Raises InvalidRequestError where a run or its results would be strewn into a checkpoint or a bundle."""
     from hmc.artifact.errors import InvalidRequestError
 
     for marker, what in (("config.json", "a model"), ("bundle.json", "a bundle")):
         if (out / marker).is_file():
-            raise InvalidRequestError(f"--out {out} is {what}; give a run folder of its own")
+            raise InvalidRequestError(f"--out {out} is {what}; give a folder of its own")
     check_folder("--out", out)

@@ -18,6 +18,7 @@ SCHEMA_VERSION = 3
 READABLE = (2, 3)
 """Schema versions that are read; 2 knows no shortlists."""
 MANIFEST, WEIGHTS = "bundle.json", "weights"
+TEMPORARY = f".{MANIFEST}.new"
 LEVEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """What a level may be called."""
 FIX = "Compile it again with `hmc compile`, or copy it again from where it was whole."
@@ -241,7 +242,7 @@ def validate(path: Path | str) -> Manifest:
 def write_manifest(manifest: Manifest, path: Path | str) -> None:
     """Writes bundle.json into the bundle directory, replacing it atomically."""
     target = Path(path) / MANIFEST
-    temporary = target.with_name(f".{MANIFEST}.new")
+    temporary = target.with_name(TEMPORARY)
     described = manifest.model_dump(mode="json") | {"schema_version": SCHEMA_VERSION}
     temporary.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
     temporary.replace(target)

@@ -20,8 +20,11 @@ from hmc.artifact.architecture import Architecture, tensor_shapes
 from hmc.artifact.errors import HmcError, InvalidArtifactError
 from hmc.artifact.ffn import FfnWidths
 from hmc.artifact.files import replace_directory, sha256_file
+from hmc.artifact.formats import Format
 from hmc.artifact.heads import KINDS, HeadLayout, HeadScores
 from hmc.artifact.tokenizer_files import (
+    MARIAN,
+    TOKENIZER,
     VOCABULARY,
     TokenizerFiles,
     parse_vocabulary,
@@ -39,6 +42,11 @@ CONFIG, WEIGHTS, GATES, IMPORTANCE, METRICS = (
     "importance.json",
     "metrics.json",
 )
+FILES = frozenset((CONFIG, WEIGHTS, GATES, IMPORTANCE, METRICS, TOKENIZER, *MARIAN))
+FORMAT = Format(
+    "a checkpoint", CONFIG, lambda content: content.keys() >= {"architecture", "head_layout"}, lambda _: FILES
+)
+"""What `save_checkpoint` replaces."""
 FIX = "Write it again with `hmc train` or `hmc prune`, or copy it again from where it was whole."
 Tensors = dict[str, npt.NDArray[np.float32]]
 
@@ -171,7 +179,10 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: Path | str, *, dtype: str = "float32") -> None:
-    """Writes the directory whole or not at all; `dtype` (`float32` or `float16`) is how weights are stored."""
+    """Writes the directory whole or not at all; `dtype` (`float32` or `float16`) is how weights are stored.
+
+    Raises InvalidRequestError where `path` holds anything else than a checkpoint.
+    """
     expected = tensor_shapes(checkpoint.architecture, checkpoint.layout, checkpoint.ffn_widths)
     wrong = [
         n
@@ -184,7 +195,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path | str, *, dtype: str = "f
             [f"tensor {n} does not fit the head layout and the feed-forward widths" for n in sorted(wrong)],
             "This is a bug in whatever made the tensors.",
         )
-    with replace_directory(Path(path)) as folder:
+    with replace_directory(Path(path), FORMAT) as folder:
         (folder / CONFIG).write_text(json.dumps(checkpoint.config.model_dump(mode="json"), indent=1) + "\n")
         weights = {name: np.ascontiguousarray(checkpoint.tensors[name], dtype=dtype) for name in sorted(expected)}
         save_file(weights, folder / WEIGHTS)
@@ -205,8 +216,13 @@ def checkpoint_digest(path: Path | str) -> str:
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
-    """Copies a checkpoint directory, replacing `target` atomically."""
-    with replace_directory(target) as folder:
-        for file in source.iterdir():
-            if file.is_file():
-                shutil.copy2(file, folder / file.name)
+    """Copies the files of a checkpoint, replacing the checkpoint `target` atomically."""
+    with replace_directory(target, FORMAT) as folder:
+        copy_files(source, folder)
+
+
+def copy_files(source: Path, folder: Path) -> None:
+    """Copies what is of a checkpoint, and nothing that lies beside it."""
+    for name in FILES:
+        if (source / name).is_file():
+            shutil.copy2(source / name, folder / name)

@@ -5,30 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hmc.artifact.bundle import MANIFEST, ON_CUDA, Level, Manifest, Precision, validate, write_manifest
+from hmc.artifact.bundle import Level, Manifest, Precision, validate, write_manifest
+from hmc.artifact.bundle_files import RESERVED, replace_bundle
 from hmc.artifact.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.files import check_replaceable, replace_directory
 from hmc.artifact.heads import HeadLayout
+from hmc.artifact.shortlist import Lexicon
 from hmc.artifact.tokenizer import open_tokenizer
 from hmc.artifact.tokenizer_files import tokenizer_digest, write_tokenizer
 from hmc.compiler.check import TOLERANCE
+from hmc.compiler.level_checks import check_level
 from hmc.compiler.pipeline import PASSES, LevelDraft, compile_level
 from hmc.compiler.ranges import ActivationRange
 from hmc.compiler.shortlist_text import ShortlistText, lexicon_of
 
 PROBE_SENTENCES, CALIBRATION_SENTENCES = 8, 256
-CUDA_HEAD = 8
-"""What the head dimension must be a multiple of for ONNX Runtime's attention on CUDA."""
 LISTED: frozenset[Precision] = frozenset(("int8", "int4"))
 """Precisions whose levels may have shortlists: their projection is exact in integers, whatever it is computed with."""
 GENERATOR = f"hmc {version('hmc')}"
@@ -69,25 +69,20 @@ def compile_bundle(
     checkpoints = list(dict.fromkeys(request.checkpoint for request in requests))
     with replace_bundle(out, checkpoints) as folder:
         builder = BundleBuilder(checkpoints, folder, calibration=calibration, shortlist=shortlist, progress=progress)
-        levels = []
-        for request in requests:
-            for precision in precisions:
-                kinds = (False, True) if shortlist and precision in LISTED else (False,)
-                levels += [builder.add(request, precision, listed=listed) for listed in kinds]
-        return builder.finish(levels)
+        plan = [
+            (request, precision, listed)
+            for request in requests
+            for precision in precisions
+            for listed in ((False, True) if shortlist and precision in LISTED else (False,))
+        ]
+        builder.prepare(plan)
+        return builder.finish([builder.add(request, precision, listed=listed) for request, precision, listed in plan])
 
 
 def progress_steps(requests: int, precisions: Sequence[Precision], *, shortlist: bool = False) -> int:
     """How often `compile_bundle` reports progress."""
-    levels = len(precisions) + (len(LISTED.intersection(precisions)) if shortlist else 0)
-    return requests * levels * len(PASSES) + 1 + shortlist
-
-
-def replace_bundle(out: Path, checkpoints: Sequence[Path]) -> AbstractContextManager[Path]:
-    """`replace_directory`, but refused where `out` is anything else than a bundle, or would take a checkpoint along."""
-    for checkpoint in checkpoints:
-        check_replaceable(out, checkpoint, MANIFEST)
-    return replace_directory(out)
+    listed = len(LISTED.intersection(precisions)) if shortlist else 0
+    return requests * (len(precisions) + listed) * len(PASSES) + 1 + bool(listed)
 
 
 class BundleBuilder:
@@ -115,11 +110,7 @@ class BundleBuilder:
         self._calibrated: dict[Path, dict[HeadLayout, dict[str, ActivationRange]]] = {
             path: {} for path in self._checkpoints
         }
-        self._folder, self._progress = folder, progress
-        self._lexicon = None
-        if shortlist:
-            progress("shortlists: learn lexicon")
-            self._lexicon = lexicon_of(shortlist, self._first)
+        self._folder, self._progress, self._shortlist = folder, progress, shortlist
         self.levels: dict[str, Level] = {}
         """The levels in the folder by their names."""
         write_tokenizer(self._first.tokenizer, folder)
@@ -128,29 +119,38 @@ class BundleBuilder:
         """A checkpoint that levels are compiled from."""
         return self._checkpoints[path]
 
+    def prepare(self, plan: Iterable[tuple[LevelRequest, Precision, bool]]) -> None:
+        """Checks levels before any of them is added, and learns what those with shortlists need (the bool: `listed`).
+
+        Raises InvalidRequestError for the first that cannot be compiled, or not beside the others.
+        """
+        names = set(self.levels)
+        plan = list(plan)
+        for request, precision, listed in plan:
+            names.add(self._checked_name(request, precision, listed, names))
+        if any(listed for _, _, listed in plan):
+            _ = self._lexicon
+
+    @cached_property
+    def _lexicon(self) -> Lexicon | None:
+        if self._shortlist is None:
+            return None
+        self._progress("shortlists: learn lexicon")
+        return lexicon_of(self._shortlist, self._first)
+
     def add(self, request: LevelRequest, precision: Precision, *, listed: bool = False) -> Level:
         """Compiles a level. Raises InvalidRequestError, also for a level that is there.
 
         listed: with vocabulary shortlists, not for CUDA. In fp32 the last bits of a score then depend on what else is
         in the batch: such a level is for comparison.
         """
-        if listed and precision in ON_CUDA:
-            raise InvalidRequestError(f"vocabulary shortlists are for levels on a CPU: leave them out, or {precision}")
+        name = self._checked_name(request, precision, listed, self.levels)
         checkpoint = self._checkpoints[request.checkpoint]
-        if precision in ON_CUDA and checkpoint.architecture.head_dim % CUDA_HEAD:
-            raise InvalidRequestError(
-                f"--precision {precision}: attention on CUDA takes heads of a multiple of {CUDA_HEAD}, and this "
-                f"model's have {checkpoint.architecture.head_dim}; choose fp32, int8 or int4"
-            )
-        target = checkpoint.layout.total if request.target_heads is None else request.target_heads
-        name = _level_name(request, checkpoint, target, precision) + ("-shortlist" if listed else "")
-        if name in self.levels:
-            raise InvalidRequestError(f"level {name!r} is asked for twice")
         draft = LevelDraft(
             name=name,
             checkpoint=checkpoint,
             digest=self._digests[request.checkpoint],
-            target_heads=target,
+            target_heads=_target(request, checkpoint),
             precision=precision,
             bundle=self._folder,
             probe=self._sentences[:PROBE_SENTENCES] or _synthetic_probe(checkpoint),
@@ -161,6 +161,16 @@ class BundleBuilder:
         )
         self.levels[name] = compile_level(draft, self._progress)
         return self.levels[name]
+
+    def _checked_name(self, request: LevelRequest, precision: Precision, listed: bool, taken: Container[str]) -> str:
+        checkpoint = self._checkpoints[request.checkpoint]
+        check_level(checkpoint, _target(request, checkpoint), precision, self._sentences, listed=listed)
+        name = _level_name(request, checkpoint, precision) + ("-shortlist" if listed else "")
+        if name in RESERVED:
+            raise InvalidRequestError(f"a level cannot be called {name}: a bundle has a file or folder of that name")
+        if name in taken:
+            raise InvalidRequestError(f"level {name!r} is asked for twice")
+        return name
 
     def discard(self, name: str) -> None:
         """Removes a level, and every file that no other level needs."""
@@ -198,8 +208,12 @@ class BundleBuilder:
         return validate(self._folder)
 
 
-def _level_name(request: LevelRequest, checkpoint: Checkpoint, target: int, precision: Precision) -> str:
-    arch, neurons = checkpoint.architecture, checkpoint.ffn_widths
+def _target(request: LevelRequest, checkpoint: Checkpoint) -> int:
+    return checkpoint.layout.total if request.target_heads is None else request.target_heads
+
+
+def _level_name(request: LevelRequest, checkpoint: Checkpoint, precision: Precision) -> str:
+    arch, neurons, target = checkpoint.architecture, checkpoint.ffn_widths, _target(request, checkpoint)
     heads = "" if target == arch.full_layout().total else f"h{target}"
     rest = "" if neurons == arch.full_ffn() else f"f{neurons.total}"
     name = request.name or f"{heads}{rest}" or "full"

@@ -11,7 +11,6 @@ import onnx_ir as ir
 from hmc.artifact.architecture import parameter_count
 from hmc.artifact.bundle import VARIANTS, Level, Precision, decoder_path, encoder_path, shortlist_path
 from hmc.artifact.checkpoint import Checkpoint, Tensors
-from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.shortlist import Lexicon
 from hmc.artifact.slimming import slim_tensors
@@ -26,6 +25,8 @@ from hmc.compiler.ranges import ActivationRange
 from hmc.compiler.serialize import check_structure, write_graph, write_lexicon
 from hmc.compiler.shortlist_graph import author_shortlist
 
+CALIBRATED: tuple[Precision, ...] = ("int8", "int4")
+"""Precisions with activation ranges."""
 FLOATS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 """Precision → the type of weights and activations, where they are floats."""
 
@@ -84,12 +85,7 @@ def choose_precision(draft: LevelDraft) -> None:
     int4 is for the decoder: the encoder reads its weights once for all positions of a sentence.
     """
     assert draft.layout is not None
-    if draft.precision in ("int8", "int4"):
-        if not draft.calibration:
-            raise InvalidRequestError(
-                f"{draft.precision} needs real source sentences to calibrate on: give --calibrate FILE (a few hundred "
-                "lines)"
-            )
+    if draft.precision in CALIBRATED:
         if draft.layout not in draft.calibrated:
             found = calibrate(draft.checkpoint.architecture, draft.layout, draft.tensors, draft.calibration)
             draft.calibrated[draft.layout] = found

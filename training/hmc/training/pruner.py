@@ -37,6 +37,7 @@ from hmc.training.prune_results import (
 )
 from hmc.training.prune_settings import PruneSettings, same_request
 from hmc.training.prune_stages import PruneProgress, Stage, as_budgets, plan_stages
+from hmc.training.run_folder import REQUEST, check_pruning_folder
 from hmc.training.state import load_state, save_state
 from hmc.training.updater import Updater, make_fabric, make_optimizer
 from hmc.training.vocabulary import Vocabulary
@@ -64,6 +65,7 @@ class PruningRun:
         budgets = as_budgets(targets, settings)
         self.stages = plan_stages(budgets, self.source.layout, settings, neurons, self.source.ffn_widths.total)
         check_corpora([*train, dev])  # before the folder belongs to this request
+        check_pruning_folder(out, dict.fromkeys(stage.folder for stage in self.stages))
         out.mkdir(parents=True, exist_ok=True)
         request = {"source": str(source), "targets": [b.name for b in budgets], "train": list(train)}
         self._check_request(request | ({"neurons": list(map(str, neurons))} if neurons else {}))
@@ -239,7 +241,7 @@ class PruningRun:
 
     def _check_request(self, request: dict[str, Any]) -> None:
         """A run folder belongs to one request; only how it is carried out may change on resume."""
-        path, settings = self.out / "request.json", self.settings.model_dump(mode="json", exclude={"run"})
+        path, settings = self.out / REQUEST, self.settings.model_dump(mode="json", exclude={"run"})
         if not path.is_file():
             path.write_text(json.dumps(request | {"settings": settings}, indent=1))
         elif not same_request(path.read_text(encoding="utf-8"), request, self.settings):

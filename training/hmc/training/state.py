@@ -13,7 +13,17 @@ from torch import Tensor, nn
 
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.files import replace_directory
+from hmc.artifact.formats import Format
 from hmc.training.processes import random_states, restore_random_state, saved_processes
+
+WEIGHTS, OPTIMIZER, RANDOM, PROGRESS = (
+    "weights.safetensors",
+    "optimizer.safetensors",
+    "rng.safetensors",
+    "progress.json",
+)
+FORMAT = Format("a training state", PROGRESS, lambda _: True, lambda _: (WEIGHTS, OPTIMIZER, RANDOM))
+"""What `save_state` replaces."""
 
 
 def save_state(
@@ -21,7 +31,7 @@ def save_state(
 ) -> None:
     """Writes weights, Adam moments, random-number states and `progress` (JSON values).
 
-    All processes must call it; the first one writes.
+    All processes must call it; the first one writes. Raises InvalidRequestError where `path` holds anything else.
     """
     rng = random_states(fabric)
     if not fabric.is_global_zero:
@@ -32,12 +42,12 @@ def save_state(
         for index, entry in optim["state"].items()
         for name, value in entry.items()
     }
-    with replace_directory(path) as folder:
+    with replace_directory(path, FORMAT) as folder:
         weights = {name: value.detach().cpu().clone().contiguous() for name, value in model.state_dict().items()}
-        save_file(weights, folder / "weights.safetensors")
-        save_file(moments, folder / "optimizer.safetensors")
-        save_file(rng, folder / "rng.safetensors")
-        (folder / "progress.json").write_text(json.dumps(progress, indent=1) + "\n")
+        save_file(weights, folder / WEIGHTS)
+        save_file(moments, folder / OPTIMIZER)
+        save_file(rng, folder / RANDOM)
+        (folder / PROGRESS).write_text(json.dumps(progress, indent=1) + "\n")
 
 
 def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, fabric: Fabric) -> dict[str, Any]:
@@ -47,10 +57,10 @@ def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, f
     are done depends on it.
     """
     try:
-        model.load_state_dict(load_file(path / "weights.safetensors"))
-        moments = load_file(path / "optimizer.safetensors")
-        rng = load_file(path / "rng.safetensors")
-        progress: dict[str, Any] = json.loads((path / "progress.json").read_text())
+        model.load_state_dict(load_file(path / WEIGHTS))
+        moments = load_file(path / OPTIMIZER)
+        rng = load_file(path / RANDOM)
+        progress: dict[str, Any] = json.loads((path / PROGRESS).read_text())
     except (OSError, RuntimeError, ValueError) as error:
         raise InvalidArtifactError(
             f"training state {path}", [str(error)], "Delete it to start the run anew."

@@ -29,6 +29,7 @@ from hmc.training.headmask_spec import HeadMaskSpec
 from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
 from hmc.training.recipe import Recipe, TrainSection, same_run
+from hmc.training.run_folder import RECIPE, check_training_folder
 from hmc.training.state import load_state, save_state
 from hmc.training.updater import Updater, make_fabric, make_optimizer
 
@@ -53,6 +54,7 @@ class TrainingRun:
     def __init__(self, recipe: Recipe, out: Path) -> None:
         self.recipe, self.out = recipe, out
         check_corpora([*recipe.data.train, recipe.data.dev])  # before the folder belongs to this recipe
+        check_training_folder(out)
         out.mkdir(parents=True, exist_ok=True)
         self._check_recipe()
         self.fabric = make_fabric(recipe.run)
@@ -106,7 +108,7 @@ class TrainingRun:
 
     def _check_recipe(self) -> None:
         """A run folder belongs to one recipe; only how it is carried out may change on resume."""
-        path = self.out / "recipe.json"
+        path = self.out / RECIPE
         if not path.is_file():
             path.write_text(json.dumps(self.recipe.model_dump(mode="json", exclude={"run"}), indent=1))
         elif not same_run(path.read_text(encoding="utf-8"), self.recipe):

@@ -29,7 +29,7 @@ def command(
     from hmc.training.analysis.subject import Progress, load_subject, read_text
 
     if save is not None:
-        importance.check_copy(save)
+        importance.check_copy(save, out)
 
     def analyse(progress: Progress) -> Result:
         subject = load_subject(checkpoint, device)

@@ -24,11 +24,11 @@ def carry_out(
     import matplotlib  # noqa: F401  # what is missing is said before the work, not after it
     from rich.console import Console
 
-    from hmc.cli.outputs import check_folder
+    from hmc.cli.outputs import check_run_folder
     from hmc.cli.progress import steps
     from hmc.training.analysis.result import write_result
 
-    check_folder("--out", out)
+    check_run_folder(out)  # a checkpoint's own importance.json among others
     with steps(Console(stderr=True)) as progress:
         result = analyse(progress)
     written = [write_result(result, out), *draw(result, out)]

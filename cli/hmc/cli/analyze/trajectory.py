@@ -18,9 +18,13 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Show how gates closed: expected open heads by kind, the budget, gates that have not settled."""
+    from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.analyze.output import carry_out
     from hmc.training.analysis import compare, trajectory
     from hmc.training.analysis.figures import pruning
 
     named = compare.parse_names(files)
+    for file in named.values():
+        if file.resolve() == (out / "trajectory.json").resolve():
+            raise InvalidRequestError(f"--out {out} would write over {file}, which is read; give a folder of its own")
     carry_out(lambda _: trajectory.analyse(named), trajectory.summary, pruning.trajectory, out, as_json)

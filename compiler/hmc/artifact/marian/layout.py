@@ -9,9 +9,18 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hmc.artifact.architecture import Activation, Architecture
+from hmc.artifact.formats import Format
+from hmc.artifact.tokenizer_files import MARIAN
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
+FORMAT = Format(
+    "a MarianMT model that HMC wrote",
+    CONFIG,
+    lambda content: content.get("model_type") == "marian",
+    lambda _: (WEIGHTS, GENERATION, TOKENIZER_CONFIG, *MARIAN),
+)
+"""What `export_marian` replaces."""
 LAYOUT = "config.json, model.safetensors, source.spm, target.spm and vocab.json"
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 MUST_BE = {
@@ -68,6 +77,8 @@ def read_json(file: Path) -> tuple[dict[str, Any], list[str]]:
 def architecture_of(raw: dict[str, Any], unk_id: int) -> tuple[Architecture | None, list[str]]:
     """config.json as an Architecture, and every reason why it cannot be one."""
     kind, classes = raw.get("model_type"), raw.get("architectures") or ["MarianMTModel"]
+    if kind is None and "architectures" not in raw:
+        return None, ["config.json describes no model of Transformers: it has neither model_type nor architectures"]
     if kind != "marian" or "MarianMTModel" not in classes:
         return None, [f"config.json describes {', '.join(map(str, classes))} (model_type {kind!r}), not MarianMTModel"]
     problems = [

@@ -5,18 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hmc.artifact import bundle_files, checkpoint
 from hmc.artifact.architecture import Architecture
 from hmc.artifact.checkpoint import Checkpoint, CheckpointConfig, Tensors
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.marian.generation import decoding_of
 from hmc.artifact.marian.layout import CONFIG, GENERATION, LAYOUT, TOKENIZER_CONFIG, WEIGHTS, architecture_of, read_json
 from hmc.artifact.marian.vocabulary import joint_if_equal
 from hmc.artifact.marian.weights import read_weights
-from hmc.artifact.tokenizer import MarianTokenizer
+from hmc.artifact.tokenizer import load_pieces
 from hmc.artifact.tokenizer_files import (
     EOS_PIECE,
     MARIAN,
     PAD_PIECE,
+    SOURCE,
+    TARGET,
     UNK_PIECE,
     VOCABULARY,
     MarianFiles,
@@ -37,24 +40,28 @@ def import_marian(
 ) -> Checkpoint:
     """Reads `folder` as a checkpoint with every head open. Languages: default from tokenizer_config.json.
 
-    Raises InvalidArtifactError that lists every problem.
+    Raises InvalidArtifactError that lists every problem, and InvalidRequestError for what HMC wrote itself.
     """
     if not folder.is_dir():
         raise InvalidArtifactError(f"Marian model {folder}", [f"{folder} is not a directory"], FIX)
+    _refuse_ours(folder)
     problems = _missing(folder)
     raw: dict[str, dict[str, Any]] = {}
+    readable: set[str] = set()
     for name in (CONFIG, GENERATION, TOKENIZER_CONFIG):
-        raw[name], wrong = read_json(folder / name) if (folder / name).is_file() else ({}, [])
+        there = (folder / name).is_file()
+        raw[name], wrong = read_json(folder / name) if there else ({}, [])
         problems += wrong
+        readable |= {name} if there and not wrong else set()
     languages = (
         source_language or raw[TOKENIZER_CONFIG].get("source_lang"),
         target_language or raw[TOKENIZER_CONFIG].get("target_lang"),
     )
     problems += _tokenizer_config_problems(raw[TOKENIZER_CONFIG], languages)
     vocabulary, wrong = _vocabulary(folder)
-    problems += wrong
+    problems += [*wrong, *_tokenizer_problems(folder)]
     arch: Architecture | None = None
-    if raw[CONFIG]:
+    if CONFIG in readable:
         raw[CONFIG].setdefault("decoder_start_token_id", raw[GENERATION].get("decoder_start_token_id"))
         arch, wrong = architecture_of(raw[CONFIG], vocabulary.get(UNK_PIECE, 0))
         problems += wrong
@@ -67,7 +74,6 @@ def import_marian(
     if problems or arch is None:
         raise InvalidArtifactError(f"Marian model {folder}", problems, FIX)
     files = MarianFiles(*((folder / name).read_bytes() for name in MARIAN))
-    MarianTokenizer(files)
     decoding = decoding_of(raw[CONFIG], raw[GENERATION])
     config = CheckpointConfig(
         architecture=arch,
@@ -82,6 +88,30 @@ def import_marian(
         },
     )
     return Checkpoint(config=config, tensors=tensors, tokenizer=joint_if_equal(files, vocabulary))
+
+
+def _refuse_ours(folder: Path) -> None:
+    """Raises InvalidRequestError for a directory that HMC wrote, and says what it is for."""
+    if checkpoint.FORMAT.is_at(folder):
+        raise InvalidRequestError(
+            f"{folder} is a checkpoint of HMC already: give it to `hmc prune` or `hmc compile`; `hmc export` writes a "
+            "MarianMT model from it"
+        )
+    if bundle_files.FORMAT.is_at(folder):
+        raise InvalidRequestError(
+            f"{folder} is a bundle, which `hmc serve` and `hmc translate` read; import takes the MarianMT model itself"
+        )
+
+
+def _tokenizer_problems(folder: Path) -> list[str]:
+    problems = []
+    for name in (SOURCE, TARGET):
+        if (folder / name).is_file():
+            try:
+                load_pieces((folder / name).read_bytes(), name)
+            except InvalidArtifactError as error:
+                problems += [f"{problem}; copy or download it again" for problem in error.problems]
+    return problems
 
 
 def _missing(folder: Path) -> list[str]:

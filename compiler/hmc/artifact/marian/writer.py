@@ -13,7 +13,7 @@ from hmc.artifact.checkpoint import Checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.files import replace_directory
 from hmc.artifact.marian.generation import exported, recorded
-from hmc.artifact.marian.layout import CONFIG, GENERATION, TOKENIZER_CONFIG, WEIGHTS
+from hmc.artifact.marian.layout import CONFIG, FORMAT, GENERATION, TOKENIZER_CONFIG, WEIGHTS
 from hmc.artifact.marian.vocabulary import marian_files
 from hmc.artifact.marian.weights import marian_names
 from hmc.artifact.marian.zero_start import starts_from_zero, with_zero_start
@@ -29,7 +29,8 @@ def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False, ze
     for the same reason: zeros again, which change nothing. zero_start: where pad's embedding is not zero, write what
     it starts the decoder with into the decoder's first position, so that CTranslate2, which starts from zeros, computes
     the same. Raises InvalidRequestError for a checkpoint without some heads and no `masked`, or for widths that
-    Transformers cannot express, InvalidArtifactError for a tokenizer that does not fit.
+    Transformers cannot express, or where `out` holds anything else than such a model, InvalidArtifactError for a
+    tokenizer that does not fit.
     """
     arch, layout = checkpoint.architecture, checkpoint.layout
     whole = arch.full_layout().total
@@ -56,7 +57,7 @@ def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False, ze
     if checkpoint.config.ffn_widths:
         config["hmc_ffn_widths"] = checkpoint.config.ffn_widths.model_dump(mode="json")
     generation = exported(recorded(checkpoint.config.provenance), arch, ids)
-    with replace_directory(out) as folder:
+    with replace_directory(out, FORMAT) as folder:
         save_file(marian_names(tensors), folder / WEIGHTS, metadata={"format": "pt"})
         write_tokenizer(files, folder)
         _write_json(folder / CONFIG, config)

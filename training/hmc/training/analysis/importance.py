@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hmc.artifact.checkpoint import FORMAT, copy_files
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.files import replace_directory
 from hmc.artifact.heads import KINDS
@@ -96,14 +96,14 @@ def save_copy(subject: Subject, result: Result, target: Path) -> None:
     check_copy(target)
     values = torch.tensor([row["importance"] for row in result.data["heads"]])
     scores = scores_per_head(values, subject.checkpoint.architecture, subject.layout)
-    with replace_directory(target) as folder:
-        for file in subject.path.iterdir():
-            if file.is_file():
-                shutil.copy2(file, folder / file.name)
+    with replace_directory(target, FORMAT) as folder:
+        copy_files(subject.path, folder)
         write_importance(folder, scores)
 
 
-def check_copy(target: Path) -> None:
-    """Raises InvalidRequestError if `target` is there already."""
+def check_copy(target: Path, results: Path | None = None) -> None:
+    """Raises InvalidRequestError if `target` is there already, or is where the `results` go."""
     if target.exists():
         raise InvalidRequestError(f"--save {target} exists; choose a new path: a checkpoint is never written over")
+    if results is not None and target.absolute() == results.absolute():
+        raise InvalidRequestError(f"--save {target} is --out too, and both have an importance.json; choose another")

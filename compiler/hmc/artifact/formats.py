@@ -1,0 +1,98 @@
+"""What a directory that is written whole may hold: anything else in it belongs to somebody, and is not replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from hmc.artifact.errors import InvalidRequestError
+
+IGNORED = re.compile(r"\.DS_Store|\.nfs[0-9a-f]+")
+"""Files that the system makes and nobody misses."""
+NAMED = 3
+"""How many foreign files a message names."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of directory: how it is told, and the files in it."""
+
+    name: str
+    """As messages say it, `a checkpoint`."""
+    marker: str
+    """A JSON object that every such directory holds."""
+    told: Callable[[dict[str, Any]], bool]
+    """Whether that object is one of this format, whatever its version."""
+    files: Callable[[dict[str, Any]], Iterable[str]]
+    """Paths, relative to the directory, that may be in a directory with that object."""
+
+    def is_at(self, folder: Path) -> bool:
+        """Whether `folder` is of this format, going by its marker; it may be damaged."""
+        return self._marker_content(folder) is not None
+
+    def objection(self, folder: Path) -> str | None:
+        """Why `folder` cannot be replaced by another directory of this format, or None: it is one, or is empty."""
+        content = self._marker_content(folder)
+        known = {self.marker, *self.files(content)} if content is not None else {self.marker}
+        found = _unknown(folder, known)
+        if content is not None and not found:
+            return None
+        if not (folder / self.marker).is_file():
+            return f"holds other files and no {self.marker} ({_listed(found)})" if found else None
+        if content is None:
+            return f"holds a {self.marker} that is not that of {self.name}"
+        return f"holds what is no part of {self.name}: {_listed(found)}"
+
+    def _marker_content(self, folder: Path) -> dict[str, Any] | None:
+        try:
+            content = json.loads((folder / self.marker).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return content if isinstance(content, dict) and self.told(content) else None
+
+
+def check_replaceable(out: Path, form: Format, inputs: Iterable[Path] = ()) -> None:
+    """Refuses to replace `out` where that would delete one of `inputs`, or anything that is not of the format.
+
+    Raises InvalidRequestError. A directory that is empty, or not there, can be replaced.
+    """
+    target = Path(os.path.realpath(out))
+    for file in inputs:
+        read = Path(os.path.realpath(file))
+        if target == read or target in read.parents:
+            raise InvalidRequestError(
+                f"{out} would be replaced, and with it {file}, which is read; choose another directory"
+            )
+    if not os.path.lexists(target):
+        return
+    if not target.is_dir():
+        raise InvalidRequestError(f"{out} is a file; choose a directory")
+    if os.path.ismount(target):
+        raise InvalidRequestError(f"{out} is where a file system is mounted; choose a directory in it")
+    if objection := form.objection(target):
+        raise InvalidRequestError(
+            f"{out} {objection}. It would be deleted: choose another directory, or move it away first"
+        )
+
+
+def _unknown(folder: Path, known: Iterable[str]) -> list[str]:
+    """What is in `folder` and not `known`; a directory without anything known counts as one, and ends in `/`."""
+    files = {PurePosixPath(name) for name in known}
+    folders = {parent for file in files for parent in file.parents}
+    found = []
+    for place, below, names in os.walk(folder):
+        here = PurePosixPath(Path(place).relative_to(folder).as_posix())
+        found += [f"{here / name}/" for name in below if here / name not in folders]
+        below[:] = [name for name in below if here / name in folders]
+        found += [str(here / name) for name in names if here / name not in files and not IGNORED.fullmatch(name)]
+    return sorted(found)
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:NAMED])
+    return f"{shown} and {len(names) - NAMED} more" if len(names) > NAMED else shown
