@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import socket
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import environment
 from tests.serving.certificates import make_certificate
 from tests.serving.fakes import write_bundle
 
@@ -22,13 +22,7 @@ from hmc.serving.client import Client
 from hmc.serving.options import DecodeOptions
 from hmc.serving.translator import Translator
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
-
-
-def environment() -> dict[str, str]:
-    roots = [str(path.parent) for path in REPOSITORY.glob("*/hmc")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
 
 
 @contextmanager
@@ -79,6 +73,46 @@ def test_from_start_to_sigterm(tiny_bundle: Path) -> None:
         assert process.wait(30) == 0
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
+
+
+LOADS_FOREVER = """
+import sys, time
+from hmc.serving.server import app
+
+def load(*_):
+    print("loading", flush=True)
+    time.sleep(600)
+
+app.translator_factory = lambda settings: load
+sys.argv = ["hmc", "serve", sys.argv[1], "--port", "0"]
+from hmc.cli.main import main
+main()
+"""
+
+
+def test_a_second_signal_ends_a_process_that_loads(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOADS_FOREVER, str(write_bundle(tmp_path / "b"))]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        try:
+            assert process.stdout.readline() == "loading\n"
+            process.send_signal(signal.SIGTERM)
+            assert "no further level is loaded" in process.stderr.readline()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
+
+
+def test_few_rows(tiny_bundle: Path) -> None:
+    with (
+        serving(tiny_bundle, "--max-rows", "1", "--device", "cpu", "--levels", "h5") as (_, said),
+        Client(str(said["address"])) as client,
+    ):
+        assert client.translate(["A man."], "h5", DecodeOptions(beam_size=1, max_length=5))[0].target_tokens == 5
 
 
 def test_a_busy_port(tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Hmc
+from tests.cli.conftest import Hmc, environment
 from tests.serving.fakes import FakeFactory
 
 from hmc.serving.server.background import BackgroundServer
+from hmc.serving.server.settings import ServerSettings
 
 
 def test_arguments(hmc: Hmc, server: BackgroundServer) -> None:
@@ -172,12 +176,28 @@ def test_incremental_output_is_the_translation(hmc: Hmc, server: BackgroundServe
     assert hmc("translate", "--incremental", *where).stdout == hmc("translate", *where).stdout
 
 
+def test_incremental_errors_name_the_line(hmc: Hmc, server: BackgroundServer, tiny_bundle: Path) -> None:
+    for where in (["--server", server.address], ["--bundle", tiny_bundle, "--max-length", 3]):
+        lines = b"fine\n\n" + b"x" * 100_000 + b"\n"
+        ran = hmc("translate", *where, "--incremental", stdin=lines)
+        assert ran.exit_code == 2
+        assert ran.stderr.startswith("hmc: line 3: text ")
+        assert ran.stdout.count("\n") == 2
+        ran = hmc("translate", *where, "--incremental", stdin=b"fine\nb\xffd\n")
+        assert ran.stderr.startswith("hmc: stdin is not UTF-8: byte 0xff at offset 6, in line 2")
+
+
 def test_a_text_that_is_cut_is_said(hmc: Hmc, tiny_bundle: Path) -> None:
     long = "dog " * 500
     ran = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, "A dog.", long)
     assert ran.exit_code == 0
     (said,) = ran.stderr.splitlines()
     assert said.startswith("hmc: line 2: only its first ")
+    settings = ServerSettings(port=0, device="cpu", levels=("full",))
+    with BackgroundServer(tiny_bundle, settings) as server:
+        for where in (["--bundle", tiny_bundle], ["--server", server.address]):
+            piecewise = hmc("translate", *where, "--beam", 1, "--incremental", "A dog.", long)
+            assert (piecewise.stdout, piecewise.stderr) == (ran.stdout, ran.stderr)
     told = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, "--json", long)
     assert told.stderr == ""
     assert json.loads(told.stdout)["source_truncated"]
@@ -202,3 +222,46 @@ def test_negative_threads(hmc: Hmc, tiny_bundle: Path) -> None:
     ran = hmc("translate", "--bundle", tiny_bundle, "--threads", -1, "a")
     assert ran.exit_code == 2
     assert "threads -1: choose 0 (one per physical core) or more" in ran.stderr
+
+
+@pytest.mark.parametrize("command", [["translate", "a"], ["levels"], ["admin", "load", "h6"]])
+@pytest.mark.parametrize("address", ["", "localhost", "http://localhost:1", ":1", "localhost:99999", "::1:1"])
+def test_what_cannot_be_an_address(hmc: Hmc, command: list[str], address: str) -> None:
+    ran = hmc(*command, "--server", address)
+    assert ran.exit_code == 2
+    assert ran.stderr.startswith(f"hmc: server address '{address}': ")
+    assert len(ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "closed", "said"),
+    [
+        (["translate", "--bundle", "BUNDLE"], "<&-", "stdin is closed: give texts as arguments or with --file"),
+        (["translate", "--bundle", "BUNDLE", "a"], ">&-", "stdout is closed: send the output to a file or a pipe"),
+        (["translate", "--bundle", "BUNDLE", "--incremental", "a"], ">&-", "stdout is closed"),
+        (["score", "--bundle", "BUNDLE", "BUNDLE/bundle.json", "BUNDLE/bundle.json"], ">&-", "stdout is closed"),
+        (["levels", "BUNDLE"], ">&-", "stdout is closed"),
+    ],
+)
+def test_closed_streams(tiny_bundle: Path, arguments: list[str], closed: str, said: str) -> None:
+    given = [a.replace("BUNDLE", str(tiny_bundle)) for a in arguments]
+    command = shlex.join([sys.executable, "-m", "hmc.cli", *given])
+    ran = subprocess.run(
+        ["sh", "-c", f"exec {command} {closed}"], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, text=True, env=environment(), timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 2, ran.stderr
+    assert ran.stderr.startswith(f"hmc: {said}")
+    assert len(ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_closed_streams_that_are_not_needed(tiny_bundle: Path) -> None:
+    command = shlex.join(
+        [sys.executable, "-m", "hmc.cli", "translate", "--bundle", str(tiny_bundle), "--beam", "1", "a"]
+    )
+    ran = subprocess.run(
+        ["sh", "-c", f"{command} <&-"], capture_output=True, env=environment(), timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")

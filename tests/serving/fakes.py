@@ -49,6 +49,8 @@ class FakeTranslator:
     device: str = "cpu"
     release: threading.Event = field(default_factory=threading.Event)
     futures: list[Future[Translation]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    waiting: list[Callable[[], None]] = field(default_factory=list)
     warm: bool = False
     closed: str = ""
     weights: dict[str, int] = field(default_factory=dict)
@@ -64,6 +66,8 @@ class FakeTranslator:
         options: DecodeOptions | None = None,
         target: Target | None = None,
         progress: Callable[[str], None] | None = None,
+        *,
+        bulk: bool = False,
     ) -> Future[Translation]:
         assert not self.closed, "a closed translator got a text"
         target = target or Target()
@@ -71,11 +75,13 @@ class FakeTranslator:
             text = f"{text}|{target.text}|{'given' if target.complete else 'prefix'}"
         if len(text.encode()) > MAX_TEXT_BYTES:
             raise InvalidRequestError(f"text is longer than {MAX_TEXT_BYTES} bytes: split it into sentences")
-        if self.pending >= self.queue_size:
+        if self.pending >= (self.bulk_size if bulk else self.queue_size):
             raise OverloadedError("the queue is full: try again later")
         options = options or DecodeOptions()
         future: Future[Translation] = Future()
         self.futures.append(future)
+        self.texts.append(text)
+        future.add_done_callback(self._tell_room)
         if progress is not None and text.strip():
             for piece in (self.level, ":", text):
                 progress(piece)
@@ -86,6 +92,20 @@ class FakeTranslator:
         else:
             future.set_result(self.translation(text, options))
         return future
+
+    @property
+    def bulk_size(self) -> int:
+        return -(-self.queue_size // 2)
+
+    def call_when_room(self, call: Callable[[], None]) -> None:
+        self.waiting.append(call)
+        self._tell_room(None)
+
+    def _tell_room(self, _: object) -> None:
+        if self.pending < self.bulk_size:
+            calls, self.waiting = self.waiting, []
+            for call in calls:
+                call()
 
     def translation(self, text: str, options: DecodeOptions) -> Translation:
         others = tuple(Alternative(f"{text} #{i}", -0.5 - i) for i in range(1, options.n_best))
@@ -117,11 +137,13 @@ class FakeFactory:
     def __init__(self) -> None:
         self.made: list[FakeTranslator] = []
         self.fail: dict[str, Exception] = {}
-        self.hold: threading.Event | None = None
+        self.hold_at: dict[str, threading.Event] = {}
+        self.asked: list[str] = []
 
     def __call__(self, bundle: Path, manifest: Manifest, level: str) -> FakeTranslator:
-        if self.hold is not None:
-            self.hold.wait(20)
+        self.asked.append(level)
+        if level in self.hold_at:
+            self.hold_at[level].wait(20)
         if level in self.fail:
             raise self.fail[level]
         self.made.append(FakeTranslator(level, weights={"shared": 100, level: 10 * len(level)}))

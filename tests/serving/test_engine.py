@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tests.serving.fakes import eventually
 
 from hmc.artifact.bundle import VARIANTS, read_manifest
+from hmc.artifact.errors import OverloadedError, UnavailableError
 from hmc.serving import batch, jobs
 from hmc.serving.engine import Engine
 from hmc.serving.options import DecodeOptions, Sampling
@@ -135,3 +137,67 @@ def test_caches_are_let_go_when_nothing_comes(engine: Engine, monkeypatch: pytes
     gc.collect()
     assert caches() is None
     assert engine.submit(SOURCE, PLAIN).result().hypotheses == found
+
+
+@pytest.fixture
+def busy(sessions: LevelSessions, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """A queue of four sentences that none leaves: one that stands still has all rows."""
+    go_on, whole = threading.Event(), batch.Batch.step
+
+    def step(self: batch.Batch, undisturbed: Callable[[], bool]) -> None:
+        go_on.wait(30)
+        whole(self, undisturbed)
+
+    monkeypatch.setattr(batch.Batch, "step", step)
+    running = Engine(sessions, queue_size=4, max_rows=4)
+    running.submit(SOURCE, PLAIN)
+    eventually(lambda: not running.queue)
+    yield running
+    go_on.set()
+    running.close(drain=False)
+
+
+def test_cancelled_sentences_leave_the_queue_at_once(busy: Engine) -> None:
+    for _ in range(3):
+        futures = [busy.submit(SOURCE, GREEDY) for _ in range(4)]
+        with pytest.raises(OverloadedError, match="queue of 4 sentences is full"):
+            busy.submit(SOURCE, GREEDY)
+        assert busy.pending == 5
+        assert all(future.cancel() for future in futures)
+        assert busy.pending == 1
+
+
+def test_bulk_leaves_half_of_the_queue_to_others(busy: Engine) -> None:
+    told: list[str] = []
+    busy.call_when_room(lambda: told.append("at once"))
+    bulk = [busy.submit(SOURCE, GREEDY, bulk=True) for _ in range(2)]
+    with pytest.raises(OverloadedError):
+        busy.submit(SOURCE, GREEDY, bulk=True)
+    others = [busy.submit(SOURCE, GREEDY) for _ in range(2)]
+    busy.call_when_room(lambda: told.append("room"))
+    others[0].cancel()
+    bulk[0].cancel()
+    assert told == ["at once"]
+    others[1].cancel()
+    assert told == ["at once", "room"]
+    busy.submit(SOURCE, GREEDY, bulk=True)
+    with pytest.raises(OverloadedError):
+        busy.submit(SOURCE, GREEDY, bulk=True)
+
+
+def test_who_waits_for_room_hears_of_work_and_of_the_end(engine: Engine) -> None:
+    engine.bulk_size = 0
+    ended = threading.Event()
+    engine.call_when_room(ended.set)
+    engine.submit(SOURCE, PLAIN).result()
+    assert not ended.is_set()
+    engine.bulk_size = 1
+    engine.submit(SOURCE, PLAIN).result()
+    assert ended.wait(10)
+    engine.bulk_size = 0
+    ended.clear()
+    engine.call_when_room(ended.set)
+    engine.close()
+    assert ended.is_set()
+    with pytest.raises(UnavailableError, match="shutting down"):
+        engine.submit(SOURCE, PLAIN, bulk=True)

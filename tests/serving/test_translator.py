@@ -20,6 +20,7 @@ from hmc.artifact.errors import (
     InvalidRequestError,
     LevelNotFoundError,
     OverloadedError,
+    UnavailableError,
 )
 from hmc.serving import DecodeOptions, Translation, Translator
 from hmc.serving.sessions import cuda_available
@@ -170,5 +171,14 @@ def test_closing_without_draining_cancels(tiny_bundle: Path) -> None:
     translator.close(drain=False)
     assert all(f.done() for f in futures)
     assert any(f.cancelled() for f in futures)
-    with pytest.raises(OverloadedError, match="shutting down"):
+    with pytest.raises(UnavailableError, match="shutting down"):
         translator.submit("a")
+
+
+@pytest.mark.parametrize(("max_rows", "workers"), [(1, 1), (3, 1), (8, 4)])
+def test_a_level_with_few_rows_is_warmed_up_with_what_fits(tiny_bundle: Path, max_rows: int, workers: int) -> None:
+    with Translator(tiny_bundle, "h5", device="cpu", max_rows=max_rows, workers=workers) as translator:
+        translator.warm_up()
+        with pytest.raises(InvalidRequestError, match=r"beam_size 4: this server runs at most \d rows .* or fewer"):
+            translator.translate(["A man."])
+        assert translator.translate(["A man."], DecodeOptions(beam_size=1, max_length=5))[0].target_tokens == 5

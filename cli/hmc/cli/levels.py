@@ -29,7 +29,9 @@ def command(
     MiB is what a level takes on disk; after the plus sign, what of it other levels share. Of a server also in memory.
     """
     from hmc.artifact.errors import InvalidRequestError
+    from hmc.cli.lines import check_stdout
 
+    check_stdout()
     if (bundle is None) == (server is None):
         raise InvalidRequestError("give exactly one of BUNDLE (a directory) and --server HOST:PORT")
     levels = _of_bundle(bundle) if bundle is not None else _of_server(str(server), token, tls_ca, timeout)

@@ -21,6 +21,8 @@ def open_lines(arguments: Sequence[str], file: Path | None) -> Iterator[Iterator
     if arguments:
         yield _given(arguments)
     elif file is None or str(file) == "-":
+        if sys.stdin is None:  # as Python has it where the caller has closed it
+            raise InvalidRequestError("stdin is closed: give texts as arguments or with --file, or pipe them in")
         if sys.stdin.isatty():
             sys.stderr.write("Reading texts from the terminal, one a line; Ctrl-D ends.\n")
         yield decode_lines(sys.stdin.buffer, "stdin")
@@ -31,6 +33,12 @@ def open_lines(arguments: Sequence[str], file: Path | None) -> Iterator[Iterator
             raise InvalidRequestError(f"cannot read {file}: {error.strerror}") from error
         with stream:
             yield decode_lines(stream, str(file))
+
+
+def check_stdout() -> None:
+    """Raises InvalidRequestError where nothing can be printed."""
+    if sys.stdout is None:
+        raise InvalidRequestError("stdout is closed: send the output to a file or a pipe, or to /dev/null")
 
 
 def _given(arguments: Sequence[str]) -> Iterator[str]:

@@ -59,12 +59,13 @@ def command(
     import json
 
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.cli.lines import open_lines
+    from hmc.cli.lines import check_stdout, open_lines
     from hmc.cli.records import record
     from hmc.cli.translators import Place, open_desk
     from hmc.serving.options import DecodeOptions
     from hmc.serving.selection import Selector
 
+    check_stdout()
     if (token_scores or alignment) and not json_output:
         raise InvalidRequestError("--token-scores and --alignment are printed as JSON: add --json")
     options = DecodeOptions(

@@ -95,7 +95,9 @@ def command(
     )
 
     async def run() -> None:
-        await serve(Server(model_host(bundle, settings), settings), lambda server: _announce(server, json_output))
+        server = Server(model_host(bundle, settings), settings)
+        if not await serve(server, lambda server: _announce(server, json_output)):
+            os._exit(0)  # a thread that loads a level would keep the process until it is done
 
     asyncio.run(run())
 

@@ -25,8 +25,8 @@ from hmc.cli.options import (
 
 if TYPE_CHECKING:
     from hmc.cli.translators import Desk
-    from hmc.serving.answers import StreamAnswer
     from hmc.serving.options import DecodeOptions, Sampling
+    from hmc.serving.results import Translation
 
 SEARCH, LIMITS, SAMPLE, OUTPUT = "Search", "What may be written", "Sampling", "Output"
 
@@ -132,11 +132,12 @@ def command(
 ) -> None:
     """Translate texts, a line of output for each line of input, as soon as it is ready. Empty lines stay empty."""
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.cli.lines import open_lines
+    from hmc.cli.lines import check_stdout, open_lines
     from hmc.cli.translators import Place, open_desk
     from hmc.serving.options import DecodeOptions
     from hmc.serving.selection import Selector
 
+    check_stdout()
     options = DecodeOptions(
         beam_size=beam,
         length_penalty=length_penalty,
@@ -177,28 +178,29 @@ def _write_lines(desk: Desk, lines: Iterator[str], options: DecodeOptions, prefi
     for answer in desk.translate(_remember(lines, sent), options, prefix):
         text = sent.pop(answer.index)
         if not json_output:
-            _warn_if_cut(answer)
+            _warn_if_cut(answer.index, answer.result())
         _write((json.dumps(record(text, answer), ensure_ascii=False) if json_output else plain(answer)) + "\n")
 
 
 def _write_pieces(desk: Desk, lines: Iterator[str], options: DecodeOptions, prefix: str) -> None:
-    for text in lines:
+    for index, text in enumerate(lines):
         written = ""
-        for piece in desk.stream(text, options, prefix):
+        for piece in desk.stream(index, text, options, prefix):
             _write(piece.text)
             written += piece.text
             if piece.translation is not None:
                 _write(piece.translation.text.removeprefix(written) + "\n")
+                _warn_if_cut(index, piece.translation)
 
 
-def _warn_if_cut(answer: StreamAnswer) -> None:
+def _warn_if_cut(index: int, translation: Translation) -> None:
     """JSON says it in a field; a plain line cannot."""
     import sys
 
-    if answer.result().source_truncated:
-        kept = answer.result().source_tokens - 1
+    if translation.source_truncated:
+        kept = translation.source_tokens - 1
         sys.stderr.write(
-            f"hmc: line {answer.index + 1}: only its first {kept} tokens are translated, more do not fit the model; "
+            f"hmc: line {index + 1}: only its first {kept} tokens are translated, more do not fit the model; "
             "split it into sentences\n"
         )
 

@@ -51,8 +51,8 @@ class Desk(Protocol):
         """A translation of each line that begins with `prefix`, in order."""
         ...
 
-    def stream(self, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
-        """What is certain of one translation as soon as it is, and at last the whole translation."""
+    def stream(self, index: int, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
+        """What is certain of the translation of line `index` + 1 as soon as it is, and at last all of it."""
         ...
 
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
@@ -104,9 +104,10 @@ class ServerDesk:
         )
         return map(_checked, answers)
 
-    def stream(self, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
+    def stream(self, index: int, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
         """See `Desk`."""
-        return self._client.translate_tokens(text, self._selector, options, self._timeout, target_prefix=prefix)
+        with _numbered(index):
+            yield from self._client.translate_tokens(text, self._selector, options, self._timeout, target_prefix=prefix)
 
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
         """See `Desk`."""
@@ -143,9 +144,10 @@ class BundleDesk:
                 raise item
             yield _checked(self._answer(index, item))
 
-    def stream(self, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
+    def stream(self, index: int, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
         """See `Desk`."""
-        return self._translator.stream(text, options, Target(prefix))
+        with _numbered(index):
+            yield from self._translator.stream(text, options, Target(prefix))
 
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
         """See `Desk`."""
@@ -186,8 +188,16 @@ def _level(manifest: Manifest, selector: Selector, device: str) -> str | None:
 
 def _checked(answer: StreamAnswer) -> StreamAnswer:
     """The answer; an error in it is raised, with the number of its line if it is about the text."""
-    if isinstance(answer.error, InvalidRequestError):
-        raise InvalidRequestError(f"line {answer.index + 1}: {answer.error}") from answer.error
     if answer.error is not None:
-        raise answer.error
+        with _numbered(answer.index):
+            raise answer.error
     return answer
+
+
+@contextmanager
+def _numbered(index: int) -> Iterator[None]:
+    """Gives the errors inside that are about a text the number of its line."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"line {index + 1}: {error}") from error

@@ -19,7 +19,7 @@ from hmc.serving.options import DecodeOptions
 from hmc.serving.results import Partial
 from hmc.serving.selection import Selector
 from hmc.serving.server import converters
-from hmc.serving.server.settings import MAX_MESSAGE_BYTES, check_token
+from hmc.serving.server.settings import MAX_MESSAGE_BYTES, check_address, check_token
 from hmc.serving.status import error_of
 from hmc.serving.tls import read_authorities
 from hmc.v1 import translation_pb2 as pb
@@ -41,9 +41,10 @@ class Client:
     """
 
     def __init__(self, address: str, *, token: str | None = None, tls_ca: Path | str | None = None) -> None:
-        """`address` is `host:port`; `tls_ca` a PEM file of the authorities to trust, "" for the system's own, None
-        for a connection without TLS. Raises InvalidRequestError if that file cannot be read or is not one, and for a
-        token that cannot be sent."""
+        """`address` is `host:port`, or a gRPC name such as `unix:PATH`. `tls_ca` is a PEM file of the authorities to
+        trust, "" for the system's own, None for a connection without TLS. Raises InvalidRequestError for what cannot be
+        an address, if that file cannot be read or is not one, and for a token that cannot be sent."""
+        check_address(address)
         if token:
             check_token(token)
         self.address = address

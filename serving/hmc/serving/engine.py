@@ -5,11 +5,11 @@ futures."""
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from hmc.artifact.errors import HmcError, InvalidRequestError, OverloadedError
+from hmc.artifact.errors import HmcError, InvalidRequestError, OverloadedError, UnavailableError
 from hmc.serving.batch import Batch
 from hmc.serving.constraints import Constraints
 from hmc.serving.jobs import Job, Mode, Progress, plan_job
@@ -30,11 +30,14 @@ class Engine:
         if workers > 1 and sessions.device.kind != "cpu":
             raise InvalidRequestError(f"workers {workers}: on {sessions.device} a level has one; choose 1")
         self.sessions, self.queue_size, self.max_rows = sessions, queue_size, -(-max_rows // workers)
-        self.queue: deque[Job] = deque()
+        self.bulk_size = -(-queue_size // 2)
+        """Sentences that may be queued before bulk work has to wait: it leaves the rest of the queue to others."""
+        self.queue: OrderedDict[Future[Decoded], Job] = OrderedDict()
         self.changed = threading.Condition()
         self.closing = False
         self.cancellations = 0
-        """Sentences that callers cancelled so far."""
+        """Sentences that callers cancelled so far after a worker had taken them."""
+        self._waiting: list[Callable[[], None]] = []
         self.workers = [_Worker(self) for _ in range(workers)]
         for worker in self.workers:
             worker.start()
@@ -52,42 +55,67 @@ class Engine:
         progress: Progress | None = None,
         *,
         block: bool = False,
+        bulk: bool = False,
     ) -> Future[Decoded]:
-        """Queues a sentence (ids with EOS). Its future may be cancelled at any time.
+        """Queues a sentence (ids with EOS). Its future may be cancelled at any time: a queued one then leaves at once.
 
-        A full queue raises OverloadedError, or with block is waited for. Raises InvalidRequestError for a beam that
-        can never fit and for what the level cannot do.
+        A full queue raises OverloadedError, or with block is waited for; for bulk it is full at `bulk_size`. Raises
+        InvalidRequestError for a beam that can never fit and for what the level cannot do; UnavailableError once
+        closed.
         """
         if options.rows > self.max_rows:
             name = "n_best" if options.sampling else "beam_size"
-            raise InvalidRequestError(f"{name} {options.rows}: this server runs at most {self.max_rows} rows together")
+            raise InvalidRequestError(
+                f"{name} {options.rows}: this server runs at most {self.max_rows} rows together; "
+                f"choose {self.max_rows} or fewer"
+            )
         job = plan_job(self.sessions, source, options, constraints or Constraints(), progress)
+        most = self.bulk_size if bulk else self.queue_size
         with self.changed:
-            while len(self.queue) >= self.queue_size and not self.closing:
+            while len(self.queue) >= most and not self.closing:
                 if not block:
                     raise OverloadedError(
                         f"the queue of {self.queue_size} sentences is full; try again later or choose a smaller level"
                     )
                 self.changed.wait(0.1)
             if self.closing:
-                raise OverloadedError("the engine is shutting down; send the request elsewhere")
-            self.queue.append(job)
+                raise UnavailableError("the engine is shutting down; send the request elsewhere")
+            self.queue[job.future] = job
             self.changed.notify_all()
         job.future.add_done_callback(self._note_cancellation)
         return job.future
 
+    def call_when_room(self, call: Callable[[], None]) -> None:
+        """Calls `call` once: when the queue has room for bulk or the engine closes, at once if that is so. It may run
+        on an engine's thread, has to be quick and must not raise."""
+        with self.changed:
+            self._waiting.append(call)
+            self.tell_room()
+
+    def tell_room(self) -> None:
+        """Wakes those who wait for room, if there is some. Only with the lock."""
+        self.changed.notify_all()
+        if self._waiting and (len(self.queue) < self.bulk_size or self.closing):
+            calls, self._waiting = self._waiting, []
+            for call in calls:
+                call()
+
     def _note_cancellation(self, future: Future[Decoded]) -> None:
         if future.cancelled():
-            self.cancellations += 1
+            with self.changed:
+                if self.queue.pop(future, None) is None:
+                    self.cancellations += 1
+                else:
+                    self.tell_room()
 
     def close(self, drain: bool = True) -> None:
         """Stops the workers: after everything queued is answered, or at once, cancelling what is left."""
         with self.changed:
             self.closing = True
             if not drain:
-                for job in [*self.queue, *(job for worker in self.workers for job in worker.jobs())]:
+                for job in [*self.queue.values(), *(job for worker in self.workers for job in worker.jobs())]:
                     job.future.cancel()
-            self.changed.notify_all()
+            self.tell_room()
         for worker in self.workers:
             worker.join()
 
@@ -148,17 +176,17 @@ class _Worker(threading.Thread):
         taken: dict[Mode, list[Job]] = {}
         with engine.changed:
             queue = engine.queue
-            if not queue or self._saves_rows(free, len(queue) * queue[0].mode.rows):
+            if not queue or self._saves_rows(free, len(queue) * _first(queue).mode.rows):
                 return
             idle = sum(not worker.running for worker in engine.workers if worker is not self)
             left = len(queue) - -(-len(queue) // (1 + idle))
-            while len(queue) > left and queue[0].mode.rows <= free:
-                job = queue.popleft()
+            while len(queue) > left and _first(queue).mode.rows <= free:
+                _, job = queue.popitem(last=False)
                 if not job.future.cancelled():
                     free -= job.mode.rows
                     taken.setdefault(job.mode, []).append(job)
             self.running += sum(map(len, taken.values()))
-            engine.changed.notify_all()
+            engine.tell_room()
         for mode, jobs in taken.items():
             try:
                 if mode not in self._batches:
@@ -186,6 +214,10 @@ class _Worker(threading.Thread):
         batch = self._batches.pop(mode, None)
         if batch is not None:
             _fail_jobs(batch.jobs, error)
+
+
+def _first(queue: OrderedDict[Future[Decoded], Job]) -> Job:
+    return next(iter(queue.values()))
 
 
 def _fail_jobs(jobs: Sequence[Job], error: Exception) -> None:

@@ -21,6 +21,8 @@ from hmc.serving.shares import disk_shares, shares
 
 log = logging.getLogger(__name__)
 
+SHUTTING_DOWN = "the server is shutting down; try again at another one"
+
 
 class ModelHost:
     """Serves the levels of one bundle. Thread-safe; knows nothing of any transport.
@@ -48,6 +50,7 @@ class ModelHost:
         self._state = threading.Condition()  # guards _current, slots and users; held for moments
         self._changing = threading.Lock()  # one load, unload or reload at a time; held while a level loads
         self._closed = False
+        self._stopping = False
         self._retiring: list[threading.Thread] = []
         self._current = self._read(Path(bundle))
         for name in levels or ():
@@ -71,27 +74,36 @@ class ModelHost:
     def _fill(self, generation: Generation, also: set[str]) -> None:
         """Loads a generation's default level, then the others that are asked for; frees them all if one fails."""
         ordered = sorted(generation.manifest.levels, key=lambda x: (x.name != generation.default, rank(x)))
+        named, every = {generation.default, *(self._levels or ()), *also}, self._levels is None and not self.lazy
+        wanted = [x for x in ordered if x.name in named or (every and runs_on(self._device, x))]
+        with self._state:
+            generation.coming = [level.name for level in wanted]
         try:
-            for level in ordered:
-                if level.name == generation.default or level.name in {*(self._levels or ()), *also}:
+            for level in wanted:
+                try:
                     self._add(generation, level)
-                elif self._levels is None and not self.lazy and runs_on(self._device, level):
-                    try:
-                        self._add(generation, level)
-                    except DeviceUnavailableError as error:  # nobody asked for this level by name
-                        log.warning("level %s is left out: %s", level.name, error)
+                except DeviceUnavailableError as error:
+                    if level.name in named:
+                        raise
+                    log.warning("level %s is left out: %s", level.name, error)
+                    with self._state:
+                        generation.coming.remove(level.name)
         except BaseException:
-            for slot in generation.slots.values():
-                slot.translator.close(drain=False)
-            generation.slots.clear()
+            if not (self._stopping and generation is self._current):  # `close` lets those finish that serve already
+                for slot in generation.slots.values():
+                    slot.translator.close(drain=False)
+                generation.slots.clear()
             raise
 
     def _add(self, generation: Generation, level: Level) -> None:
         slot = self._open(generation, level)
         with self._state:
             generation.slots[level.name] = slot
+            generation.coming = [name for name in generation.coming if name != level.name]
 
     def _open(self, generation: Generation, level: Level) -> Slot:
+        if self._stopping:
+            raise UnavailableError(SHUTTING_DOWN)
         translator = self._factory(generation.path, generation.manifest, level.name)
         try:
             translator.warm_up()
@@ -160,8 +172,14 @@ class ModelHost:
         for slot in left[:1]:  # levels have their working memory in common
             slot.translator.rest()
 
+    def stop_loading(self) -> None:
+        """No further level is loaded: `start`, `load` and `reload` end before the next one with UnavailableError. For
+        whoever is about to `close`, which waits for the level that is being loaded."""
+        self._stopping = True
+
     def close(self, drain: bool = True) -> None:
         """Frees every level; with `drain` after it has finished what is queued. No lease is given from then on."""
+        self.stop_loading()
         with self._changing:
             with self._state:
                 self._closed = True
@@ -177,11 +195,17 @@ class ModelHost:
     def lease(self, selector: Selector | None = None) -> Lease:
         """The level that `selector` means (None: the default), for use in a `with` block.
 
-        Raises LevelNotFoundError, LevelNotLoadedError, and UnavailableError before `start` and after `close`.
+        Raises LevelNotFoundError, LevelNotLoadedError, and UnavailableError before `start`, after `close`, and where it
+        means a level that `start` has still to load, or may.
         """
         with self._state:
             level = self._resolve(selector or Selector())
             slot = self._current.slots.get(level.name)
+            if level.name in self._current.coming:
+                raise UnavailableError(
+                    f"level {level.name!r}, which this request means, is still loading; wait until the server's health "
+                    "is SERVING"
+                )
             if slot is None:
                 raise LevelNotLoadedError(
                     level.name,
@@ -204,14 +228,16 @@ class ModelHost:
     def _resolve(self, selector: Selector) -> Level:
         current = self._current
         if self._closed:
-            raise UnavailableError("the server is shutting down; try again at another one")
+            raise UnavailableError(SHUTTING_DOWN)
         if current.default not in current.slots:
             raise UnavailableError("the server is still loading; wait until its health is SERVING")
         if selector == Selector():
             return current.manifest.level(current.default)
         if selector.name is not None:
             return current.manifest.level(selector.name)
-        names = [x.name for x in current.manifest.levels] if self.lazy and not selector.auto else list(current.slots)
+        names = [*current.slots, *current.coming]
+        if self.lazy and not selector.auto:
+            names = [x.name for x in current.manifest.levels]
         return choose(selector, [self._candidate(name) for name in names], self._auto)
 
     def _candidate(self, name: str) -> Candidate:

@@ -34,7 +34,11 @@ class LevelTranslator(Protocol):
         options: DecodeOptions = ...,
         target: Target | None = ...,
         progress: Callable[[str], None] | None = ...,
+        *,
+        bulk: bool = ...,
     ) -> Future[Translation]: ...
+
+    def call_when_room(self, call: Callable[[], None]) -> None: ...
 
     def warm_up(self) -> None: ...
 
@@ -93,6 +97,8 @@ class Generation:
     default: str
     disk: dict[str, Shares]
     slots: dict[str, Slot] = field(default_factory=dict)
+    coming: list[str] = field(default_factory=list)
+    """Levels that are still to be loaded, in their order."""
 
 
 class Lease:
@@ -100,7 +106,7 @@ class Lease:
 
     def __init__(self, slot: Slot, bundle_version: str, end: Callable[[Slot], None]) -> None:
         self.level, self.bundle_version = slot.level, bundle_version
-        self._slot, self._end = slot, end
+        self.slot, self._end = slot, end
 
     def submit(
         self,
@@ -108,16 +114,18 @@ class Lease:
         options: DecodeOptions,
         target: Target | None = None,
         progress: Callable[[str], None] | None = None,
+        *,
+        bulk: bool = False,
     ) -> Future[Translation]:
         """Queues a text. Arguments and errors as of `Translator.submit`."""
-        future = self._slot.translator.submit(text, options, target, progress)
+        future = self.slot.translator.submit(text, options, target, progress, bulk=bulk)
         future.add_done_callback(self._observe)
         return future
 
     def _observe(self, future: Future[Translation]) -> None:
         if not future.cancelled() and future.exception() is None:
             done = future.result()
-            self._slot.latency.add(done.queue_s + done.compute_s)
+            self.slot.latency.add(done.queue_s + done.compute_s)
 
     def __enter__(self) -> Lease:
         return self
@@ -125,4 +133,4 @@ class Lease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._end(self._slot)
+        self._end(self.slot)

@@ -40,8 +40,9 @@ TABLE: tuple[tuple[type[HmcError], grpc.StatusCode], ...] = (
 
 
 def code_of(error: BaseException) -> grpc.StatusCode:
-    """The status code of an error; INTERNAL for those that are not the domain's."""
-    if isinstance(error, asyncio.CancelledError):
+    """The status code of an error; INTERNAL for those that are not the domain's. Whoever leaves a generator early has
+    cancelled it."""
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
         return grpc.StatusCode.CANCELLED
     for kind, code in TABLE:
         if isinstance(error, kind):

@@ -75,13 +75,16 @@ class Translator:
         progress: Callable[[str], None] | None = None,
         *,
         block: bool = False,
+        bulk: bool = False,
     ) -> Future[Translation]:
-        """Queues one text; cancelling the future frees its rows at the next step. A blank text is an empty translation.
+        """Queues one text; cancelling the future takes it out of the queue, or frees its rows at the next step. A blank
+        text is an empty translation.
 
         target: how the translation begins (not heeded for a blank text), or all of it, to be scored. progress: called
         with what has become certain of the translation, on the engine's thread, which it must not hold up.
+        bulk: leaves half of the queue to others, and sees it as full before that.
         Raises InvalidRequestError for a text that cannot be encoded or is too long, OverloadedError for a full queue
-        (with block it waits instead).
+        (with block it waits instead), UnavailableError once closed.
         """
         options, target = options or DecodeOptions(), target or Target()
         ids, truncated = self._tokenizer.encode(text)
@@ -91,13 +94,17 @@ class Translator:
             answer.set_result(Translation("", 0.0, 0, 0))
             return answer
         hear = _Certain(self._tokenizer, progress).hear if progress else None
-        decoded = self._engine.submit(ids, options, constraints, hear, block=block)
+        decoded = self._engine.submit(ids, options, constraints, hear, block=block, bulk=bulk)
         # Cancelling the outer future cancels the inner one, which the engine looks at every step.
         answer.add_done_callback(lambda f: decoded.cancel() if f.cancelled() else None)
         decoded.add_done_callback(
             lambda f: _settle(answer, f, lambda d: self._wording.translation(d, options, ids, truncated))
         )
         return answer
+
+    def call_when_room(self, call: Callable[[], None]) -> None:
+        """Calls `call` once, as soon as a bulk text can be queued or the translator closes; see `Engine`."""
+        self._engine.call_when_room(call)
 
     def stream(
         self, text: str, options: DecodeOptions | None = None, target: Target | None = None
@@ -160,7 +167,7 @@ class Translator:
     def warm_up(self) -> None:
         """Runs the graphs once on several shapes, so that the first request pays for no allocation or planning."""
         arch = self.manifest.architecture
-        for beam in (1, DecodeOptions().beam_size):
+        for beam in sorted({1, min(DecodeOptions().beam_size, self._engine.max_rows)}):
             for tokens in WARM_UP_TOKENS:
                 source = [*[arch.unk_id] * min(tokens, arch.max_positions - 1), arch.eos_id]
                 self._engine.submit(source, DecodeOptions(beam_size=beam, max_length=8), block=True).result()

@@ -77,7 +77,7 @@ def test_reflection_describes_the_services(channel: grpc.Channel, version: str) 
 
 
 def test_health_is_not_serving_until_the_levels_are_warm(bundle: Path, factory: FakeFactory) -> None:
-    factory.hold = threading.Event()
+    factory.hold_at["full"] = threading.Event()
     running = BackgroundServer(bundle, ServerSettings(port=0), factory)
     entering = threading.Thread(target=running.__enter__)
     entering.start()
@@ -90,7 +90,7 @@ def test_health_is_not_serving_until_the_levels_are_warm(bundle: Path, factory: 
             client.translate(["a"])
         with pytest.raises(UnavailableError, match=r"not ready after 0\.2 s: its health is not SERVING yet"):
             client.wait_ready(0.2)
-        factory.hold.set()
+        factory.hold_at["full"].set()
         client.wait_ready(10)
         for service in ("", "hmc.v1.TranslationService", "hmc.v1.AdminService"):
             assert health.Check(health_pb2.HealthCheckRequest(service=service)).status == SERVING

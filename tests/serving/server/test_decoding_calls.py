@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,28 @@ def test_a_caller_who_leaves_early_cancels(client: Client, factory: FakeFactory)
     stream.close()  # type: ignore[attr-defined]  # a generator
     eventually(lambda: factory["full"].pending == 0)
     assert factory["full"].futures[-1].cancelled()
+
+
+def test_callers_who_leave_early_are_counted_as_such(bundle: Path, factory: FakeFactory) -> None:
+    with (
+        BackgroundServer(bundle, ServerSettings(port=0, metrics_port=0), factory) as server,
+        Client(server.address) as client,
+    ):
+        factory["full"].queue_size = 1000
+        for _ in range(10):
+            stream = client.translate_tokens("hold")
+            assert [next(stream).text, next(stream).text] == ["full", ":"]
+            stream.close()  # type: ignore[attr-defined]  # a generator
+
+        assert server.server is not None
+        address = f"http://127.0.0.1:{server.server.metrics_port}/metrics"
+
+        def counted() -> set[str]:
+            with urllib.request.urlopen(address, timeout=5) as response:
+                lines = response.read().decode().splitlines()
+            return {line for line in lines if line.startswith("hmc_requests_total")}
+
+        eventually(lambda: counted() == {'hmc_requests_total{code="CANCELLED",level="full"} 10.0'})
 
 
 @pytest.fixture(scope="module")

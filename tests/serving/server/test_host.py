@@ -16,7 +16,7 @@ from hmc.artifact.errors import (
 )
 from hmc.serving.host import ModelHost
 from hmc.serving.options import DecodeOptions
-from hmc.serving.selection import Selector
+from hmc.serving.selection import AutoPolicy, Selector
 
 OPTIONS = DecodeOptions()
 
@@ -73,6 +73,94 @@ def test_no_lease_before_start_or_after_close(bundle: Path, factory: FakeFactory
     with pytest.raises(UnavailableError, match="shutting down"):
         host.lease()
     assert {t.closed for t in factory.made} == {"drained"}
+
+
+@pytest.mark.parametrize(
+    ("selector", "level"),
+    [
+        (Selector(), "full"),
+        (Selector(name="full"), "full"),
+        (Selector(name="h6"), None),
+        (Selector(max_heads=24), "full"),
+        (Selector(max_heads=12), None),
+        (Selector(max_bleu_drop=0.1), "full"),
+        (Selector(max_bleu_drop=1.0), None),
+        (Selector(latency_budget_ms=40), "full"),
+        (Selector(latency_budget_ms=10), None),
+        (Selector(auto=True), "full"),
+    ],
+)
+def test_a_request_gets_no_other_level_while_the_rest_load(
+    bundle: Path, factory: FakeFactory, selector: Selector, level: str | None
+) -> None:
+    host = ModelHost(bundle, factory)
+    factory.hold_at["h12"] = threading.Event()
+    starting = threading.Thread(target=host.start)
+    starting.start()
+    eventually(lambda: loaded(host) == ["full"])
+    if level is None:
+        with pytest.raises(UnavailableError, match=r"level 'h\d+', which this request means, is still loading"):
+            host.lease(selector)
+    else:
+        with host.lease(selector) as lease:
+            assert lease.level.name == level
+    with pytest.raises(LevelNotFoundError, match="unknown level"):
+        host.lease(Selector(name="nope"))
+    factory.hold_at["h12"].set()
+    starting.join()
+    with host.lease(selector) as lease:
+        assert lease.level.name == host.resolve(selector).name == (level or lease.level.name)
+
+
+def test_auto_does_not_step_down_past_a_level_that_is_still_to_come(bundle: Path, factory: FakeFactory) -> None:
+    host = ModelHost(bundle, factory, auto=AutoPolicy(max_pending=1))
+    factory.hold_at["h12"] = threading.Event()
+    starting = threading.Thread(target=host.start)
+    starting.start()
+    eventually(lambda: loaded(host) == ["full"])
+    with host.lease() as lease:
+        lease.submit("hold", OPTIONS)
+        with pytest.raises(UnavailableError, match="level 'h12', which this request means"):
+            host.lease(Selector(auto=True))
+    factory["full"].release.set()
+    factory.hold_at["h12"].set()
+    starting.join()
+
+
+def test_a_level_that_is_left_out_is_not_waited_for(bundle: Path, factory: FakeFactory) -> None:
+    factory.fail["h12"] = DeviceUnavailableError("no cuda")
+    host = ModelHost(bundle, factory)
+    host.start()
+    with pytest.raises(LevelNotLoadedError, match="'h12' is not loaded"):
+        host.lease(Selector(name="h12"))
+    with host.lease(Selector(max_heads=12)) as lease:
+        assert lease.level.name == "h6"
+
+
+def test_nothing_is_loaded_once_it_stops(host: ModelHost, factory: FakeFactory, tmp_path: Path) -> None:
+    host.unload("h6")
+    factory.hold_at["h12"] = threading.Event()
+    ended: list[Exception] = []
+
+    def reload() -> None:
+        try:
+            host.reload(write_bundle(tmp_path / "new", version="new"))
+        except UnavailableError as error:
+            ended.append(error)
+
+    reloading = threading.Thread(target=reload)
+    reloading.start()
+    eventually(lambda: factory.asked[-1] == "h12")
+    host.stop_loading()
+    factory.hold_at["h12"].set()
+    reloading.join()
+    assert "shutting down" in str(ended[0])
+    assert [t.closed for t in factory.made][-2:] == ["cancelled"] * 2  # of the new bundle
+    with pytest.raises(UnavailableError, match="shutting down"):
+        host.load("h6")
+    with host.lease() as lease:
+        assert lease.submit("x", OPTIONS).result(5).text == "full:x"
+    host.close()
 
 
 def test_a_failing_start_frees_what_it_loaded(bundle: Path, factory: FakeFactory) -> None:

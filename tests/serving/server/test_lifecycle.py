@@ -182,7 +182,7 @@ def run_with_signals(
     started = time.monotonic()
 
     async def run() -> None:
-        await serve(Server(model_host(bundle, settings, factory), settings), ready)
+        assert await serve(Server(model_host(bundle, settings, factory), settings), ready)
 
     asyncio.run(run())
     return time.monotonic() - started
@@ -213,17 +213,108 @@ def test_a_second_signal_does_not_wait_for_the_drain(bundle: Path, factory: Fake
 
 
 def test_a_signal_while_levels_load_ends_the_start(bundle: Path, factory: FakeFactory) -> None:
-    factory.hold = threading.Event()
+    held = factory.hold_at["h12"] = threading.Event()
     announced: list[Server] = []
 
     def interrupt() -> None:
-        time.sleep(0.2)
+        eventually(lambda: factory.asked == ["full", "h12"])
         signal.raise_signal(signal.SIGTERM)
-        time.sleep(0.2)
-        assert factory.hold is not None
-        factory.hold.set()
+        eventually(lambda: "host stops" in said)
+        held.set()
+
+    said: list[str] = []
+    settings = ServerSettings(port=0)
+    host = model_host(bundle, settings, factory)
+    stop_loading = host.stop_loading
+
+    def stop() -> None:
+        stop_loading()
+        said.append("host stops")
+
+    host.stop_loading = stop  # type: ignore[method-assign]
+    threading.Thread(target=interrupt).start()
+
+    async def run() -> None:
+        assert await serve(Server(host, settings), announced.append)
+
+    asyncio.run(run())
+    assert announced == []
+    assert factory.asked == ["full", "h12"]  # and not h6
+    assert {t.closed for t in factory.made} == {"cancelled"}
+
+
+def test_a_second_signal_does_not_wait_for_the_level_that_loads(bundle: Path, factory: FakeFactory) -> None:
+    held = factory.hold_at["full"] = threading.Event()
+    settings = ServerSettings(port=0)
+
+    def interrupt() -> None:
+        eventually(lambda: factory.asked == ["full"])
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+            time.sleep(0.1)
 
     threading.Thread(target=interrupt).start()
-    assert run_with_signals(bundle, factory, announced.append, ServerSettings(port=0)) < 10.0
-    assert announced == []
-    assert {t.closed for t in factory.made} == {"cancelled"}
+
+    async def run() -> None:
+        ended = await serve(Server(model_host(bundle, settings, factory), settings), lambda _: None)
+        assert ended is False
+        assert factory.made == []
+        held.set()  # asyncio waits for its threads
+
+    asyncio.run(run())
+
+
+def test_calls_at_a_level_that_serves_are_finished_when_the_start_is_given_up(
+    bundle: Path, factory: FakeFactory
+) -> None:
+    held = factory.hold_at["h12"] = threading.Event()
+    settings = ServerSettings(port=0, drain_seconds=10.0)
+    answered: list[str] = []
+
+    async def run() -> None:
+        server = Server(model_host(bundle, settings, factory), settings)
+        serving = asyncio.create_task(serve(server, lambda _: None))
+        await asyncio.to_thread(eventually, lambda: factory.asked == ["full", "h12"])
+
+        def call() -> None:
+            with Client(server.address) as client:
+                answered.append(client.translate(["hold"])[0].text)
+
+        calling = asyncio.create_task(asyncio.to_thread(call))
+        await asyncio.to_thread(eventually, lambda: factory["full"].pending == 1)
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(0.1)
+        held.set()
+        await asyncio.sleep(0.1)
+        factory["full"].release.set()
+        await calling
+        assert await serving
+
+    asyncio.run(run())
+    assert answered == ["full:hold"]
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_a_drain_does_not_hang_on_texts_that_wait_for_room(bundle: Path, factory: FakeFactory, released: bool) -> None:
+    running = BackgroundServer(bundle, ServerSettings(port=0, drain_seconds=10.0 if released else 0.2), factory)
+    answers: list[str] = []
+    with running, Client(running.address) as client, ThreadPoolExecutor(1) as pool:
+        full = factory["full"]
+        full.queue_size = 2  # one of a stream
+
+        def call() -> None:
+            answers.extend(a.result().text for a in client.translate_stream(["hold 0", "hold 1", "hold 2"]))
+
+        calling = pool.submit(call)
+        eventually(lambda: len(full.waiting) == 1)
+        stopping = threading.Thread(target=running.stop)
+        stopping.start()
+        if released:
+            time.sleep(0.1)
+            full.release.set()
+        stopping.join(8)
+        assert not stopping.is_alive()
+        with pytest.raises(HmcError):
+            calling.result(5)
+    assert answers == (["full:hold 0", "full:hold 1"] if released else [])
+    assert full.texts == (["hold 0", "hold 1"] if released else ["hold 0"])

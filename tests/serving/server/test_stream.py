@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
-from tests.serving.fakes import FakeFactory, eventually
+from tests.serving.fakes import FakeFactory, FakeTranslator, eventually, failure
+from tests.tiny import SENTENCES
 
+from hmc.artifact.bundle import read_manifest
 from hmc.artifact.errors import (
     InternalServiceError,
     InvalidRequestError,
+    OverloadedError,
 )
 from hmc.serving.client import Client
+from hmc.serving.loaded import Lease, Slot
+from hmc.serving.options import DecodeOptions, Target
+from hmc.serving.server.background import BackgroundServer
+from hmc.serving.server.room import Room
+from hmc.serving.server.settings import ServerSettings
+from hmc.serving.server.stream import answer_each
+from hmc.serving.translator import Translator
 from hmc.v1 import translation_pb2 as pb
 
 TRANSLATE = "/hmc.v1.TranslationService/Translate"
@@ -94,3 +107,91 @@ def test_an_error_of_the_texts_themselves_is_raised(client: Client) -> None:
         next(answers)
     with pytest.raises(InvalidRequestError, match="text 0 cannot be written as UTF-8"):
         list(client.translate_stream(["\ud800"]))
+
+
+# ---- a queue that is full ----
+
+
+def requests(count: int) -> Iterator[pb.TranslateStreamRequest]:
+    return (pb.TranslateStreamRequest(id=str(i), text=f"hold {i}") for i in range(count))
+
+
+def test_texts_of_a_stream_wait_for_room_and_leave_some_to_calls(
+    stub: Any, client: Client, factory: FakeFactory
+) -> None:
+    full = factory["full"]
+    full.queue_size = 4
+    answers = stub.TranslateStream(requests(20))
+    eventually(lambda: len(full.waiting) == 1)
+    assert full.texts == ["hold 0", "hold 1"]
+    assert client.translate(["a", "b"])[1].text == "full:b"
+    with pytest.raises(OverloadedError):
+        client.translate(["hold", "hold", "hold"])
+    full.release.set()
+    assert sorted(a.translation.text for a in answers) == sorted(f"full:hold {i}" for i in range(20))
+
+
+def test_a_stream_that_waits_for_room_can_be_cancelled_and_runs_out_of_time(stub: Any, factory: FakeFactory) -> None:
+    full = factory["full"]
+    full.queue_size = 2
+    call = stub.TranslateStream(requests(20))
+    eventually(lambda: len(full.waiting) == 1)
+    call.cancel()
+    eventually(lambda: full.pending == 0)
+    late = stub.TranslateStream(requests(20), timeout=0.5)
+    assert failure(lambda: list(late))[0] == "DEADLINE_EXCEEDED"
+    eventually(lambda: full.pending == 0)
+    full.release.set()
+    (answer,) = stub.TranslateStream(requests(1))
+    assert answer.translation.text == "full:hold 0"
+    assert full.texts == ["hold 0"] * 3
+
+
+def test_streams_that_wait_for_room_take_turns(bundle: Path) -> None:
+    translator = FakeTranslator("full", queue_size=2)  # one of a stream
+    read: list[str] = []
+
+    async def texts(name: str) -> AsyncIterator[str]:
+        for index in range(4):
+            read.append(f"{name}{index}")
+            yield f"hold {name}{index}"
+
+    async def run() -> None:
+        room, lease = Room(), Lease(Slot(read_manifest(bundle).level("full"), translator), "", lambda _: None)
+
+        async def answer(text: str, begun: Callable[[], None]) -> str:
+            future = await room.submit(lease, text, DecodeOptions(), Target())
+            begun()
+            return (await asyncio.wrap_future(future)).text
+
+        async def follow(name: str) -> list[str]:
+            return [text async for text in answer_each(texts(name), answer, 100, asyncio.Event())]
+
+        streams = []
+        for name in "abc":
+            streams.append(asyncio.create_task(follow(name)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+        assert read == ["a0", "a1", "b0", "c0"]  # nothing behind a text that waits
+        translator.release.set()
+        for name, answers in zip("abc", await asyncio.gather(*streams), strict=True):
+            assert answers == [f"full:hold {name}{index}" for index in range(4)]
+
+    asyncio.run(run())
+    assert [text.removeprefix("hold ") for text in translator.texts] == [
+        "a0", "a1", "b0", "c0", "a2", "b1", "c1", "a3", "b2", "c2", "b3", "c3",
+    ]  # fmt: skip
+
+
+def test_many_streams_at_a_small_queue_get_every_answer(lively_bundle: Path) -> None:
+    texts, options = [f"{a} {b}" for a in SENTENCES[:6] for b in SENTENCES], DecodeOptions(max_length=20)
+    with Translator(lively_bundle, "h5", device="cpu", threads=1) as translator:
+        expected = [t.text for t in translator.translate(texts, options)]
+    settings = ServerSettings(port=0, device="cpu", levels=("h5",), default_level="h5", threads=1, queue_size=10)
+    with BackgroundServer(lively_bundle, settings) as server, Client(server.address) as client:
+
+        def stream(_: int) -> list[str]:
+            return [a.result().text for a in client.translate_stream(texts, None, options)]
+
+        with ThreadPoolExecutor(5) as pool:
+            assert list(pool.map(stream, range(5))) == [expected] * 5

@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 import grpc
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 HEALTH = "grpc.health.v1.Health"
 SERVICES = ("hmc.v1.TranslationService", "hmc.v1.AdminService")
+AT_ONCE_S = 1.0
+"""Seconds after a second signal in which what is under way is given up; then it is left as it is."""
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
@@ -90,6 +93,7 @@ class Server:
         rpc.add_AdminServiceServicer_to_server(AdminServicer(handlers), self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         add_reflection((*SERVICES, HEALTH), self._grpc)
+        self._started = False
         self.port = 0
         self.metrics_port: int | None = None
 
@@ -103,7 +107,7 @@ class Server:
         """Listens, loads the levels, then reports SERVING.
 
         Raises PortInUseError, InvalidRequestError (address, TLS files), InvalidArtifactError, DeviceUnavailableError;
-        nothing is left running then.
+        nothing is left running then. Raises UnavailableError if `stop` is called meanwhile.
         """
         self.port = self._bind()
         try:
@@ -116,8 +120,10 @@ class Server:
             await self._grpc.start()
             await asyncio.to_thread(self.host.start)
         except BaseException:
-            await self.stop(0.0)
+            if not self._draining.is_set():
+                await self.stop(0.0)
             raise
+        self._started = True
         if not self._draining.is_set():
             for service in ("", *SERVICES):
                 await self._health.set(service, SERVING)
@@ -153,8 +159,10 @@ class Server:
 
     async def stop(self, drain_seconds: float | None = None) -> None:
         """Reports NOT_SERVING, takes no new calls, lets running ones finish for `drain_seconds` (None: as set), then
-        cancels them and frees the levels."""
+        cancels them and frees the levels. A start goes no further than the level that it is loading."""
         self._draining.set()
+        if not self._started:
+            self.host.stop_loading()
         await self._health.enter_graceful_shutdown()
         await self._grpc.stop(self.settings.drain_seconds if drain_seconds is None else drain_seconds)
         await asyncio.to_thread(self.host.close, False)
@@ -164,10 +172,11 @@ class Server:
             self._metrics_server = None
 
 
-async def serve(server: Server, ready: Callable[[Server], None]) -> None:
+async def serve(server: Server, ready: Callable[[Server], None]) -> bool:
     """Runs until SIGTERM or SIGINT, then drains; a second signal stops at once. Calls `ready` when it is serving.
 
-    Raises as `Server.start`.
+    Returns False if something could not be stopped at once, as a level that is being loaded: the thread that does it
+    ends only with the process. Raises as `Server.start`.
     """
     return_large_blocks_at_once()
     loop = asyncio.get_running_loop()
@@ -179,22 +188,33 @@ async def serve(server: Server, ready: Callable[[Server], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     starting = asyncio.create_task(server.start())
-    stop = asyncio.create_task(signalled[0].wait())
-    await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
-    if not starting.done():
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        return
+    first, second = (asyncio.create_task(event.wait()) for event in signalled)
     try:
-        await starting
-        ready(server)
-        await stop
-        log.info("draining: running calls have %g s to finish", server.settings.drain_seconds)
-        draining = asyncio.create_task(server.stop())
-        at_once = asyncio.create_task(signalled[1].wait())
-        await asyncio.wait({draining, at_once}, return_when=asyncio.FIRST_COMPLETED)
-        if not draining.done():
-            await server.stop(0.0)
-        await draining
+        await asyncio.wait({starting, first}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            ready(server)
+            await first
+            log.info("draining: running calls have %g s to finish", server.settings.drain_seconds)
+        else:
+            log.info("stopping: no further level is loaded; a second signal does not wait for the present one")
+        return await _stop(server, starting, second)
     finally:
-        stop.cancel()
+        first.cancel()
+        second.cancel()
+
+
+async def _stop(server: Server, starting: asyncio.Task[None], second: asyncio.Task[Any]) -> bool:
+    """Drains, or stops at once when `second` is done; whether everything has ended."""
+    stopping = asyncio.create_task(server.stop())
+    ended = asyncio.create_task(asyncio.wait({starting, stopping}))
+    await asyncio.wait({ended, second}, return_when=asyncio.FIRST_COMPLETED)
+    if not ended.done():
+        at_once = asyncio.create_task(server.stop(0.0))
+        await asyncio.wait({ended, at_once}, timeout=AT_ONCE_S)
+    if not ended.done():
+        return False
+    await stopping
+    if (error := starting.exception()) is not None and not isinstance(error, UnavailableError):
+        log.error("the start had failed: %s", error)
+    return True

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from hmc.artifact.errors import (
     InvalidRequestError,
@@ -15,12 +16,13 @@ from hmc.artifact.errors import (
 )
 from hmc.serving.answers import Answer, LevelInfo, LevelList
 from hmc.serving.host import ModelHost
-from hmc.serving.loaded import Lease
+from hmc.serving.loaded import Lease, Slot
 from hmc.serving.memory import process_bytes
 from hmc.serving.options import DecodeOptions, Target
 from hmc.serving.results import Translation
 from hmc.serving.selection import Selector
 from hmc.serving.server.metrics import Metrics
+from hmc.serving.server.room import Room
 from hmc.serving.server.settings import ServerSettings
 
 CHUNK = 32
@@ -32,6 +34,7 @@ class Handlers:
 
     def __init__(self, host: ModelHost, settings: ServerSettings, metrics: Metrics) -> None:
         self._host, self._settings, self._metrics = host, settings, metrics
+        self._rooms: WeakKeyDictionary[Slot, Room] = WeakKeyDictionary()
 
     async def translate(
         self, texts: Sequence[str], selector: Selector, options: DecodeOptions, targets: Sequence[Target]
@@ -46,13 +49,18 @@ class Handlers:
                 request.answer = _answer(translations, lease)
             return request.answer
 
-    async def translate_one(self, text: str, selector: Selector, options: DecodeOptions, target: Target) -> Answer:
-        """One text of a stream; errors as `translate`."""
+    async def translate_one(
+        self, text: str, selector: Selector, options: DecodeOptions, target: Target, begun: Callable[[], None]
+    ) -> Answer:
+        """One text of a stream; errors as `translate`, but a full queue is waited for. Calls `begun` once the text is
+        queued."""
         with self._metrics.request() as request:
             with await self._lease(selector) as lease:
                 request.level = lease.level.name
-                translation = await _wait(lease.submit(text, options, target))
-                request.answer = _answer([translation], lease)
+                room = self._rooms.setdefault(lease.slot, Room())
+                future = await room.submit(lease, text, options, target)
+                begun()
+                request.answer = _answer([await _wait(future)], lease)
             return request.answer
 
     async def translate_tokens(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from hmc.artifact.errors import HmcError
@@ -51,12 +51,14 @@ class TranslationServicer(rpc.TranslationServiceServicer):
         async for response in answer_each(requests, self._answer, self._window, self._closing):
             yield response
 
-    async def _answer(self, request: pb.TranslateStreamRequest) -> pb.TranslateStreamResponse:
+    async def _answer(
+        self, request: pb.TranslateStreamRequest, begun: Callable[[], None]
+    ) -> pb.TranslateStreamResponse:
         try:
             selector = converters.selector_from_proto(request.level)
             options = converters.options_from_proto(request.options)
             target = Target(request.target_prefix)
-            answer = await self._handlers.translate_one(request.text, selector, options, target)
+            answer = await self._handlers.translate_one(request.text, selector, options, target, begun)
             return converters.stream_answer_to_proto(request.id, answer)
         except HmcError as error:
             return converters.stream_error_to_proto(request.id, error)

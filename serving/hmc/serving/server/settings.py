@@ -14,6 +14,8 @@ from hmc.serving.tls import check_pair, read_pem
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Largest gRPC message, both ways. The runtime refuses larger ones with RESOURCE_EXHAUSTED."""
+SCHEMES = ("unix:", "unix-abstract:", "vsock:", "dns:", "ipv4:", "ipv6:", "xds:")
+"""What gRPC's own names of servers begin with."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,19 @@ def check_token(token: str) -> None:
     """Raises InvalidRequestError for what cannot be sent as a token."""
     if not (token.isascii() and token.isprintable() and token.strip()):
         raise InvalidRequestError("the token must be printable ASCII and not empty")
+
+
+def check_address(address: str) -> None:
+    """Raises InvalidRequestError for what cannot be the address of a server: `host:port`, or a name with a scheme."""
+    if address.startswith(SCHEMES):
+        return
+    host, _, port = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    named = bracketed or not set(host) & set(":/[]")
+    if not (host.strip() and named and address.isprintable() and " " not in address):
+        raise InvalidRequestError(f"server address {address!r}: give HOST:PORT, such as localhost:50051 or [::1]:50051")
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise InvalidRequestError(f"server address {address!r}: port {port!r}: choose 1 to 65535")
 
 
 def join_address(host: str, port: int) -> str:

@@ -14,27 +14,36 @@ Response = TypeVar("Response")
 
 async def answer_each(
     requests: AsyncIterable[Request],
-    answer: Callable[[Request], Awaitable[Response]],
+    answer: Callable[[Request, Callable[[], None]], Awaitable[Response]],
     window: int,
     closing: asyncio.Event,
 ) -> AsyncIterator[Response]:
-    """Yields `answer(request)` for every request, in the order in which they finish.
+    """Yields `answer(request, begun)` for every request, in the order in which they finish.
 
-    At most `window` requests are read and not yet taken from here: a slow engine and a slow reader both hold up the
-    sender. When `closing` is set nothing more is read, what was read is answered, and UnavailableError ends the stream.
-    An error of `answer` or of `requests` ends it with that error; then, and when the caller stops early, everything
-    under way is cancelled.
+    At most `window` requests are read and not yet taken from here. Nothing is read before the request read last is
+    answered or has called `begun`, which says that it waits for no room any more. So an engine whose queue is full, a
+    slow one and a slow reader all hold up the sender. When `closing` is set nothing more is read, what was read is
+    answered, and UnavailableError ends the stream. An error of `answer` or of `requests` ends it with that error; then,
+    and when the caller stops early, everything under way is cancelled.
     """
     places = asyncio.Semaphore(window)
     finished: asyncio.Queue[asyncio.Task[Response] | None] = asyncio.Queue()
     running: set[asyncio.Task[Response]] = set()
 
+    async def one(request: Request, begun: asyncio.Event) -> Response:
+        try:
+            return await answer(request, begun.set)
+        finally:
+            begun.set()
+
     async def read() -> None:
         await places.acquire()
         async for request in requests:
-            task = asyncio.ensure_future(answer(request))
+            begun = asyncio.Event()
+            task = asyncio.create_task(one(request, begun))
             running.add(task)
             task.add_done_callback(finished.put_nowait)
+            await begun.wait()
             await places.acquire()
 
     reader = asyncio.create_task(read())
