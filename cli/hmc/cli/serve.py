@@ -27,6 +27,9 @@ def command(
     lazy: Annotated[bool, typer.Option("--lazy", help="Load levels when they are first asked for.")] = False,
     queue_size: Annotated[int, typer.Option(help="Texts that may wait at a level before it refuses more.")] = 1024,
     max_rows: Annotated[int, typer.Option(help="Hypotheses that a level decodes together.")] = 128,
+    max_tokens: Annotated[
+        int, typer.Option(help="These times the positions that the longest of their texts may need: bounds memory.")
+    ] = 32768,
     max_texts: Annotated[int, typer.Option(help="Texts that one Translate call may hold.")] = 1024,
     threads: Annotated[int, typer.Option(help="Threads of each level; 0: one per physical core.")] = 0,
     workers: Annotated[
@@ -84,6 +87,7 @@ def command(
         max_texts_per_call=max_texts,
         queue_size=queue_size,
         max_rows=max_rows,
+        max_tokens=max_tokens,
         threads=threads,
         workers=workers,
         cache=cache,

@@ -43,6 +43,11 @@ class Batch:
         """Rows in use."""
         return len(self.jobs) * self.mode.rows
 
+    @property
+    def longest(self) -> int:
+        """Positions that a row may need, of the sentence that may need most."""
+        return max((job.longest for job in self.jobs), default=0)
+
     def admit(self, jobs: list[Job]) -> None:
         """Encodes new sentences, those of about one length together, and appends them."""
         now = time.monotonic()

@@ -13,9 +13,10 @@ from hmc.artifact.errors import HmcError, InvalidRequestError, OverloadedError, 
 from hmc.serving.batch import Batch
 from hmc.serving.constraints import Constraints
 from hmc.serving.jobs import Job, Mode, Progress, plan_job
-from hmc.serving.options import DecodeOptions
+from hmc.serving.options import MAX_TOKENS, DecodeOptions
 from hmc.serving.results import Decoded
 from hmc.serving.sessions import LevelSessions
+from hmc.serving.token_budget import TokenBudget
 
 IDLE_S = 5.0
 """Seconds without work after which a worker lets go of its caches."""
@@ -24,12 +25,17 @@ IDLE_S = 5.0
 class Engine:
     """The queue of a level, and the workers that take from it."""
 
-    def __init__(self, sessions: LevelSessions, *, queue_size: int, max_rows: int, workers: int = 1) -> None:
-        """max_rows: over all workers, which share the sessions. Raises InvalidRequestError for several workers on a
+    def __init__(
+        self, sessions: LevelSessions, *, queue_size: int, max_rows: int, max_tokens: int = MAX_TOKENS, workers: int = 1
+    ) -> None:
+        """max_rows: decoded together. max_tokens: rows of a batch times the positions that the longest of its sentences
+        may need, which is what caches take memory for; a sentence that needs more runs alone. Both are over all
+        workers, which share the sessions. Raises InvalidRequestError for several workers on a
         device other than the CPU."""
         if workers > 1 and sessions.device.kind != "cpu":
             raise InvalidRequestError(f"workers {workers}: on {sessions.device} a level has one; choose 1")
         self.sessions, self.queue_size, self.max_rows = sessions, queue_size, -(-max_rows // workers)
+        self.max_tokens = -(-max_tokens // workers)
         self.bulk_size = -(-queue_size // 2)
         """Sentences that may be queued before bulk work has to wait: it leaves the rest of the queue to others."""
         self.queue: OrderedDict[Future[Decoded], Job] = OrderedDict()
@@ -129,6 +135,8 @@ class _Worker(threading.Thread):
         self._batches: dict[Mode, Batch] = {}
         self._cancellations = 0
         """Those that there were before the last step: it has seen them."""
+        self._too_long_at = -1
+        """Free rows for which the next sentence is too long: until others are free, asking again is in vain."""
 
     def jobs(self) -> list[Job]:
         """What it works on."""
@@ -180,11 +188,13 @@ class _Worker(threading.Thread):
                 return
             idle = sum(not worker.running for worker in engine.workers if worker is not self)
             left = len(queue) - -(-len(queue) // (1 + idle))
-            while len(queue) > left and _first(queue).mode.rows <= free:
-                _, job = queue.popitem(last=False)
+            tokens = TokenBudget(engine.max_tokens, self._batches)
+            while len(queue) > left and (job := _first(queue)).mode.rows <= free and tokens.take(job):
+                queue.popitem(last=False)
                 if not job.future.cancelled():
                     free -= job.mode.rows
                     taken.setdefault(job.mode, []).append(job)
+            self._too_long_at = free if tokens.refused else -1
             self.running += sum(map(len, taken.values()))
             engine.tell_room()
         for mode, jobs in taken.items():
@@ -203,7 +213,7 @@ class _Worker(threading.Thread):
     def _nothing_to_admit(self, free: int) -> bool:
         """Whether `_admit` would surely take nothing; asked without the lock."""
         waiting = len(self.engine.queue)
-        return not (waiting and free) or self._saves_rows(free, waiting)
+        return not (waiting and free) or free == self._too_long_at or self._saves_rows(free, waiting)
 
     def _saves_rows(self, free: int, waiting: int) -> bool:
         """Whether `_admit` takes nothing while so many rows are free and at least so many waited for."""

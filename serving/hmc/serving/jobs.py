@@ -53,6 +53,11 @@ class Job:
     """Tokens that `progress` has heard of."""
 
     @property
+    def longest(self) -> int:
+        """Positions that its caches may need for a row: of the source, or of the longest target."""
+        return max(len(self.source), self.rules.limit)
+
+    @property
     def watched(self) -> bool:
         """Whether each token matters as it comes: to the caller, or to what may come next."""
         return self.progress is not None or bool(self.constraints.prefix or self.constraints.bans)

@@ -12,7 +12,7 @@ from types import TracebackType
 from hmc.artifact.bundle import Manifest, validate
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.engine import Engine
-from hmc.serving.options import DecodeOptions, Target, scoring_options, targets_of
+from hmc.serving.options import MAX_TOKENS, DecodeOptions, Target, scoring_options, targets_of
 from hmc.serving.packed_weights import cache_folder
 from hmc.serving.results import Decoded, Partial, Translation
 from hmc.serving.sessions import LevelSessions, resolve_device
@@ -30,10 +30,12 @@ class Translator:
 
     def __init__(  # noqa: PLR0913 - settings of one engine, all by name
         self, bundle: str | Path, level: str | None = None, *, device: str = "auto", threads: int = 0,
-        queue_size: int = 1024, max_rows: int = 128, manifest: Manifest | None = None, cache: str | Path = "auto",
-        workers: int = 1,
+        queue_size: int = 1024, max_rows: int = 128, max_tokens: int = MAX_TOKENS, manifest: Manifest | None = None,
+        cache: str | Path = "auto", workers: int = 1,
     ) -> None:  # fmt: skip
         """level None: the bundle's default. threads 0: one per physical core. max_rows: rows decoded at once.
+        max_tokens: such rows times the positions that the longest of their sentences may need, which bounds the memory
+        of caches; a sentence that needs more runs alone.
 
         workers: batches run at the same time, each on `threads` threads (0 is then one), for throughput on a CPU: they
         do not wait for each other, but a sentence alone has one of them to itself.
@@ -55,7 +57,9 @@ class Translator:
         self._tokenizer = shared_tokenizer(path, self.manifest)
         self._wording = Wording(self._tokenizer, arch)
         sessions = LevelSessions.open(path, arch, self.level, chosen, threads, cache_folder(cache), workers)
-        self._engine = Engine(sessions, queue_size=queue_size, max_rows=max_rows, workers=workers)
+        self._engine = Engine(
+            sessions, queue_size=queue_size, max_rows=max_rows, max_tokens=max_tokens, workers=workers
+        )
 
     @property
     def pending(self) -> int:

@@ -48,6 +48,7 @@ def translator_factory(settings: ServerSettings) -> TranslatorFactory:
             threads=settings.threads,
             queue_size=settings.queue_size,
             max_rows=settings.max_rows,
+            max_tokens=settings.max_tokens,
             manifest=manifest,
             cache=settings.cache,
             workers=settings.workers,

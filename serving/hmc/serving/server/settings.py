@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hmc.artifact.errors import InvalidRequestError, PortInUseError
+from hmc.serving.options import MAX_TOKENS
 from hmc.serving.selection import AutoPolicy
 from hmc.serving.tls import check_pair, read_pem
 
@@ -41,6 +42,8 @@ class ServerSettings:
     """Texts that may wait at a level before it answers RESOURCE_EXHAUSTED."""
     max_rows: int = 128
     """Hypotheses decoded together at a level."""
+    max_tokens: int = MAX_TOKENS
+    """These times the positions that the longest of their texts may need; a text that needs more runs alone."""
     stream_window: int = 256
     """Texts of one stream under way at a time; the stream is not read further until one is answered."""
     threads: int = 0
@@ -65,7 +68,7 @@ class ServerSettings:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 65535:
                 raise InvalidRequestError(f"{name} {value}: choose 0 to 65535")
-        for name in ("max_texts_per_call", "queue_size", "max_rows", "stream_window", "workers"):
+        for name in ("max_texts_per_call", "queue_size", "max_rows", "max_tokens", "stream_window", "workers"):
             if getattr(self, name) < 1:
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 1 or more")
         for name in ("threads", "drain_seconds"):
