@@ -37,6 +37,20 @@ def test_scores_of_given_translations(hmc: Hmc, server: BackgroundServer, tiny_b
     assert "has 2 lines and" in ran.stderr
 
 
+def test_penalties_count(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "src").write_text("A man.\nTwo dogs run.\n")
+    (tmp_path / "ref").write_text("dogs dogs dogs\nA man A man.\n")
+
+    def scores(*penalties: str | float) -> list[float]:
+        ran = hmc("score", tmp_path / "src", tmp_path / "ref", "--bundle", tiny_bundle, *penalties)
+        assert ran.exit_code == 0, ran.output
+        return [float(line) for line in ran.stdout.splitlines()]
+
+    plain = scores()
+    assert all(a < b for a, b in zip(scores("--coverage-penalty", 0.2), plain, strict=True))
+    assert all(abs(a - b) > 1e-3 for a, b in zip(scores("--repetition-penalty", 1.3), plain, strict=True))
+
+
 @pytest.mark.parametrize(
     ("selector", "level"),
     [

@@ -37,6 +37,8 @@ def command(
     latency_budget_ms: LatencyBudgetMs = None,
     auto: Auto = False,
     length_penalty: Annotated[float, typer.Option(help="Exponent of the length normalisation.")] = 1.0,
+    coverage_penalty: Annotated[float, typer.Option(help="Weight of how much of the source is attended to.")] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1: repeated tokens are less likely.")] = 1.0,
     token_scores: Annotated[bool, typer.Option("--token-scores", help="With --json: every token's score.")] = False,
     alignment: Annotated[bool, typer.Option("--alignment", help="With --json: every token's attention.")] = False,
     attention_head: Annotated[
@@ -71,6 +73,8 @@ def command(
     options = DecodeOptions(
         beam_size=1,
         length_penalty=length_penalty,
+        coverage_penalty=coverage_penalty,
+        repetition_penalty=repetition_penalty,
         token_scores=token_scores,
         alignment=alignment,
         attention_heads=tuple(attention_head or ()),
