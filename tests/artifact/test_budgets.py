@@ -97,7 +97,12 @@ def test_layouts_are_read_from_checkpoints_and_json(tmp_path: Path) -> None:
         ("{", "is not JSON"),
         ("3", "a head layout is"),
         ('{"cross": [[0]]}', "exactly the keys"),
-        ('{"encoder_self": [["a"]], "decoder_self": [[]], "cross": [[]]}', "a head layout is"),
+        ('{"encoder_self": [["a"]], "decoder_self": [[]], "cross": [[]]}', "whole numbers from 0"),
+        (
+            '{"encoder_self": [[true]], "decoder_self": [[]], "cross": [[]]}',
+            r"0: \[true\] must be a list",
+        ),
+        ('{"encoder_self": 3, "decoder_self": [[]], "cross": [[]]}', "a head layout is"),
         ('{"encoder_self": [[1, 1]], "decoder_self": [[]], "cross": [[]]}', "ascending distinct"),
     ],
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tests.artifact.opus import opus_directory
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.checkpoint import checkpoint_problems, load_checkpoint, save_checkpoint
@@ -78,3 +79,14 @@ def test_failed_save_leaves_the_old_checkpoint(tmp_path: Path) -> None:
         save_checkpoint(checkpoint, tmp_path / "c")
     assert (tmp_path / "c" / "model.safetensors").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_marian_model_is_sent_to_import(tmp_path: Path) -> None:
+    opus_directory(tmp_path / "opus")
+    assert checkpoint_problems(tmp_path / "opus") == [
+        "config.json is of a MarianMT model of Hugging Face, not of a checkpoint"
+    ]
+    with pytest.raises(InvalidArtifactError) as caught:
+        load_checkpoint(tmp_path / "opus")
+    assert "`hmc import DIR --out CKPT`" in str(caught.value)
+    assert "hmc train" not in str(caught.value)

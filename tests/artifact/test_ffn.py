@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,16 @@ def test_budgets_are_numbers_or_shares() -> None:
         parse_neuron_budgets("96,half")
 
 
-@pytest.mark.parametrize("budget", [NeuronBudget(192), NeuronBudget(-1), NeuronBudget(100, percent=True)])
+@pytest.mark.parametrize("word", ["nan%", "inf%", "-inf%", "1e999%"])
+def test_a_share_is_finite(word: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"'{word}' is neither a number of neurons nor a share"):
+        parse_neuron_budgets(f"50%,{word}")
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [NeuronBudget(192), NeuronBudget(-1), NeuronBudget(100, percent=True), NeuronBudget(math.nan, percent=True)],
+)
 def test_a_budget_must_remove_some(budget: NeuronBudget) -> None:
     with pytest.raises(InvalidRequestError, match="has 192 feed-forward neurons; choose 0 to 191"):
         budget.neurons(192)

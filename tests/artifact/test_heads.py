@@ -1,6 +1,7 @@
 """Head layouts: construction, containment, ranking."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,15 @@ def test_json_round_trip_of_uneven_layout() -> None:
     assert HeadLayout.from_json(value).counts() == {"encoder_self": [2, 0], "decoder_self": [1, 1], "cross": [0, 3]}
 
 
-@pytest.mark.parametrize("row", [[0, 0], [-1]])
-def test_rows_must_be_distinct_indices(row: list[int]) -> None:
+@pytest.mark.parametrize("row", [[0, 0], [-1], [1, 0], [True], ["0"], [0.5], [1.0], [None], 0, "0"])
+def test_rows_must_be_ascending_distinct_indices(row: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"encoder_self\.0"):
         HeadLayout.from_json({"encoder_self": [row], "decoder_self": [[]], "cross": [[]]})
+
+
+def test_heads_may_come_in_any_order() -> None:
+    heads = [Head("cross", 0, 2), Head("cross", 0, 0), Head("encoder_self", 0, 1)]
+    assert HeadLayout.from_heads(heads, 1, 1) == HeadLayout(((1,),), ((),), ((0, 2),))
 
 
 def test_missing_kind_is_refused() -> None:

@@ -72,6 +72,7 @@ def report(*, with_quality: bool = True) -> Report:
         test_set="test",
         sentences=10,
         timed_sentences=7,
+        timed_at_batch=(7,),
         rounds=1,
         batches=(1,),
         beams=(4,),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.benchmark.fakes import FakeTranslator
 
+from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark import latency
 from hmc.benchmark.latency import Setting, measure_latency, requests_of, rotated
 
@@ -84,7 +85,9 @@ def test_every_setting_has_every_level(clock: Clock) -> None:
 
 def test_requests_keep_the_order_and_are_of_one_size() -> None:
     assert requests_of("abcde", 2) == [["a", "b"], ["c", "d"]]
-    assert requests_of("abc", 8) == [["a", "b", "c"]]
+    assert requests_of("abc", 3) == [["a", "b", "c"]]
+    with pytest.raises(InvalidRequestError, match="batch 8: there are only 3 sentences to time"):
+        requests_of("abc", 8)
 
 
 def test_each_round_another_level_goes_first() -> None:

@@ -41,6 +41,12 @@ def test_quality_without_references_is_refused() -> None:
         score(output, output, TestSet("fake", SOURCES), 4)
 
 
+def test_one_sentence_says_nothing_of_significance() -> None:
+    output, other = Output("full", ("A B C D E",)), Output("h36", ("A B C D",))
+    with pytest.raises(InvalidRequestError, match="fake: 1 sentence pair, and the significance"):
+        score(other, output, TestSet("fake", ("a b c d e",), ("A B C D E",)), 4)
+
+
 @pytest.fixture
 def pairs(tmp_path: Path) -> tuple[Path, Path]:
     src, ref = tmp_path / "set.en", tmp_path / "set.de"

@@ -40,6 +40,12 @@ def test_the_contract_says_what_is_timed_and_what_is_not() -> None:
         ({"threads": 0}, "one thread per physical core for each level"),
         ({"threads": 1}, "1 thread for each level"),
         ({"left_out": ("h72-fp16",)}, "Left out, because they do not run on this device: h72-fp16."),
+        ({}, "In a round each translates the same 7 sentences, request after request"),
+        ({"timed_at_batch": (1,)}, "each translates the same 1 sentence, request after request"),
+        (
+            {"batches": (1, 3), "timed_at_batch": (8, 6)},
+            "each translates the same sentences (8 at batch 1, 6 at batch 3), request after request",
+        ),
         ({"quality_reference": None}, "Quality: not measured, no references were given."),
     ],
 )

@@ -62,6 +62,19 @@ def test_the_quality_reference_need_not_be_among_the_levels(tiny_bundle: Path, s
     assert report.levels[0].memory is not None
 
 
+def test_sentences_that_fill_no_request_are_not_called_timed(tiny_bundle: Path, src: Path) -> None:
+    report = run_benchmark(settings(tiny_bundle, src, None, levels=("h5",), batches=(3,), latency_limit=4))
+    conditions = report.to_dict()["conditions"]
+    assert (conditions["timed_sentences"], conditions["timed_at_batch"], conditions["batches"]) == (3, (3,), (3,))
+    assert "each translates the same 3 sentences" in report.contract
+
+
+def test_default_batches_are_cut_to_a_small_test_set(tiny_bundle: Path, src: Path) -> None:
+    report = run_benchmark(settings(tiny_bundle, src, None, levels=("h5",), batches=None, latency_limit=128))
+    assert report.conditions.batches == (1, 4)
+    assert [(r.batch, r.requests) for r in report.levels[0].latency] == [(1, 8), (1, 8), (4, 2), (4, 2)]
+
+
 def test_recording(tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path) -> None:
     bundle = tmp_path / "bundle"
     shutil.copytree(tiny_bundle, bundle)
@@ -88,6 +101,11 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(
     ref.write_text("Nur eine Zeile.\n", encoding="utf-8")
     with pytest.raises(InvalidRequestError, match=r"set\.en has 4 lines and .*set\.de has 1"):
         run_benchmark(settings(tiny_bundle, src, ref), say=said.append)
+    with pytest.raises(InvalidRequestError, match="batch 5: only 4 sentences are timed"):
+        run_benchmark(settings(tiny_bundle, src, None, batches=(5,), latency_limit=9), say=said.append)
+    ref.write_text("\n".join(REFERENCES) + "\n", encoding="utf-8")
+    with pytest.raises(InvalidRequestError, match="1 sentence pair, and the significance of a BLEU difference needs 2"):
+        run_benchmark(settings(tiny_bundle, src, ref, limit=1, batches=(1,)), say=said.append)
     with pytest.raises(LevelNotFoundError, match="unknown level 'h9'"):
         run_benchmark(settings(tiny_bundle, src, None, levels=("h9",)), say=said.append)
     with pytest.raises(InvalidArtifactError, match=r"bundle\.json is missing"):

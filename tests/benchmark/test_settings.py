@@ -27,6 +27,7 @@ def settings(**changed: Any) -> BenchmarkSettings:
         ({"limit": -3}, "limit -3: choose 1 sentence or more"),
         ({"threads": -1}, "threads -1: choose 0"),
         ({"levels": ()}, "levels: name at least one, or say all"),
+        ({"levels": ("h36", "full", "h36")}, "levels h36,full,h36: give each level once"),
     ],
 )
 def test_refused(changed: dict[str, Any], message: str) -> None:
@@ -37,6 +38,24 @@ def test_refused(changed: dict[str, Any], message: str) -> None:
 def test_points_are_all_pairs() -> None:
     points = settings(batches=(1, 32), beams=(1, 4)).points
     assert points == [Setting(1, 1), Setting(1, 4), Setting(32, 1), Setting(32, 4)]
+
+
+@pytest.mark.parametrize(
+    ("sentences", "limit", "batches"),
+    [(1000, 128, (1, 32)), (1000, 8, (1, 8)), (5, 128, (1, 5)), (1, 128, (1,)), (40, 128, (1, 32))],
+)
+def test_the_default_batches_are_no_larger_than_what_is_timed(
+    sentences: int, limit: int, batches: tuple[int, ...]
+) -> None:
+    assert settings(latency_limit=limit).fitted(sentences).batches == batches
+
+
+def test_a_batch_that_was_asked_for_must_be_filled() -> None:
+    assert settings(batches=(5, 2)).fitted(5).batches == (5, 2)
+    with pytest.raises(InvalidRequestError, match=r"batch 100: only 5 sentences are timed .*; choose 5 or less"):
+        settings(batches=(1, 100)).fitted(5)
+    with pytest.raises(InvalidRequestError, match=r"only 8 sentences .*test set has 1000, the latency limit is 8"):
+        settings(batches=(32,), latency_limit=8).fitted(1000)
 
 
 @pytest.mark.parametrize(

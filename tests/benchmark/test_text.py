@@ -65,7 +65,11 @@ def test_a_line_that_is_too_long_to_translate_is_named(tmp_path: Path) -> None:
         TestSet.read(src, ref)
     assert len(TestSet.read(src, ref, limit=2).sources) == 2
     assert len(TestSet.read(tmp_path / "a.de", limit=2).sources) == 2
-    assert TestSet.read(write(tmp_path / "b.en", b"x" * 65_536), write(tmp_path / "b.de", b"z" * 70_000)).references
+    longest, reference = (
+        write(tmp_path / "b.en", b"A\n" + b"x" * 65_536),
+        write(tmp_path / "b.de", b"X\n" + b"z" * 70_000),
+    )
+    assert TestSet.read(longest, reference).references
 
 
 def test_the_limit_takes_the_first_lines_of_both(tmp_path: Path) -> None:
@@ -73,6 +77,13 @@ def test_the_limit_takes_the_first_lines_of_both(tmp_path: Path) -> None:
     assert TestSet.read(src, ref, limit=2) == TestSet("news.2016", ("A", "B"), ("X", "Y"))
     with pytest.raises(InvalidRequestError, match="limit 0: choose 1 sentence or more"):
         TestSet.read(src, ref, limit=0)
+
+
+def test_a_single_pair_cannot_be_compared(tmp_path: Path) -> None:
+    src, ref = write(tmp_path / "a.en", b"A\n"), write(tmp_path / "a.de", b"X\n")
+    with pytest.raises(InvalidRequestError, match=r"a\.en: 1 sentence pair, and the significance .*needs 2 or more"):
+        TestSet.read(src, ref)
+    assert TestSet.read(src).sources == ("A",)
 
 
 def test_the_name_is_the_files_without_suffixes(tmp_path: Path) -> None:

@@ -60,6 +60,8 @@ def test_json_on_standard_output_is_all_there_is(tiny_bundle: Path, src: Path) -
     [
         (("--batch", "1,x"), "--batch '1,x': write whole numbers with commas, e.g. 1,32"),
         (("--batch", "0"), "batch 0: choose 1 or more"),
+        (("--batch", "100"), "batch 100: only 3 sentences are timed"),
+        (("--levels", "h5,h5"), "levels h5,h5: give each level once"),
         (("--levels", "h7"), "unknown level 'h7'"),
         (("--levels", ","), "levels: name at least one, or say all"),
         (("--device", "tpu"), "device 'tpu': choose auto, cpu, cuda or cuda:N"),

@@ -178,6 +178,7 @@ def test_nothing_found_nothing_left(
         (["--precision", "fp32,int8", "--shortlist", "SRC", "REF"], "int8 needs real source sentences"),
         (["--max-bleu-drop", "1", "--precision", "fp32,int8", "--eval", "SRC", "REF"], "give --calibrate FILE"),
         (["--eval", "LONG", "REF"], "long: line 2 has 70,000 bytes, and a text may have 65,536; give one sentence"),
+        (["--eval", "SHORT", "SHORT"], "short: 1 sentence pair, and the significance of a BLEU difference needs 2"),
         (["--shortlist", "SRC", "REF"], "--shortlist is for int8 and int4"),
         (["--shortlist", "SRC", "missing", "--precision", "int8"], "missing: no such file"),
         (["--shortlist", "SRC", "SHORT", "--precision", "int8"], "line n of one must translate line n of the other"),

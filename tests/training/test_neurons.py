@@ -213,7 +213,7 @@ def test_training_does_not_start_from_a_model_without_some_neurons(folder: Path,
     text, arch = corpus(folder), source.architecture
     recipe = Recipe.model_validate(
         {
-            "data": {"train": [text], "dev": text},
+            "data": {"train": [text], "dev": text, "max_length": arch.max_positions},
             "model": {
                 **arch.model_dump(include={"d_model", "ffn_dim", "encoder_layers", "decoder_layers", "heads"}),
                 **arch.model_dump(include={"head_dim", "max_positions"}),

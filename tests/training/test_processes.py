@@ -89,6 +89,56 @@ def folder(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+TOML = """
+[data]
+train = ["{corpus}"]
+dev = "{corpus}"
+[tokenizer]
+vocab_size = 120
+[model]
+d_model = 16
+ffn_dim = 16
+encoder_layers = 1
+decoder_layers = 1
+heads = 2
+[train]
+steps = 2
+batch_tokens = 400
+[run]
+device = "cpu"
+"""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def hmc_train(launcher: tuple[str, ...], corpus: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """`hmc train` to `folder / "out"`, by torchrun or on its own."""
+    (folder / "r.toml").write_text(TOML.format(corpus=corpus))
+    return subprocess.run(
+        [sys.executable, *launcher, "-m", "hmc.cli", "train", str(folder / "r.toml"), "--out", str(folder / "out"),
+         "--json", *more],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("launcher", [TORCHRUN, ()], ids=["torchrun", "alone"])
+def test_the_command_ends_well_and_reports_once(launcher: tuple[str, ...], corpus: str, tmp_path: Path) -> None:
+    """The second process has no dev text to translate: it must wait until the first has written `final`."""
+    finished = hmc_train(launcher, corpus, tmp_path, "--set", "run.devices=2")
+    assert finished.returncode == 0, finished.stderr[-4000:]
+    [row] = json.loads(finished.stdout)
+    assert row["checkpoint"] == str(tmp_path / "out" / "final")
+    assert load_checkpoint(tmp_path / "out" / "final").metrics["dev"] == row["metrics"]["dev"]
+    assert "cannot be used" not in finished.stderr
+
+
+def test_torchrun_of_a_run_of_one_process(corpus: str, tmp_path: Path) -> None:
+    finished = hmc_train(TORCHRUN, corpus, tmp_path)
+    assert finished.returncode != 0
+    assert "2 processes were started" in " ".join(finished.stderr.split())
+    assert not (tmp_path / "out").exists()
+
+
 def losses(out: Path) -> list[float]:
     """Training loss of every update, in order; one line each even with several processes."""
     rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]

@@ -58,6 +58,30 @@ def test_bad_overrides(tmp_path: Path, override: str, message: str) -> None:
         load_recipe(recipe(tmp_path, MINIMAL), [override])
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.learning_rate=inf", "train.learning_rate: Input should be a finite number"),
+        ("train.learning_rate=nan", "train.learning_rate: Input should be a finite number"),
+        ("train.clip_norm=inf", "train.clip_norm: Input should be a finite number"),
+        ("train.adam_betas=[1.5, 0.98]", "train.adam_betas.0: Input should be less than 1"),
+        ("train.adam_betas=[0.9, 1.0]", "train.adam_betas.1: Input should be less than 1"),
+        ("train.adam_betas=[-0.1, 0.98]", "train.adam_betas.0: Input should be greater than or equal to 0"),
+        ("train.seed=-1", "train.seed: Input should be greater than or equal to 0"),
+        ("train.seed=4294967296", "train.seed: Input should be less than or equal to 4294967295"),
+    ],
+)
+def test_numbers_that_training_cannot_use(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        load_recipe(recipe(tmp_path, MINIMAL), [override])
+    assert message in str(caught.value)
+
+
+def test_an_override_of_what_is_no_table(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=r"the recipe has `train = …`, but train is a table; write \[train\]"):
+        load_recipe(recipe(tmp_path, "train = 5\n" + MINIMAL), ["train.steps=3"])
+
+
 def test_missing_and_broken_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="does not exist"):
         load_recipe(tmp_path / "none.toml")

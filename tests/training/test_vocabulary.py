@@ -1,10 +1,15 @@
 """A vocabulary of either form gives training what it needs: ids with EOS for each side, special ids, a digest."""
 
+import io
 import json
+from collections.abc import Iterator
 
+import pytest
+import sentencepiece
 from tests.artifact.opus import GERMAN, joint_vocabulary, pieces_model
 from tests.tiny import SENTENCES, tiny_tokenizer
 
+from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.tokenizer_files import MarianFiles
 from hmc.training.vocabulary import Vocabulary, train_sentencepiece
 
@@ -34,3 +39,32 @@ def test_a_trained_model_has_its_special_tokens_first() -> None:
     vocabulary = Vocabulary(train_sentencepiece(SENTENCES, 120))
     assert (len(vocabulary), vocabulary.eos_id, vocabulary.unk_id, vocabulary.pad_id) == (120, 0, 1, 2)
     assert vocabulary.decode(vocabulary.encode(SENTENCES[3])) == SENTENCES[3]
+
+
+def test_a_model_without_padding_says_how_to_train_one() -> None:
+    output = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_writer=output, vocab_size=120, model_type="bpe", minloglevel=2
+    )
+    with pytest.raises(InvalidRequestError, match="the tokenizer has no pad_id: train it with --pad_id set"):
+        Vocabulary(output.getvalue())
+
+
+def test_what_reading_the_text_raises_is_not_blamed_on_the_size() -> None:
+    def broken() -> Iterator[str]:
+        yield from SENTENCES
+        raise InvalidRequestError("a.en and a.de differ in length")
+
+    with pytest.raises(InvalidRequestError, match=r"^a\.en and a\.de differ in length$"):
+        train_sentencepiece(broken(), 120)
+
+
+@pytest.mark.parametrize("sentences", [[], ["", "  "]])
+def test_no_text_is_not_blamed_on_the_size(sentences: list[str]) -> None:
+    with pytest.raises(InvalidRequestError, match="there is no text to train a tokenizer on"):
+        train_sentencepiece(sentences, 120)
+
+
+def test_a_size_that_the_text_cannot_fill() -> None:
+    with pytest.raises(InvalidRequestError, match="vocab_size = 90000 does not fit this text"):
+        train_sentencepiece(SENTENCES, 90_000)

@@ -9,6 +9,7 @@ from statistics import median
 
 import numpy as np
 
+from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.quality import Progress, Translates, silent
 from hmc.serving import DecodeOptions
 
@@ -59,9 +60,13 @@ class _Round:
 
 
 def requests_of(sentences: Sequence[str], batch: int) -> list[list[str]]:
-    """Sentences in their order, `batch` at a time; a rest that fills no request is left out, unless it is all."""
-    whole = len(sentences) // batch * batch or len(sentences)
-    return [list(sentences[start : start + batch]) for start in range(0, whole, batch)]
+    """Sentences in their order, `batch` at a time; a rest that fills no request is left out.
+
+    Raises InvalidRequestError when they do not fill one.
+    """
+    if batch > len(sentences):
+        raise InvalidRequestError(f"batch {batch}: there are only {len(sentences)} sentences to time")
+    return [list(sentences[start : start + batch]) for start in range(0, len(sentences) // batch * batch, batch)]
 
 
 def rotated(names: Sequence[str], turn: int) -> list[str]:

@@ -13,7 +13,7 @@ from hmc.artifact.bundle import Quality, read_manifest, validate, write_manifest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.bootstrap import bleu_counts, paired_bootstrap
 from hmc.benchmark.levels import choose_levels, reference_level
-from hmc.benchmark.text import TestSet
+from hmc.benchmark.text import TestSet, check_pairs
 from hmc.serving import DecodeOptions, Translation, Translator
 
 Progress = Callable[[str], None]
@@ -45,9 +45,13 @@ def translate_all(translator: Translates, level: str, sources: Sequence[str], be
 
 
 def score(output: Output, baseline: Output, test_set: TestSet, beam: int) -> Quality:
-    """Scores of `output`, and its BLEU difference to `baseline`; both translate the sources of `test_set`."""
+    """Scores of `output`, and its BLEU difference to `baseline`; both translate the sources of `test_set`.
+
+    Raises InvalidRequestError without references, and for a single sentence: it says nothing of significance.
+    """
     if test_set.references is None:
         raise InvalidRequestError(f"test set {test_set.name}: quality needs references; give --ref FILE")
+    check_pairs(len(test_set.references), test_set.name)
     bleu, chrf = BLEU(), CHRF()
     hypotheses, references = list(output.hypotheses), list(test_set.references)
     bleu_score = bleu.corpus_score(hypotheses, [references]).score

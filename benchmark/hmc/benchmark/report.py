@@ -32,7 +32,9 @@ class Conditions:
     sentences: int
     """Sentences scored."""
     timed_sentences: int
-    """Sentences of a round of latency."""
+    """Sentences of a round of latency, at the batch where they are most."""
+    timed_at_batch: tuple[int, ...]
+    """The same at each of `batches`: what fills no whole request is left out."""
     rounds: int
     batches: tuple[int, ...]
     beams: tuple[int, ...]
@@ -124,7 +126,7 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
         f"Timed: one call that takes texts and returns texts, tokenisation and beam search included, at {sizes}.",
         "Not timed: loading, warm-up, gRPC. Before each setting every level translates one request outside the count.",
         f"Rounds: {c.rounds}. All levels are loaded in one process. In a round each translates the same "
-        f"{c.timed_sentences} sentences, request after request, one request at a time; who goes first rotates.",
+        f"{_timed(c)}, request after request, one request at a time; who goes first rotates.",
         "Percentiles: over all requests of all rounds, nearest rank; of fewer than 100 requests p99 is the slowest.",
         f"Ratio: median over the rounds of a level's time over that of {c.latency_reference}; below 1 is faster.",
         "Rates: over the timed calls alone; tokens are target tokens, end of sentence included. A level that writes "
@@ -146,6 +148,14 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
             "Memory: most resident memory of a fresh process that loads one level and translates, interpreter included."
         )
     return "\n".join(lines)
+
+
+def _timed(conditions: Conditions) -> str:
+    counts = conditions.timed_at_batch
+    if len(set(counts)) == 1:
+        return f"{counts[0]} sentence{'s' if counts[0] > 1 else ''}"
+    each = zip(counts, conditions.batches, strict=True)
+    return f"sentences ({', '.join(f'{count} at batch {batch}' for count, batch in each)})"
 
 
 def _listed(values: tuple[object, ...]) -> str:

@@ -29,6 +29,7 @@ def run_benchmark(
     Raises InvalidRequestError, LevelNotFoundError, InvalidArtifactError, DeviceUnavailableError.
     """
     test_set = TestSet.read(settings.src, settings.ref, name=settings.test_set_name, limit=settings.limit)
+    settings = settings.fitted(len(test_set.sources))
     manifest = validate(settings.bundle)
     chosen = choose_levels(manifest, settings.levels, settings.device)
     conditions = _conditions(settings, test_set, manifest, chosen)
@@ -78,12 +79,15 @@ def record(bundle: Path | str, report: Report) -> Manifest:
 def _conditions(settings: BenchmarkSettings, test_set: TestSet, manifest: Manifest, chosen: Chosen) -> Conditions:
     reference = reference_level(manifest)
     names = list(chosen.devices)
+    there = min(settings.latency_limit, len(test_set.sources))
+    timed = tuple(there // batch * batch for batch in settings.sizes)
     return Conditions(
         test_set=test_set.name,
         sentences=len(test_set.sources),
-        timed_sentences=min(settings.latency_limit, len(test_set.sources)),
+        timed_sentences=max(timed),
+        timed_at_batch=timed,
         rounds=settings.rounds,
-        batches=settings.batches,
+        batches=settings.sizes,
         beams=settings.beams,
         headline=settings.headline,
         threads=settings.threads,
@@ -98,7 +102,7 @@ def _conditions(settings: BenchmarkSettings, test_set: TestSet, manifest: Manife
 def _memory(
     settings: BenchmarkSettings, test_set: TestSet, chosen: Chosen, progress: Progress
 ) -> dict[str, MemoryResult]:
-    batch, beam = max(settings.batches), max(settings.beams)
+    batch, beam = max(settings.sizes), max(settings.beams)
     measured = {}
     for level in chosen.levels:
         progress(f"{level.name}: memory")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.latency import Setting
 from hmc.serving.options import MAX_BEAM
 
+DEFAULT_BATCHES = (1, 32)
 PREFERRED_BEAM = 4
 """The beam of the one setting a level is summed up by, if it is measured: what `hmc serve` decodes with by default."""
 
@@ -24,7 +25,8 @@ class BenchmarkSettings:
     """Without references there is no quality."""
     levels: tuple[str, ...] | None = None
     """None: all levels of the bundle."""
-    batches: tuple[int, ...] = (1, 32)
+    batches: tuple[int, ...] | None = None
+    """Sentences of a request; None: 1 and 32, or as many as are timed where those are fewer."""
     beams: tuple[int, ...] = (1, 4)
     rounds: int = 5
     limit: int | None = None
@@ -41,7 +43,7 @@ class BenchmarkSettings:
     test_set_name: str | None = None
 
     def __post_init__(self) -> None:
-        for name, values, most in (("batch", self.batches, None), ("beam", self.beams, MAX_BEAM)):
+        for name, values, most in (("batch", self.sizes, None), ("beam", self.beams, MAX_BEAM)):
             if not values:
                 raise InvalidRequestError(f"{name}: give at least one size")
             for value in values:
@@ -59,14 +61,34 @@ class BenchmarkSettings:
             raise InvalidRequestError(f"threads {self.threads}: choose 0 (one per physical core) or more")
         if self.levels is not None and not self.levels:
             raise InvalidRequestError("levels: name at least one, or say all")
+        if self.levels is not None and len(set(self.levels)) < len(self.levels):
+            raise InvalidRequestError(f"levels {','.join(self.levels)}: give each level once")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """`batches`, or what stands for None."""
+        return DEFAULT_BATCHES if self.batches is None else self.batches
+
+    def fitted(self, sentences: int) -> BenchmarkSettings:
+        """These settings with batches that a test set of `sentences` fills. Raises InvalidRequestError."""
+        timed = min(self.latency_limit, sentences)
+        if self.batches is None:
+            return replace(self, batches=tuple(dict.fromkeys(min(size, timed) for size in DEFAULT_BATCHES)))
+        if max(self.batches) > timed:
+            raise InvalidRequestError(
+                f"batch {max(self.batches)}: only {timed} sentences are timed (the test set has {sentences}, the "
+                f"latency limit is {self.latency_limit}), and they do not fill one request; choose {timed} or less, or "
+                "time more sentences"
+            )
+        return self
 
     @property
     def points(self) -> list[Setting]:
         """Every kind of request to time: beams within batches."""
-        return [Setting(batch, beam) for batch, beam in product(self.batches, self.beams)]
+        return [Setting(batch, beam) for batch, beam in product(self.sizes, self.beams)]
 
     @property
     def headline(self) -> Setting:
         """The setting that stands for a level in plots and in the manifest: smallest batch, beam 4 if measured."""
         beam = PREFERRED_BEAM if PREFERRED_BEAM in self.beams else max(self.beams)
-        return Setting(min(self.batches), beam)
+        return Setting(min(self.sizes), beam)

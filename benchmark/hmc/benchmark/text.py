@@ -38,6 +38,15 @@ def read_sentences(path: Path | str) -> list[str]:
     return sentences
 
 
+def check_pairs(number: int, name: Path | str) -> None:
+    """Raises InvalidRequestError where `number` sentence pairs are too few to resample."""
+    if number < 2:
+        raise InvalidRequestError(
+            f"{name}: {number} sentence pair, and the significance of a BLEU difference needs 2 or more; give more, or "
+            "no references"
+        )
+
+
 @dataclass(frozen=True)
 class TestSet:
     """Source sentences and, to score translations, their references, line for line."""
@@ -54,8 +63,8 @@ class TestSet:
     ) -> TestSet:
         """The first `limit` lines (None: all) of both files. The name defaults to the source file's, less its suffixes.
 
-        Raises InvalidRequestError as `read_sentences`, for files of different lengths, and for a source line that is
-        too long to be translated.
+        Raises InvalidRequestError as `read_sentences`, for files of different lengths, for a single pair, and for a
+        source line that is too long to be translated.
         """
         src = Path(src)
         sources = read_sentences(src)
@@ -67,6 +76,8 @@ class TestSet:
             )
         if limit is not None and limit < 1:
             raise InvalidRequestError(f"limit {limit}: choose 1 sentence or more, or leave it out for all")
+        if references is not None:
+            check_pairs(len(references[:limit]), src)
         for number, source in enumerate(sources[:limit], 1):
             if (size := len(source.encode())) > MAX_TEXT_BYTES:
                 raise InvalidRequestError(

@@ -18,7 +18,10 @@ def command(
         Path | None, typer.Option(help="Reference translations, line for line; without: no quality.")
     ] = None,
     levels: Annotated[str, typer.Option(help="all, or level names with commas.")] = "all",
-    batch: Annotated[str, typer.Option(help="Sentences of a request; several sizes with commas.")] = "1,32",
+    batch: Annotated[
+        str | None,
+        typer.Option(help="Sentences of a request; several sizes with commas. Default: 1,32, or all that are timed."),
+    ] = None,
     beam: Annotated[str, typer.Option(help="Beam sizes; several with commas.")] = "1,4",
     rounds: Annotated[int, typer.Option(help="Times every level translates the timed sentences, taking turns.")] = 5,
     limit: Annotated[int, typer.Option(help="Read only so many sentence pairs; 0: all.")] = 0,
@@ -54,7 +57,7 @@ def command(
         src=src,
         ref=ref,
         levels=None if levels.strip() == "all" else tuple(part.strip() for part in levels.split(",") if part.strip()),
-        batches=whole_numbers("--batch", batch),
+        batches=None if batch is None else whole_numbers("--batch", batch),
         beams=whole_numbers("--beam", beam),
         rounds=rounds,
         limit=limit or None,

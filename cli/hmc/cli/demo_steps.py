@@ -117,7 +117,7 @@ class Demo:
             bundle=self.bundle,
             src=SRC,
             ref=REF,
-            batches=(1, 16),
+            batches=(1, min(16, self.size.timed)),
             beams=(4,),
             rounds=self.size.rounds,
             limit=self.size.sentences,

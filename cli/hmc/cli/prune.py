@@ -61,6 +61,7 @@ def command(
     from hmc.cli.outputs import check_run_folder
     from hmc.cli.train import report
     from hmc.training.nested import nested_finetune
+    from hmc.training.processes import is_first_process
     from hmc.training.prune_settings import PruneSettings
     from hmc.training.pruner import PruningRun
 
@@ -91,7 +92,8 @@ def command(
         raise InvalidRequestError(
             "; ".join(f"--{e['loc'][-1]}: {e['msg']}".replace("_", "-") for e in error.errors())
         ) from error
-    written = PruningRun(checkpoint, targets, data, dev, out, settings, neurons).run()
+    written = PruningRun(checkpoint, targets, data, dev, out, settings, neurons, nested_steps).run()
     if nested_steps:
         written.append(nested_finetune(checkpoint, written, data, dev, out, settings, nested_steps))
-    report(written, as_json)
+    if is_first_process():
+        report(written, as_json)

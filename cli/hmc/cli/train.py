@@ -34,6 +34,7 @@ def command(
     import json
 
     from hmc.cli.outputs import check_run_folder
+    from hmc.training.processes import is_first_process
     from hmc.training.recipe import load_recipe
     from hmc.training.trainer import train
 
@@ -41,7 +42,8 @@ def command(
     given = {"train.headmask": headmask, "model.layout": layout}
     options = [f"{key}={json.dumps(str(value))}" for key, value in given.items() if value is not None]
     final = train(load_recipe(recipe, [*(overrides or []), *options]), out)
-    report([final], as_json)
+    if is_first_process():
+        report([final], as_json)
 
 
 def report(paths: list[Path], as_json: bool) -> None:

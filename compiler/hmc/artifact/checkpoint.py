@@ -48,6 +48,7 @@ FORMAT = Format(
 )
 """What `save_checkpoint` replaces."""
 FIX = "Write it again with `hmc train` or `hmc prune`, or copy it again from where it was whole."
+IMPORT = "Read it with `hmc import DIR --out CKPT`, and give CKPT here."
 Tensors = dict[str, npt.NDArray[np.float32]]
 
 
@@ -102,6 +103,8 @@ def checkpoint_problems(path: Path) -> list[str]:
     problems += presence_problems(path)
     if not (path / CONFIG).is_file():
         return problems
+    if _is_marian(path):
+        return ["config.json is of a MarianMT model of Hugging Face, not of a checkpoint"]
     try:
         config = _read_config(path)
     except HmcError as error:
@@ -125,6 +128,15 @@ def checkpoint_problems(path: Path) -> list[str]:
         vocabulary, wrong = parse_vocabulary((path / VOCABULARY).read_bytes())
         problems += wrong or vocabulary_problems(vocabulary, config.architecture)
     return problems + layout_problems
+
+
+def _is_marian(path: Path) -> bool:
+    """True when `path` is a directory that `hmc import` reads."""
+    try:
+        config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+        return False
+    return isinstance(config, dict) and config.get("model_type") == "marian" and "architecture" not in config
 
 
 def _read_config(path: Path) -> CheckpointConfig:
@@ -161,7 +173,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     """Reads a checkpoint directory. Raises InvalidArtifactError that lists every problem."""
     path = Path(path)
     if problems := checkpoint_problems(path):
-        raise InvalidArtifactError(f"checkpoint {path}", problems, FIX)
+        raise InvalidArtifactError(f"checkpoint {path}", problems, IMPORT if _is_marian(path) else FIX)
     config = _read_config(path)
     tensors = {name: value.astype(np.float32) for name, value in load_file(path / WEIGHTS).items()}
     if broken := [name for name, value in tensors.items() if not np.isfinite(value).all()]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -62,7 +63,8 @@ class NeuronBudget:
 
     def neurons(self, there: int) -> int:
         """The number to keep of `there`. Raises InvalidRequestError unless some of them would go."""
-        number = round(self.amount / 100 * there) if self.percent else int(self.amount)
+        finite = math.isfinite(self.amount)
+        number = (round(self.amount / 100 * there) if self.percent else int(self.amount)) if finite else -1
         if not 0 <= number < there:
             raise InvalidRequestError(
                 f"--target-ffn {self}: this checkpoint has {there} feed-forward neurons; choose 0 to {there - 1}, or "
@@ -79,7 +81,10 @@ def parse_neuron_budgets(text: str) -> list[NeuronBudget]:
 def _budget(word: str, text: str) -> NeuronBudget:
     try:
         if word.endswith("%"):
-            return NeuronBudget(float(word[:-1]), percent=True)
+            share = float(word[:-1])
+            if not math.isfinite(share):
+                raise ValueError(f"{share} is not a finite number")
+            return NeuronBudget(share, percent=True)
         return NeuronBudget(int(word))
     except ValueError as error:
         raise InvalidRequestError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -67,7 +68,7 @@ class HeadLayout:
         }
         for head in heads:
             kept[head.kind][head.layer].append(head.index)
-        return cls.from_json(kept)
+        return cls.from_json({kind: [sorted(row) for row in rows] for kind, rows in kept.items()})
 
     @classmethod
     def from_json(cls, value: Mapping[str, Sequence[Sequence[int]]]) -> HeadLayout:
@@ -76,7 +77,14 @@ class HeadLayout:
             raise InvalidRequestError(f"head layout needs exactly the keys {list(KINDS)}, got {sorted(value)}")
         if len(value["decoder_self"]) != len(value["cross"]):
             raise InvalidRequestError("head layout: decoder_self and cross must list the same number of layers")
-        return cls(**{k: tuple(tuple(sorted(int(i) for i in row)) for row in value[k]) for k in KINDS})
+        for kind in KINDS:
+            for layer, row in enumerate(value[kind]):
+                if not isinstance(row, list | tuple) or any(type(i) is not int for i in row):
+                    raise InvalidRequestError(
+                        f"head layout {kind}.{layer}: {json.dumps(row)} must be a list of head indices, whole numbers "
+                        "from 0"
+                    )
+        return cls(**{k: tuple(map(tuple, value[k])) for k in KINDS})
 
     def to_json(self) -> dict[str, list[list[int]]]:
         """The inverse of `from_json`."""

@@ -88,7 +88,12 @@ def test_all_but_one_keeps_the_head_of_least_loss(subject: Subject, text: Text) 
 
 
 def test_settings_out_of_range() -> None:
-    for changes, message in (({"beam": 0}, "beam 0: choose 1"), ({"resamples": 5}, "resamples 5: choose 100")):
+    for changes, message in (
+        ({"beam": 0}, "beam 0: choose 1"),
+        ({"resamples": 5}, "resamples 5: choose 100"),
+        ({"seed": -1}, "seed -1: choose 0 to 4294967295"),
+        ({"seed": 2**32}, "seed 4294967296: choose 0 to 4294967295"),
+    ):
         with pytest.raises(InvalidRequestError, match=message):
             Settings(**changes)  # type: ignore[arg-type]
 

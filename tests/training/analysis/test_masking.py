@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_profile_is_relative_to_each_checkpoints_own_bleu(demo: Subject, demo_te
     assert len(profile.summary(result).rows[0]) == 4
 
 
-@pytest.mark.parametrize("shares", [[], [0.5, 0.2], [1.2], [-0.1, 0.5]])
+@pytest.mark.parametrize("shares", [[], [0.5, 0.2], [1.2], [-0.1, 0.5], [math.nan], [0.1, math.nan]])
 def test_shares_that_make_no_sense(subject: Subject, text: Text, shares: list[float]) -> None:
     with pytest.raises(InvalidRequestError, match="give rising numbers from 0 to 1"):
         profile.analyse([Path("x")], lambda _: (subject, text, Ranking((), {})), Settings(), shares)

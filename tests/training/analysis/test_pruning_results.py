@@ -65,6 +65,19 @@ def test_survivors_among_the_most_important_heads(pruned: dict[str, Path], tmp_p
         survivors.analyse([pruned["a"]], few)
 
 
+@pytest.mark.parametrize(("layers", "heads"), [(3, 4), (2, 5), (1, 4), (2, 3)])
+def test_scores_of_another_architecture_are_refused(
+    pruned: dict[str, Path], tmp_path: Path, layers: int, heads: int
+) -> None:
+    layout = HeadLayout.full(layers, layers, heads)
+    rows = [{"kind": h.kind, "layer": h.layer, "index": h.index, "importance": 1.0} for h in layout.heads()]
+    data = {"heads": rows, "layout": layout.to_json(), "heads_per_layer": heads}
+    source = survivors.analyse([pruned["small"]]).checkpoints
+    scores = write_result(Result(command="importance", checkpoints=source, data=data), tmp_path)
+    with pytest.raises(InvalidRequestError, match=r"another architecture: .* have 2 \+ 2 layers of 4 heads"):
+        survivors.analyse([pruned["small"]], scores)
+
+
 def test_a_ranking_measured_on_a_checkpoint_serves(subject: Subject, text: Text, tmp_path: Path) -> None:
     scores = write_result(importance.analyse(subject, text), tmp_path)
     (only,) = survivors.analyse([subject.path], scores).data["budgets"]

@@ -6,13 +6,13 @@ import gzip
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from itertools import chain, repeat, zip_longest
+from functools import cached_property
+from itertools import chain, islice, repeat, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
-import sentencepiece
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.tokenizer_files import TokenizerFiles
@@ -62,6 +62,14 @@ def check_corpora(corpora: Sequence[str]) -> None:
             next(read_pairs(corpus), None)
 
 
+def read_dev(corpus: str, languages: tuple[str, str], sentences: int) -> list[Pair]:
+    """The first pairs of a dev corpus. Raises InvalidRequestError as `read_pairs`, and when there is none."""
+    pairs = list(islice(read_pairs(corpus, languages), sentences))
+    if not any(source.strip() and target.strip() for source, target in pairs):
+        raise InvalidRequestError(f"dev corpus {corpus!r} has no sentence pair to score; give one with text in it")
+    return pairs
+
+
 def _hub_pairs(name: str, languages: tuple[str, str]) -> Iterator[Pair]:
     import datasets
 
@@ -72,7 +80,11 @@ def _hub_pairs(name: str, languages: tuple[str, str]) -> Iterator[Pair]:
 
 
 class Segmentation(NamedTuple):
-    """How training text becomes tokens: BPE-dropout probability, drawn segmentations of each pair, seed."""
+    """How training text becomes tokens: BPE-dropout probability, drawn segmentations of each pair, seed.
+
+    BPE-dropout is not reproducible: SentencePiece 0.2.3 draws differently in every process, whatever its seed. The seed
+    here only tells draws in `cache` apart; a run that resumes finds its own there.
+    """
 
     dropout: float = 0.0
     copies: int = 1
@@ -97,6 +109,28 @@ class TokenCorpus:
         rows = self._rows[indices.tolist()]
         return rows["source"], rows["target"]
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of all token ids in their order: equal text, tokenised equally."""
+        digest = hashlib.blake2b(digest_size=16)
+        for lengths in (self.source_lengths, self.target_lengths):
+            digest.update(lengths.tobytes())
+        for side in ("source", "target"):
+            for chunk in self._rows.data.column(side).chunks:
+                digest.update(np.ascontiguousarray(chunk.flatten().to_numpy()).tobytes())
+        return digest.hexdigest()
+
+    def check_same(self, fingerprint: str, state: Path) -> None:
+        """Raises InvalidRequestError unless a run that began with text of `fingerprint` may go on with this one.
+
+        Empty: an earlier version wrote the state and kept no fingerprint.
+        """
+        if fingerprint and fingerprint != self.fingerprint:
+            raise InvalidRequestError(
+                f"the training text, or its tokens in cache/, is not what {state} was trained with; put it back, or "
+                "choose another --out to train with the new one (BPE-dropout draws new tokens when cache/ is deleted)"
+            )
+
     @classmethod
     def build(
         cls,
@@ -109,7 +143,8 @@ class TokenCorpus:
     ) -> TokenCorpus:
         """Tokenises `corpora` into `cache`, or maps what is there already for the same input.
 
-        Pairs with an empty side, or with a side longer than max_length tokens, are left out.
+        Pairs with an empty side, or with a side longer than max_length tokens, EOS counted, are left out. Raises
+        InvalidRequestError as `read_pairs`, and when no pair is left.
         """
         segmentation = segmentation or Segmentation()
         import datasets
@@ -154,12 +189,14 @@ def _stamp(corpus: str) -> list[list[object]]:
 def _rows(
     corpora: list[str], model: TokenizerFiles, max_length: int, languages: tuple[str, str], segmentation: Segmentation
 ) -> Iterator[dict[str, object]]:
-    vocabulary = Vocabulary(model)
-    sentencepiece.set_random_generator_seed(segmentation.seed)
+    vocabulary, found = Vocabulary(model), False
     for corpus in corpora:
         for source, target in chain.from_iterable(
             repeat(p, segmentation.copies) for p in read_pairs(corpus, languages)
         ):
             ids = vocabulary.encode_pair(source, target, segmentation.dropout)
             if all(1 < len(side) <= max_length for side in ids):
+                found = True
                 yield {"source": ids[0], "target": ids[1], "source_length": len(ids[0]), "target_length": len(ids[1])}
+    if not found:
+        raise InvalidRequestError(f"training text {corpora}: no sentence pair of 1 to {max_length} tokens a side")

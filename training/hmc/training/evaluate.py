@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 import torch
 from sacrebleu.metrics import BLEU, CHRF
 
+from hmc.artifact.errors import InvalidRequestError
 from hmc.training.beam_search import beam_search
 from hmc.training.transformer import Transformer
 from hmc.training.vocabulary import Vocabulary
@@ -33,7 +34,10 @@ def translate(
     model: Transformer, vocabulary: Vocabulary, texts: Sequence[str], *, beam: int = 4, batch_size: int = 64,
     length_penalty: float = 1.0,
 ) -> list[str]:  # fmt: skip
-    """Translates texts with the PyTorch model, longest first; results in the order of `texts`."""
+    """Translates texts with the PyTorch model, longest first; results in the order of `texts`.
+
+    Raises InvalidRequestError when the model's scores are not finite.
+    """
     was_training = model.training
     model.eval()
     ids = [vocabulary.encode(text)[-model.arch.max_positions :] for text in texts]
@@ -44,6 +48,11 @@ def translate(
         limit = min(model.arch.max_positions - 1, 2 * max(len(ids[i]) for i in rows) + 10)
         found = beam_search(model, [ids[i] for i in rows], beam=beam, max_length=limit, length_penalty=length_penalty)
         for row, hypotheses in zip(rows, found, strict=True):
+            if not hypotheses:
+                raise InvalidRequestError(
+                    "no translation has a finite score: the weights hold NaN or infinity, so training has diverged; "
+                    "choose a lower learning rate, a longer warm-up, or gradient clipping"
+                )
             outputs[row] = vocabulary.decode(hypotheses[0].ids)
     model.train(was_training)
     return outputs

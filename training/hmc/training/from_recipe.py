@@ -17,6 +17,20 @@ from hmc.training.transformer import Transformer, build_transformer
 from hmc.training.vocabulary import Vocabulary
 
 
+def check_shape(recipe: Recipe) -> None:
+    """What can be said of widths before any text is read. Raises InvalidRequestError."""
+    model, longest = recipe.model, recipe.data.max_length
+    if model.head_dim is None and model.d_model % model.heads:
+        raise InvalidRequestError(
+            f"model.d_model {model.d_model} is not a multiple of model.heads {model.heads}; set model.head_dim"
+        )
+    if longest > model.max_positions:
+        raise InvalidRequestError(
+            f"data.max_length {longest} is above model.max_positions {model.max_positions}: set data.max_length to "
+            f"{model.max_positions} or less, or raise model.max_positions"
+        )
+
+
 def make_vocabulary(recipe: Recipe, out: Path) -> Vocabulary:
     """The tokenizer in `out`, or else the one the run starts from, the one named, or a new one, kept in `out`."""
     settings, start_from = recipe.tokenizer, recipe.model.start_from
@@ -38,19 +52,13 @@ def make_corpus(recipe: Recipe, vocabulary: Vocabulary, cache: Path) -> TokenCor
     copies = tokenizer.bpe_dropout_copies if tokenizer.bpe_dropout else 1
     segmentation = Segmentation(tokenizer.bpe_dropout, copies, recipe.train.seed)
     languages = (data.source_language, data.target_language)
-    corpus = TokenCorpus.build(data.train, vocabulary, data.max_length, cache, languages, segmentation)
-    if not len(corpus):
-        raise InvalidRequestError(f"data.train {data.train}: no sentence pair of 1 to {data.max_length} tokens a side")
-    return corpus
+    return TokenCorpus.build(data.train, vocabulary, data.max_length, cache, languages, segmentation)
 
 
 def architecture(recipe: Recipe, vocabulary: Vocabulary) -> Architecture:
     """The architecture a recipe describes, for a vocabulary."""
     model = recipe.model
-    if model.head_dim is None and model.d_model % model.heads:
-        raise InvalidRequestError(
-            f"model.d_model {model.d_model} is not a multiple of model.heads {model.heads}; set model.head_dim"
-        )
+    check_shape(recipe)
     return Architecture(
         vocab_size=len(vocabulary), d_model=model.d_model, ffn_dim=model.ffn_dim, encoder_layers=model.encoder_layers,
         decoder_layers=model.decoder_layers, heads=model.heads, head_dim=model.head_dim or model.d_model // model.heads,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,12 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import KINDS, HeadLayout, HeadScores, select_heads
 from hmc.training.batches import BatchStream
 from hmc.training.convert import export_tensors, model_from_checkpoint
-from hmc.training.corpus import Pair, TokenCorpus, read_pairs
+from hmc.training.corpus import Pair, read_dev
 from hmc.training.evaluate import evaluate
 from hmc.training.gating import mask_to_layout
 from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
+from hmc.training.prune_inputs import prune_corpus
 from hmc.training.prune_settings import PruneSettings
 from hmc.training.state import load_state, save_state
 from hmc.training.transformer import Transformer
@@ -50,6 +50,10 @@ class NestedProgress:
     step: int = 0
     epoch: int = 0
     index: int = 0
+    steps: int = 0
+    """Updates asked for; 0 in a state by an earlier version."""
+    corpus: str = ""
+    """Fingerprint of the tokenised training text; empty in a state by an earlier version."""
 
 
 def nested_finetune(
@@ -74,8 +78,8 @@ def nested_finetune(
     vocabulary = Vocabulary(base.tokenizer)
     languages = (base.config.source_language, base.config.target_language)
     with fabric.rank_zero_first():
-        corpus = TokenCorpus.build(list(train), vocabulary, settings.max_length, out / "cache", languages)
-    pairs = list(islice(read_pairs(dev, languages), settings.run.eval_sentences))
+        corpus = prune_corpus(base, train, settings, out / "cache")
+    pairs = read_dev(dev, languages, settings.run.eval_sentences)
     torch.manual_seed(settings.seed)
     model = model_from_checkpoint(base, dropout=settings.dropout)
     seed_process(fabric, settings.seed)
@@ -85,9 +89,16 @@ def nested_finetune(
         corpus, settings.batch_tokens, settings.seed, vocabulary.pad_id, fabric.global_rank, fabric.world_size
     )
     updater = Updater(fabric, model, optimizer, iter(stream), section)
-    progress, state = NestedProgress(), out / "nested-state"
+    progress, state = NestedProgress(steps=steps, corpus=corpus.fingerprint), out / "nested-state"
     if state.is_dir():
         progress = NestedProgress(**load_state(state, model, updater.optimizer, fabric))
+        corpus.check_same(progress.corpus, state)
+        if (progress.steps or steps) != steps or progress.step > steps:
+            raise InvalidRequestError(
+                f"{state} is of {progress.steps or progress.step} steps, not {steps}; give --nested-steps as then, or "
+                "delete it to fine-tune anew"
+            )
+        progress.steps, progress.corpus = steps, corpus.fingerprint
         stream.epoch, stream.index = progress.epoch, progress.index
     with RunLog("nested", out, steps, progress.step, active=fabric.is_global_zero) as log:
         model.train()
@@ -122,6 +133,7 @@ def nested_finetune(
             )
             save_checkpoint(nested, out / "nested")
             log.say(f"wrote {out / 'nested'}")
+    fabric.barrier()
     return out / "nested"
 
 

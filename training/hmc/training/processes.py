@@ -43,6 +43,12 @@ def restore_random_state(states: dict[str, Tensor], rank: int) -> None:
         torch.cuda.set_rng_state(states[_name("cuda", rank)])
 
 
+def is_first_process() -> bool:
+    """True in the process that prints results: the only one, or the first of several."""
+    distributed = torch.distributed
+    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+
+
 def leave_processes() -> None:
     """Leaves the process group; left to the interpreter's exit, its threads may outlive what they use."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -59,11 +59,15 @@ class PruneSettings(Section):
 def same_request(stored: str, request: dict[str, Any], settings: PruneSettings) -> bool:
     """True when `stored` (request.json, perhaps by an earlier version with fewer settings) asks for the same.
 
-    How a run is carried out (`settings.run`) does not count; settings that `stored` does not have are their defaults.
+    How a run is carried out (`settings.run`) does not count; settings that `stored` does not have are their defaults,
+    `dev` and `nested_steps` that it does not have are these. Nested fine-tuning may be left out, or come later.
     """
     former = json.loads(stored)
     try:
         former_settings = PruneSettings.model_validate(former.pop("settings"))
     except (KeyError, ValidationError):
         return False
+    former = {"dev": request["dev"]} | former
+    if not (former.get("nested_steps") and request["nested_steps"]):
+        former["nested_steps"] = request["nested_steps"]
     return former == request and former_settings.model_copy(update={"run": settings.run}) == settings

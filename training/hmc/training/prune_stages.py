@@ -56,6 +56,8 @@ class PruneProgress:
     neuron_pressures: list[dict[str, float]] = field(default_factory=list)
     neurons_undecided: int = 0
     """As `undecided`, counted."""
+    corpus: str = ""
+    """Fingerprint of the tokenised training text; earlier versions kept none."""
 
 
 def as_budgets(targets: Sequence[int | HeadBudget], settings: PruneSettings) -> list[HeadBudget]:

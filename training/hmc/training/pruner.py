@@ -3,13 +3,10 @@ exactly N feed-forward neurons (Behnke & Heafield 2021), or both."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,13 +18,14 @@ from hmc.artifact.heads import KINDS, HeadLayout
 from hmc.training.batches import BatchStream
 from hmc.training.closing import HeadClosing, NeuronClosing, total_penalty
 from hmc.training.convert import model_from_checkpoint
-from hmc.training.corpus import Pair, TokenCorpus, check_corpora, read_pairs
+from hmc.training.corpus import check_corpora, read_dev
 from hmc.training.evaluate import Scores, evaluate
 from hmc.training.freezing import freeze
 from hmc.training.gating import GateSet, HeadGates, gated_modules, mask_to_layout, open_gates
 from hmc.training.neurons import NeuronGates, mask_neurons
 from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
+from hmc.training.prune_inputs import prune_corpus, requested
 from hmc.training.prune_results import (
     describe_kept,
     describe_neurons,
@@ -35,9 +33,9 @@ from hmc.training.prune_results import (
     pruned_checkpoint,
     write_trajectory,
 )
-from hmc.training.prune_settings import PruneSettings, same_request
+from hmc.training.prune_settings import PruneSettings
 from hmc.training.prune_stages import PruneProgress, Stage, as_budgets, plan_stages
-from hmc.training.run_folder import REQUEST, check_pruning_folder
+from hmc.training.run_folder import REQUEST, check_pruning_folder, take_over
 from hmc.training.state import load_state, save_state
 from hmc.training.updater import Updater, make_fabric, make_optimizer
 from hmc.training.vocabulary import Vocabulary
@@ -55,27 +53,32 @@ class PruningRun:
         out: Path,
         settings: PruneSettings,
         neurons: Sequence[NeuronBudget] = (),
+        nested_steps: int = 0,
     ) -> None:
         """source: converged checkpoint. targets: budgets, largest first (a number counts heads in settings.scope);
         empty with settings.l0_lambda, or where only neurons go. neurons: one budget for all targets, or as many.
+        nested_steps: of the `nested_finetune` that follows; a part of the request.
 
         Raises InvalidRequestError, InvalidArtifactError.
         """
         self.source, self.out, self.settings = load_checkpoint(source), out, settings
         budgets = as_budgets(targets, settings)
         self.stages = plan_stages(budgets, self.source.layout, settings, neurons, self.source.ffn_widths.total)
-        check_corpora([*train, dev])  # before the folder belongs to this request
-        check_pruning_folder(out, dict.fromkeys(stage.folder for stage in self.stages))
-        out.mkdir(parents=True, exist_ok=True)
-        request = {"source": str(source), "targets": [b.name for b in budgets], "train": list(train)}
-        self._check_request(request | ({"neurons": list(map(str, neurons))} if neurons else {}))
-        self.fabric = make_fabric(settings.run)
+        if nested_steps < 0:
+            raise InvalidRequestError(f"--nested-steps {nested_steps}: give 0 (no nested fine-tuning) or more")
         config = self.source.config
-        languages = (config.source_language, config.target_language)
+        check_corpora(train)  # all that can be, before the folder belongs to this request
+        self.dev = read_dev(dev, (config.source_language, config.target_language), settings.run.eval_sentences)
+        check_pruning_folder(out, dict.fromkeys(stage.folder for stage in self.stages))
+        request = {"source": str(source), "targets": [b.name for b in budgets], "train": list(train), "dev": dev}
+        more = {"nested_steps": nested_steps} | ({"neurons": list(map(str, neurons))} if neurons else {})
+        text = requested(out, request | more, settings)
+        self.fabric = make_fabric(settings.run)
         self.vocabulary = Vocabulary(self.source.tokenizer)
         with self.fabric.rank_zero_first():
-            corpus = TokenCorpus.build(list(train), self.vocabulary, settings.max_length, out / "cache", languages)
-        self.dev: list[Pair] = list(islice(read_pairs(dev, languages), settings.run.eval_sentences))
+            if text and self.fabric.is_global_zero:
+                take_over(out, REQUEST, text)
+            corpus = prune_corpus(self.source, train, settings, out / "cache")
         torch.manual_seed(settings.seed)
         self.model = model_from_checkpoint(self.source, dropout=settings.dropout)
         seed_process(self.fabric, settings.seed)
@@ -99,7 +102,7 @@ class PruningRun:
             self.fabric.global_rank, self.fabric.world_size,
         )  # fmt: skip
         self.updater = Updater(self.fabric, self.model, optimizer, iter(self.stream), section)
-        self.progress = PruneProgress()
+        self.progress = PruneProgress(corpus=corpus.fingerprint)
         if (out / "state").is_dir():
             self._resume(out / "state")
 
@@ -123,6 +126,7 @@ class PruningRun:
                     self._recover(stage, offset, log)
                 progress.stage, progress.step = number + 1, 0
                 self._save()
+        self.fabric.barrier()  # no process leaves before the last checkpoint is written
         return [self.out / stage.folder for stage in self.stages if stage.kind == "recover"]
 
     # -- stages --------------------------------------------------------------------------------------------------
@@ -237,14 +241,6 @@ class PruningRun:
             raise InvalidArtifactError(
                 f"pruning state {state}", [f"another version wrote it: {error}"], "Delete it to start the run anew."
             ) from error
+        self.stream.corpus.check_same(self.progress.corpus, state)
+        self.progress.corpus = self.stream.corpus.fingerprint
         self.stream.epoch, self.stream.index = self.progress.epoch, self.progress.index
-
-    def _check_request(self, request: dict[str, Any]) -> None:
-        """A run folder belongs to one request; only how it is carried out may change on resume."""
-        path, settings = self.out / REQUEST, self.settings.model_dump(mode="json", exclude={"run"})
-        if not path.is_file():
-            path.write_text(json.dumps(request | {"settings": settings}, indent=1))
-        elif not same_request(path.read_text(encoding="utf-8"), request, self.settings):
-            raise InvalidRequestError(
-                f"{self.out} holds a pruning run with other settings; choose another --out or delete it"
-            )

@@ -6,7 +6,7 @@ import difflib
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -14,11 +14,14 @@ from hmc.artifact.architecture import Activation
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.headmask_spec import HeadMaskSpec
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+"""A decay rate of Adam's moments."""
+
 
 class Section(BaseModel):
-    """A table of the recipe; unknown keys are errors."""
+    """A table of the recipe; unknown keys are errors, and so are infinity and NaN."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class DataSection(Section):
@@ -40,7 +43,8 @@ class TokenizerSection(Section):
     model: str | None = None
     """An existing SentencePiece model to use instead of training one."""
     bpe_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Probability of skipping a merge in training text (BPE-dropout, Provilkov et al. 2020)."""
+    """Probability of skipping a merge in training text (BPE-dropout, Provilkov et al. 2020). Not reproducible from run
+    to run, whatever the seed: SentencePiece draws anew in every process. A run that is resumed keeps what was drawn."""
     bpe_dropout_copies: int = Field(default=8, ge=1)
     """Segmentations of each training pair that BPE-dropout draws; an epoch is then as many times longer."""
 
@@ -79,7 +83,7 @@ class TrainSection(Section):
     """Last steps, over which the rate falls linearly to zero."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
-    adam_betas: tuple[float, float] = (0.9, 0.98)
+    adam_betas: tuple[Beta, Beta] = (0.9, 0.98)
     adam_epsilon: float = Field(default=1e-9, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     clip_norm: float = Field(default=1.0, ge=0)
@@ -87,7 +91,7 @@ class TrainSection(Section):
     headmask: str | None = None
     """Heads to mask in every update (Sun et al. 2021): `random:18`, `important:18`, a share as in `random:12.5%`, or
     some kinds only as in `random:6@encoder_self`."""
-    seed: int = 1
+    seed: int = Field(default=1, ge=0, le=2**32 - 1)
 
     @field_validator("headmask")
     @classmethod
@@ -101,7 +105,11 @@ class TrainSection(Section):
 
 
 class RunSection(Section):
-    """How the run is carried out: none of these change what is learned, but for floating-point rounding."""
+    """How the run is carried out.
+
+    `eval_every`, `eval_sentences` and `keep_checkpoints` choose which checkpoints the final average is of. `devices`
+    and `nodes` multiply the batch, as each process has its own. The others change no more than floating-point rounding.
+    """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
@@ -151,9 +159,10 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def same_run(stored: str, recipe: Recipe) -> bool:
-    """True when `stored`, JSON of a recipe and perhaps by an earlier version with fewer settings, learns the same.
+    """True when `stored`, JSON of a recipe and perhaps by an earlier version with fewer settings, asks for this run.
 
-    How a run is carried out (`[run]`) does not count; settings that `stored` does not have count as their defaults.
+    `[run]` does not count, even where it changes what comes out; settings that `stored` does not have count as their
+    defaults.
     """
     try:
         former = Recipe.model_validate_json(stored)
@@ -171,7 +180,13 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
-    raw.setdefault(section, {})[key] = value
+    table = raw.setdefault(section, {})
+    if not isinstance(table, dict):
+        raise InvalidRequestError(
+            f"--set {override!r}: the recipe has `{section} = …`, but {section} is a table; write [{section}] there, "
+            "and its keys below"
+        )
+    table[key] = value
 
 
 def _explain(error: dict[str, Any]) -> str:

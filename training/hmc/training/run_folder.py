@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +17,10 @@ RECIPE, REQUEST = "recipe.json", "request.json"
 WRITTEN = (RECIPE, REQUEST, "state", "cache", "tensorboard", "log.jsonl")
 TRAINING = (*WRITTEN, "checkpoints", "final", "layout.json", TOKENIZER, *MARIAN)
 PRUNING = (*WRITTEN, "nested", "nested-state", "trajectory.json")
+RESULTS = ("state", "checkpoints", "final", "nested", "nested-state", "trajectory.json")
+"""A folder with none of these, nor any checkpoint, is of a run that failed or was stopped before it had learned."""
+STALE = {RECIPE: ("log.jsonl", "tensorboard", "layout.json", TOKENIZER, *MARIAN), REQUEST: ("log.jsonl", "tensorboard")}
+"""What such a run leaves and another one would take for its own; texts in `cache` are found by what they hold."""
 
 
 def check_training_folder(out: Path) -> None:
@@ -26,6 +31,23 @@ def check_training_folder(out: Path) -> None:
 def check_pruning_folder(out: Path, folders: Iterable[str]) -> None:
     """The same for a pruning run; folders: names of the checkpoints that it will write."""
     _check(out, REQUEST, PRUNING, ["nested", *folders])
+
+
+def has_results(out: Path) -> bool:
+    """True when a run has come to its first state or checkpoint; until then another run may take the folder over."""
+    return any((out / name).exists() for name in RESULTS) or any(out.glob("*/config.json"))
+
+
+def take_over(out: Path, first: str, text: str) -> None:
+    """Writes `first`, which says what the run of this folder does; drops what is left of a run without results."""
+    out.mkdir(parents=True, exist_ok=True)
+    if (out / first).is_file() and not has_results(out):
+        for name in STALE[first]:
+            if (out / name).is_dir():
+                shutil.rmtree(out / name)
+            else:
+                (out / name).unlink(missing_ok=True)
+    (out / first).write_text(text)
 
 
 def _check(out: Path, first: str, written: Iterable[str], checkpoints: list[str]) -> None:

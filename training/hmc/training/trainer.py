@@ -7,7 +7,6 @@ import platform
 import shutil
 import time
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,15 @@ from hmc.artifact.layout_files import read_layout
 from hmc.training.average import average_tensors
 from hmc.training.batches import BatchStream
 from hmc.training.convert import export_tensors, import_tensors
-from hmc.training.corpus import Pair, check_corpora, read_pairs
+from hmc.training.corpus import check_corpora, read_dev
 from hmc.training.evaluate import Scores, evaluate
-from hmc.training.from_recipe import architecture, head_layout, make_corpus, make_model, make_vocabulary
+from hmc.training.from_recipe import architecture, check_shape, head_layout, make_corpus, make_model, make_vocabulary
 from hmc.training.headmask import HeadMask
 from hmc.training.headmask_spec import HeadMaskSpec
 from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
 from hmc.training.recipe import Recipe, TrainSection, same_run
-from hmc.training.run_folder import RECIPE, check_training_folder
+from hmc.training.run_folder import RECIPE, check_training_folder, has_results, take_over
 from hmc.training.state import load_state, save_state
 from hmc.training.updater import Updater, make_fabric, make_optimizer
 
@@ -46,6 +45,8 @@ class RunProgress:
     index: int = 0
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     """`{"step", "bleu"}` of every dev evaluation."""
+    corpus: str = ""
+    """Fingerprint of the tokenised training text; earlier versions kept none."""
 
 
 class TrainingRun:
@@ -53,22 +54,24 @@ class TrainingRun:
 
     def __init__(self, recipe: Recipe, out: Path) -> None:
         self.recipe, self.out = recipe, out
-        check_corpora([*recipe.data.train, recipe.data.dev])  # before the folder belongs to this recipe
-        check_training_folder(out)
-        out.mkdir(parents=True, exist_ok=True)
-        self._check_recipe()
-        self.fabric = make_fabric(recipe.run)
         self.languages = (recipe.data.source_language, recipe.data.target_language)
+        check_shape(recipe)  # all that can be, before the folder belongs to this recipe
+        check_corpora(recipe.data.train)
+        self.dev = read_dev(recipe.data.dev, self.languages, recipe.run.eval_sentences)
+        check_training_folder(out)
+        resumes = self._is_same_recipe()
+        self.fabric = make_fabric(recipe.run)  # every process has looked at the folder before the first writes to it
         with self.fabric.rank_zero_first():  # the first process writes these files, the others read them
+            if not resumes and self.fabric.is_global_zero:
+                take_over(out, RECIPE, json.dumps(recipe.model_dump(mode="json", exclude={"run"}), indent=1))
             self.vocabulary = make_vocabulary(recipe, out)
             self.corpus = make_corpus(recipe, self.vocabulary, out / "cache")
         arch = architecture(recipe, self.vocabulary)
         self.layout = self._layout(arch)
-        self.dev: list[Pair] = list(islice(read_pairs(recipe.data.dev, self.languages), recipe.run.eval_sentences))
         torch.manual_seed(recipe.train.seed)
         self.model = make_model(recipe, arch, self.layout)
         seed_process(self.fabric, recipe.train.seed)
-        self.progress = RunProgress()
+        self.progress = RunProgress(corpus=self.corpus.fingerprint)
         self.stream = BatchStream(
             self.corpus, recipe.train.batch_tokens, recipe.train.seed, self.vocabulary.pad_id,
             self.fabric.global_rank, self.fabric.world_size,
@@ -102,17 +105,20 @@ class TrainingRun:
                     began, tokens = time.monotonic(), 0
                 if progress.step % run.save_every == 0 or last:
                     self._save()
-            return self._finish(log)
+            if self.fabric.is_global_zero:
+                self._finish(log)
+        self.fabric.barrier()  # no process leaves, and none reads `final`, before it is written
+        return self.out / "final"
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    def _check_recipe(self) -> None:
-        """A run folder belongs to one recipe; only how it is carried out may change on resume."""
+    def _is_same_recipe(self) -> bool:
+        """A run folder with results belongs to one recipe; only how it is carried out may change on resume."""
         path = self.out / RECIPE
-        if not path.is_file():
-            path.write_text(json.dumps(self.recipe.model_dump(mode="json", exclude={"run"}), indent=1))
-        elif not same_run(path.read_text(encoding="utf-8"), self.recipe):
+        same = path.is_file() and same_run(path.read_text(encoding="utf-8"), self.recipe)
+        if not same and has_results(self.out):
             raise InvalidRequestError(f"{self.out} holds a run of another recipe; choose another --out or delete it")
+        return same
 
     def _layout(self, arch: Architecture) -> HeadLayout:
         """The head layout of the run, kept in the run folder: the file it came from may change."""
@@ -140,6 +146,8 @@ class TrainingRun:
             return
         progress = load_state(self.out / "state", self.model, self.updater.optimizer, self.fabric)
         self.progress = RunProgress(**progress)
+        self.corpus.check_same(self.progress.corpus, self.out / "state")
+        self.progress.corpus = self.corpus.fingerprint
         self.stream.epoch, self.stream.index = self.progress.epoch, self.progress.index
 
     def _evaluate(self, log: RunLog) -> None:
@@ -184,14 +192,12 @@ class TrainingRun:
             "platform": platform.platform(),
         }
 
-    def _finish(self, log: RunLog) -> Path:
+    def _finish(self, log: RunLog) -> None:
         """Averages the best checkpoints; keeps the average unless dev BLEU (beam 4) speaks clearly for the best one.
 
         The best one was chosen by dev BLEU, so its own is flattering; the average's is not.
         """
         final = self.out / "final"
-        if not self.fabric.is_global_zero:
-            return final
         kept = [p for e in self._best() if (p := self._step_path(e["step"])).is_dir()][
             : self.recipe.run.keep_checkpoints
         ]
@@ -208,7 +214,6 @@ class TrainingRun:
             chosen = "best"
             copy_checkpoint(kept[0], final)
         log.say(f"kept the {chosen}: {final}")
-        return final
 
 
 def train(recipe: Recipe, out: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from hmc.artifact.errors import DeviceUnavailableError
+from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
 from hmc.training.allocator import keep_freed_memory
 from hmc.training.batches import Batch
 from hmc.training.headmask import HeadMask
@@ -49,8 +50,10 @@ class Update:
 def make_fabric(run: RunSection) -> Fabric:
     """Fabric for the run's device, precision and processes, launched.
 
-    Raises DeviceUnavailableError when cuda is asked for and absent.
+    Raises DeviceUnavailableError when cuda is asked for and absent, and InvalidRequestError when a launcher (torchrun)
+    started another number of processes than the run has.
     """
+    check_processes(run)
     if run.device == "cuda" and not torch.cuda.is_available():
         raise DeviceUnavailableError(
             "run.device = cuda, but PyTorch sees no CUDA device; use device = 'cpu' or install a CUDA build"
@@ -61,6 +64,17 @@ def make_fabric(run: RunSection) -> Fabric:
     if fabric.world_size > 1:
         atexit.register(leave_processes)
     return fabric
+
+
+def check_processes(run: RunSection) -> None:
+    """Raises InvalidRequestError where each process of a launcher would be a run of its own in the same folder."""
+    started, wanted = os.environ.get("WORLD_SIZE", "1"), run.devices * run.nodes
+    if started not in ("1", str(wanted)):
+        raise InvalidRequestError(
+            f"{started} processes were started (WORLD_SIZE), but the run is of {wanted} (run.devices × run.nodes). "
+            "hmc train: give --set run.devices=N, the processes a node, and run.nodes; hmc prune: start it without "
+            "torchrun"
+        )
 
 
 class Updater:

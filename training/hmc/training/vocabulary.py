@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import sentencepiece
 
@@ -20,7 +20,7 @@ class Vocabulary:
     """A checkpoint's tokenizer with its special ids: a joint SentencePiece model, or a Marian tokenizer."""
 
     def __init__(self, files: TokenizerFiles) -> None:
-        """Raises InvalidArtifactError when a file cannot be read."""
+        """Raises InvalidArtifactError when a file cannot be read, InvalidRequestError when it lacks a special token."""
         self.files = files
         self._tokenizer = open_tokenizer(files)
         self.eos_id, self.unk_id, self.pad_id = (
@@ -28,6 +28,13 @@ class Vocabulary:
             self._tokenizer.unk_id,
             self._tokenizer.pad_id,
         )
+        ids = {"eos_id": self.eos_id, "unk_id": self.unk_id, "pad_id": self.pad_id}
+        if missing := [name for name, number in ids.items() if number < 0]:
+            options = " ".join(f"--{name}" for name in missing)
+            raise InvalidRequestError(
+                f"the tokenizer has no {' and no '.join(missing)}: train it with {options} set to an id that nothing "
+                "else has, e.g. --eos_id=0 --unk_id=1 --pad_id=2 --bos_id=-1 (by default SentencePiece has no padding)"
+            )
 
     def __len__(self) -> int:
         return self._tokenizer.size
@@ -56,17 +63,18 @@ class Vocabulary:
 
     @classmethod
     def train(cls, sentences: Iterable[str], vocab_size: int, seed: int = 1) -> Vocabulary:
-        """Trains a joint BPE model. Raises InvalidRequestError when the text cannot fill `vocab_size` pieces."""
+        """Trains a joint BPE model. Raises InvalidRequestError when the text cannot fill `vocab_size` pieces, and
+        whatever reading `sentences` raises."""
         return cls(train_sentencepiece(sentences, vocab_size, seed))
 
 
 def train_sentencepiece(sentences: Iterable[str], vocab_size: int, seed: int = 1) -> bytes:
     """The `tokenizer.model` of `Vocabulary.train`."""
-    output = io.BytesIO()
+    output, text = io.BytesIO(), _Reading(sentences)
     sentencepiece.set_random_generator_seed(seed)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
+            sentence_iterator=iter(text),
             model_writer=output,
             vocab_size=vocab_size,
             model_type="bpe",
@@ -81,5 +89,29 @@ def train_sentencepiece(sentences: Iterable[str], vocab_size: int, seed: int = 1
             num_threads=2,
         )
     except RuntimeError as error:
+        if text.error is not None:
+            raise text.error from None
+        if not text.filled:
+            raise InvalidRequestError("there is no text to train a tokenizer on: data.train is empty") from error
         raise InvalidRequestError(f"tokenizer.vocab_size = {vocab_size} does not fit this text: {error}") from error
     return output.getvalue()
+
+
+class _Reading:
+    """Sentences on their way to SentencePiece, which makes a RuntimeError of anything that reading them raises."""
+
+    def __init__(self, sentences: Iterable[str]) -> None:
+        self.sentences = sentences
+        self.error: Exception | None = None
+        """What reading raised."""
+        self.filled = False
+        """Some sentence had text."""
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            for sentence in self.sentences:
+                self.filled = self.filled or bool(sentence.strip())
+                yield sentence
+        except Exception as error:
+            self.error = error
+            raise

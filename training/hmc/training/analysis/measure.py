@@ -44,6 +44,8 @@ class Settings:
         for name, least in (("beam", 1), ("resamples", 100), ("batch_tokens", 1)):
             if getattr(self, name) < least:
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose {least} or more")
+        if not 0 <= self.seed < 2**32:
+            raise InvalidRequestError(f"seed {self.seed}: choose 0 to {2**32 - 1}")
 
     def to_json(self) -> dict[str, Any]:
         """What changes the numbers, beyond rounding."""

@@ -41,7 +41,8 @@ def analyse(
     """
     if not settings.bleu:
         raise InvalidRequestError("a pruning profile is relative BLEU; it cannot do without decoding")
-    if list(shares) != sorted(set(shares)) or not shares or shares[0] < 0 or shares[-1] > 1:
+    in_range = all(0 <= share <= 1 for share in shares)  # NaN is not
+    if not shares or not in_range or list(shares) != sorted(set(shares)):
         raise InvalidRequestError(
             f"shares {', '.join(map(str, shares))}: give rising numbers from 0 to 1, e.g. 0.1,0.2"
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hmc.artifact.architecture import Architecture
 from hmc.artifact.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import KINDS, Head, HeadLayout
@@ -53,8 +54,8 @@ def analyse(paths: Sequence[Path], scores: Path | None = None) -> Result:
         for path, checkpoint in zip(paths, checkpoints, strict=True)
     ]
     _check(checkpoints, sources)
-    ranking = _ranking(scores) if scores else None
     arch = checkpoints[0].architecture
+    ranking = _ranking(scores, arch) if scores else None
     budgets = []
     for heads in sorted({source.heads for source in sources}, reverse=True):
         layouts = [checkpoint.layout for checkpoint in checkpoints if checkpoint.layout.total == heads]
@@ -87,10 +88,22 @@ def _check(checkpoints: Sequence[Checkpoint], sources: Sequence[CheckpointSource
         seen[source.digest] = source.name
 
 
-def _ranking(path: Path) -> list[Head]:
-    """Heads of a result of `importance`, most important first; ties break by kind, layer, index."""
-    rows = read_result(path, ["importance"]).data["heads"]
-    return [head_of(row) for row in sorted(rows, key=lambda row: -float(row["importance"]))]
+def _ranking(path: Path, arch: Architecture) -> list[Head]:
+    """Heads of a result of `importance`, most important first; ties break by kind, layer, index.
+
+    Raises InvalidRequestError where they are of a model of another architecture.
+    """
+    data, full = read_result(path, ["importance"]).data, arch.full_layout()
+    ranking = [head_of(row) for row in sorted(data["heads"], key=lambda row: -float(row["importance"]))]
+    layout = HeadLayout.from_json(data["layout"]) if "layout" in data else full
+    same = data.get("heads_per_layer", arch.heads) == arch.heads
+    same = same and all(len(layout[kind]) == len(full[kind]) for kind in KINDS) and set(ranking) <= set(full.heads())
+    if not same:
+        raise InvalidRequestError(
+            f"{path} is of a model of another architecture: the checkpoints have {arch.encoder_layers} + "
+            f"{arch.decoder_layers} layers of {arch.heads} heads; measure the model they were pruned from"
+        )
+    return ranking
 
 
 def _budget(
