@@ -124,6 +124,7 @@ def test_training_cost_of_a_small_model(script: Script, lines: Lines, tmp_path: 
 [data]
 train = [{json.dumps(f"{english} {german}")}]
 dev = {json.dumps(f"{english} {german}")}
+max_length = 64
 [tokenizer]
 vocab_size = 120
 [model]
