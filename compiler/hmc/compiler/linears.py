@@ -151,9 +151,8 @@ class Int8Linears:
     def several(self, g: GraphBuilder, name: str, x: ir.Value, parts: Parts) -> Sequence[ir.Value]:
         if name not in self.ranges:
             return cut_apart(self, g, name, x, parts)
-        quantized = self._quantized_input(
-            g, name, x
-        )  # a product each: to cut a joint one apart takes as long as a tenth of it
+        quantized = self._quantized_input(g, name, x)
+        # A product each: to cut a joint one apart takes as long as a tenth of it.
         return [self._product(g, name, part, quantized, weight, bias) for part, (weight, bias) in parts.items()]
 
     def _quantized_input(self, g: GraphBuilder, name: str, x: ir.Value) -> ir.Value:

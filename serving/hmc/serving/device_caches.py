@@ -102,9 +102,8 @@ class DeviceCaches(ABC):
             self._bound[name].write(value)
         self._bind_host(here)
         self.session.run_with_iobinding(self._binding)
-        by_slot = {name for name, output in self.outputs.items() if output.shape[0] == "B"}
         return {
-            name: array.read()[self.slots if name in by_slot else self._row_out]
+            name: array.read()[self.slots if self.outputs[name].shape[0] == "B" else self._row_out]
             for name, array in self._results.items()
             if name not in unread
         }

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from hmc.serving.buffers import Rows
 from hmc.serving.device_caches import FIRST_ROOM, DeviceCaches
-from hmc.serving.nodes import Nodes
+from hmc.serving.nodes import NodeCaches
 from hmc.serving.sessions import Arrays
 
 NEVER = np.float32(-1e4)
 """Added to scores of places that are not seen: a weight of 0, and a number that 16 bits hold."""
 
 
-class DeviceTree(DeviceCaches):
+class DeviceTree(NodeCaches, DeviceCaches):
     """A sentence's rows share its nodes, as in `TreeCaches`."""
 
     axis = "N"
-
-    def reorder(self, parents: Rows) -> None:
-        """See `DeviceCaches`."""
-        self.nodes.follow(parents.reshape(-1, self.beam) % self.beam)
-
-    @property
-    def _own_room(self) -> int:
-        return self.nodes.room
-
-    def _empty_own(self) -> None:
-        self.nodes = Nodes(self.beam, FIRST_ROOM)
-
-    def _add_own(self, sentences: int) -> None:
-        self.nodes.add(sentences)
-
-    def _keep_own(self, order: Sequence[int]) -> None:
-        self.nodes.keep(order)
+    first_room = FIRST_ROOM
 
     def _next_own(self, step: Arrays) -> Arrays:  # noqa: ARG002 - as DeviceRows
         """Also what each row attends to; rows of free slots write and read their first place."""

@@ -8,6 +8,7 @@ decoding's tree attention (Miao et al. 2024, section 4.2), used for the beams of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -58,3 +59,28 @@ class Nodes:
         grown = np.zeros((*self.seen.shape[:2], self.room), bool)
         grown[:, :, : self.seen.shape[2]] = self.seen
         self.seen = grown
+
+
+class NodeCaches:
+    """What caches of a tree do the same on every device; they hold the nodes of N sentences of `beam` rows each."""
+
+    beam: int
+    first_room: ClassVar[int]
+    """Places of a sentence at first."""
+
+    def reorder(self, parents: Ints) -> None:
+        """Row r continues row parents[r], one of its sentence; parents `[N·k]`."""
+        self.nodes.follow(parents.reshape(-1, self.beam) % self.beam)
+
+    @property
+    def _own_room(self) -> int:
+        return self.nodes.room
+
+    def _empty_own(self) -> None:
+        self.nodes = Nodes(self.beam, self.first_room)
+
+    def _add_own(self, sentences: int) -> None:
+        self.nodes.add(sentences)
+
+    def _keep_own(self, order: Sequence[int]) -> None:
+        self.nodes.keep(order)

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from hmc.serving.buffers import Rows
 from hmc.serving.caches import ROUND_TARGET, HostCaches
-from hmc.serving.nodes import Nodes
+from hmc.serving.nodes import NodeCaches
 from hmc.serving.sessions import Arrays
 
 
-class TreeCaches(HostCaches):
+class TreeCaches(NodeCaches, HostCaches):
     """A sentence's rows share its nodes (see `Nodes`)."""
 
     axis = "N"
-
-    def reorder(self, parents: Rows) -> None:
-        """See `HostCaches`."""
-        self.nodes.follow(parents.reshape(-1, self.beam) % self.beam)
-
-    @property
-    def _own_room(self) -> int:
-        return self.nodes.room
+    first_room = ROUND_TARGET
 
     def _empty_own(self) -> None:
-        self.nodes = Nodes(self.beam, ROUND_TARGET)
+        super()._empty_own()
         self._places = np.zeros((0, self.beam, 0, 3), np.int64)
-
-    def _add_own(self, sentences: int) -> None:
-        self.nodes.add(sentences)
-
-    def _keep_own(self, order: Sequence[int]) -> None:
-        self.nodes.keep(order)
 
     def _next_own(self, step: Arrays) -> Arrays:  # noqa: ARG002 - as RowCaches
         """Also what each row attends to."""
