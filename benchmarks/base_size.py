@@ -32,10 +32,11 @@ from peers import PEERS, Ids, Run, ctranslate2_peers, generate_peers
 from random_checkpoint import base_size_checkpoint, random_sentences
 from scripts import machine_report, run_script, write_report
 
-from hmc.artifact.bundle import validate
+from hmc.artifact.bundle_checks import validate
 from hmc.artifact.checkpoint import Checkpoint, load_checkpoint
 from hmc.artifact.shortlist import Lexicon
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
 from hmc.serving.engine import Engine
 from hmc.serving.options import DecodeOptions
 from hmc.serving.sessions import LevelSessions, resolve_device

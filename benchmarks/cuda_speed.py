@@ -26,11 +26,13 @@ from peers import Ids, Run, generate
 from random_checkpoint import base_size_checkpoint
 from scripts import machine_report, run_script, write_report
 
-from hmc.artifact.bundle import Level, validate
+from hmc.artifact.bundle import Level
+from hmc.artifact.bundle_checks import validate
 from hmc.artifact.checkpoint import load_checkpoint
 from hmc.artifact.errors import DeviceUnavailableError
 from hmc.artifact.marian.writer import export_marian
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
 from hmc.serving.sessions import cuda_available
 
 COPIED = 1 << 30

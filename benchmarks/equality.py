@@ -24,10 +24,12 @@ from decoding import alone, amid_strangers, in_batches, opened, source_ids, toge
 from judge import Comparison, Judge, compare, reference_model, reference_search
 from scripts import machine_report, run_script, write_report
 
-from hmc.artifact.bundle import Manifest, validate
+from hmc.artifact.bundle import Manifest
+from hmc.artifact.bundle_checks import validate
 from hmc.artifact.checkpoint import CONFIG, load_checkpoint
 from hmc.benchmark.text import read_sentences
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
 from hmc.serving.options import DecodeOptions
 from hmc.serving.results import Hypothesis
 

@@ -31,7 +31,7 @@ from marian_peers import PeerOutput, with_ctranslate2, with_transformers
 from sacrebleu.metrics import BLEU
 from scripts import machine_report, run_script, write_report
 
-from hmc.artifact.bundle import validate
+from hmc.artifact.bundle_checks import validate
 from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from hmc.artifact.heads import select_heads
 from hmc.artifact.marian.generation import ignored
@@ -40,7 +40,8 @@ from hmc.artifact.marian.writer import export_marian
 from hmc.artifact.slimming import slim_tensors
 from hmc.artifact.tokenizer import open_tokenizer
 from hmc.benchmark.text import TestSet
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
 from hmc.serving.options import DecodeOptions
 from hmc.training.batches import make_batch
 from hmc.training.convert import model_from_checkpoint

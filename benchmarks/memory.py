@@ -27,7 +27,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hmc.artifact.bundle import Precision, validate
+from hmc.artifact.bundle import Precision
+from hmc.artifact.bundle_checks import validate
 from hmc.serving.memory import return_large_blocks_at_once
 from hmc.serving.options import DecodeOptions
 from hmc.serving.shares import shares
@@ -108,7 +109,8 @@ def prepare(out: Path, model: str, heads: list[int]) -> Path:
     """The model's bundle with these levels in every precision, compiled if it is not there yet."""
     from random_checkpoint import base_size_checkpoint, random_sentences
 
-    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+    from hmc.compiler.bundle_builder import LevelRequest
+    from hmc.compiler.bundle_writer import compile_bundle
 
     bundle = out / f"{model}-{'-'.join(map(str, heads))}"
     if not bundle.is_dir():

@@ -27,7 +27,8 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle with levels full, h12, h5 in fp32 and int8. Read-only: copy it before changing anything."""
-    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+    from hmc.compiler.bundle_builder import LevelRequest
+    from hmc.compiler.bundle_writer import compile_bundle
 
     path = tmp_path_factory.mktemp("tiny") / "bundle"
     requests = [LevelRequest(tiny_checkpoint, heads) for heads in LEVELS]

@@ -14,7 +14,8 @@ from hmc.artifact.bundle import Manifest
 from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from hmc.artifact.heads import KINDS, HeadLayout, select_heads
 from hmc.artifact.slimming import masked_tensors, slim_tensors
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
 from hmc.compiler.linears import FloatLinears
 from hmc.compiler.runner import GraphRunner
 from hmc.serving import DecodeOptions, Translator

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle import bundle_problems, read_manifest, validate
+from hmc.artifact.bundle import read_manifest
+from hmc.artifact.bundle_checks import bundle_problems, validate
 from hmc.artifact.errors import InvalidArtifactError, LevelNotFoundError
 from hmc.serving import Translator
 from hmc.serving.options import DecodeOptions

@@ -13,7 +13,7 @@ from tests.artifact.opus import edit, opus_directory, pieces_model, write_weight
 from tests.tiny import SENTENCES, tiny_tokenizer
 
 from hmc.artifact.architecture import sinusoidal_positions
-from hmc.artifact.bundle import bundle_problems, validate
+from hmc.artifact.bundle_checks import bundle_problems, validate
 from hmc.artifact.checkpoint import checkpoint_problems, load_checkpoint, save_checkpoint
 from hmc.artifact.marian.generation import ignored
 from hmc.artifact.marian.reader import import_marian
@@ -150,7 +150,8 @@ def test_languages_may_be_given(opus: Path) -> None:
 
 
 def test_a_bundle_of_it_carries_the_tokenizer_and_guards_it(opus: Path, tmp_path: Path) -> None:
-    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+    from hmc.compiler.bundle_builder import LevelRequest
+    from hmc.compiler.bundle_writer import compile_bundle
 
     save_checkpoint(import_marian(opus), tmp_path / "c")
     compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b", calibration=SENTENCES)
@@ -169,7 +170,8 @@ def test_a_bundle_of_it_carries_the_tokenizer_and_guards_it(opus: Path, tmp_path
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_the_engine_translates_as_pytorch_does(opus: Path, tmp_path: Path, beam: int) -> None:
-    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+    from hmc.compiler.bundle_builder import LevelRequest
+    from hmc.compiler.bundle_writer import compile_bundle
     from hmc.serving import DecodeOptions, Translator
     from hmc.training.beam_search import beam_search
     from hmc.training.convert import model_from_checkpoint
@@ -190,7 +192,8 @@ def test_the_engine_translates_as_pytorch_does(opus: Path, tmp_path: Path, beam:
 
 
 def test_a_model_from_outside(data: Path, tmp_path: Path) -> None:
-    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+    from hmc.compiler.bundle_builder import LevelRequest
+    from hmc.compiler.bundle_writer import compile_bundle
     from hmc.serving import Translator
 
     if not (data / "marian-en-de").is_dir():

@@ -32,7 +32,8 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoint:
 
 def ours(tmp_path: Path, beam: int) -> list[str]:
     """What the engine makes of the checkpoint."""
-    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+    from hmc.compiler.bundle_builder import LevelRequest
+    from hmc.compiler.bundle_writer import compile_bundle
     from hmc.serving import DecodeOptions, Translator
 
     compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.benchmark.fakes import FakeTranslator
 
-from hmc.artifact.bundle import validate
+from hmc.artifact.bundle_checks import validate
 from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
 from hmc.benchmark.quality import Output, measure_quality, record_quality, score, translate_all
 from hmc.benchmark.text import TestSet

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hmc.artifact.bundle import validate
+from hmc.artifact.bundle_checks import validate
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, LevelNotFoundError
 from hmc.benchmark.runner import record, run_benchmark
 from hmc.benchmark.settings import BenchmarkSettings

@@ -14,13 +14,14 @@ from rich.console import Console
 from tests.cli.conftest import Hmc
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.bundle import validate
+from hmc.artifact.bundle_checks import validate
 from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import select_heads
 from hmc.artifact.slimming import masked_tensors, slim_tensors
 from hmc.cli.compile_progress import level_steps
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
 from hmc.serving import DecodeOptions, Translator
 
 REPOSITORY = Path(__file__).resolve().parents[2]

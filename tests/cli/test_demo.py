@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from hmc.artifact.bundle import validate
+from hmc.artifact.bundle_checks import validate
 from hmc.benchmark.text import read_sentences
 from hmc.cli import demo_steps
 from hmc.cli.main import build

@@ -11,11 +11,13 @@ import pytest
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.architecture import parameter_count
-from hmc.artifact.bundle import Precision, read_manifest, validate
+from hmc.artifact.bundle import Precision, read_manifest
+from hmc.artifact.bundle_checks import validate
 from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.heads import HeadLayout
-from hmc.compiler.bundle_writer import BundleBuilder, LevelRequest, compile_bundle, progress_steps
+from hmc.compiler.bundle_builder import BundleBuilder, LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle, progress_steps
 from hmc.compiler.check import check_parity
 from hmc.compiler.pipeline import PASSES
 from hmc.compiler.shortlist_text import ShortlistText

@@ -10,7 +10,8 @@ from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact.bundle import decoder_path, read_manifest
 from hmc.compiler import pipeline
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
 from hmc.compiler.check import BrokenGraphError, check_runs
 
 PROBE = [[5, 6, 7, 2], [8, 9, 2]]
@@ -27,7 +28,7 @@ def test_a_compiled_level_runs(checkpoint: Path, tmp_path: Path, precision: str)
     compile_bundle([LevelRequest(checkpoint)], tmp_path / "b", precisions=(precision,), calibration=SENTENCES)  # type: ignore[arg-type]
     manifest = read_manifest(tmp_path / "b")
     level = manifest.levels[0]
-    check_runs(manifest.architecture, level.layout, tmp_path / "b", level.name, PROBE)
+    check_runs(manifest.architecture, level.layout, tmp_path / "b", level.name, PROBE, chain=True)
 
 
 def test_a_graph_that_cannot_be_run_is_no_level(
@@ -52,4 +53,4 @@ def test_weights_that_are_not_numbers_are_told(checkpoint: Path, tmp_path: Path)
     for file in (tmp_path / "b" / "weights").iterdir():
         file.write_bytes(np.full(file.stat().st_size // 4, np.nan, np.float32).tobytes())
     with pytest.raises(BrokenGraphError, match="not numbers"):
-        check_runs(manifest.architecture, level.layout, tmp_path / "b", level.name, PROBE)
+        check_runs(manifest.architecture, level.layout, tmp_path / "b", level.name, PROBE, chain=True)

@@ -11,10 +11,12 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from tests.tiny import tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.bundle import Precision, validate
+from hmc.artifact.bundle import Precision
+from hmc.artifact.bundle_checks import validate
 from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
 from hmc.compiler.runner import GraphRunner, open_session
 
 SOURCES = [[5, 9, 40, 17, 0], [33, 8, 0], [21, 21, 7, 99, 64, 12, 3, 0]]

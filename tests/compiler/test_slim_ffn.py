@@ -14,11 +14,12 @@ from tests.slim_ffn import random_neurons, without_neurons
 from tests.tiny import SENTENCES, random_layout, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.architecture import parameter_count
-from hmc.artifact.bundle import validate
+from hmc.artifact.bundle_checks import validate
 from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from hmc.artifact.ffn import Neurons
 from hmc.artifact.slimming import masked_ffn
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
 from hmc.compiler.check import check_parity
 from hmc.compiler.linears import FloatLinears
 from hmc.compiler.runner import GraphRunner

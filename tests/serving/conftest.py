@@ -32,7 +32,8 @@ def lively_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def lively_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Levels full, h12, h5 in fp32 and int8. Read-only."""
-    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+    from hmc.compiler.bundle_builder import LevelRequest
+    from hmc.compiler.bundle_writer import compile_bundle
 
     path = tmp_path_factory.mktemp("lively") / "bundle"
     requests = [LevelRequest(lively_checkpoint, heads) for heads in (24, 12, 5)]
@@ -43,7 +44,7 @@ def lively_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="session")
 def listed_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Levels with shortlists: full in fp32, int8 and int4. Read-only."""
-    from hmc.compiler.bundle_writer import BundleBuilder, LevelRequest
+    from hmc.compiler.bundle_builder import BundleBuilder, LevelRequest
     from hmc.compiler.shortlist_text import ShortlistText
 
     path = tmp_path_factory.mktemp("listed")

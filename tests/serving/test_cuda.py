@@ -11,8 +11,9 @@ import onnxruntime
 import pytest
 
 import hmc.cli
-from hmc.artifact.bundle import validate
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.artifact.bundle_checks import validate
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.client import Client
 from hmc.serving.options import Sampling

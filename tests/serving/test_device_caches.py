@@ -11,7 +11,8 @@ import pytest
 
 from hmc.artifact.bundle import read_manifest
 from hmc.artifact.errors import InvalidArtifactError
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
 from hmc.serving import batch
 from hmc.serving.batch import Batch
 from hmc.serving.constraints import Constraints

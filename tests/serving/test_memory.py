@@ -29,7 +29,8 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the proportional 
 @pytest.fixture(scope="module")
 def wide_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Levels full and h12 with 32 MiB of feed-forward weights in common, and little that is a level's own."""
-    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+    from hmc.compiler.bundle_builder import LevelRequest
+    from hmc.compiler.bundle_writer import compile_bundle
 
     folder = tmp_path_factory.mktemp("wide")
     tiny_checkpoint_at(folder / "checkpoint", arch=tiny_architecture(d_model=256, ffn_dim=4096))

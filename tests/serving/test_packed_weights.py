@@ -74,7 +74,8 @@ def test_translations_are_the_same_with_and_without(lively_bundle: Path, level: 
 
 def test_int4_levels_too(tmp_path: Path) -> None:
     """Their kernels pack a weight's scales into it, from a tensor of its own."""
-    from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+    from hmc.compiler.bundle_builder import LevelRequest
+    from hmc.compiler.bundle_writer import compile_bundle
 
     tiny_checkpoint_at(tmp_path / "checkpoint", arch=tiny_architecture(d_model=64, ffn_dim=128))
     bundle, cache = tmp_path / "bundle", tmp_path / "cache"

@@ -10,7 +10,8 @@ import pytest
 from tests.tiny import SENTENCES
 
 from hmc.artifact.bundle import read_manifest
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
 from hmc.serving.constraints import Constraints
 from hmc.serving.engine import Engine
 from hmc.serving.options import DecodeOptions, scoring_options

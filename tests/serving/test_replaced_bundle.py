@@ -8,7 +8,8 @@ import pytest
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact.errors import FailedPreconditionError
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
 from hmc.serving import DecodeOptions, Translator
 
 BEAM = DecodeOptions(beam_size=2, max_length=20)

@@ -30,6 +30,7 @@ class MemoryRequest:
     batch: int
     beam: int
     sentences: tuple[str, ...]
+    drafter: bool = True
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,9 @@ def run_request(request: MemoryRequest) -> MemoryResult:
 
     before = psutil.Process().memory_info().rss
     with Translator(
-        request.bundle, request.level, device=request.device, threads=request.threads, workers=request.workers
-    ) as translator:
+        request.bundle, request.level, device=request.device, threads=request.threads, workers=request.workers,
+        drafter=request.drafter,
+    ) as translator:  # fmt: skip
         translator.warm_up()
         for start in range(0, len(request.sentences), request.batch):
             options = DecodeOptions(beam_size=request.beam)

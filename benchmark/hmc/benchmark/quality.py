@@ -9,7 +9,8 @@ from typing import Protocol
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from hmc.artifact.bundle import Quality, read_manifest, validate, write_manifest
+from hmc.artifact.bundle import Quality, read_manifest, write_manifest
+from hmc.artifact.bundle_checks import validate
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.bootstrap import bleu_counts, paired_bootstrap
 from hmc.benchmark.levels import choose_levels, reference_level

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from hmc.artifact.bundle import Level, Manifest, Quality, read_manifest, validate, write_manifest
+from hmc.artifact.bundle import Level, Manifest, Quality, read_manifest, write_manifest
+from hmc.artifact.bundle_checks import validate
 from hmc.benchmark.latency import LatencyResult, measure_latency
 from hmc.benchmark.levels import Chosen, choose_levels, reference_level
 from hmc.benchmark.machine import this_machine
@@ -48,6 +49,7 @@ def run_benchmark(
                 threads=settings.threads,
                 manifest=manifest,
                 workers=settings.workers,
+                drafter=settings.drafter,
             )
             translators[level.name] = stack.enter_context(translator)
             translator.warm_up()
@@ -92,6 +94,7 @@ def _conditions(settings: BenchmarkSettings, test_set: TestSet, manifest: Manife
         headline=settings.headline,
         threads=settings.threads,
         workers=settings.workers,
+        drafter=settings.drafter if manifest.drafter else None,
         quality_reference=reference if test_set.references is not None else None,
         latency_reference=reference if reference in names else names[0],
         memory=settings.memory,
@@ -113,6 +116,7 @@ def _memory(
                 device=settings.device,
                 threads=settings.threads,
                 workers=settings.workers,
+                drafter=settings.drafter,
                 batch=batch,
                 beam=beam,
                 sentences=test_set.sources[: MEMORY_BATCHES * batch],

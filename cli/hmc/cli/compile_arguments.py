@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from hmc.artifact.bundle import Precision
     from hmc.benchmark.budget import Limits
     from hmc.benchmark.text import TestSet
-    from hmc.compiler.bundle_writer import LevelRequest
+    from hmc.compiler.bundle_builder import LevelRequest
     from hmc.compiler.shortlist_text import ShortlistText
 
 
@@ -80,7 +80,7 @@ def parse_requests(checkpoints: list[str], target_heads: str) -> list[LevelReque
     from hmc.artifact.bundle import LEVEL_NAME
     from hmc.artifact.bundle_files import RESERVED
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.compiler.bundle_writer import LevelRequest
+    from hmc.compiler.bundle_builder import LevelRequest
 
     named = [c for c in checkpoints if "=" in c]
     if named and (len(named) != len(checkpoints) or target_heads):

@@ -15,7 +15,8 @@ from hmc.benchmark.runner import record, run_benchmark
 from hmc.benchmark.settings import BenchmarkSettings
 from hmc.benchmark.text import TestSet, read_sentences
 from hmc.cli.outputs import check_run_folder
-from hmc.compiler.bundle_writer import LevelRequest, compile_bundle
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings

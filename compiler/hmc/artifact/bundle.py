@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hmc.artifact.architecture import Architecture
-from hmc.artifact.errors import HmcError, InvalidArtifactError, LevelNotFoundError
-from hmc.artifact.files import sha256_file
+from hmc.artifact.errors import InvalidArtifactError, LevelNotFoundError
 from hmc.artifact.heads import HeadLayout
-from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER
+from hmc.artifact.tokenizer_files import TOKENIZER
 
-SCHEMA_VERSION = 3
-READABLE = (2, 3)
-"""Schema versions that are read; 2 knows no shortlists."""
-MANIFEST, WEIGHTS = "bundle.json", "weights"
+SCHEMA_VERSION = 4
+READABLE = (2, 3, 4)
+"""Schema versions that are read; 2 knows no shortlists, 3 no drafters."""
+MANIFEST, WEIGHTS, DRAFTER = "bundle.json", "weights", "drafter"
 TEMPORARY = f".{MANIFEST}.new"
 LEVEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """What a level may be called."""
@@ -25,9 +24,9 @@ FIX = "Compile it again with `hmc compile`, or copy it again from where it was w
 Precision = Literal["fp32", "int8", "int4", "fp16", "bf16"]
 ON_CUDA: tuple[Precision, ...] = ("fp16", "bf16")
 """Precisions whose levels run on CUDA; the others run on a CPU."""
-Variant = Literal["greedy", "attention", "sampling"]
-"""A decoder graph beside `decoder.onnx`, for requests of one kind: "greedy" is faster for sentences of one row;
-the others can do more. All share its weights."""
+Variant = Literal["greedy", "chain", "attention", "sampling"]
+"""A decoder graph beside `decoder.onnx`, for requests of one kind: "greedy" is faster for sentences of one row, "chain"
+reads several tokens of one such sentence at once; the others can do more. All share its weights."""
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 
@@ -106,12 +105,19 @@ class Level(Strict):
         return self.layout.total
 
 
+class Drafter(Strict):
+    """A small model of the same vocabulary that guesses what levels on a CPU are about to write."""
+
+    architecture: Architecture
+    level: Level
+
+
 class Manifest(Strict):
     """Contents of `bundle.json`."""
 
     schema_version: int = SCHEMA_VERSION
     version: str
-    """Bundle version: first 16 hex digits of a digest over every level's files."""
+    """Bundle version: first 16 hex digits of a digest over every level's files, and the drafter's."""
     created_by: str
     source_language: str
     target_language: str
@@ -120,6 +126,7 @@ class Manifest(Strict):
     """sha256 of `tokenizer.model`; or, for a Marian tokenizer, name → sha256 of its three files."""
     levels: list[Level] = Field(min_length=1)
     default_level: str
+    drafter: Drafter | None = None
     provenance: dict[str, Any] = {}
 
     @property
@@ -167,7 +174,7 @@ def lexicon_path(digest: str) -> str:
 
 
 def read_manifest(path: Path | str) -> Manifest:
-    """Parses bundle.json alone. Raises InvalidArtifactError; files are checked by `validate`."""
+    """Parses bundle.json alone. Raises InvalidArtifactError; files are checked by `bundle_checks.validate`."""
     path = Path(path)
     file = path / MANIFEST
     if not file.is_file():
@@ -189,54 +196,6 @@ def read_manifest(path: Path | str) -> Manifest:
     except ValidationError as error:
         problems = [f"{MANIFEST}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         raise InvalidArtifactError(f"bundle {path}", problems, FIX) from error
-
-
-def bundle_problems(path: Path | str) -> list[str]:
-    """Every problem of a bundle: manifest, head layouts, missing files, wrong digests. Empty when it can be served."""
-    path = Path(path)
-    try:
-        manifest = read_manifest(path)
-    except InvalidArtifactError as error:
-        return error.problems
-    problems = []
-    names = [level.name for level in manifest.levels]
-    problems += [f"level {n!r} is listed {names.count(n)} times" for n in sorted(set(names)) if names.count(n) > 1]
-    if manifest.default_level not in names:
-        problems.append(f"default level {manifest.default_level!r} is not among the levels")
-    for level in manifest.levels:
-        try:
-            problems += [f"level {level.name}: {p}" for p in manifest.architecture.layout_problems(level.layout)]
-        except HmcError as error:
-            problems.append(f"level {level.name}: {error}")
-        needed = {encoder_path(level.name), decoder_path(level.name)}
-        if level.shortlist:
-            needed |= {level.shortlist, shortlist_path(level.name)}
-        problems += [f"level {level.name}: {name} is not listed" for name in sorted(needed - set(level.files))]
-    expected = {name: digest for level in manifest.levels for name, digest in level.files.items()}
-    if set(manifest.tokenizer_files) not in ({TOKENIZER}, set(MARIAN)):
-        problems.append(
-            f"tokenizer files {sorted(manifest.tokenizer_files)}: expected {TOKENIZER} or {', '.join(MARIAN)}"
-        )
-    expected |= manifest.tokenizer_files
-    return problems + [p for name, digest in sorted(expected.items()) for p in _file_problems(path, name, digest)]
-
-
-def _file_problems(root: Path, name: str, digest: str) -> list[str]:
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-        return [f"{name}: path leaves the bundle"]
-    if not (root / name).is_file():
-        return [f"{name} is missing"]
-    if (found := sha256_file(root / name)) != digest:
-        return [f"{name} has sha256 {found[:12]}…, the manifest says {digest[:12]}…: the file was changed or cut short"]
-    return []
-
-
-def validate(path: Path | str) -> Manifest:
-    """Checks the whole bundle and returns its manifest. Raises InvalidArtifactError that lists every problem."""
-    manifest = read_manifest(path)
-    if problems := bundle_problems(path):
-        raise InvalidArtifactError(f"bundle {path}", problems, FIX)
-    return manifest
 
 
 def write_manifest(manifest: Manifest, path: Path | str) -> None:

@@ -2,50 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
-from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from hmc.artifact.bundle import Level, Manifest, Precision, validate, write_manifest
-from hmc.artifact.bundle_files import RESERVED, replace_bundle
-from hmc.artifact.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
+from hmc.artifact.bundle import Manifest, Precision
+from hmc.artifact.bundle_files import replace_bundle
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.heads import HeadLayout
-from hmc.artifact.shortlist import Lexicon
-from hmc.artifact.tokenizer import open_tokenizer
-from hmc.artifact.tokenizer_files import tokenizer_digest, write_tokenizer
-from hmc.compiler.check import TOLERANCE
-from hmc.compiler.level_checks import check_level
-from hmc.compiler.pipeline import PASSES, LevelDraft, compile_level
-from hmc.compiler.ranges import ActivationRange
-from hmc.compiler.shortlist_text import ShortlistText, lexicon_of
-
-PROBE_SENTENCES, CALIBRATION_SENTENCES = 8, 256
-LISTED: frozenset[Precision] = frozenset(("int8", "int4"))
-"""Precisions whose levels may have shortlists: their projection is exact in integers, whatever it is computed with."""
-GENERATOR = f"hmc {version('hmc')}"
-
-
-@dataclass(frozen=True)
-class LevelRequest:
-    """One head budget to compile. `name` None: `full` for every head of the architecture, else `hN`."""
-
-    checkpoint: Path
-    target_heads: int | None = None
-    """None: the checkpoint's own layout."""
-    name: str | None = None
-
-
-def _ignore(_: str) -> None:
-    """Default progress: none."""
+from hmc.compiler.bundle_builder import LISTED, BundleBuilder, LevelRequest, ignore
+from hmc.compiler.pipeline import PASSES
+from hmc.compiler.shortlist_text import ShortlistText
 
 
 def compile_bundle(
@@ -55,20 +20,24 @@ def compile_bundle(
     precisions: Sequence[Precision] = ("fp32",),
     calibration: Sequence[str] = (),
     shortlist: ShortlistText | None = None,
-    progress: Callable[[str], None] = _ignore,
+    drafter: Path | None = None,
+    progress: Callable[[str], None] = ignore,
 ) -> Manifest:
     """Compiles every request at every precision into the bundle `out`, replacing it whole or not at all.
 
     calibration: source sentences for int8 activation ranges; also the probes of the parity check. shortlist:
-    every int8 and int4 level gets a twin `NAME-shortlist` that chooses among the tokens that a sentence may need. The
+    every int8 and int4 level gets a twin `NAME-shortlist` that chooses among the tokens that a sentence may need.
+    drafter: checkpoint of a small model of the same vocabulary that guesses what the levels write. The
     same input gives the same bytes. `progress` is called `progress_steps` times.
     Raises InvalidRequestError or InvalidArtifactError; `out` is then as it was before.
     """
     if not requests:
         raise InvalidRequestError("nothing to compile: give at least one level")
     checkpoints = list(dict.fromkeys(request.checkpoint for request in requests))
-    with replace_bundle(out, checkpoints) as folder:
-        builder = BundleBuilder(checkpoints, folder, calibration=calibration, shortlist=shortlist, progress=progress)
+    with replace_bundle(out, [*checkpoints, *([drafter] if drafter else [])]) as folder:
+        builder = BundleBuilder(
+            checkpoints, folder, calibration=calibration, shortlist=shortlist, drafter=drafter, progress=progress
+        )
         plan = [
             (request, precision, listed)
             for request in requests
@@ -79,172 +48,9 @@ def compile_bundle(
         return builder.finish([builder.add(request, precision, listed=listed) for request, precision, listed in plan])
 
 
-def progress_steps(requests: int, precisions: Sequence[Precision], *, shortlist: bool = False) -> int:
+def progress_steps(
+    requests: int, precisions: Sequence[Precision], *, shortlist: bool = False, drafter: bool = False
+) -> int:
     """How often `compile_bundle` reports progress."""
     listed = len(LISTED.intersection(precisions)) if shortlist else 0
-    return requests * (len(precisions) + listed) * len(PASSES) + 1 + bool(listed)
-
-
-class BundleBuilder:
-    """Compiles levels one by one into `folder`; what levels have in common is worked out once.
-
-    The folder is a bundle after `finish`; before, `manifest` describes the levels it holds to whoever opens them there.
-    """
-
-    def __init__(
-        self,
-        checkpoints: Iterable[Path],
-        folder: Path,
-        *,
-        calibration: Sequence[str] = (),
-        shortlist: ShortlistText | None = None,
-        progress: Callable[[str], None] = _ignore,
-    ) -> None:
-        """Raises InvalidArtifactError, and InvalidRequestError for checkpoints that cannot share a bundle."""
-        self._checkpoints = {path: load_checkpoint(path) for path in checkpoints}
-        self._first = next(iter(self._checkpoints.values()))
-        _check_compatible(self._first, self._checkpoints)
-        self._digests = {path: checkpoint_digest(path) for path in self._checkpoints}
-        self._sentences = _encode(self._first, calibration)
-        self._verified: dict[Path, set[HeadLayout]] = {path: set() for path in self._checkpoints}
-        self._calibrated: dict[Path, dict[HeadLayout, dict[str, ActivationRange]]] = {
-            path: {} for path in self._checkpoints
-        }
-        self._folder, self._progress, self._shortlist = folder, progress, shortlist
-        self.levels: dict[str, Level] = {}
-        """The levels in the folder by their names."""
-        write_tokenizer(self._first.tokenizer, folder)
-
-    def checkpoint(self, path: Path) -> Checkpoint:
-        """A checkpoint that levels are compiled from."""
-        return self._checkpoints[path]
-
-    def prepare(self, plan: Iterable[tuple[LevelRequest, Precision, bool]]) -> None:
-        """Checks levels before any of them is added, and learns what those with shortlists need (the bool: `listed`).
-
-        Raises InvalidRequestError for the first that cannot be compiled, or not beside the others.
-        """
-        names = set(self.levels)
-        plan = list(plan)
-        for request, precision, listed in plan:
-            names.add(self._checked_name(request, precision, listed, names))
-        if any(listed for _, _, listed in plan):
-            _ = self._lexicon
-
-    @cached_property
-    def _lexicon(self) -> Lexicon | None:
-        if self._shortlist is None:
-            return None
-        self._progress("shortlists: learn lexicon")
-        return lexicon_of(self._shortlist, self._first)
-
-    def add(self, request: LevelRequest, precision: Precision, *, listed: bool = False) -> Level:
-        """Compiles a level. Raises InvalidRequestError, also for a level that is there.
-
-        listed: with vocabulary shortlists, not for CUDA. In fp32 the last bits of a score then depend on what else is
-        in the batch: such a level is for comparison.
-        """
-        name = self._checked_name(request, precision, listed, self.levels)
-        checkpoint = self._checkpoints[request.checkpoint]
-        draft = LevelDraft(
-            name=name,
-            checkpoint=checkpoint,
-            digest=self._digests[request.checkpoint],
-            target_heads=_target(request, checkpoint),
-            precision=precision,
-            bundle=self._folder,
-            probe=self._sentences[:PROBE_SENTENCES] or _synthetic_probe(checkpoint),
-            calibration=self._sentences[:CALIBRATION_SENTENCES],
-            verified=self._verified[request.checkpoint],
-            calibrated=self._calibrated[request.checkpoint],
-            lexicon=self._lexicon if listed else None,
-        )
-        self.levels[name] = compile_level(draft, self._progress)
-        return self.levels[name]
-
-    def _checked_name(self, request: LevelRequest, precision: Precision, listed: bool, taken: Container[str]) -> str:
-        checkpoint = self._checkpoints[request.checkpoint]
-        check_level(checkpoint, _target(request, checkpoint), precision, self._sentences, listed=listed)
-        name = _level_name(request, checkpoint, precision) + ("-shortlist" if listed else "")
-        if name in RESERVED:
-            raise InvalidRequestError(f"a level cannot be called {name}: a bundle has a file or folder of that name")
-        if name in taken:
-            raise InvalidRequestError(f"level {name!r} is asked for twice")
-        return name
-
-    def discard(self, name: str) -> None:
-        """Removes a level, and every file that no other level needs."""
-        removed = self.levels.pop(name)
-        needed = {file for level in self.levels.values() for file in level.files}
-        for file in removed.files.keys() - needed:
-            (self._folder / file).unlink()
-        shutil.rmtree(self._folder / name)
-
-    def manifest(self, levels: Sequence[Level], default: str | None = None, **provenance: Any) -> Manifest:
-        """Describes a bundle of `levels`; default None: the first of them is its default level."""
-        first = self._first
-        checked = {"log_prob_tolerance": TOLERANCE, "sentences": len(self._sentences[:PROBE_SENTENCES])}
-        return Manifest(
-            version=_version(levels),
-            created_by=GENERATOR,
-            source_language=first.config.source_language,
-            target_language=first.config.target_language,
-            architecture=first.architecture,
-            tokenizer_sha256=tokenizer_digest(first.tokenizer),
-            levels=list(levels),
-            default_level=default or levels[0].name,
-            provenance={"slim_vs_masked": checked, "checkpoint_metrics": first.metrics, **provenance},
-        )
-
-    def finish(self, levels: Sequence[Level], default: str | None = None, **provenance: Any) -> Manifest:
-        """Leaves `levels` alone in the folder, writes their manifest and validates the bundle.
-
-        provenance: what else the manifest shall say about where the levels come from.
-        """
-        for name in self.levels.keys() - {level.name for level in levels}:
-            self.discard(name)
-        write_manifest(self.manifest(levels, default, **provenance), self._folder)
-        self._progress("validate")
-        return validate(self._folder)
-
-
-def _target(request: LevelRequest, checkpoint: Checkpoint) -> int:
-    return checkpoint.layout.total if request.target_heads is None else request.target_heads
-
-
-def _level_name(request: LevelRequest, checkpoint: Checkpoint, precision: Precision) -> str:
-    arch, neurons, target = checkpoint.architecture, checkpoint.ffn_widths, _target(request, checkpoint)
-    heads = "" if target == arch.full_layout().total else f"h{target}"
-    rest = "" if neurons == arch.full_ffn() else f"f{neurons.total}"
-    name = request.name or f"{heads}{rest}" or "full"
-    return name if precision == "fp32" else f"{name}-{precision}"
-
-
-def _check_compatible(first: Checkpoint, checkpoints: dict[Path, Checkpoint]) -> None:
-    for path, other in checkpoints.items():
-        if other.architecture != first.architecture:
-            raise InvalidRequestError(
-                f"{path}: its architecture differs from the first checkpoint's; compile it into a bundle of its own"
-            )
-        if other.tokenizer != first.tokenizer:
-            raise InvalidRequestError(
-                f"{path}: its tokenizer differs from the first checkpoint's; levels of a bundle share one"
-            )
-
-
-def _encode(checkpoint: Checkpoint, texts: Sequence[str]) -> list[list[int]]:
-    tokenizer, arch = open_tokenizer(checkpoint.tokenizer), checkpoint.architecture
-    encoded = [tokenizer.encode(text)[: arch.max_positions - 1] for text in texts[: 4 * CALIBRATION_SENTENCES]]
-    return [[*ids, arch.eos_id] for ids in encoded if ids]
-
-
-def _synthetic_probe(checkpoint: Checkpoint) -> list[list[int]]:
-    """Pseudo-sentences for the parity check when no text is given: slim ≡ masked must hold for any ids."""
-    arch, rng = checkpoint.architecture, np.random.default_rng(0)
-    lengths = rng.integers(3, min(20, arch.max_positions), size=PROBE_SENTENCES)
-    return [[*rng.integers(0, arch.vocab_size, size=n).tolist(), arch.eos_id] for n in lengths]
-
-
-def _version(levels: Sequence[Level]) -> str:
-    content = json.dumps([[level.name, level.files] for level in levels], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    return (requests * (len(precisions) + listed) + drafter) * len(PASSES) + 1 + bool(listed)

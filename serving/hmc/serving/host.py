@@ -8,7 +8,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from hmc.artifact.bundle import Level, validate
+from hmc.artifact.bundle import Level
+from hmc.artifact.bundle_checks import validate
 from hmc.artifact.errors import (
     DeviceUnavailableError,
     FailedPreconditionError,

@@ -52,6 +52,7 @@ def translator_factory(settings: ServerSettings) -> TranslatorFactory:
             manifest=manifest,
             cache=settings.cache,
             workers=settings.workers,
+            drafter=settings.drafter,
         )
 
     return load

@@ -1,0 +1,102 @@
+"""Whether a bundle is whole: everything its manifest names is there, as it was written, and fits together."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from hmc.artifact.architecture import Architecture
+from hmc.artifact.bundle import (
+    FIX,
+    Drafter,
+    Level,
+    Manifest,
+    Variant,
+    decoder_path,
+    encoder_path,
+    read_manifest,
+    shortlist_path,
+)
+from hmc.artifact.errors import HmcError, InvalidArtifactError
+from hmc.artifact.files import sha256_file
+from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER
+
+DRAFTS: tuple[Variant, ...] = ("greedy", "chain")
+"""Variants of the decoder that a drafter has."""
+
+
+def bundle_problems(path: Path | str) -> list[str]:
+    """Every problem of a bundle: manifest, head layouts, missing files, wrong digests. Empty when it can be served."""
+    path = Path(path)
+    try:
+        manifest = read_manifest(path)
+    except InvalidArtifactError as error:
+        return error.problems
+    problems = []
+    names = [level.name for level in manifest.levels]
+    problems += [f"level {n!r} is listed {names.count(n)} times" for n in sorted(set(names)) if names.count(n) > 1]
+    if manifest.default_level not in names:
+        problems.append(f"default level {manifest.default_level!r} is not among the levels")
+    for level in manifest.levels:
+        problems += _level_problems(level, manifest.architecture)
+    levels = list(manifest.levels)
+    if manifest.drafter:
+        levels.append(manifest.drafter.level)
+        problems += _drafter_problems(manifest.drafter, manifest.architecture)
+    expected = {name: digest for level in levels for name, digest in level.files.items()}
+    if set(manifest.tokenizer_files) not in ({TOKENIZER}, set(MARIAN)):
+        problems.append(
+            f"tokenizer files {sorted(manifest.tokenizer_files)}: expected {TOKENIZER} or {', '.join(MARIAN)}"
+        )
+    expected |= manifest.tokenizer_files
+    return problems + [p for name, digest in sorted(expected.items()) for p in _file_problems(path, name, digest)]
+
+
+def _level_problems(level: Level, arch: Architecture) -> list[str]:
+    problems = []
+    try:
+        problems += [f"level {level.name}: {p}" for p in arch.layout_problems(level.layout)]
+    except HmcError as error:
+        problems.append(f"level {level.name}: {error}")
+    needed = {encoder_path(level.name), decoder_path(level.name)}
+    if level.shortlist:
+        needed |= {level.shortlist, shortlist_path(level.name)}
+    return problems + [f"level {level.name}: {name} is not listed" for name in sorted(needed - set(level.files))]
+
+
+def misfits(drafter: Architecture, arch: Architecture) -> list[str]:
+    """What keeps a drafter from guessing what a model of `arch` writes; empty when nothing does."""
+    differing = [n for n in ("vocab_size", "pad_id", "eos_id", "unk_id") if getattr(drafter, n) != getattr(arch, n)]
+    problems = [
+        f"the drafter's {name} is {getattr(drafter, name)}, that of the levels {getattr(arch, name)}"
+        for name in differing
+    ]
+    if drafter.max_positions < arch.max_positions:
+        problems.append(
+            f"the drafter's max_positions is {drafter.max_positions}, below the {arch.max_positions} of the levels"
+        )
+    return problems
+
+
+def _drafter_problems(drafter: Drafter, arch: Architecture) -> list[str]:
+    level = drafter.level
+    needed = {decoder_path(level.name, variant) for variant in DRAFTS} - set(level.files)
+    problems = _level_problems(level, drafter.architecture) + misfits(drafter.architecture, arch)
+    return problems + [f"level {level.name}: {name} is not listed" for name in sorted(needed)]
+
+
+def _file_problems(root: Path, name: str, digest: str) -> list[str]:
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        return [f"{name}: path leaves the bundle"]
+    if not (root / name).is_file():
+        return [f"{name} is missing"]
+    if (found := sha256_file(root / name)) != digest:
+        return [f"{name} has sha256 {found[:12]}…, the manifest says {digest[:12]}…: the file was changed or cut short"]
+    return []
+
+
+def validate(path: Path | str) -> Manifest:
+    """Checks the whole bundle and returns its manifest. Raises InvalidArtifactError that lists every problem."""
+    manifest = read_manifest(path)
+    if problems := bundle_problems(path):
+        raise InvalidArtifactError(f"bundle {path}", problems, FIX)
+    return manifest
