@@ -12,6 +12,7 @@ from ctranslate2 import specs  # type: ignore[import-untyped]
 from hmc.artifact.architecture import sinusoidal_positions
 from hmc.artifact.checkpoint import Checkpoint
 from hmc.artifact.heads import KINDS
+from hmc.artifact.marian.zero_start import POSITIONS, starts_from_zero, with_zero_start
 from hmc.artifact.shortlist import Lexicon
 
 ACTIVATIONS = {"relu": specs.Activation.RELU, "swish": specs.Activation.SWISH, "gelu": specs.Activation.GELU}
@@ -24,7 +25,11 @@ def write_ctranslate2(checkpoint: Checkpoint, pieces: Sequence[str], out: Path, 
     """
     arch, layout = checkpoint.architecture, checkpoint.layout
     full = arch.full_layout()
-    tensors = {name: value.copy() for name, value in checkpoint.tensors.items()}  # quantising writes into them
+    tensors, positions = checkpoint.tensors, sinusoidal_positions(arch.max_positions, arch.d_model)
+    if not starts_from_zero(checkpoint):  # as it takes decoders to do
+        tensors = with_zero_start(tensors, arch)
+    decoder_positions = tensors.get(POSITIONS, positions)
+    tensors = {name: value.copy() for name, value in tensors.items()}  # quantising writes into them
     if any(layout[kind] != full[kind] for kind in KINDS):
         raise ValueError("give the full checkpoint: CTranslate2 cannot hold a slim one")
     spec = specs.TransformerSpec.from_config(
@@ -36,12 +41,11 @@ def write_ctranslate2(checkpoint: Checkpoint, pieces: Sequence[str], out: Path, 
     spec.config.add_source_eos = False
     spec.register_source_vocabulary(list(pieces))
     spec.register_target_vocabulary(list(pieces))
-    positions = sinusoidal_positions(arch.max_positions, arch.d_model)
     for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         embeddings = stack.embeddings[0] if side == "encoder" else stack.embeddings
         embeddings.weight = tensors["shared.weight"]
         stack.scale_embeddings = arch.scale_embedding
-        stack.position_encodings.encodings = positions
+        stack.position_encodings.encodings = positions if side == "encoder" else decoder_positions
         for index, layer in enumerate(stack.layer):
             _layer(layer, tensors, f"{side}.layers.{index}")
     spec.decoder.start_from_zero_embedding = True

@@ -25,7 +25,7 @@ def check_drafter(drafter: Checkpoint, first: Checkpoint, name: str) -> None:
     if problems:
         raise InvalidRequestError(
             f"--drafter {name}: {'; '.join(problems)}. Train it with the tokenizer of the levels' checkpoint "
-            "(`tokenizer.model` in its recipe)"
+            '(`[tokenizer] model = "CHECKPOINT"` in its recipe)'
         )
 
 

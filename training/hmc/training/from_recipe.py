@@ -9,7 +9,7 @@ from hmc.artifact.checkpoint import load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.layout_files import read_layout
-from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER, read_tokenizer, write_tokenizer
+from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER, TokenizerFiles, read_tokenizer, write_tokenizer
 from hmc.training.convert import import_tensors
 from hmc.training.corpus import Segmentation, TokenCorpus, read_pairs
 from hmc.training.recipe import Recipe
@@ -38,12 +38,22 @@ def make_vocabulary(recipe: Recipe, out: Path) -> Vocabulary:
         if start_from:
             write_tokenizer(load_checkpoint(Path(start_from)).tokenizer, out)
         elif settings.model:
-            write_tokenizer(Path(settings.model).read_bytes(), out)
+            write_tokenizer(_tokenizer_at(Path(settings.model)), out)
         else:
             languages = (recipe.data.source_language, recipe.data.target_language)
             text = (s for corpus in recipe.data.train for pair in read_pairs(corpus, languages) for s in pair)
             write_tokenizer(Vocabulary.train(text, settings.vocab_size, recipe.train.seed).files, out)
     return Vocabulary(read_tokenizer(out))
+
+
+def _tokenizer_at(path: Path) -> TokenizerFiles:
+    """Of a checkpoint's folder, or a SentencePiece model. Raises InvalidArtifactError, InvalidRequestError."""
+    if path.is_dir():
+        return read_tokenizer(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidRequestError(f"tokenizer.model {path}: cannot be read: {error.strerror}") from error
 
 
 def make_corpus(recipe: Recipe, vocabulary: Vocabulary, cache: Path) -> TokenCorpus:

@@ -41,7 +41,7 @@ class TokenizerSection(Section):
 
     vocab_size: int = Field(default=8000, ge=64)
     model: str | None = None
-    """An existing SentencePiece model to use instead of training one."""
+    """A checkpoint whose tokenizer is used instead of training one, or an existing SentencePiece model."""
     bpe_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability of skipping a merge in training text (BPE-dropout, Provilkov et al. 2020). Not reproducible from run
     to run, whatever the seed: SentencePiece draws anew in every process. A run that is resumed keeps what was drawn."""
