@@ -36,16 +36,26 @@ def test_clear_errors(tmp_path: Path) -> None:
     (tmp_path / "short.de").write_text("one\n")
     (tmp_path / "bad.en").write_bytes(b"\xff\xfe\n")
     (tmp_path / "bad.tsv").write_text("no tab here\n")
+    (tmp_path / "plain.en.gz").write_text("one\n")
+    (tmp_path / "cut.en.gz").write_bytes(gzip.compress(b"one\ntwo\n" * 999)[:-12])
     cases = {
         f"{tmp_path}/t.en {tmp_path}/short.de": "differ in length: one ends before line 2",
         f"{tmp_path}/none.en {tmp_path}/t.de": "does not exist",
         f"{tmp_path}/bad.en {tmp_path}/bad.en": "not UTF-8",
         f"{tmp_path}/bad.tsv": "line 1: no TAB",
+        f"{tmp_path}/plain.en.gz {tmp_path}/t.de": "not a whole gzip file",
+        f"{tmp_path}/cut.en.gz {tmp_path}/cut.en.gz": "not a whole gzip file",
         plain + " third": "give 'SRC TGT'",
     }
     for corpus, message in cases.items():
         with pytest.raises(InvalidRequestError, match=message):
             list(read_pairs(corpus))
+
+
+def test_what_the_hub_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InvalidRequestError, match=r"corpus hub:nobody/nothing: cannot be read from the hub"):
+        list(read_pairs("hub:nobody/nothing"))
 
 
 @pytest.fixture

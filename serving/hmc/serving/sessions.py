@@ -49,7 +49,7 @@ def resolve_device(name: str, level: Level) -> Device:
         if level.on_cuda:
             raise DeviceUnavailableError(
                 f"level {level.name!r} is {level.precision}, which is for cuda; on cpu choose an fp32, int8 or int4 "
-                "level (`hmc levels --bundle BUNDLE` lists them)"
+                "level (`hmc levels BUNDLE` lists them)"
             )
         return Device("cpu")
     if not cuda_available():

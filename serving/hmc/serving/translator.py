@@ -177,7 +177,10 @@ class Translator:
 
     def warm_up(self) -> None:
         """Runs the graphs once on several shapes, so that the first request pays for no allocation or planning."""
-        arch = self.manifest.architecture
+        arch, sessions = self.manifest.architecture, self._engine.sessions
+        if sessions.drafter:
+            for level in (sessions, sessions.drafter):
+                level.decoder("chain")
         for beam in sorted({1, min(DecodeOptions().beam_size, self._engine.max_rows)}):
             for tokens in WARM_UP_TOKENS:
                 source = [*[arch.unk_id] * min(tokens, arch.max_positions - 1), arch.eos_id]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain, islice, repeat, zip_longest
@@ -31,6 +32,10 @@ def _lines(path: Path) -> Iterator[str]:
                 yield line.rstrip("\n")
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"{path} is not UTF-8: {error}; convert it first, e.g. with iconv") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InvalidRequestError(f"{path}: not a whole gzip file ({error}); copy it again, or unpack it") from error
+    except OSError as error:
+        raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterator[Pair]:
@@ -74,9 +79,19 @@ def _hub_pairs(name: str, languages: tuple[str, str]) -> Iterator[Pair]:
     import datasets
 
     path, _, config = name.partition(":")
-    for row in datasets.load_dataset(path, config or None, split="train", streaming=True):
-        pair = cast(dict[str, Any], row)["translation"]
-        yield pair[languages[0]], pair[languages[1]]
+    try:
+        rows = datasets.load_dataset(path, config or None, split="train", streaming=True)
+    except (OSError, ValueError, RuntimeError) as error:  # no network, no such data set, a missing configuration
+        raise InvalidRequestError(f"corpus hub:{name}: cannot be read from the hub: {error}") from error
+    for row in rows:
+        try:
+            pair = cast(dict[str, Any], row)["translation"]
+            yield pair[languages[0]], pair[languages[1]]
+        except KeyError as error:
+            raise InvalidRequestError(
+                f"corpus hub:{name}: its rows have no {error}; HMC takes data sets with a `translation` column that "
+                f"holds {languages[0]} and {languages[1]}"
+            ) from error
 
 
 class Segmentation(NamedTuple):

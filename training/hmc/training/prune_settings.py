@@ -35,7 +35,7 @@ class PruneSettings(Section):
     dropout: float = Field(default=0.1, ge=0, lt=1)
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     max_length: int = Field(default=128, ge=4)
-    seed: int = 1
+    seed: int = Field(default=1, ge=0, le=2**32 - 1)
     run: RunSection = RunSection()
 
     @field_validator("scope")
