@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.serving.fakes import FakeFactory, write_bundle
+from tests.tiny import SENTENCES
 from typer.testing import CliRunner, Result
 
+from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
+from hmc.artifact.heads import select_heads
+from hmc.artifact.slimming import masked_tensors, slim_tensors
 from hmc.cli.main import build
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
+from hmc.serving import DecodeOptions, Translator
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
 Hmc = Callable[..., Result]
 REPOSITORY = Path(__file__).resolve().parents[2]
+NEEDED = 12
+"""Heads that the model `prunable` cannot do without; all others add nothing."""
 
 
 def environment() -> dict[str, str]:
@@ -48,3 +59,54 @@ def factory() -> FakeFactory:
 def server(fake_bundle: Path, factory: FakeFactory) -> Iterator[BackgroundServer]:
     with BackgroundServer(fake_bundle, ServerSettings(port=0), factory) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def prunable(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny checkpoint, with W_O zero for all but its NEEDED best heads."""
+    checkpoint = load_checkpoint(tiny_checkpoint)
+    assert checkpoint.gates
+    best = select_heads(checkpoint.gates, checkpoint.layout, NEEDED)
+    checkpoint.tensors = masked_tensors(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, best)
+    path = tmp_path_factory.mktemp("prunable") / "checkpoint"
+    save_checkpoint(checkpoint, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def pruned(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The prunable checkpoint without the heads that add nothing: it needs all it has, and translates alike."""
+    checkpoint = load_checkpoint(prunable)
+    assert checkpoint.gates
+    best = select_heads(checkpoint.gates, checkpoint.layout, NEEDED)
+    checkpoint.tensors = slim_tensors(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, best)
+    checkpoint.config = checkpoint.config.model_copy(update={"head_layout": best.to_json()})
+    path = tmp_path_factory.mktemp("pruned") / "checkpoint"
+    save_checkpoint(checkpoint, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def pairs(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Sentences, and what the prunable model at all its heads makes of them: `full` scores 100 BLEU."""
+    folder = tmp_path_factory.mktemp("pairs")
+    src, ref = folder / "tiny.en", folder / "tiny.de"
+    compile_bundle([LevelRequest(prunable)], folder / "bundle")
+    with Translator(folder / "bundle", "full") as translator:
+        written = translator.translate(SENTENCES, DecodeOptions(beam_size=1))
+    src.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    ref.write_text("\n".join(translation.text for translation in written) + "\n", encoding="utf-8")
+    return src, ref
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def in_a_process(hash_seed: int, *words: str | Path) -> subprocess.Popen[str]:
+    """`hmc WORDS…` in an interpreter of its own."""
+    command = [sys.executable, "-m", "hmc.cli", *map(str, words)]
+    return subprocess.Popen(
+        command, env={**environment(), "PYTHONHASHSEED": str(hash_seed)}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip

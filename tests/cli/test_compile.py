@@ -1,74 +1,19 @@
-"""`hmc compile`: budgets given, budgets found, and what is left behind when none is found."""
+"""`hmc compile`: what is written, what is refused, and what is left behind."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-from tests.cli.conftest import Hmc
-from tests.tiny import SENTENCES, tiny_checkpoint_at
+from tests.cli.conftest import Hmc, files_of, in_a_process
+from tests.tiny import SENTENCES
 
 from hmc.artifact.bundle_checks import validate
-from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.heads import select_heads
-from hmc.artifact.slimming import masked_tensors, slim_tensors
-from hmc.cli.compile_progress import level_steps
 from hmc.compiler.bundle_builder import LevelRequest
 from hmc.compiler.bundle_writer import compile_bundle
-from hmc.serving import DecodeOptions, Translator
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-NEEDED = 12
-"""Heads that the tiny model cannot do without; all others add nothing."""
-
-
-@pytest.fixture(scope="module")
-def prunable(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny checkpoint, with W_O zero for all but its NEEDED best heads."""
-    checkpoint = load_checkpoint(tiny_checkpoint)
-    assert checkpoint.gates
-    best = select_heads(checkpoint.gates, checkpoint.layout, NEEDED)
-    checkpoint.tensors = masked_tensors(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, best)
-    path = tmp_path_factory.mktemp("prunable") / "checkpoint"
-    save_checkpoint(checkpoint, path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def pruned(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The prunable checkpoint without the heads that add nothing: it needs all it has, and translates alike."""
-    checkpoint = load_checkpoint(prunable)
-    assert checkpoint.gates
-    best = select_heads(checkpoint.gates, checkpoint.layout, NEEDED)
-    checkpoint.tensors = slim_tensors(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, best)
-    checkpoint.config = checkpoint.config.model_copy(update={"head_layout": best.to_json()})
-    path = tmp_path_factory.mktemp("pruned") / "checkpoint"
-    save_checkpoint(checkpoint, path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def pairs(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Sentences, and what the prunable model at all its heads makes of them: `full` scores 100 BLEU."""
-    folder = tmp_path_factory.mktemp("pairs")
-    src, ref = folder / "tiny.en", folder / "tiny.de"
-    compile_bundle([LevelRequest(prunable)], folder / "bundle")
-    with Translator(folder / "bundle", "full") as translator:
-        written = translator.translate(SENTENCES, DecodeOptions(beam_size=1))
-    src.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
-    ref.write_text("\n".join(translation.text for translation in written) + "\n", encoding="utf-8")
-    return src, ref
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_budgets_given(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
@@ -83,80 +28,6 @@ def test_budgets_given(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Pa
     assert lines[2].split()[:3] == ["h12", "12", "heads"]
     assert [line for line in ran.stderr.splitlines() if line] == ["full", "h12", "validate", "full", "h12"]
     assert validate(out).level("h12").quality is not None
-
-
-def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
-    out = tmp_path / "b"
-    words = ["--max-bleu-drop", "5", "--eval", *pairs, "--beam", "1"]
-    ran = hmc("compile", prunable, *words, "-o", out, "--json")
-    assert ran.exit_code == 0, ran.output
-    manifest = validate(out)
-    assert [level.name for level in manifest.levels] == ["full", "h12"]
-    assert manifest.default_level == "h12"
-    assert manifest.level("h12").quality.bleu_delta == 0  # type: ignore[union-attr]
-    tokenizer = {"tokenizer.model"}
-    assert {path.name for path in out.iterdir()} == {"bundle.json", "weights", "full", "h12"} | tokenizer
-    assert {f for level in manifest.levels for f in level.files} == files_of(out).keys() - {"bundle.json"} - tokenizer
-    assert list(tmp_path.iterdir()) == [out]
-
-    data = json.loads(ran.stdout)
-    searched = data["search"]["precisions"]["fp32"]
-    assert searched["found"] == data["default_level"] == "h12"
-    tried = {c["heads"]: c for c in searched["tried"]}
-    assert {heads for heads in tried if heads < NEEDED} >= {11, 10, 9}
-    assert all(c["keeps_drop"] == (heads >= NEEDED) == (c["loss_at_most"] <= 5) for heads, c in tried.items())
-    assert all(c["p50_ms"] > 0 for c in tried.values())
-    assert "median of 1 × 12 requests, one sentence each, beam 1" in data["search"]["timed"]
-    assert "Tried on 12 sentences of tiny, Δ against full" in ran.stderr
-    assert manifest.provenance["head_search"]["fp32"]["found"] == "h12"
-
-    # Searched again: the same bytes. Compiled by its number of heads: the same levels.
-    again = hmc("compile", prunable, *words, "-o", tmp_path / "again")
-    assert again.exit_code == 0, again.output
-    assert files_of(tmp_path / "again") == files_of(out)
-    assert hmc("compile", prunable, "--target-heads", "24,12", "-o", tmp_path / "given").exit_code == 0
-    assert validate(tmp_path / "given").version == manifest.version
-
-
-def test_every_precision_is_searched_against_full(
-    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]
-) -> None:
-    ran = hmc(
-        "compile", prunable, "--max-bleu-drop", "60", "--max-latency-ms", "1e6", "--eval", *pairs, "--beam", 1,
-        "--precision", "int8,fp32", "--calibrate", pairs[0], "-o", tmp_path / "b",
-    )  # fmt: skip
-    assert ran.exit_code == 0, ran.output
-    manifest = validate(tmp_path / "b")
-    names = [level.name for level in manifest.levels]
-    assert names[:2] == ["full-int8", "full"]
-    assert manifest.default_level == names[2]
-    assert manifest.level(names[2]).precision == "int8"
-    assert {level.quality.reference_level for level in manifest.levels if level.quality} == {"full"}
-    assert all(level.quality for level in manifest.levels)
-    assert "p50: median of 3 × 12 requests" in ran.stdout
-
-
-def test_all_heads_are_fast_enough(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
-    ran = hmc("compile", prunable, "--max-latency-ms", "1e6", "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b")
-    assert ran.exit_code == 0, ran.output
-    assert [level.name for level in validate(tmp_path / "b").levels] == ["full"]
-
-
-@pytest.mark.parametrize(
-    ("limit", "message"),
-    [
-        (["--max-bleu-drop", "5"], "BLEU: no level is sure to lose at most 5 against h12; the nearest, h"),
-        (["--max-latency-ms", "1e-3"], "no level answers within 0.001 ms: the fastest found is "),
-    ],
-)
-def test_nothing_found_nothing_left(
-    hmc: Hmc, pruned: Path, tmp_path: Path, pairs: tuple[Path, Path], limit: list[str], message: str
-) -> None:
-    ran = hmc("compile", pruned, *limit, "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b")
-    assert ran.exit_code == 2
-    assert f"hmc: {message}" in ran.stderr
-    assert "Tried on 12 sentences of tiny" in ran.stdout
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -223,31 +94,6 @@ def test_shortlists_are_scored_beside_their_levels(
     assert translated.exit_code == 0, translated.stderr
 
 
-def test_a_search_needs_scores(hmc: Hmc, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
-    tiny_checkpoint_at(tmp_path / "plain", gates=False)
-    ran = hmc("compile", tmp_path / "plain", "--max-bleu-drop", "1", "--eval", *pairs, "-o", tmp_path / "b")
-    assert ran.exit_code == 2
-    assert "a search for a head budget: the checkpoint has neither gates nor importance" in ran.stderr
-
-
-def test_fp16_is_not_searched_without_cuda(
-    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hmc.cli.compile_search.cuda_available", lambda: False)
-    words = ["--max-bleu-drop", "1", "--eval", *pairs, "--precision", "fp16"]
-    ran = hmc("compile", prunable, *words, "-o", tmp_path / "b")
-    assert ran.exit_code == 2
-    assert "--precision fp16: such levels run on CUDA" in ran.stderr
-
-
-def in_a_process(hash_seed: int, *words: str | Path) -> subprocess.Popen[str]:
-    """`hmc WORDS…` in an interpreter of its own."""
-    roots = os.pathsep.join(str(path.parent) for path in REPOSITORY.glob("*/hmc"))
-    environment = {**os.environ, "PYTHONPATH": roots, "PYTHONHASHSEED": str(hash_seed)}
-    command = [sys.executable, "-m", "hmc.cli", *map(str, words)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 @pytest.mark.slow
 def test_same_input_same_bytes_in_another_process(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Another order of hashes, another folder."""
@@ -267,36 +113,6 @@ def test_same_input_same_bytes_in_another_process(tiny_checkpoint: Path, tmp_pat
         _, said = ran.communicate()
         assert ran.returncode == 0, said
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
-
-
-@pytest.mark.slow
-def test_a_search_that_is_terminated_leaves_nothing(prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
-    words: list[str | Path] = ["--max-bleu-drop", "5", "--eval", *pairs, "-o", tmp_path / "b"]
-    ran = in_a_process(0, "compile", prunable, *words)
-    assert ran.stderr
-    assert ran.stderr.readline() == "full\n"  # now the first level is being compiled
-    assert [path.name[:3] for path in tmp_path.iterdir()] == [".b."]
-    ran.terminate()
-    ran.communicate()
-    assert ran.returncode == 143
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_bar_counts_the_steps_where_somebody_watches() -> None:
-    console = Console(force_terminal=True, no_color=True, width=120)
-    with console.capture() as capture, level_steps(console, 3) as step:
-        step("h12: author graphs")
-        step("h12: write level")
-    shown = capture.get()
-    assert "1/3 h12: write level" in shown
-
-
-def test_a_log_has_a_line_a_level() -> None:
-    console = Console(width=120)
-    with console.capture() as capture, level_steps(console, None) as step:
-        for now in ("full: author graphs", "full: write level", "h12: author graphs", "validate"):
-            step(now)
-    assert capture.get() == "full\nh12\nvalidate\n"
 
 
 def test_a_bundle_that_cannot_be_scored_stays_as_it_was(

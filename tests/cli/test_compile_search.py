@@ -1,0 +1,116 @@
+"""`hmc compile --max-bleu-drop`: budgets found, and what is left behind when none is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import NEEDED, Hmc, files_of, in_a_process
+from tests.tiny import tiny_checkpoint_at
+
+from hmc.artifact.bundle_checks import validate
+
+
+def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
+    out = tmp_path / "b"
+    words = ["--max-bleu-drop", "5", "--eval", *pairs, "--beam", "1"]
+    ran = hmc("compile", prunable, *words, "-o", out, "--json")
+    assert ran.exit_code == 0, ran.output
+    manifest = validate(out)
+    assert [level.name for level in manifest.levels] == ["full", "h12"]
+    assert manifest.default_level == "h12"
+    assert manifest.level("h12").quality.bleu_delta == 0  # type: ignore[union-attr]
+    tokenizer = {"tokenizer.model"}
+    assert {path.name for path in out.iterdir()} == {"bundle.json", "weights", "full", "h12"} | tokenizer
+    assert {f for level in manifest.levels for f in level.files} == files_of(out).keys() - {"bundle.json"} - tokenizer
+    assert list(tmp_path.iterdir()) == [out]
+
+    data = json.loads(ran.stdout)
+    searched = data["search"]["precisions"]["fp32"]
+    assert searched["found"] == data["default_level"] == "h12"
+    tried = {c["heads"]: c for c in searched["tried"]}
+    assert {heads for heads in tried if heads < NEEDED} >= {11, 10, 9}
+    assert all(c["keeps_drop"] == (heads >= NEEDED) == (c["loss_at_most"] <= 5) for heads, c in tried.items())
+    assert all(c["p50_ms"] > 0 for c in tried.values())
+    assert "median of 1 × 12 requests, one sentence each, beam 1" in data["search"]["timed"]
+    assert "Tried on 12 sentences of tiny, Δ against full" in ran.stderr
+    assert manifest.provenance["head_search"]["fp32"]["found"] == "h12"
+
+    # Searched again: the same bytes. Compiled by its number of heads: the same levels.
+    again = hmc("compile", prunable, *words, "-o", tmp_path / "again")
+    assert again.exit_code == 0, again.output
+    assert files_of(tmp_path / "again") == files_of(out)
+    assert hmc("compile", prunable, "--target-heads", "24,12", "-o", tmp_path / "given").exit_code == 0
+    assert validate(tmp_path / "given").version == manifest.version
+
+
+def test_every_precision_is_searched_against_full(
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]
+) -> None:
+    ran = hmc(
+        "compile", prunable, "--max-bleu-drop", "60", "--max-latency-ms", "1e6", "--eval", *pairs, "--beam", 1,
+        "--precision", "int8,fp32", "--calibrate", pairs[0], "-o", tmp_path / "b",
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    manifest = validate(tmp_path / "b")
+    names = [level.name for level in manifest.levels]
+    assert names[:2] == ["full-int8", "full"]
+    assert manifest.default_level == names[2]
+    assert manifest.level(names[2]).precision == "int8"
+    assert {level.quality.reference_level for level in manifest.levels if level.quality} == {"full"}
+    assert all(level.quality for level in manifest.levels)
+    assert "p50: median of 3 × 12 requests" in ran.stdout
+
+
+def test_all_heads_are_fast_enough(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
+    ran = hmc("compile", prunable, "--max-latency-ms", "1e6", "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b")
+    assert ran.exit_code == 0, ran.output
+    assert [level.name for level in validate(tmp_path / "b").levels] == ["full"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        (["--max-bleu-drop", "5"], "BLEU: no level is sure to lose at most 5 against h12; the nearest, h"),
+        (["--max-latency-ms", "1e-3"], "no level answers within 0.001 ms: the fastest found is "),
+    ],
+)
+def test_nothing_found_nothing_left(
+    hmc: Hmc, pruned: Path, tmp_path: Path, pairs: tuple[Path, Path], limit: list[str], message: str
+) -> None:
+    ran = hmc("compile", pruned, *limit, "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b")
+    assert ran.exit_code == 2
+    assert f"hmc: {message}" in ran.stderr
+    assert "Tried on 12 sentences of tiny" in ran.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_needs_scores(hmc: Hmc, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
+    tiny_checkpoint_at(tmp_path / "plain", gates=False)
+    ran = hmc("compile", tmp_path / "plain", "--max-bleu-drop", "1", "--eval", *pairs, "-o", tmp_path / "b")
+    assert ran.exit_code == 2
+    assert "a search for a head budget: the checkpoint has neither gates nor importance" in ran.stderr
+
+
+def test_fp16_is_not_searched_without_cuda(
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hmc.cli.compile_search.cuda_available", lambda: False)
+    words = ["--max-bleu-drop", "1", "--eval", *pairs, "--precision", "fp16"]
+    ran = hmc("compile", prunable, *words, "-o", tmp_path / "b")
+    assert ran.exit_code == 2
+    assert "--precision fp16: such levels run on CUDA" in ran.stderr
+
+
+@pytest.mark.slow
+def test_a_search_that_is_terminated_leaves_nothing(prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
+    words: list[str | Path] = ["--max-bleu-drop", "5", "--eval", *pairs, "-o", tmp_path / "b"]
+    ran = in_a_process(0, "compile", prunable, *words)
+    assert ran.stderr
+    assert ran.stderr.readline() == "full\n"  # now the first level is being compiled
+    assert [path.name[:3] for path in tmp_path.iterdir()] == [".b."]
+    ran.terminate()
+    ran.communicate()
+    assert ran.returncode == 143
+    assert list(tmp_path.iterdir()) == []
