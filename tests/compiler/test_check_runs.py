@@ -28,7 +28,7 @@ def test_a_compiled_level_runs(checkpoint: Path, tmp_path: Path, precision: str)
     compile_bundle([LevelRequest(checkpoint)], tmp_path / "b", precisions=(precision,), calibration=SENTENCES)  # type: ignore[arg-type]
     manifest = read_manifest(tmp_path / "b")
     level = manifest.levels[0]
-    check_runs(manifest.architecture, level.layout, tmp_path / "b", level.name, PROBE, chain=True)
+    check_runs(manifest.architecture, level.layout, tmp_path / "b", level.name, PROBE)
 
 
 def test_a_graph_that_cannot_be_run_is_no_level(
@@ -53,4 +53,4 @@ def test_weights_that_are_not_numbers_are_told(checkpoint: Path, tmp_path: Path)
     for file in (tmp_path / "b" / "weights").iterdir():
         file.write_bytes(np.full(file.stat().st_size // 4, np.nan, np.float32).tobytes())
     with pytest.raises(BrokenGraphError, match="not numbers"):
-        check_runs(manifest.architecture, level.layout, tmp_path / "b", level.name, PROBE, chain=True)
+        check_runs(manifest.architecture, level.layout, tmp_path / "b", level.name, PROBE)

@@ -67,29 +67,3 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     together = runner.log_probs(sentences(2), targets)
     for row, sentence in enumerate(sentences(2)):
         assert np.array_equal(runner.log_probs([sentence], targets[:1])[0], together[row])
-
-
-@pytest.mark.parametrize("kept", KEPT)
-@pytest.mark.parametrize("layout", [FULL, random_layout(ARCH, 5)], ids=["full", "some"])
-@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
-def test_a_chain_gives_what_its_tokens_give_one_by_one(precision: str, layout: HeadLayout, kept: str) -> None:
-    tensors = slim_tensors(random_tensors(ARCH, FULL), ARCH, FULL, layout)
-    linears: Linears = FloatLinears()
-    if precision != "fp32":
-        ranges = calibrate(ARCH, layout, tensors, sentences(1))
-        ranges = {name: found for name, found in ranges.items() if name not in KEPT[kept]}
-        linears = Int8Linears(ranges) if precision == "int8" else Int4Linears(ranges)
-    one, several = (
-        GraphRunner.author(ARCH, layout, tensors, linears),
-        GraphRunner.author(ARCH, layout, tensors, linears),
-    )
-    for runner, variant in ((one, "greedy"), (several, "chain")):
-        graph = author_decoder(ARCH, layout, tensors, linears, variant=variant)  # type: ignore[arg-type]
-        runner.decoder = open_session(serialized(graph.model({})))
-    target = list(range(3, 12))
-    for source in sentences(2):
-        expected, found = one.log_probs([source], [target])[0], several.chain_log_probs(source, target)
-        if precision != "fp32" and kept == "nothing":
-            assert np.array_equal(found, expected)  # to the last bit
-        else:  # fp32 products sum in another order for several rows
-            assert np.abs(found - expected).max() < 1e-4

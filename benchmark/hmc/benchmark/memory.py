@@ -30,7 +30,6 @@ class MemoryRequest:
     batch: int
     beam: int
     sentences: tuple[str, ...]
-    drafter: bool = True
 
 
 @dataclass(frozen=True)
@@ -79,9 +78,8 @@ def run_request(request: MemoryRequest) -> MemoryResult:
 
     before = psutil.Process().memory_info().rss
     with Translator(
-        request.bundle, request.level, device=request.device, threads=request.threads, workers=request.workers,
-        drafter=request.drafter,
-    ) as translator:  # fmt: skip
+        request.bundle, request.level, device=request.device, threads=request.threads, workers=request.workers
+    ) as translator:
         translator.warm_up()
         for start in range(0, len(request.sentences), request.batch):
             options = DecodeOptions(beam_size=request.beam)

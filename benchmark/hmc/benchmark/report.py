@@ -50,8 +50,6 @@ class Conditions:
     left_out: tuple[str, ...] = ()
     """Levels that do not run on the device asked for."""
     workers: int = 1
-    drafter: bool | None = None
-    """Whether the bundle's drafter guessed; None: it has none."""
     """Batches that a level runs at the same time, each on `threads` threads."""
 
 
@@ -135,11 +133,6 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
         "longer translations takes longer for a request: compare tokens/s too.",
         f"Devices: {', '.join(f'{level} on {device}' for level, device in devices.items())}; {threads} for each level.",
     ]
-    if c.drafter is not None:
-        on = "guesses for" if c.drafter else "is left out; it would guess for"
-        lines.append(
-            f"Drafter: the bundle's {on} requests of one sentence at beam 1 on a CPU, and changes no translation."
-        )
     if c.left_out:
         lines.append(f"Left out, because they do not run on this device: {_listed(c.left_out)}.")
     if c.quality_reference is not None:

@@ -49,7 +49,6 @@ def run_benchmark(
                 threads=settings.threads,
                 manifest=manifest,
                 workers=settings.workers,
-                drafter=settings.drafter,
             )
             translators[level.name] = stack.enter_context(translator)
             translator.warm_up()
@@ -94,7 +93,6 @@ def _conditions(settings: BenchmarkSettings, test_set: TestSet, manifest: Manife
         headline=settings.headline,
         threads=settings.threads,
         workers=settings.workers,
-        drafter=settings.drafter if manifest.drafter else None,
         quality_reference=reference if test_set.references is not None else None,
         latency_reference=reference if reference in names else names[0],
         memory=settings.memory,
@@ -116,7 +114,6 @@ def _memory(
                 device=settings.device,
                 threads=settings.threads,
                 workers=settings.workers,
-                drafter=settings.drafter,
                 batch=batch,
                 beam=beam,
                 sentences=test_set.sources[: MEMORY_BATCHES * batch],

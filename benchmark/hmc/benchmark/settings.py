@@ -38,8 +38,6 @@ class BenchmarkSettings:
     """Threads of each worker of a level; 0: one per physical core, and one each for several workers."""
     workers: int = 1
     """Batches that a level runs at the same time."""
-    drafter: bool = True
-    """Whether the bundle's drafter, if it has one, guesses for texts translated greedily and alone."""
     memory: bool = True
     """Measure each level's memory, in a process of its own."""
     test_set_name: str | None = None

@@ -31,9 +31,6 @@ def command(
     workers: Annotated[
         int, typer.Option(help="Batches that a level runs at the same time, each on --threads threads.")
     ] = 1,
-    drafter: Annotated[
-        bool, typer.Option("--drafter/--no-drafter", help="Let the bundle's drafter guess, if it has one.")
-    ] = True,
     memory: Annotated[bool, typer.Option(help="Measure peak memory, a process for each level.")] = True,
     test_set: Annotated[str | None, typer.Option(help="Name of the test set; default: the file's name.")] = None,
     json_out: Annotated[
@@ -68,7 +65,6 @@ def command(
         device=device,
         threads=threads,
         workers=workers,
-        drafter=drafter,
         memory=memory,
         test_set_name=test_set,
     )

@@ -52,14 +52,6 @@ def command(
     shortlist_best: Annotated[
         int | None, typer.Option(help="Candidates that are translations of each source token.", metavar="N")
     ] = None,
-    drafter: Annotated[
-        Path | None,
-        typer.Option(
-            help="Checkpoint of a small model with the same tokenizer: it guesses what levels on a CPU write, for "
-            "sooner answers to single texts. Translations stay the same.",
-            metavar="CHECKPOINT",
-        ),
-    ] = None,
     evaluate: Annotated[
         tuple[Path, Path] | None,
         typer.Option("--eval", help="SRC REF: score every level and write it into the manifest."),
@@ -109,16 +101,16 @@ def command(
     console, people = Console(stderr=True), Console(stderr=as_json)
     if left_out:
         console.print(f"--shortlist: {left_out} of its pairs are in --eval and are not learnt from", style="yellow")
-    files = (calibrate, drafter, *(shortlist or ()), *(evaluate or ()))
+    files = (calibrate, *(shortlist or ()), *(evaluate or ()))
     inputs = [*(request.checkpoint for request in requests), *(file for file in files if file)]
     searched: dict[str, Any] = {}
     with exit_on_sigterm():
         if limits and pairs:
-            plan = BudgetPlan(requests[0].checkpoint, out, precisions, sentences, pairs, size, limits, inputs, drafter)
+            plan = BudgetPlan(requests[0].checkpoint, out, precisions, sentences, pairs, size, limits, inputs)
             manifest, searched = _search(plan, console, people)
         else:
             with replace_bundle(out, inputs) as folder:
-                manifest = _compile(requests, folder, precisions, sentences, listed, drafter, console)
+                manifest = _compile(requests, folder, precisions, sentences, listed, console)
                 if evaluate:
                     manifest = _score(folder, evaluate, size, test_set, console)
     if as_json:
@@ -133,18 +125,16 @@ def _compile(
     precisions: list[Precision],
     sentences: list[str],
     shortlist: ShortlistText | None,
-    drafter: Path | None,
     console: Console,
 ) -> Manifest:
     from hmc.cli.compile_progress import level_steps
     from hmc.compiler.bundle_writer import compile_bundle, progress_steps
 
-    steps = progress_steps(len(requests), precisions, shortlist=shortlist is not None, drafter=drafter is not None)
+    steps = progress_steps(len(requests), precisions, shortlist=shortlist is not None)
     with level_steps(console, steps) as progress:
         return compile_bundle(
-            requests, out, precisions=precisions, calibration=sentences, shortlist=shortlist, drafter=drafter,
-            progress=progress,
-        )  # fmt: skip
+            requests, out, precisions=precisions, calibration=sentences, shortlist=shortlist, progress=progress
+        )
 
 
 def _score(out: Path, evaluate: tuple[Path, Path], beam: int, test_set: str | None, console: Console) -> Manifest:
@@ -181,7 +171,3 @@ def _summary(manifest: Manifest, out: Path) -> None:
         size = f"{level.parameters:>12,} parameters  {level.bytes / 2**20:7.1f} MiB"
         default = "  default" if level.name == manifest.default_level else ""
         typer.echo(f"  {level.name:{width}} {level.heads:4} heads  {level.precision}  {size}{quality}{default}")
-    if manifest.drafter:
-        small = manifest.drafter.level
-        size = f"{small.parameters:>12,} parameters  {small.bytes / 2**20:7.1f} MiB"
-        typer.echo(f"  {small.name:{width}} {small.heads:4} heads  {small.precision}  {size}  guesses for the levels")

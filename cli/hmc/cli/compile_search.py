@@ -39,8 +39,6 @@ class BudgetPlan:
     limits: Limits
     inputs: Sequence[Path] = ()
     """What else is read: files that `out` may not take along when it is replaced."""
-    drafter: Path | None = None
-    """Checkpoint of the bundle's drafter. It has no part in the search, whose times are those of levels alone."""
 
     @property
     def workload(self) -> Workload:
@@ -71,9 +69,7 @@ class BudgetRun:
                 "search at fp32 or int8, then compile the heads found with --target-heads"
             )
         with replace_bundle(plan.out, [plan.checkpoint, *plan.inputs]) as folder:
-            builder = BundleBuilder(
-                [plan.checkpoint], folder, calibration=plan.calibration, drafter=plan.drafter, progress=progress
-            )
+            builder = BundleBuilder([plan.checkpoint], folder, calibration=plan.calibration, progress=progress)
             head_scores(builder.checkpoint(plan.checkpoint), "a search for a head budget")
             builder.prepare([(LevelRequest(plan.checkpoint), precision, False) for precision in plan.precisions])
             meter = Meter(folder, plan.test_set, plan.workload, plan.limits.confidence, progress, self.devices)

@@ -39,13 +39,6 @@ def command(
             "throughput on a CPU, but a sentence alone takes longer."
         ),
     ] = 1,
-    drafter: Annotated[
-        bool,
-        typer.Option(
-            "--drafter/--no-drafter",
-            help="Let the bundle's drafter, if it has one, guess for texts that are translated greedily and alone.",
-        ),
-    ] = True,
     cache: Annotated[
         str,
         typer.Option(
@@ -97,7 +90,6 @@ def command(
         max_tokens=max_tokens,
         threads=threads,
         workers=workers,
-        drafter=drafter,
         cache=cache,
         drain_seconds=drain_seconds,
         tls_cert=tls_cert,

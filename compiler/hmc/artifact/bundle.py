@@ -13,10 +13,10 @@ from hmc.artifact.errors import InvalidArtifactError, LevelNotFoundError
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.tokenizer_files import TOKENIZER
 
-SCHEMA_VERSION = 4
-READABLE = (2, 3, 4)
-"""Schema versions that are read; 2 knows no shortlists, 3 no drafters."""
-MANIFEST, WEIGHTS, DRAFTER = "bundle.json", "weights", "drafter"
+SCHEMA_VERSION = 3
+READABLE = (2, 3)
+"""Schema versions that are read; 2 knows no shortlists."""
+MANIFEST, WEIGHTS = "bundle.json", "weights"
 TEMPORARY = f".{MANIFEST}.new"
 LEVEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """What a level may be called."""
@@ -24,9 +24,9 @@ FIX = "Compile it again with `hmc compile`, or copy it again from where it was w
 Precision = Literal["fp32", "int8", "int4", "fp16", "bf16"]
 ON_CUDA: tuple[Precision, ...] = ("fp16", "bf16")
 """Precisions whose levels run on CUDA; the others run on a CPU."""
-Variant = Literal["greedy", "chain", "attention", "sampling"]
-"""A decoder graph beside `decoder.onnx`, for requests of one kind: "greedy" is faster for sentences of one row, "chain"
-reads several tokens of one such sentence at once; the others can do more. All share its weights."""
+Variant = Literal["greedy", "attention", "sampling"]
+"""A decoder graph beside `decoder.onnx`, for requests of one kind: "greedy" is faster for sentences of one row;
+the others can do more. All share its weights."""
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 
@@ -105,19 +105,12 @@ class Level(Strict):
         return self.layout.total
 
 
-class Drafter(Strict):
-    """A small model of the same vocabulary that guesses what levels on a CPU are about to write."""
-
-    architecture: Architecture
-    level: Level
-
-
 class Manifest(Strict):
     """Contents of `bundle.json`."""
 
     schema_version: int = SCHEMA_VERSION
     version: str
-    """Bundle version: first 16 hex digits of a digest over every level's files, and the drafter's."""
+    """Bundle version: first 16 hex digits of a digest over every level's files."""
     created_by: str
     source_language: str
     target_language: str
@@ -126,7 +119,6 @@ class Manifest(Strict):
     """sha256 of `tokenizer.model`; or, for a Marian tokenizer, name → sha256 of its three files."""
     levels: list[Level] = Field(min_length=1)
     default_level: str
-    drafter: Drafter | None = None
     provenance: dict[str, Any] = {}
 
     @property

@@ -5,23 +5,10 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 from hmc.artifact.architecture import Architecture
-from hmc.artifact.bundle import (
-    FIX,
-    Drafter,
-    Level,
-    Manifest,
-    Variant,
-    decoder_path,
-    encoder_path,
-    read_manifest,
-    shortlist_path,
-)
+from hmc.artifact.bundle import FIX, Level, Manifest, decoder_path, encoder_path, read_manifest, shortlist_path
 from hmc.artifact.errors import HmcError, InvalidArtifactError
 from hmc.artifact.files import sha256_file
 from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER
-
-DRAFTS: tuple[Variant, ...] = ("greedy", "chain")
-"""Variants of the decoder that a drafter has."""
 
 
 def bundle_problems(path: Path | str) -> list[str]:
@@ -38,11 +25,7 @@ def bundle_problems(path: Path | str) -> list[str]:
         problems.append(f"default level {manifest.default_level!r} is not among the levels")
     for level in manifest.levels:
         problems += _level_problems(level, manifest.architecture)
-    levels = list(manifest.levels)
-    if manifest.drafter:
-        levels.append(manifest.drafter.level)
-        problems += _drafter_problems(manifest.drafter, manifest.architecture)
-    expected = {name: digest for level in levels for name, digest in level.files.items()}
+    expected = {name: digest for level in manifest.levels for name, digest in level.files.items()}
     if set(manifest.tokenizer_files) not in ({TOKENIZER}, set(MARIAN)):
         problems.append(
             f"tokenizer files {sorted(manifest.tokenizer_files)}: expected {TOKENIZER} or {', '.join(MARIAN)}"
@@ -61,27 +44,6 @@ def _level_problems(level: Level, arch: Architecture) -> list[str]:
     if level.shortlist:
         needed |= {level.shortlist, shortlist_path(level.name)}
     return problems + [f"level {level.name}: {name} is not listed" for name in sorted(needed - set(level.files))]
-
-
-def misfits(drafter: Architecture, arch: Architecture) -> list[str]:
-    """What keeps a drafter from guessing what a model of `arch` writes; empty when nothing does."""
-    differing = [n for n in ("vocab_size", "pad_id", "eos_id", "unk_id") if getattr(drafter, n) != getattr(arch, n)]
-    problems = [
-        f"the drafter's {name} is {getattr(drafter, name)}, that of the levels {getattr(arch, name)}"
-        for name in differing
-    ]
-    if drafter.max_positions < arch.max_positions:
-        problems.append(
-            f"the drafter's max_positions is {drafter.max_positions}, below the {arch.max_positions} of the levels"
-        )
-    return problems
-
-
-def _drafter_problems(drafter: Drafter, arch: Architecture) -> list[str]:
-    level = drafter.level
-    needed = {decoder_path(level.name, variant) for variant in DRAFTS} - set(level.files)
-    problems = _level_problems(level, drafter.architecture) + misfits(drafter.architecture, arch)
-    return problems + [f"level {level.name}: {name} is not listed" for name in sorted(needed)]
 
 
 def _file_problems(root: Path, name: str, digest: str) -> list[str]:

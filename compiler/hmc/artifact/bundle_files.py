@@ -7,20 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hmc.artifact.bundle import DRAFTER, MANIFEST, TEMPORARY, WEIGHTS
+from hmc.artifact.bundle import MANIFEST, TEMPORARY, WEIGHTS
 from hmc.artifact.files import replace_directory
 from hmc.artifact.formats import Format, check_replaceable
 from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER
 
-RESERVED = frozenset((MANIFEST, WEIGHTS, DRAFTER, TOKENIZER, *MARIAN))
+RESERVED = frozenset((MANIFEST, WEIGHTS, TOKENIZER, *MARIAN))
 """Names in a bundle that no level can have."""
 
 
 def _files(manifest: dict[str, Any]) -> Iterable[str]:
     """What a manifest lists; of any version, and of one that `read_manifest` would refuse."""
-    drafter = manifest.get("drafter")
-    levels = [*manifest["levels"], drafter.get("level") if isinstance(drafter, dict) else None]
-    levels = [level for level in levels if isinstance(level, dict)]
+    levels = [level for level in manifest["levels"] if isinstance(level, dict)]
     listed = {name for level in levels if isinstance(level.get("files"), dict) for name in level["files"]}
     return listed | {TEMPORARY, TOKENIZER, *MARIAN}
 

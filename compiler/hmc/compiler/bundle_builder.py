@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hmc.artifact.bundle import Drafter, Level, Manifest, Precision, write_manifest
+from hmc.artifact.bundle import Level, Manifest, Precision, write_manifest
 from hmc.artifact.bundle_checks import validate
 from hmc.artifact.bundle_files import RESERVED
 from hmc.artifact.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
@@ -24,7 +24,6 @@ from hmc.artifact.shortlist import Lexicon
 from hmc.artifact.tokenizer import open_tokenizer
 from hmc.artifact.tokenizer_files import tokenizer_digest, write_tokenizer
 from hmc.compiler.check import TOLERANCE
-from hmc.compiler.drafter_level import check_drafter, drafter_draft, has_use_for_drafter
 from hmc.compiler.level_checks import check_level
 from hmc.compiler.pipeline import LevelDraft, compile_level
 from hmc.compiler.ranges import ActivationRange
@@ -63,7 +62,6 @@ class BundleBuilder:
         *,
         calibration: Sequence[str] = (),
         shortlist: ShortlistText | None = None,
-        drafter: Path | None = None,
         progress: Callable[[str], None] = ignore,
     ) -> None:
         """Raises InvalidArtifactError, and InvalidRequestError for checkpoints that cannot share a bundle."""
@@ -71,11 +69,6 @@ class BundleBuilder:
         self._first = next(iter(self._checkpoints.values()))
         _check_compatible(self._first, self._checkpoints)
         self._digests = {path: checkpoint_digest(path) for path in self._checkpoints}
-        self._drafter_path, self._drafter = drafter, None if drafter is None else load_checkpoint(drafter)
-        if self._drafter:
-            check_drafter(self._drafter, self._first, str(drafter))
-        self.drafter: Drafter | None = None
-        """The bundle's, after `finish`."""
         self._sentences = _encode(self._first, calibration)
         self._verified: dict[Path, set[HeadLayout]] = {path: set() for path in self._checkpoints}
         self._calibrated: dict[Path, dict[HeadLayout, dict[str, ActivationRange]]] = {
@@ -97,10 +90,6 @@ class BundleBuilder:
         """
         names = set(self.levels)
         plan = list(plan)
-        if self._drafter and not has_use_for_drafter(precision for _, precision, _ in plan):
-            raise InvalidRequestError(
-                "a drafter guesses for levels on a CPU: compile fp32, int8 or int4, or leave it out"
-            )
         for request, precision, listed in plan:
             names.add(self._checked_name(request, precision, listed, names))
         if any(listed for _, _, listed in plan):
@@ -160,7 +149,7 @@ class BundleBuilder:
         first = self._first
         checked = {"log_prob_tolerance": TOLERANCE, "sentences": len(self._sentences[:PROBE_SENTENCES])}
         return Manifest(
-            version=_version([*levels, *([self.drafter.level] if self.drafter else [])]),
+            version=_version(levels),
             created_by=GENERATOR,
             source_language=first.config.source_language,
             target_language=first.config.target_language,
@@ -168,7 +157,6 @@ class BundleBuilder:
             tokenizer_sha256=tokenizer_digest(first.tokenizer),
             levels=list(levels),
             default_level=default or levels[0].name,
-            drafter=self.drafter,
             provenance={"slim_vs_masked": checked, "checkpoint_metrics": first.metrics, **provenance},
         )
 
@@ -179,19 +167,9 @@ class BundleBuilder:
         """
         for name in self.levels.keys() - {level.name for level in levels}:
             self.discard(name)
-        if self._drafter and self._drafter_path:
-            self.drafter = self._compile_drafter(self._drafter, self._drafter_path, levels)
         write_manifest(self.manifest(levels, default, **provenance), self._folder)
         self._progress("validate")
         return validate(self._folder)
-
-    def _compile_drafter(self, drafter: Checkpoint, path: Path, levels: Sequence[Level]) -> Drafter:
-        draft = drafter_draft(drafter, checkpoint_digest(path), self._folder, [x.precision for x in levels])
-        draft.probe = self._sentences[:PROBE_SENTENCES] or _synthetic_probe(drafter)
-        draft.calibration = self._sentences[:CALIBRATION_SENTENCES]
-        if draft.precision in LISTED:
-            draft.lexicon = self._lexicon
-        return Drafter(architecture=drafter.architecture, level=compile_level(draft, self._progress))
 
 
 def _target(request: LevelRequest, checkpoint: Checkpoint) -> int:

@@ -20,24 +20,20 @@ def compile_bundle(
     precisions: Sequence[Precision] = ("fp32",),
     calibration: Sequence[str] = (),
     shortlist: ShortlistText | None = None,
-    drafter: Path | None = None,
     progress: Callable[[str], None] = ignore,
 ) -> Manifest:
     """Compiles every request at every precision into the bundle `out`, replacing it whole or not at all.
 
     calibration: source sentences for int8 activation ranges; also the probes of the parity check. shortlist:
     every int8 and int4 level gets a twin `NAME-shortlist` that chooses among the tokens that a sentence may need.
-    drafter: checkpoint of a small model of the same vocabulary that guesses what the levels write. The
-    same input gives the same bytes. `progress` is called `progress_steps` times.
+    The same input gives the same bytes. `progress` is called `progress_steps` times.
     Raises InvalidRequestError or InvalidArtifactError; `out` is then as it was before.
     """
     if not requests:
         raise InvalidRequestError("nothing to compile: give at least one level")
     checkpoints = list(dict.fromkeys(request.checkpoint for request in requests))
-    with replace_bundle(out, [*checkpoints, *([drafter] if drafter else [])]) as folder:
-        builder = BundleBuilder(
-            checkpoints, folder, calibration=calibration, shortlist=shortlist, drafter=drafter, progress=progress
-        )
+    with replace_bundle(out, checkpoints) as folder:
+        builder = BundleBuilder(checkpoints, folder, calibration=calibration, shortlist=shortlist, progress=progress)
         plan = [
             (request, precision, listed)
             for request in requests
@@ -48,9 +44,7 @@ def compile_bundle(
         return builder.finish([builder.add(request, precision, listed=listed) for request, precision, listed in plan])
 
 
-def progress_steps(
-    requests: int, precisions: Sequence[Precision], *, shortlist: bool = False, drafter: bool = False
-) -> int:
+def progress_steps(requests: int, precisions: Sequence[Precision], *, shortlist: bool = False) -> int:
     """How often `compile_bundle` reports progress."""
     listed = len(LISTED.intersection(precisions)) if shortlist else 0
-    return (requests * (len(precisions) + listed) + drafter) * len(PASSES) + 1 + bool(listed)
+    return requests * (len(precisions) + listed) * len(PASSES) + 1 + bool(listed)

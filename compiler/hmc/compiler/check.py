@@ -23,7 +23,6 @@ TOLERANCE = 1e-4
 RUN_STEPS = 4
 """Tokens that the written graphs have to translate."""
 GREEDY: Variant = "greedy"
-CHAIN: Variant = "chain"
 
 
 class ParityError(HmcError):
@@ -59,21 +58,17 @@ class BrokenGraphError(HmcError):
 
 
 def check_runs(
-    arch: Architecture, layout: HeadLayout, bundle: Path, level: str, sentences: Sequence[Sequence[int]], *, chain: bool
+    arch: Architecture, layout: HeadLayout, bundle: Path, level: str, sentences: Sequence[Sequence[int]]
 ) -> None:
-    """Translates the first tokens of `sentences` (ids with EOS) with the graphs of a level in a bundle on disk. chain:
-    it has a decoder of this variant.
+    """Translates the first tokens of `sentences` (ids with EOS) with the graphs of a level in a bundle on disk.
 
     Raises BrokenGraphError where ONNX Runtime cannot use them or scores are not numbers.
     """
     try:
         plain, greedy = (GraphRunner.of_level(arch, layout, bundle, level, v) for v in (None, GREEDY))
         targets = plain.greedy(sentences, RUN_STEPS)
-        scores = [runner.log_probs(sentences, [t[:1] for t in targets]) for runner in (plain, greedy)]
-        if chain:
-            runner = GraphRunner.of_level(arch, layout, bundle, level, CHAIN)
-            scores += [runner.chain_log_probs(s, t) for s, t in zip(sentences, targets, strict=True)]
+        scores = np.stack([runner.log_probs(sentences, [t[:1] for t in targets]) for runner in (plain, greedy)])
     except Exception as error:  # ONNX Runtime raises its own types; whatever it is, the graphs do not run
         raise BrokenGraphError(f"level {level}: {error}; this is a defect of the compiler, please report it") from error
-    if not all(np.isfinite(found.max(axis=-1)).all() for found in scores):
+    if not np.isfinite(scores.max(axis=-1)).all():
         raise BrokenGraphError(f"level {level}: its scores are not numbers; check the checkpoint's weights for NaN")

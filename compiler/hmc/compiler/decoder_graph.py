@@ -55,14 +55,13 @@ def author_decoder(
     what the rows attend to in the source, for all H open cross heads, layer by layer. "sampling" also draws a token
     (`draw_tokens`).
     """
-    one_row = variant in ("greedy", "chain")
-    by_row = one_row and states_by_row(arch, layout, linears)
+    by_row = variant == "greedy" and states_by_row(arch, layout, linears)
     a = Author(GraphBuilder("decoder"), arch, layout, tensors, linears, by_row)
     g = a.g
     tokens, lengths = g.input("tokens", "int32", ["R"]), g.input("lengths", "int32", ["R"])
     own: RowAttention | _NodeAttention | None = None
     if any(layout.decoder_self):
-        own = RowAttention(a, lengths, chain=variant == "chain") if one_row else _NodeAttention(a)
+        own = RowAttention(a, lengths) if variant == "greedy" else _NodeAttention(a)
     weights: dict[int, ir.Value] = {}
     cross = _cross_attentions(a, tokens, variant, weights)
     last, places = (g.op("Unsqueeze", [v, g.ints(1)]) if by_row else v for v in (tokens, lengths))
@@ -104,8 +103,7 @@ def _cross_attentions(
     if not layers:
         return {}
     lengths = a.g.input("source_lengths", "int32", ["B"])
-    one_row = variant in ("greedy", "chain")
-    by_row = [n for n in layers if one_row and a.linears.row_scales(f"decoder.layers.{n}.encoder_attn")]
+    by_row = [n for n in layers if variant == "greedy" and a.linears.row_scales(f"decoder.layers.{n}.encoder_attn")]
     found: dict[int, RowCrossAttention | _CrossAttention] = dict.fromkeys(by_row, RowCrossAttention(a, lengths))
     if len(by_row) < len(layers):
         others = _CrossAttention(a, tokens, lengths, weights if variant == "attention" else None)

@@ -9,13 +9,13 @@ from pathlib import Path
 import onnx_ir as ir
 
 from hmc.artifact.architecture import parameter_count
-from hmc.artifact.bundle import ON_CUDA, VARIANTS, Level, Precision, Variant, decoder_path, encoder_path, shortlist_path
+from hmc.artifact.bundle import VARIANTS, Level, Precision, decoder_path, encoder_path, shortlist_path
 from hmc.artifact.checkpoint import Checkpoint, Tensors
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.shortlist import Lexicon
 from hmc.artifact.slimming import slim_tensors
 from hmc.compiler.calibrate import calibrate
-from hmc.compiler.check import CHAIN, check_parity, check_runs
+from hmc.compiler.check import check_parity, check_runs
 from hmc.compiler.decoder_graph import author_decoder
 from hmc.compiler.encoder_graph import author_encoder
 from hmc.compiler.int4 import Int4Linears
@@ -51,8 +51,6 @@ class LevelDraft:
     """Activation ranges of its layouts that are known already, shared likewise."""
     lexicon: Lexicon | None = None
     """Makes it a level with vocabulary shortlists."""
-    variants: tuple[Variant, ...] = VARIANTS
-    """Those of the decoder that it gets, as far as they are for its precision."""
     layout: HeadLayout | None = None
     tensors: Tensors = field(default_factory=dict)
     linears: Linears | None = None
@@ -107,8 +105,7 @@ def author_graphs(draft: LevelDraft) -> None:
     arch, metadata = draft.checkpoint.architecture, {"hmc.level": draft.name, "hmc.precision": draft.precision}
     encoder = author_encoder(arch, draft.layout, draft.tensors, draft.encoder_linears)
     draft.graphs = {encoder_path(draft.name): encoder.model(metadata)}
-    on_cpu = draft.precision not in ON_CUDA  # where a drafter guesses
-    for variant in (None, *(v for v in draft.variants if on_cpu or v != CHAIN)):
+    for variant in (None, *VARIANTS):
         decoder = author_decoder(
             arch, draft.layout, draft.tensors, draft.linears,
             variant=variant, listed=draft.lexicon is not None,
@@ -149,8 +146,7 @@ def run_level(draft: LevelDraft) -> None:
     """Translates the probe sentences with the graphs as they were written, on a CPU, which takes fp16 but not bf16."""
     assert draft.layout is not None
     if draft.precision != "bf16":
-        arch, chain = draft.checkpoint.architecture, decoder_path(draft.name, CHAIN) in draft.graphs
-        check_runs(arch, draft.layout, draft.bundle, draft.name, draft.probe, chain=chain)
+        check_runs(draft.checkpoint.architecture, draft.layout, draft.bundle, draft.name, draft.probe)
 
 
 PASSES: list[Callable[[LevelDraft], None]] = [

@@ -15,14 +15,10 @@ from hmc.compiler.linears import Linears
 
 
 class RowAttention:
-    """Self-attention over per-row caches: rows of different length in one batch; or of a chain, where row r is the r-th
-    of the newest tokens of one sentence."""
+    """Self-attention over per-row caches: rows of different length in one batch."""
 
-    def __init__(self, a: Author, lengths: ir.Value, *, chain: bool = False) -> None:
-        """lengths `[R]`: the tokens that each row has read before."""
-        self.a, self.chain = a, chain
-        last = [a.g.ints(-1), a.g.ints(np.iinfo(np.int64).max)]
-        self.lengths = a.g.op("Slice", [lengths, *last]) if chain else lengths
+    def __init__(self, a: Author, lengths: ir.Value) -> None:
+        self.a, self.lengths = a, lengths
         self.total_length = a.g.input("total_length", "int32", [1])
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
@@ -30,13 +26,11 @@ class RowAttention:
         prefix, heads = f"decoder.layers.{layer}.self_attn", a.heads("decoder_self", layer)
         scales = a.linears.row_scales(prefix)
         dtype = "int8" if scales else a.linears.dtype
-        shape = [1 if self.chain else "R", heads, "T", dim]
-        past = [g.input(f"past_{n}_{layer}", dtype, shape) for n in ("key", "value")]
+        past = [g.input(f"past_{n}_{layer}", dtype, ["R", heads, "T", dim]) for n in ("key", "value")]
         qkv = a.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
-        inputs = [qkv, None, None, *past, self.lengths, self.total_length]
-        y, *present = _attend(a, prefix, heads, inputs, scales, chain=self.chain)
+        y, *present = _attend(a, prefix, heads, [qkv, None, None, *past, self.lengths, self.total_length], scales)
         for name, tensor in zip(("key", "value"), present, strict=True):
-            g.output(tensor, f"present_{name}_{layer}", dtype, shape)
+            g.output(tensor, f"present_{name}_{layer}", dtype, ["R", heads, "T", dim])
         return a.add_norm(x, a.linear(f"{prefix}.out_proj", y, f"{prefix}.out_proj"), f"{prefix}_layer_norm")
 
 
@@ -79,23 +73,17 @@ class RowCrossAttention:
 
 
 def _attend(
-    a: Author, prefix: str, heads: int, inputs: Sequence[ir.Value | None], scales: dict[str, float] | None, *,
-    chain: bool = False,
-) -> list[ir.Value]:  # fmt: skip
+    a: Author, prefix: str, heads: int, inputs: Sequence[ir.Value | None], scales: dict[str, float] | None
+) -> list[ir.Value]:
     """GroupQueryAttention: query, new keys and values, past ones, lengths → what queries read (shaped as they, which is
-    as the states are) and present keys and values. chain: the rows are queries of one sentence, each of which sees the
-    ones before.
+    as the states are) and present keys and values.
 
     scales: of 8-bit keys and values. For these the operator's flash kernel is up to three times slower on few keys than
     its plain one, in particular where rows differ in length and with several threads; a sink, here of -inf, which is
     none, selects the plain one.
     """
     g, kept, (query, *others) = a.g, {}, inputs
-    if chain and a.by_row:
-        query = g.op("Transpose", [query], perm=[1, 0, 2])
-    elif not a.by_row:
-        query = g.op("Unsqueeze", [query, g.ints(0 if chain else 1)])
-    inputs = [query, *others]
+    inputs = [query if a.by_row else g.op("Unsqueeze", [query, g.ints(1)]), *others]
     if scales:
         sink = g.weight(f"const.no_sink_{heads}", np.full(heads, -np.inf, np.float32))
         unused: list[ir.Value | None] = [None] * 4
@@ -105,9 +93,7 @@ def _attend(
     y, *present = g.op(
         "GroupQueryAttention", inputs, domain=MICROSOFT, outputs=3, num_heads=heads, kv_num_heads=heads, **kept
     )
-    if not a.by_row:
-        y = g.op("Reshape", [y, g.ints(-1, heads * a.arch.head_dim)])
-    return [g.op("Transpose", [y], perm=[1, 0, 2]) if chain and a.by_row else y, *present]
+    return [y if a.by_row else g.op("Reshape", [y, g.ints(-1, heads * a.arch.head_dim)]), *present]
 
 
 def states_by_row(arch: Architecture, layout: HeadLayout, linears: Linears) -> bool:

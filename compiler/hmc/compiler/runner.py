@@ -70,7 +70,7 @@ class GraphRunner:
     def of_level(
         cls, arch: Architecture, layout: HeadLayout, bundle: Path, level: str, variant: Variant | None = None
     ) -> GraphRunner:
-        """The graphs of a level as they are on disk, with the plain decoder, or the one called "greedy" or "chain"."""
+        """The graphs of a level as they are on disk, with the plain decoder or the one called "greedy"."""
 
         def opened(name: str) -> onnxruntime.InferenceSession:
             return open_session((bundle / name).read_bytes(), bundle.absolute())
@@ -120,24 +120,17 @@ class GraphRunner:
         tap: Tap | None = None,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """One step of all rows at the same position; `cache` is updated. Returns scores and ids `[R, candidates]`."""
-        places = self._places(position, cache) if cache else {}
-        return self._run(tokens, np.full(len(tokens), position, np.int32), cross, cache, places, candidates, tap)
-
-    def _run(
-        self,
-        tokens: npt.NDArray[np.int32],
-        lengths: npt.NDArray[np.int32],
-        cross: Feeds,
-        cache: Feeds,
-        places: Feeds,
-        candidates: int,
-        tap: Tap | None = None,
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        rows = len(tokens)
-        feeds: Feeds = {"tokens": tokens, "lengths": lengths, "candidates": np.array([candidates]), **cache, **places}
-        feeds["wanted"] = np.zeros(rows, np.int64)
+        feeds: Feeds = {
+            "tokens": tokens,
+            "lengths": np.full(len(tokens), position, np.int32),
+            "candidates": np.array([candidates]),
+            "wanted": np.zeros(len(tokens), np.int64),
+            **cache,
+        }
+        if cache:
+            feeds |= self._places(position, cache)
         feeds |= {i.name: cross[i.name] for i in self.decoder.get_inputs() if i.name in cross}
-        feeds |= {n: v.repeat(rows, 0) if n in ("listed", "listed_ids") else v for n, v in self.listed.items()}
+        feeds |= {n: v.repeat(len(tokens), 0) if n in ("listed", "listed_ids") else v for n, v in self.listed.items()}
         names = [o.name for o in self.decoder.get_outputs()]
         out = dict(zip(names, self.decoder.run(names, feeds), strict=True))
         for name, value in out.items():
@@ -171,17 +164,6 @@ class GraphRunner:
             steps.append(dense)
             tokens = np.array([t[position] if position < len(t) else self.arch.eos_id for t in targets], np.int32)
         return np.stack(steps, axis=1)
-
-    def chain_log_probs(self, source: Sequence[int], target: Sequence[int]) -> npt.NDArray[np.float32]:
-        """`log_probs` of one sentence, `[T, V]`, by a decoder of the variant "chain", in one run."""
-        count, tokens = len(target), np.array([self.arch.pad_id, *target[:-1]], np.int32)
-        cross, cache = self.encode([source] * count), self.empty_cache(1, count)
-        places = {"total_length": np.array([count], np.int32)} if cache else {}
-        positions = np.arange(count, dtype=np.int32)
-        scores, ids = self._run(tokens, positions, cross, cache, places, self.arch.vocab_size)
-        dense = np.empty_like(scores)
-        np.put_along_axis(dense, ids, scores, axis=1)
-        return dense
 
     def greedy(self, sources: Sequence[Sequence[int]], max_length: int, tap: Tap | None = None) -> list[list[int]]:
         """Greedy translations, ids with EOS; `tap` sees the activations of rows that still run."""

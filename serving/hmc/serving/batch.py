@@ -9,18 +9,19 @@ import numpy as np
 
 from hmc.artifact.bundle import Variant
 from hmc.serving.ahead import run_ahead
+from hmc.serving.caches import HostCaches
 from hmc.serving.device_caches import DeviceCaches
 from hmc.serving.device_rows import DeviceRows
-from hmc.serving.drafter import Drafter
+from hmc.serving.device_tree import DeviceTree
 from hmc.serving.jobs import Job, Mode
-from hmc.serving.level_caches import empty_caches
 from hmc.serving.padding import alike
 from hmc.serving.progress import tell
 from hmc.serving.results import Decoded
 from hmc.serving.row_caches import RowCaches
-from hmc.serving.sessions import Arrays, LevelSessions
-from hmc.serving.speculation import check_ahead
+from hmc.serving.sessions import LevelSessions
+from hmc.serving.shortlists import Shortlists
 from hmc.serving.state import DecodeState
+from hmc.serving.tree_caches import TreeCaches
 from hmc.serving.turns import BeamTurns, GreedyTurns, SampleTurns, Turns
 
 
@@ -31,12 +32,10 @@ class Batch:
         """Opens the mode's decoder if it was not. Raises InvalidArtifactError."""
         arch = sessions.arch
         self.sessions, self.mode = sessions, mode
-        self.caches = empty_caches(sessions, mode)
+        self.caches = _caches(sessions, mode)
         turns: dict[Variant | None, type[BeamTurns | SampleTurns]] = {"greedy": GreedyTurns, "sampling": SampleTurns}
         self.turns: Turns = turns.get(mode.variant, BeamTurns)(arch)
         self.state = DecodeState(mode.rows, arch.pad_id, arch.eos_id)
-        drafts = sessions.drafter if isinstance(self.caches, RowCaches) and sessions.has("chain") else None
-        self.drafter = Drafter(drafts) if drafts else None
         self.jobs: list[Job] = []
 
     @property
@@ -77,8 +76,8 @@ class Batch:
         steps, as long as `undisturbed`."""
         beam = self.mode.rows
         answer = self.caches.run(self.turns.inputs(self.state, self.jobs))
-        if isinstance(self.caches, RowCaches | DeviceRows):
-            answer = self._run_ahead(self.caches, answer, undisturbed)
+        if isinstance(self.caches, RowCaches | DeviceRows) and not any(job.watched for job in self.jobs):
+            answer = run_ahead(self.caches, self.state, answer, undisturbed)
         if "attention" in answer:
             for trace, weights in zip(self.state.traces, answer["attention"], strict=True):
                 if trace is not None:
@@ -101,19 +100,6 @@ class Batch:
         if self.jobs:
             self.caches.reorder(turn_parents)
 
-    def _run_ahead(self, caches: RowCaches | DeviceRows, answer: Arrays, undisturbed: Callable[[], bool]) -> Arrays:
-        """Steps that need no turn of search, of rows that each have only their best token to take."""
-        first = self.jobs[0]
-        if self.drafter and isinstance(caches, RowCaches) and len(self.jobs) == 1 and not first.constrained:
-            self.drafter.begin(first.source)
-            if first.progress is None:
-                return check_ahead(caches, self.state, answer, self.drafter, undisturbed)
-            once = iter((True, False))  # whoever listens hears of what is checked at once
-            return check_ahead(caches, self.state, answer, self.drafter, lambda: next(once))
-        if any(job.watched for job in self.jobs):
-            return answer
-        return run_ahead(caches, self.state, answer, undisturbed)
-
     def _keep(self, stay: list[int]) -> None:
         self.caches.keep(stay)
         self.state.keep(stay)
@@ -124,6 +110,16 @@ class Batch:
         hypotheses = tuple(self.state.finished[index][: job.options.n_best])
         if job.future.set_running_or_notify_cancel():
             job.future.set_result(Decoded(hypotheses, job.started - job.submitted, now - job.started))
+
+
+def _caches(sessions: LevelSessions, mode: Mode) -> HostCaches | DeviceCaches:
+    greedy = mode.variant == "greedy"
+    if sessions.device.kind != "cpu":
+        return (DeviceRows if greedy else DeviceTree)(sessions, mode.variant, mode.rows)
+    shortlists = None
+    if sessions.lexicon:
+        shortlists = Shortlists(sessions.output_projection, sessions.arch.vocab_size, sessions.arch.pad_id, mode.rows)
+    return (RowCaches if greedy else TreeCaches)(sessions.decoder(mode.variant), mode.rows, shortlists)
 
 
 def _compact(count: int, gone: set[int]) -> list[int]:

@@ -58,14 +58,9 @@ class Job:
         return max(len(self.source), self.rules.limit)
 
     @property
-    def constrained(self) -> bool:
-        """Whether what was written decides what may come next."""
-        return bool(self.constraints.prefix or self.constraints.bans)
-
-    @property
     def watched(self) -> bool:
         """Whether each token matters as it comes: to the caller, or to what may come next."""
-        return self.progress is not None or self.constrained
+        return self.progress is not None or bool(self.constraints.prefix or self.constraints.bans)
 
     def trace(self) -> AttentionTrace | None:
         """An empty trace, if the sentence asks for one."""

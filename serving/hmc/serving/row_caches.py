@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from hmc.serving.buffers import Rows, round_up
 from hmc.serving.caches import ROUND_TARGET, HostCaches
-from hmc.serving.chain import Chain
 from hmc.serving.sessions import Arrays
-from hmc.serving.shortlists import Shortlists
 
 
 class RowCaches(HostCaches):
     """Each sentence is one row, and place t holds its token t."""
 
     axis = "T"
-
-    def __init__(
-        self, session: Any, beam: int, shortlists: Shortlists | None = None, chain: Callable[[], Any] | None = None
-    ) -> None:
-        """chain: gives the session of the decoder's variant of this name; None: `run_chain` is not called."""
-        self._chain = Chain(chain) if chain else None
-        super().__init__(session, beam, shortlists)
-
-    def add(self, cross: Arrays, lengths: npt.NDArray[np.int32], lists: Sequence[Rows] = ()) -> None:
-        """See `HostCaches`."""
-        super().add(cross, lengths, lists)
-        if self._chain:
-            self._chain.forget_sentence()
-
-    def keep(self, order: Sequence[int]) -> None:
-        """See `HostCaches`."""
-        super().keep(order)
-        if self._chain:
-            self._chain.forget_sentence()
-
-    @property
-    def candidates(self) -> int:
-        """K, of the last step."""
-        return self._candidates
+    round_source = 32  # rows attend to what there is and not to the room, and to bind anew takes a third of a step
 
     @property
     def ahead(self) -> int:
@@ -60,30 +33,8 @@ class RowCaches(HostCaches):
             self._total += 1
         return self._run()
 
-    def run_chain(self, tokens: Sequence[int]) -> Arrays:
-        """What `run_on` would answer after each of these tokens `[R]` of the only sentence, `[R, …]`, R at most
-        `chain.MOST` and `ahead`. They count as read only once `go_to` says so."""
-        assert self._chain is not None
-        return self._chain.run(self, tokens, self.length)
-
-    @property
-    def length(self) -> int:
-        """Tokens that the only sentence has read."""
-        return int(self._bound["lengths"][0]) + 1
-
-    def go_to(self, length: int) -> None:
-        """The only sentence has read the first `length` of its tokens, of those that its caches hold."""
-        self._bound["lengths"][0] = length - 1
-        if self.own:
-            self._bound["total_length"][0] = self._total = length
-
     def reorder(self, parents: Rows) -> None:
         """See `HostCaches`: a row has only itself to continue."""
-
-    def _bind(self, step: Arrays) -> None:
-        super()._bind(step)
-        if self._chain:
-            self._chain.forget_memory()
 
     @property
     def _own_room(self) -> int:

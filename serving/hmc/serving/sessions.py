@@ -95,8 +95,6 @@ class LevelSessions:
     """Of vocabulary shortlists, where the level has them."""
     shortlist: onnxruntime.InferenceSession | None = None
     """Their graph."""
-    drafter: LevelSessions | None = None
-    """Of the level that guesses what this one will write; see `Drafter`."""
     weights: dict[str, int] = field(default_factory=dict)
     """Weight file → bytes of it that these sessions hold in memory; levels that name the same file share them."""
     _opening: threading.Lock = field(default_factory=threading.Lock)
@@ -104,21 +102,20 @@ class LevelSessions:
     @classmethod
     def open(
         cls, bundle: Path, arch: Architecture, level: Level, device: Device, threads: int, cache: Path | None = None,
-        workers: int = 1, variant: Variant | None = None,
+        workers: int = 1,
     ) -> LevelSessions:  # fmt: skip
         """Loads a level's graphs; weights are found in the bundle. threads: of each of `workers` that run them at the
         same time; 0: one per physical core, and one each for several workers.
 
         cache: where weights are kept as this machine's kernels want them, to be shared between levels (see
-        `cache_folder`); None: every level has its own. variant: of the decoder, to be opened at once. Raises
-        InvalidArtifactError.
+        `cache_folder`); None: every level has its own. Raises InvalidArtifactError.
         """
         packed = PackedWeights(cache) if cache and device.kind == "cpu" else None
         cuda = device.index if device.kind == "cuda" else None
         if workers > 1:  # who runs a graph is one of its threads; the others are in common
             threads = workers * (max(threads, 1) - 1) + 1
         opened = cls(arch, level, device, Opener(bundle, level.files, cuda, threads, packed))
-        opened.decoder(variant)
+        opened.decoder()
         if any(level.layout.cross):
             opened.encoder = opened._open(encoder_path(level.name), spin_us=ENCODER_SPIN_US)
         if level.shortlist:

@@ -32,7 +32,7 @@ class Translator:
     def __init__(  # noqa: PLR0913 - settings of one engine, all by name
         self, bundle: str | Path, level: str | None = None, *, device: str = "auto", threads: int = 0,
         queue_size: int = 1024, max_rows: int = 128, max_tokens: int = MAX_TOKENS, manifest: Manifest | None = None,
-        cache: str | Path = "auto", workers: int = 1, drafter: bool = True,
+        cache: str | Path = "auto", workers: int = 1,
     ) -> None:  # fmt: skip
         """level None: the bundle's default. threads 0: one per physical core. max_rows: rows decoded at once.
         max_tokens: such rows times the positions that the longest of their sentences may need, which bounds the memory
@@ -43,8 +43,6 @@ class Translator:
         manifest: what `validate` returned for this bundle, from whoever opens several of its levels; None: every file
         is checked here. cache: the folder where weights are kept as this machine's kernels want them, so that levels
         and processes share them in memory; `auto`: what HMC_CACHE says, or the platform's; `none`: nothing is kept.
-        drafter: whether the bundle's drafter, if it has one, guesses for sentences that are searched for greedily and
-        alone; they are then as they are without, and sooner there. On a CPU only.
         Raises InvalidArtifactError (every problem of the bundle), LevelNotFoundError, DeviceUnavailableError.
         """
         if threads < 0:
@@ -59,10 +57,7 @@ class Translator:
         arch = self.manifest.architecture
         self._tokenizer = shared_tokenizer(path, self.manifest)
         self._wording = Wording(self._tokenizer, arch)
-        shared = chosen, threads, cache_folder(cache), workers
-        sessions = LevelSessions.open(path, arch, self.level, *shared)
-        if drafter and (found := self.manifest.drafter) and chosen.kind == "cpu" and sessions.has("chain"):
-            sessions.drafter = LevelSessions.open(path, found.architecture, found.level, *shared, variant="greedy")
+        sessions = LevelSessions.open(path, arch, self.level, chosen, threads, cache_folder(cache), workers)
         self._engine = Engine(
             sessions, queue_size=queue_size, max_rows=max_rows, max_tokens=max_tokens, workers=workers
         )
@@ -75,8 +70,7 @@ class Translator:
     @property
     def weights(self) -> dict[str, int]:
         """Weight file → bytes of it that the level holds in memory; levels that name the same file share them."""
-        sessions = self._engine.sessions
-        return {**sessions.weights, **(sessions.drafter.weights if sessions.drafter else {})}
+        return self._engine.sessions.weights
 
     def submit(
         self,
@@ -177,10 +171,7 @@ class Translator:
 
     def warm_up(self) -> None:
         """Runs the graphs once on several shapes, so that the first request pays for no allocation or planning."""
-        arch, sessions = self.manifest.architecture, self._engine.sessions
-        if sessions.drafter:
-            for level in (sessions, sessions.drafter):
-                level.decoder("chain")
+        arch = self.manifest.architecture
         for beam in sorted({1, min(DecodeOptions().beam_size, self._engine.max_rows)}):
             for tokens in WARM_UP_TOKENS:
                 source = [*[arch.unk_id] * min(tokens, arch.max_positions - 1), arch.eos_id]

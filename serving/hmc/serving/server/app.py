@@ -52,7 +52,6 @@ def translator_factory(settings: ServerSettings) -> TranslatorFactory:
             manifest=manifest,
             cache=settings.cache,
             workers=settings.workers,
-            drafter=settings.drafter,
         )
 
     return load

@@ -50,8 +50,6 @@ class ServerSettings:
     """Threads of each worker of a level; 0 takes one for each physical core, and one each for several workers."""
     workers: int = 1
     """Batches that a level runs at the same time; more than one are for throughput on a CPU."""
-    drafter: bool = True
-    """Whether the bundle's drafter, if it has one, guesses for texts that are translated greedily and alone."""
     cache: str | Path = "auto"
     """Folder for weights as this machine's kernels want them, shared by levels and processes; "auto": the platform's;
     "none": every level has weights of its own."""
