@@ -24,8 +24,6 @@ class HostCaches(ABC):
 
     axis: ClassVar[str]
     """Of the self-attention buffers, the one that grows."""
-    round_source: ClassVar[int] = ROUND_SOURCE
-    """Room for source positions comes in multiples of this."""
 
     def __init__(self, session: Any, beam: int, shortlists: Shortlists | None = None) -> None:
         """shortlists: empty, of a decoder that has them."""
@@ -38,7 +36,7 @@ class HostCaches(ABC):
             {n: Buffer(i, axis) for n, i in self.inputs.items() if n.startswith(side)}
             for side, axis in (("past_", self.axis), ("cross_", "S"))
         )
-        self.source_room = self.round_source
+        self.source_room = ROUND_SOURCE
         self.source_lengths = np.zeros(0, np.int32)
         self.shortlists = shortlists
         self._binding: Any = None
@@ -49,7 +47,7 @@ class HostCaches(ABC):
     def add(self, cross: Arrays, lengths: npt.NDArray[np.int32], lists: Sequence[Rows] = ()) -> None:
         """Appends sentences with their cross keys and values, as the encoder gives them, and their shortlists."""
         new, start = len(lengths), self.count
-        longest = round_up(int(lengths.max()), self.round_source)
+        longest = round_up(int(lengths.max()), ROUND_SOURCE)
         if not start:  # room for long sentences that are gone would only slow the next ones down
             self._empty_own()
             self.source_room = longest

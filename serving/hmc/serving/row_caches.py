@@ -15,7 +15,6 @@ class RowCaches(HostCaches):
     """Each sentence is one row, and place t holds its token t."""
 
     axis = "T"
-    round_source = 32  # rows attend to what there is and not to the room, and to bind anew takes a third of a step
 
     @property
     def ahead(self) -> int:
