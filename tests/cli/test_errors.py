@@ -47,6 +47,17 @@ def test_codes(error: BaseException, code: int, said: str, capsys: pytest.Captur
     assert "Traceback" not in printed.err
 
 
+def test_nothing_is_said_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    @guarded
+    def fail() -> None:
+        raise HmcError("wrong")
+
+    monkeypatch.setattr("sys.stderr", None)  # as after `2>&-`
+    with pytest.raises(SystemExit) as ended:
+        fail()
+    assert ended.value.code == 2
+
+
 def test_unexpected_errors_keep_their_traceback() -> None:
     def command() -> None:
         raise ZeroDivisionError("bug")

@@ -65,6 +65,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def complain(message: str, code: int = 2) -> int:
-    """Writes the message to stderr and returns the exit code."""
-    sys.stderr.write(f"hmc: {message}\n")
+    """Writes the message to stderr, where there is one, and returns the exit code."""
+    if sys.stderr is not None:  # it is where a shell closed it (`2>&-`)
+        sys.stderr.write(f"hmc: {message}\n")
     return code
