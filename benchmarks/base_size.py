@@ -46,9 +46,10 @@ REFERENCE = "hmc full"
 
 
 def ours(
-    bundle: Path, level: str, target: int, workers: int = 1, cache: Path | None = None, device: str = "cpu"
+    bundle: Path, level: str, target: int | None, workers: int = 1, cache: Path | None = None, device: str = "cpu"
 ) -> Run:
-    """Translates with one level of a bundle. workers: one with a thread per core, or several of one thread."""
+    """Translates with one level of a bundle. target: tokens to write, None: as many as the model wants. workers: one
+    with a thread per core, or several of one thread."""
     manifest = validate(bundle)
     chosen = manifest.level(level)
     found = resolve_device(device, chosen)
@@ -57,7 +58,7 @@ def ours(
     eos = manifest.architecture.eos_id
 
     def run(sources: Ids, beam: int) -> Ids:
-        options = DecodeOptions(beam_size=beam, min_length=target, max_length=target)
+        options = DecodeOptions(beam_size=beam, min_length=target or 1, max_length=target)
         futures = [engine.submit(ids, options, block=True) for ids in sources]
         found = [f.result().hypotheses[0] for f in futures]
         return [[*h.ids, eos] if h.complete else list(h.ids) for h in found]

@@ -21,9 +21,11 @@ CT2_THREADS = {"2 threads": (1, 2), "2 workers": (2, 1)}
 """(inter_threads, intra_threads) tried for CTranslate2; the faster one of each setting is the one compared."""
 
 
-def ctranslate2_peers(checkpoint: Checkpoint, out: Path, target: int, lexicon: Lexicon | None = None) -> dict[str, Run]:
+def ctranslate2_peers(
+    checkpoint: Checkpoint, out: Path, target: int | None, lexicon: Lexicon | None = None
+) -> dict[str, Run]:
     """CTranslate2 in this process, at each precision and number of threads; with a lexicon also with a vocabulary map
-    made of it."""
+    made of it. target: tokens to write, None: as many as the model wants."""
     from ctranslate2_model import write_ctranslate2, write_vocabulary_map
 
     pieces = [f"w{i}" for i in range(checkpoint.architecture.vocab_size)]
@@ -45,8 +47,9 @@ def ctranslate2_peers(checkpoint: Checkpoint, out: Path, target: int, lexicon: L
 
 
 def _ctranslate2(
-    model: Path, pieces: Sequence[str], target: int, threads: tuple[int, int], compute: str, *, vmap: bool = False
-) -> Run:
+    model: Path, pieces: Sequence[str], target: int | None, threads: tuple[int, int], compute: str, *,
+    vmap: bool = False,
+) -> Run:  # fmt: skip
     import ctranslate2  # type: ignore[import-untyped]
 
     translator = ctranslate2.Translator(
@@ -57,8 +60,9 @@ def _ctranslate2(
     def run(sources: Ids, beam: int) -> Ids:
         tokens = [[pieces[i] for i in ids] for ids in sources]
         results = translator.translate_batch(
-            tokens, beam_size=beam, min_decoding_length=target, max_decoding_length=target,
-            max_batch_size=-(-len(tokens) // threads[0]), use_vmap=vmap,
+            tokens, beam_size=beam, min_decoding_length=target or 0,
+            max_decoding_length=target or 2 * max(map(len, tokens)) + 10,
+            max_batch_size=-(-len(tokens) // threads[0]), use_vmap=vmap, return_end_token=target is None,
         )  # fmt: skip
         return [[numbers[piece] for piece in r.hypotheses[0]] for r in results]
 

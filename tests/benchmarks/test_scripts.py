@@ -7,10 +7,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.artifact.opus import GERMAN, edit, opus_directory
 from tests.benchmarks.conftest import Script
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
+
+from hmc.artifact.checkpoint import save_checkpoint
 
 Lines = Callable[[str, list[str]], Path]
 PEERS = ("transformers", "ctranslate2")
@@ -153,3 +156,32 @@ batch_tokens = 512
         assert {title.split()[0] for title in found["time_ratios"]} == {
             "gates", "random", "important", "importance", "MarianMTModel",
         }  # fmt: skip
+
+
+@pytest.mark.usefixtures("peers")
+def test_a_trained_model_in_both_engines(script: Script, lines: Lines, tmp_path: Path) -> None:
+    """The decoder's start has an embedding, as training gives it, which CTranslate2 takes for zero."""
+    checkpoint = tiny_checkpoint_at(tmp_path / "checkpoint", seed=4, arch=tiny_architecture(head_dim=8))
+    arch = checkpoint.architecture
+    signs = np.random.default_rng(4).choice([-1, 1], arch.d_model).astype(np.float32)
+    checkpoint.tensors["decoder.layers.1.final_layer_norm.weight"] *= signs  # a token does not predict itself
+    checkpoint.tensors["shared.weight"][arch.pad_id] = 3 * checkpoint.tensors["shared.weight"][7]
+    checkpoint.tensors["final_logits_bias"].reshape(-1)[[arch.eos_id, arch.pad_id]] += (5.3, -9.0)
+    save_checkpoint(checkpoint, tmp_path / "checkpoint")
+    source, target = lines("s.en", SENTENCES), lines("s.de", [*SENTENCES[5:], *SENTENCES[:5]])
+    ran = script(
+        "trained.py", tmp_path / "checkpoint", "--source", source, "--reference", target, "--text", source, target,
+        "--out", tmp_path / "out", "--settings", "1x1,4x2", "--timed", "4", "--rounds", "1", "--pause", "0",
+    )  # fmt: skip
+    assert ran.status == 0, ran.said
+    for beam in ("1", "2"):
+        found = ran.report["beams"][beam]
+        assert found["hmc full"]["same"] == 1
+        assert 1 < found["hmc full"]["tokens"] < 25
+        assert {"hmc full-int8", "hmc full-int4-shortlist", "ct2 int8+vmap 2 threads"} <= found.keys()
+    # Those that end before a limit are the same; the limits of a batch are others. Without the start it is 0.58.
+    assert ran.report["beams"]["1"]["ct2 fp32 2 threads"]["same"] > 0.7
+    assert list(ran.report["settings"]) == ["1x1", "4x2"]
+    for setting in ran.report["settings"].values():
+        assert "hmc full-int8" in setting["milliseconds"]
+        assert any(name.startswith("hmc full against ct2 fp32") for name in setting["ratios"])
