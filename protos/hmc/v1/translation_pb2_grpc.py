@@ -76,6 +76,7 @@ class TranslationServiceServicer:
     def TranslateStream(self, request_iterator, context):
         """Translates texts as they come. Each request is answered once, under its own id, as soon as its translation is
         ready: answers may overtake one another. An error in one text is carried in its answer and the stream goes on.
+        Texts wait where the level's queue is full, and the stream is read no further meanwhile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
