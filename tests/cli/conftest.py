@@ -13,8 +13,8 @@ from tests.serving.fakes import FakeFactory, write_bundle
 from tests.tiny import SENTENCES
 from typer.testing import CliRunner, Result
 
-from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
-from hmc.artifact.heads import select_heads
+from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact.heads import HeadLayout, select_heads
 from hmc.artifact.slimming import masked_tensors, slim_tensors
 from hmc.cli.main import build
 from hmc.compiler.bundle_builder import LevelRequest
@@ -61,12 +61,17 @@ def server(fake_bundle: Path, factory: FakeFactory) -> Iterator[BackgroundServer
         yield running
 
 
+def _needed(checkpoint: Checkpoint) -> HeadLayout:
+    """Its NEEDED best heads."""
+    assert checkpoint.gates
+    return select_heads(checkpoint.gates, checkpoint.layout, NEEDED)
+
+
 @pytest.fixture(scope="session")
 def prunable(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny checkpoint, with W_O zero for all but its NEEDED best heads."""
     checkpoint = load_checkpoint(tiny_checkpoint)
-    assert checkpoint.gates
-    best = select_heads(checkpoint.gates, checkpoint.layout, NEEDED)
+    best = _needed(checkpoint)
     checkpoint.tensors = masked_tensors(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, best)
     path = tmp_path_factory.mktemp("prunable") / "checkpoint"
     save_checkpoint(checkpoint, path)
@@ -77,8 +82,7 @@ def prunable(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def pruned(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The prunable checkpoint without the heads that add nothing: it needs all it has, and translates alike."""
     checkpoint = load_checkpoint(prunable)
-    assert checkpoint.gates
-    best = select_heads(checkpoint.gates, checkpoint.layout, NEEDED)
+    best = _needed(checkpoint)
     checkpoint.tensors = slim_tensors(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, best)
     checkpoint.config = checkpoint.config.model_copy(update={"head_layout": best.to_json()})
     path = tmp_path_factory.mktemp("pruned") / "checkpoint"

@@ -86,12 +86,13 @@ def _hub_pairs(name: str, languages: tuple[str, str]) -> Iterator[Pair]:
     for row in rows:
         try:
             pair = cast(dict[str, Any], row)["translation"]
-            yield pair[languages[0]], pair[languages[1]]
+            both = pair[languages[0]], pair[languages[1]]
         except KeyError as error:
             raise InvalidRequestError(
                 f"corpus hub:{name}: its rows have no {error}; HMC takes data sets with a `translation` column that "
                 f"holds {languages[0]} and {languages[1]}"
             ) from error
+        yield both
 
 
 class Segmentation(NamedTuple):
