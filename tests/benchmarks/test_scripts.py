@@ -158,6 +158,16 @@ batch_tokens = 512
         }  # fmt: skip
 
 
+def test_calls_beside_streams(script: Script, lines: Lines, tiny_bundle: Path) -> None:
+    ran = script(
+        "mixed_load.py", tiny_bundle, "--source", lines("s.en", SENTENCES), "--calls", "6", "--every", "0.05",
+        "--rounds", "1", "--beam", "1", "--serve-with", "max-rows=8", "queue-size=16",
+    )  # fmt: skip
+    assert ran.status == 0, ran.said
+    assert {name: len(seconds) for name, seconds in ran.report["seconds"].items()} == {"quiet": 6, "busy": 6}
+    assert all(rate > 0 for rates in ran.report["texts_a_second"].values() for rate in rates)
+
+
 @pytest.mark.usefixtures("peers")
 def test_a_trained_model_in_both_engines(script: Script, lines: Lines, tmp_path: Path) -> None:
     """The decoder's start has an embedding, as training gives it, which CTranslate2 takes for zero."""

@@ -50,6 +50,7 @@ class FakeTranslator:
     release: threading.Event = field(default_factory=threading.Event)
     futures: list[Future[Translation]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    patient: list[bool] = field(default_factory=list)
     waiting: list[Callable[[], None]] = field(default_factory=list)
     warm: bool = False
     closed: str = ""
@@ -67,6 +68,7 @@ class FakeTranslator:
         target: Target | None = None,
         progress: Callable[[str], None] | None = None,
         *,
+        patient: bool = False,
         bulk: bool = False,
     ) -> Future[Translation]:
         assert not self.closed, "a closed translator got a text"
@@ -81,6 +83,7 @@ class FakeTranslator:
         future: Future[Translation] = Future()
         self.futures.append(future)
         self.texts.append(text)
+        self.patient.append(patient)
         future.add_done_callback(self._tell_room)
         if progress is not None and text.strip():
             for piece in (self.level, ":", text):

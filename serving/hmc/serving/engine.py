@@ -5,7 +5,6 @@ futures."""
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
@@ -13,6 +12,7 @@ from hmc.artifact.errors import HmcError, InvalidRequestError, OverloadedError, 
 from hmc.serving.batch import Batch
 from hmc.serving.constraints import Constraints
 from hmc.serving.jobs import Job, Mode, Progress, plan_job
+from hmc.serving.lanes import Lanes
 from hmc.serving.options import MAX_TOKENS, DecodeOptions
 from hmc.serving.results import Decoded
 from hmc.serving.sessions import LevelSessions
@@ -38,7 +38,7 @@ class Engine:
         self.max_tokens = -(-max_tokens // workers)
         self.bulk_size = -(-queue_size // 2)
         """Sentences that may be queued before bulk work has to wait: it leaves the rest of the queue to others."""
-        self.queue: OrderedDict[Future[Decoded], Job] = OrderedDict()
+        self.queue = Lanes()
         self.changed = threading.Condition()
         self.closing = False
         self.cancellations = 0
@@ -61,13 +61,14 @@ class Engine:
         progress: Progress | None = None,
         *,
         block: bool = False,
+        patient: bool = False,
         bulk: bool = False,
     ) -> Future[Decoded]:
         """Queues a sentence (ids with EOS). Its future may be cancelled at any time: a queued one then leaves at once.
 
-        A full queue raises OverloadedError, or with block is waited for; for bulk it is full at `bulk_size`. Raises
-        InvalidRequestError for a beam that can never fit and for what the level cannot do; UnavailableError once
-        closed.
+        patient: others may pass (`Lanes`). bulk: that, and the queue is full for it at `bulk_size`. A full queue raises
+        OverloadedError, or with block is waited for. Raises InvalidRequestError for a beam that can never fit and for
+        what the level cannot do; UnavailableError once closed.
         """
         if options.rows > self.max_rows:
             name = "n_best" if options.sampling else "beam_size"
@@ -86,7 +87,7 @@ class Engine:
                 self.changed.wait(0.1)
             if self.closing:
                 raise UnavailableError("the engine is shutting down; send the request elsewhere")
-            self.queue[job.future] = job
+            self.queue.add(job, patient=patient or bulk)
             self.changed.notify_all()
         job.future.add_done_callback(self._note_cancellation)
         return job.future
@@ -109,17 +110,17 @@ class Engine:
     def _note_cancellation(self, future: Future[Decoded]) -> None:
         if future.cancelled():
             with self.changed:
-                if self.queue.pop(future, None) is None:
-                    self.cancellations += 1
-                else:
+                if self.queue.remove(future):
                     self.tell_room()
+                else:
+                    self.cancellations += 1
 
     def close(self, drain: bool = True) -> None:
         """Stops the workers: after everything queued is answered, or at once, cancelling what is left."""
         with self.changed:
             self.closing = True
             if not drain:
-                for job in [*self.queue.values(), *(job for worker in self.workers for job in worker.jobs())]:
+                for job in [*self.queue, *(job for worker in self.workers for job in worker.jobs())]:
                     job.future.cancel()
             self.tell_room()
         for worker in self.workers:
@@ -135,8 +136,8 @@ class _Worker(threading.Thread):
         self._batches: dict[Mode, Batch] = {}
         self._cancellations = 0
         """Those that there were before the last step: it has seen them."""
-        self._too_long_at = -1
-        """Free rows for which the next sentence is too long: until others are free, asking again is in vain."""
+        self._refused_at = (-1, 0)
+        """Free rows, and sentences in a hurry, when the next one was too long: it still is while they are the same."""
 
     def jobs(self) -> list[Job]:
         """What it works on."""
@@ -178,23 +179,30 @@ class _Worker(threading.Thread):
     def _admit(self) -> None:
         """Moves queued sentences into batches while rows are free, and leaves idle workers their share.
 
-        While plenty are queued, waits until a quarter of the rows is free: encoding many at once is cheaper.
+        While plenty are queued, waits until a quarter of the rows is free: encoding many at once is cheaper. Those in a
+        hurry, if there are rows for all of them, do not wait.
         """
         engine, free = self.engine, self._free()
         taken: dict[Mode, list[Job]] = {}
         with engine.changed:
             queue = engine.queue
-            if not queue or self._saves_rows(free, len(queue) * _first(queue).mode.rows):
+            if not queue:
+                return
+            rows = queue.first().mode.rows
+            saving = self._saves_rows(free, len(queue) * rows)
+            if saving and not 0 < queue.hurried * rows <= free:
                 return
             idle = sum(not worker.running for worker in engine.workers if worker is not self)
             left = len(queue) - -(-len(queue) // (1 + idle))
             tokens = TokenBudget(engine.max_tokens, self._batches)
-            while len(queue) > left and (job := _first(queue)).mode.rows <= free and tokens.take(job):
-                queue.popitem(last=False)
+            while len(queue) > left and (queue.hurried or not saving):
+                if (job := queue.first()).mode.rows > free or not tokens.take(job):
+                    break
+                queue.take()
                 if not job.future.cancelled():
                     free -= job.mode.rows
                     taken.setdefault(job.mode, []).append(job)
-            self._too_long_at = free if tokens.refused else -1
+            self._refused_at = (free, queue.hurried) if tokens.refused else (-1, 0)
             self.running += sum(map(len, taken.values()))
             engine.tell_room()
         for mode, jobs in taken.items():
@@ -212,8 +220,10 @@ class _Worker(threading.Thread):
 
     def _nothing_to_admit(self, free: int) -> bool:
         """Whether `_admit` would surely take nothing; asked without the lock."""
-        waiting = len(self.engine.queue)
-        return not (waiting and free) or free == self._too_long_at or self._saves_rows(free, waiting)
+        waiting, hurried = len(self.engine.queue), self.engine.queue.hurried
+        if not (waiting and free) or (free, hurried) == self._refused_at:
+            return True
+        return self._saves_rows(free, waiting) and not 0 < hurried <= free
 
     def _saves_rows(self, free: int, waiting: int) -> bool:
         """Whether `_admit` takes nothing while so many rows are free and at least so many waited for."""
@@ -224,10 +234,6 @@ class _Worker(threading.Thread):
         batch = self._batches.pop(mode, None)
         if batch is not None:
             _fail_jobs(batch.jobs, error)
-
-
-def _first(queue: OrderedDict[Future[Decoded], Job]) -> Job:
-    return next(iter(queue.values()))
 
 
 def _fail_jobs(jobs: Sequence[Job], error: Exception) -> None:

@@ -35,6 +35,7 @@ class LevelTranslator(Protocol):
         target: Target | None = ...,
         progress: Callable[[str], None] | None = ...,
         *,
+        patient: bool = ...,
         bulk: bool = ...,
     ) -> Future[Translation]: ...
 
@@ -115,10 +116,11 @@ class Lease:
         target: Target | None = None,
         progress: Callable[[str], None] | None = None,
         *,
+        patient: bool = False,
         bulk: bool = False,
     ) -> Future[Translation]:
         """Queues a text. Arguments and errors as of `Translator.submit`."""
-        future = self.slot.translator.submit(text, options, target, progress, bulk=bulk)
+        future = self.slot.translator.submit(text, options, target, progress, patient=patient, bulk=bulk)
         future.add_done_callback(self._observe)
         return future
 

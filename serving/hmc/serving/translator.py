@@ -80,6 +80,7 @@ class Translator:
         progress: Callable[[str], None] | None = None,
         *,
         block: bool = False,
+        patient: bool = False,
         bulk: bool = False,
     ) -> Future[Translation]:
         """Queues one text; cancelling the future takes it out of the queue, or frees its rows at the next step. A blank
@@ -87,7 +88,7 @@ class Translator:
 
         target: how the translation begins (not heeded for a blank text), or all of it, to be scored. progress: called
         with what has become certain of the translation, on the engine's thread, which it must not hold up.
-        bulk: leaves half of the queue to others, and sees it as full before that.
+        patient: lets others pass in the queue. bulk: that, and leaves half of it to others.
         Raises InvalidRequestError for a text that cannot be encoded or is too long, OverloadedError for a full queue
         (with block it waits instead), UnavailableError once closed.
         """
@@ -99,7 +100,7 @@ class Translator:
             answer.set_result(Translation("", 0.0, 0, 0))
             return answer
         hear = _Certain(self._tokenizer, progress).hear if progress else None
-        decoded = self._engine.submit(ids, options, constraints, hear, block=block, bulk=bulk)
+        decoded = self._engine.submit(ids, options, constraints, hear, block=block, patient=patient, bulk=bulk)
         # Cancelling the outer future cancels the inner one, which the engine looks at every step.
         answer.add_done_callback(lambda f: decoded.cancel() if f.cancelled() else None)
         decoded.add_done_callback(

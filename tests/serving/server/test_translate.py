@@ -33,6 +33,15 @@ def test_translate_at_the_level_asked_for(stub: Any) -> None:
     assert (response.queue_ms, response.compute_ms) == (pytest.approx(1.0), pytest.approx(2.0))
 
 
+def test_short_lists_are_in_a_hurry_and_long_ones_are_not(
+    stub: Any, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hmc.serving.server.handlers.IN_A_HURRY", 2)
+    for count in (2, 3):
+        stub.Translate(pb.TranslateRequest(texts=["a"] * count))
+    assert factory["full"].patient == [False, False, True, True, True]
+
+
 @pytest.mark.parametrize(
     ("selector", "level"),
     [

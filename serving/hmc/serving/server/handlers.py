@@ -27,6 +27,8 @@ from hmc.serving.server.settings import ServerSettings
 
 CHUNK = 32
 """Texts handed to a level before other calls get their turn."""
+IN_A_HURRY = 32
+"""Texts of a call that is in a hurry; longer lists are patient, as streams are."""
 
 
 class Handlers:
@@ -128,11 +130,12 @@ async def _run(
 ) -> list[Translation]:
     """Every text or none: when one fails or the caller goes away, the others are cancelled."""
     futures: list[Future[Translation]] = []
+    patient = len(texts) > IN_A_HURRY
     try:
         for index, (text, target) in enumerate(zip(texts, targets, strict=True)):
             if index % CHUNK == CHUNK - 1:
                 await asyncio.sleep(0)
-            futures.append(_submit(lease, index, text, options, target))
+            futures.append(_submit(lease, index, text, options, target, patient))
         return await asyncio.gather(*(_wait(future) for future in futures))
     except BaseException:
         for future in futures:
@@ -140,9 +143,11 @@ async def _run(
         raise
 
 
-def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
+def _submit(
+    lease: Lease, index: int, text: str, options: DecodeOptions, target: Target, patient: bool
+) -> Future[Translation]:
     try:
-        return lease.submit(text, options, target)
+        return lease.submit(text, options, target, patient=patient)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"texts[{index}]: {error}") from error
     except OverloadedError as error:
