@@ -4,7 +4,9 @@ futures."""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
@@ -12,7 +14,7 @@ from hmc.artifact.errors import HmcError, InvalidRequestError, OverloadedError, 
 from hmc.serving.batch import Batch
 from hmc.serving.constraints import Constraints
 from hmc.serving.jobs import Job, Mode, Progress, plan_job
-from hmc.serving.lanes import Lanes
+from hmc.serving.lanes import Lanes, TimeShares
 from hmc.serving.options import MAX_TOKENS, DecodeOptions
 from hmc.serving.results import Decoded
 from hmc.serving.sessions import LevelSessions
@@ -76,7 +78,7 @@ class Engine:
                 f"{name} {options.rows}: this server runs at most {self.max_rows} rows together; "
                 f"choose {self.max_rows} or fewer"
             )
-        job = plan_job(self.sessions, source, options, constraints or Constraints(), progress)
+        job = plan_job(self.sessions, source, options, constraints or Constraints(), progress, patient=patient or bulk)
         most = self.bulk_size if bulk else self.queue_size
         with self.changed:
             while len(self.queue) >= most and not self.closing:
@@ -87,7 +89,7 @@ class Engine:
                 self.changed.wait(0.1)
             if self.closing:
                 raise UnavailableError("the engine is shutting down; send the request elsewhere")
-            self.queue.add(job, patient=patient or bulk)
+            self.queue.add(job)
             self.changed.notify_all()
         job.future.add_done_callback(self._note_cancellation)
         return job.future
@@ -134,6 +136,7 @@ class _Worker(threading.Thread):
         super().__init__(name="hmc-engine", daemon=True)
         self.engine, self.running = engine, 0
         self._batches: dict[Mode, Batch] = {}
+        self._shares = TimeShares()
         self._cancellations = 0
         """Those that there were before the last step: it has seen them."""
         self._refused_at = (-1, 0)
@@ -151,20 +154,25 @@ class _Worker(threading.Thread):
             self.running = sum(len(b.jobs) for b in self._batches.values())
 
     def _step(self) -> None:
-        """One turn of every batch; of one alone more, while nothing else can be begun."""
+        """One turn of every batch whose turn it is; of one alone more, while nothing else can be begun."""
         engine, free = self.engine, self._free()
         active = [mode for mode, batch in self._batches.items() if batch.jobs]
+        chosen, began = self._shares.choose(active), time.monotonic()
+        until = math.inf if len(active) < 2 else began + (0.0 if chosen[0].patient else self._shares.left)
         seen, self._cancellations = self._cancellations, engine.cancellations
 
         def undisturbed() -> bool:
-            return len(active) == 1 and self._nothing_to_admit(free) and engine.cancellations == seen
+            if len(chosen) > 1 or time.monotonic() >= until:
+                return False
+            return self._nothing_to_admit(free) and engine.cancellations == seen
 
-        for mode in active:
+        for mode in chosen:
             if batch := self._batches.get(mode):
                 try:
                     batch.step(undisturbed)
                 except Exception as error:  # noqa: BLE001 - its sentences hear of it and the rest go on
                     self._fail(mode, error)
+        self._shares.count(chosen, time.monotonic() - began)
 
     def _wait_for_work(self) -> bool:
         engine = self.engine

@@ -30,6 +30,8 @@ class Mode:
 
     rows: int
     variant: Variant | None = None
+    patient: bool = False
+    """Whether others may pass; batches of the hurried are small, and so quick."""
 
 
 @dataclass
@@ -73,13 +75,15 @@ def plan_job(
     options: DecodeOptions,
     constraints: Constraints,
     progress: Progress | None = None,
+    *,
+    patient: bool = False,
 ) -> Job:
     """Checks a request against the model, settles its limits. Raises InvalidRequestError, FailedPreconditionError."""
     limit = _limit(options, len(source), len(constraints.prefix), sessions.arch.max_positions - 1)
-    mode = Mode(options.rows, _variant(options))
+    mode = Mode(options.rows, _variant(options), patient)
     searched = not constraints.complete  # a score is that of the beams' graph, to the last bits
-    if mode == Mode(1) and options.enough in (None, 1) and searched and sessions.has("greedy"):
-        mode = Mode(1, "greedy")
+    if mode == Mode(1, None, patient) and options.enough in (None, 1) and searched and sessions.has("greedy"):
+        mode = Mode(1, "greedy", patient)
     elif mode.variant is not None and not sessions.has(mode.variant):
         raise FailedPreconditionError(
             f"level {sessions.level.name!r} was compiled without the {mode.variant} decoder, which sampling, "

@@ -1,12 +1,12 @@
-"""Sentences that wait for rows at a level: in a hurry, or patient, so that others may pass."""
+"""Who goes first at a level: some sentences are in a hurry, others patient, which does not mean that they starve."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
-from hmc.serving.jobs import Job
+from hmc.serving.jobs import Job, Mode
 from hmc.serving.results import Decoded
 
 IN_A_ROW = 3
@@ -14,8 +14,8 @@ IN_A_ROW = 3
 
 
 class Lanes:
-    """Two queues that are left as one: the hurried first, but while both wait every fourth is a patient one. Without
-    a lock."""
+    """What waits for rows: two queues that are left as one, the hurried first, but while both wait every fourth that
+    leaves is a patient one. Without a lock."""
 
     def __init__(self) -> None:
         self._hurried: OrderedDict[Future[Decoded], Job] = OrderedDict()
@@ -34,9 +34,9 @@ class Lanes:
         """Sentences that are in a hurry."""
         return len(self._hurried)
 
-    def add(self, job: Job, *, patient: bool) -> None:
+    def add(self, job: Job) -> None:
         """Joins the end of its lane."""
-        (self._patient if patient else self._hurried)[job.future] = job
+        (self._patient if job.mode.patient else self._hurried)[job.future] = job
 
     def first(self) -> Job:
         """The next to leave. Raises StopIteration where nothing waits."""
@@ -56,3 +56,23 @@ class Lanes:
     def _next(self) -> OrderedDict[Future[Decoded], Job]:
         waited_enough = self._patient and self._in_a_row >= IN_A_ROW
         return self._patient if waited_enough or not self._hurried else self._hurried
+
+
+class TimeShares:
+    """Which batches take the next step: where both kinds run, one kind, and then the other for about as long."""
+
+    def __init__(self) -> None:
+        self.left = 0.0
+        """Seconds that hurried batches may take before patient ones have their turn."""
+
+    def choose(self, active: Sequence[Mode]) -> list[Mode]:
+        """Those of `active` whose turn it is."""
+        hurried = [mode for mode in active if not mode.patient]
+        if not hurried or len(hurried) == len(active):
+            self.left = 0.0
+            return list(active)
+        return hurried if self.left > 0 else [mode for mode in active if mode.patient]
+
+    def count(self, chosen: Sequence[Mode], seconds: float) -> None:
+        """They took so long."""
+        self.left += seconds if any(mode.patient for mode in chosen) else -seconds
