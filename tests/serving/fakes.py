@@ -61,6 +61,10 @@ class FakeTranslator:
     def pending(self) -> int:
         return sum(not future.done() for future in self.futures)
 
+    @property
+    def hurried(self) -> int:
+        return sum(not f.done() and not patient for f, patient in zip(self.futures, self.patient, strict=True))
+
     def submit(
         self,
         text: str,

@@ -134,6 +134,7 @@ def test_who_is_in_a_hurry_passes(opened: Opened, monkeypatch: pytest.MonkeyPatc
     eventually(lambda: not engine.queue)
     patient = [engine.submit([*[9] * (20 + n), 0], BEAM, patient=not bulk, bulk=bulk) for n in range(3)]
     hurried = [engine.submit([*[9] * (40 + n), 0], BEAM) for n in range(5)]
+    assert (engine.pending, engine.hurried) == (9, 6)
     go_on.set()
     for future in (*patient, *hurried):
         assert future.result(timeout=60).hypotheses

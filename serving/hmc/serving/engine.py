@@ -55,6 +55,11 @@ class Engine:
         """Sentences queued or running."""
         return len(self.queue) + sum(worker.running for worker in self.workers)
 
+    @property
+    def hurried(self) -> int:
+        """Those of them that are not patient."""
+        return self.queue.hurried + sum(worker.hurried for worker in self.workers)
+
     def submit(
         self,
         source: Sequence[int],
@@ -134,7 +139,7 @@ class _Worker(threading.Thread):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(name="hmc-engine", daemon=True)
-        self.engine, self.running = engine, 0
+        self.engine, self.running, self.hurried = engine, 0, 0
         self._batches: dict[Mode, Batch] = {}
         self._shares = TimeShares()
         self._cancellations = 0
@@ -152,6 +157,7 @@ class _Worker(threading.Thread):
             self._admit()
             self._step()
             self.running = sum(len(b.jobs) for b in self._batches.values())
+            self.hurried = sum(len(b.jobs) for mode, b in self._batches.items() if not mode.patient)
 
     def _step(self) -> None:
         """One turn of every batch whose turn it is; of one alone more, while nothing else can be begun."""
@@ -212,6 +218,7 @@ class _Worker(threading.Thread):
                     taken.setdefault(job.mode, []).append(job)
             self._refused_at = (free, queue.hurried) if tokens.refused else (-1, 0)
             self.running += sum(map(len, taken.values()))
+            self.hurried += sum(len(jobs) for mode, jobs in taken.items() if not mode.patient)
             engine.tell_room()
         for mode, jobs in taken.items():
             try:

@@ -193,14 +193,15 @@ class ModelHost:
 
     # ---- use ----
 
-    def lease(self, selector: Selector | None = None) -> Lease:
-        """The level that `selector` means (None: the default), for use in a `with` block.
+    def lease(self, selector: Selector | None = None, *, patient: bool = False) -> Lease:
+        """The level that `selector` means (None: the default), for use in a `with` block. patient: other texts may pass
+        those of this lease, which for `auto` wait for all that is there, and not just for what is in a hurry.
 
         Raises LevelNotFoundError, LevelNotLoadedError, and UnavailableError before `start`, after `close`, and where it
         means a level that `start` has still to load, or may.
         """
         with self._state:
-            level = self._resolve(selector or Selector())
+            level = self._resolve(selector or Selector(), patient)
             slot = self._current.slots.get(level.name)
             if level.name in self._current.coming:
                 raise UnavailableError(
@@ -214,19 +215,14 @@ class ModelHost:
                     f"start the server with it in --levels, or choose one that is: {', '.join(self._current.slots)}",
                 )
             slot.users += 1
-            return Lease(slot, self._current.manifest.version, self._end)
+            return Lease(slot, self._current.manifest.version, self._end, patient)
 
     def _end(self, slot: Slot) -> None:
         with self._state:
             slot.users -= 1
             self._state.notify_all()
 
-    def resolve(self, selector: Selector) -> Level:
-        """The level that `selector` means now, loaded or not. Raises LevelNotFoundError and UnavailableError."""
-        with self._state:
-            return self._resolve(selector)
-
-    def _resolve(self, selector: Selector) -> Level:
+    def _resolve(self, selector: Selector, patient: bool) -> Level:
         current = self._current
         if self._closed:
             raise UnavailableError(SHUTTING_DOWN)
@@ -239,13 +235,14 @@ class ModelHost:
         names = [*current.slots, *current.coming]
         if self.lazy and not selector.auto:
             names = [x.name for x in current.manifest.levels]
-        return choose(selector, [self._candidate(name) for name in names], self._auto)
+        return choose(selector, [self._candidate(name, patient) for name in names], self._auto)
 
-    def _candidate(self, name: str) -> Candidate:
+    def _candidate(self, name: str, patient: bool) -> Candidate:
         slot = self._current.slots.get(name)
         if slot is None:
             return Candidate(self._current.manifest.level(name))
-        return Candidate(slot.level, slot.translator.pending, slot.latency)
+        ahead = slot.translator.pending if patient else slot.translator.hurried
+        return Candidate(slot.level, ahead, slot.latency)
 
     # ---- what there is ----
 

@@ -26,6 +26,9 @@ class LevelTranslator(Protocol):
     def pending(self) -> int: ...
 
     @property
+    def hurried(self) -> int: ...
+
+    @property
     def weights(self) -> Held: ...
 
     def submit(
@@ -62,7 +65,7 @@ class LevelStatus:
     pending: int
     """Texts queued or running."""
     latency: LatencySummary | None
-    """Measured here since the level was loaded; None before the first request."""
+    """Of texts in a hurry, measured here since the level was loaded; None before the first."""
     disk: Shares
     """Its files, among those of all levels of the bundle."""
     memory: Shares | None
@@ -105,9 +108,9 @@ class Generation:
 class Lease:
     """A level while a request uses it: neither unload nor reload frees it before the lease ends."""
 
-    def __init__(self, slot: Slot, bundle_version: str, end: Callable[[Slot], None]) -> None:
+    def __init__(self, slot: Slot, bundle_version: str, end: Callable[[Slot], None], patient: bool = False) -> None:
         self.level, self.bundle_version = slot.level, bundle_version
-        self.slot, self._end = slot, end
+        self.slot, self._end, self._patient = slot, end, patient
 
     def submit(
         self,
@@ -116,12 +119,12 @@ class Lease:
         target: Target | None = None,
         progress: Callable[[str], None] | None = None,
         *,
-        patient: bool = False,
         bulk: bool = False,
     ) -> Future[Translation]:
         """Queues a text. Arguments and errors as of `Translator.submit`."""
-        future = self.slot.translator.submit(text, options, target, progress, patient=patient, bulk=bulk)
-        future.add_done_callback(self._observe)
+        future = self.slot.translator.submit(text, options, target, progress, patient=self._patient, bulk=bulk)
+        if not self._patient:
+            future.add_done_callback(self._observe)
         return future
 
     def _observe(self, future: Future[Translation]) -> None:

@@ -58,7 +58,7 @@ class AutoPolicy:
     """When `auto` leaves a level for the next one. Raises InvalidRequestError on values out of range."""
 
     max_pending: int = 64
-    """Texts queued or running at a level before `auto` steps down."""
+    """Texts queued or running at a level before `auto` steps down; for calls in a hurry, such texts."""
     target_ms: float | None = None
     """95th percentile latency to keep, in milliseconds; None looks at the queue alone."""
 
@@ -75,7 +75,7 @@ class Candidate:
 
     level: Level
     pending: int = 0
-    """Texts queued or running there."""
+    """Texts queued or running there that a new one would wait for."""
     measured: LatencyWindow | None = None
     """Its latency on this server; None where it is not loaded."""
 

@@ -68,6 +68,11 @@ class Translator:
         return self._engine.pending
 
     @property
+    def hurried(self) -> int:
+        """Those of them that are not patient."""
+        return self._engine.hurried
+
+    @property
     def weights(self) -> dict[str, int]:
         """Weight file → bytes of it that the level holds in memory; levels that name the same file share them."""
         return self._engine.sessions.weights

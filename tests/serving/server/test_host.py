@@ -32,6 +32,11 @@ def host(bundle: Path, factory: FakeFactory) -> ModelHost:
     return made
 
 
+def means(host: ModelHost, selector: Selector, *, patient: bool = False) -> str:
+    with host.lease(selector, patient=patient) as lease:
+        return lease.level.name
+
+
 def test_start_loads_and_warms_the_default_first(host: ModelHost, factory: FakeFactory) -> None:
     assert [t.level for t in factory.made] == ["full", "h12", "h6"]
     assert all(t.warm for t in factory.made)
@@ -61,7 +66,9 @@ def test_lazy_chooses_among_all(bundle: Path, factory: FakeFactory) -> None:
     host = ModelHost(bundle, factory, lazy=True)
     host.start()
     assert loaded(host) == ["full"]
-    assert host.resolve(Selector(max_heads=12)).name == "h12"
+    with pytest.raises(LevelNotLoadedError) as raised:
+        host.lease(Selector(max_heads=12))
+    assert raised.value.level == "h12"
 
 
 def test_no_lease_before_start_or_after_close(bundle: Path, factory: FakeFactory) -> None:
@@ -109,7 +116,7 @@ def test_a_request_gets_no_other_level_while_the_rest_load(
     factory.hold_at["h12"].set()
     starting.join()
     with host.lease(selector) as lease:
-        assert lease.level.name == host.resolve(selector).name == (level or lease.level.name)
+        assert lease.level.name == (level or lease.level.name)
 
 
 def test_auto_does_not_step_down_past_a_level_that_is_still_to_come(bundle: Path, factory: FakeFactory) -> None:
@@ -275,13 +282,22 @@ def test_measured_latency_is_per_level(host: ModelHost) -> None:
     assert latency["h6"].p50_ms == pytest.approx(3.0)
 
 
-def test_auto_steps_down_under_load(host: ModelHost, factory: FakeFactory) -> None:
-    assert host.resolve(Selector(auto=True)).name == "full"
+def test_patient_texts_are_no_measure_of_latency(host: ModelHost) -> None:
+    with host.lease(patient=True) as lease:
+        lease.submit("x", OPTIONS).result(5)
+    assert all(level.latency is None for level in host.status().levels)
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_auto_steps_down_under_load(host: ModelHost, factory: FakeFactory, patient: bool) -> None:
+    auto = Selector(auto=True)
+    assert means(host, auto, patient=patient) == "full"
     factory["full"].queue_size = 1000
-    with host.lease() as lease:
+    with host.lease(patient=patient) as lease:
         futures = [lease.submit("hold", OPTIONS) for _ in range(64)]
-        assert host.resolve(Selector(auto=True)).name == "h12"
+        assert means(host, auto, patient=True) == "h12"
+        assert means(host, auto) == ("full" if patient else "h12")
         factory["full"].release.set()
         for future in futures:
             future.result(10)
-    assert host.resolve(Selector(auto=True)).name == "full"
+    assert means(host, auto, patient=patient) == "full"

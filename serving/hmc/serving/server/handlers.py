@@ -45,7 +45,7 @@ class Handlers:
         LevelNotLoadedError, OverloadedError, UnavailableError. Cancelling it cancels every text."""
         with self._metrics.request() as request:
             self._check_count(len(texts))
-            with await self._lease(selector) as lease:
+            with await self._lease(selector, patient=len(texts) > IN_A_HURRY) as lease:
                 request.level = lease.level.name
                 translations = await _run(lease, texts, options, targets)
                 request.answer = _answer(translations, lease)
@@ -57,7 +57,7 @@ class Handlers:
         """One text of a stream; errors as `translate`, but a full queue is waited for. Calls `begun` once the text is
         queued."""
         with self._metrics.request() as request:
-            with await self._lease(selector) as lease:
+            with await self._lease(selector, patient=True) as lease:
                 request.level = lease.level.name
                 room = self._rooms.setdefault(lease.slot, Room())
                 future = await room.submit(lease, text, options, target)
@@ -70,7 +70,7 @@ class Handlers:
     ) -> AsyncIterator[str | Answer]:
         """What is certain of one translation as soon as it is, and at last the answer; errors as `translate`."""
         with self._metrics.request() as request:
-            with await self._lease(selector) as lease:
+            with await self._lease(selector, patient=False) as lease:
                 request.level = lease.level.name
                 loop, heard = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
@@ -97,14 +97,14 @@ class Handlers:
                 "TranslateStream, which has no limit"
             )
 
-    async def _lease(self, selector: Selector) -> Lease:
+    async def _lease(self, selector: Selector, *, patient: bool) -> Lease:
         try:
-            return self._host.lease(selector)
+            return self._host.lease(selector, patient=patient)
         except LevelNotLoadedError as error:
             if not self._host.lazy:
                 raise
             await asyncio.to_thread(self._host.load, error.level)
-            return self._host.lease(selector)
+            return self._host.lease(selector, patient=patient)
 
     async def levels(self) -> LevelList:
         """The levels of the bundle, loaded or not, and the server's memory."""
@@ -130,12 +130,11 @@ async def _run(
 ) -> list[Translation]:
     """Every text or none: when one fails or the caller goes away, the others are cancelled."""
     futures: list[Future[Translation]] = []
-    patient = len(texts) > IN_A_HURRY
     try:
         for index, (text, target) in enumerate(zip(texts, targets, strict=True)):
             if index % CHUNK == CHUNK - 1:
                 await asyncio.sleep(0)
-            futures.append(_submit(lease, index, text, options, target, patient))
+            futures.append(_submit(lease, index, text, options, target))
         return await asyncio.gather(*(_wait(future) for future in futures))
     except BaseException:
         for future in futures:
@@ -143,11 +142,9 @@ async def _run(
         raise
 
 
-def _submit(
-    lease: Lease, index: int, text: str, options: DecodeOptions, target: Target, patient: bool
-) -> Future[Translation]:
+def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
     try:
-        return lease.submit(text, options, target, patient=patient)
+        return lease.submit(text, options, target)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"texts[{index}]: {error}") from error
     except OverloadedError as error:
