@@ -47,7 +47,9 @@ def command(
             metavar="DIR",
         ),
     ] = "auto",
-    auto_pending: Annotated[int, typer.Option(help="Texts pending at a level before `auto` steps down.")] = 64,
+    auto_pending: Annotated[
+        int, typer.Option(help="Texts pending at a level (of short calls, for a short call) before `auto` steps down.")
+    ] = 64,
     auto_target_ms: Annotated[
         float | None, typer.Option(help="95th percentile latency, in milliseconds, that `auto` keeps.")
     ] = None,

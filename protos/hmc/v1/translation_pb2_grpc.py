@@ -68,6 +68,7 @@ class TranslationServiceServicer:
 
     def Translate(self, request, context):
         """Translates a list of texts at one level. All or nothing: an error in one text fails the call.
+        Lists of at most 32 texts go before longer ones and before streams.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
