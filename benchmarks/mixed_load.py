@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 from scripts import machine_report, run_script, write_report
+from workers import WorkerError
 
 from hmc.benchmark.text import TestSet
 from hmc.serving.client import Client
@@ -42,6 +43,8 @@ def server(bundle: Path, options: Sequence[str]) -> Iterator[str]:
         try:
             assert process.stdout is not None
             line = next((line for line in process.stdout if "127.0.0.1:" in line), "")
+            if not line:
+                raise WorkerError("hmc serve ended before it was ready; its message is above")
             address = "127.0.0.1:" + line.partition("127.0.0.1:")[2].split()[0].rstrip(".,;")
             threading.Thread(target=process.stdout.read, daemon=True).start()
             with Client(address) as client:
