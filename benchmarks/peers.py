@@ -104,4 +104,6 @@ def generate(
 
 def exported_ids(arch: Architecture) -> list[int]:
     """Token id in an exported MarianMT directory, by id in the checkpoint: pad moves to the end."""
+    if arch.source_vocab_size is not None:
+        return list(range(max(arch.vocab_size, arch.source_vocab_size)))
     return [arch.vocab_size - 1 if i == arch.pad_id else i - (i > arch.pad_id) for i in range(arch.vocab_size)]

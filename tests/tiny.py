@@ -53,7 +53,8 @@ def random_tensors(arch: Architecture, layout: HeadLayout, seed: int = 0) -> Ten
         else:
             value = rng.standard_normal(shape) * (1.5 / np.sqrt(shape[-1]))
         tensors[name] = value.astype(np.float32)
-    tensors["shared.weight"][arch.pad_id] = 0
+    for name in {"shared.weight", arch.source_embedding}:
+        tensors[name][arch.pad_id] = 0
     return tensors
 
 

@@ -22,7 +22,8 @@ def opus(tmp_path: Path) -> Path:
 CONFIG_PROBLEMS: list[tuple[dict[str, object], str]] = [
     ({"model_type": "bart", "architectures": ["BartForConditionalGeneration"]}, "BartForConditionalGeneration"),
     ({"architectures": ["MarianForCausalLM"]}, "not MarianMTModel"),
-    ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings is false: separate"),
+    ({"share_encoder_decoder_embeddings": False}, "tensor encoder.embed_tokens.weight is missing"),
+    ({"share_encoder_decoder_embeddings": 1}, "share_encoder_decoder_embeddings: Input should be a valid boolean"),
     ({"tie_word_embeddings": False}, "must be the embedding matrix"),
     ({"static_position_embeddings": False}, "positions must be sinusoids"),
     ({"normalize_before": True}, "normalise after the residual"),
@@ -30,7 +31,7 @@ CONFIG_PROBLEMS: list[tuple[dict[str, object], str]] = [
     ({"decoder_attention_heads": 8}, "encoder_attention_heads 4 and decoder_attention_heads 8 must be equal"),
     ({"decoder_ffn_dim": 96}, "encoder_ffn_dim 48 and decoder_ffn_dim 96 must be equal"),
     ({"encoder_attention_heads": 5, "decoder_attention_heads": 5}, "64 is not a multiple of 5 heads"),
-    ({"decoder_vocab_size": 7}, "separate vocabularies"),
+    ({"decoder_vocab_size": 7}, "must be equal where share_encoder_decoder_embeddings is true"),
     ({"decoder_start_token_id": 0}, "must be the pad token"),
     ({"pad_token_id": 5, "decoder_start_token_id": 5}, "gives '<pad>' the id"),
     ({"eos_token_id": 100_000}, "eos_id 100000 is outside the vocabulary"),

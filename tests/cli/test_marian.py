@@ -35,6 +35,7 @@ def test_import_and_export_as_json(hmc: Hmc, opus: Path, tmp_path: Path) -> None
     exported = json.loads(hmc("export", tmp_path / "c", "--out", tmp_path / "m", "--json").stdout)
     assert exported == {
         "model": str(tmp_path / "m"), "heads": 24, "masked_heads": 0, "starts_from_zero_embedding": True,
+        "vocabularies": 1,
     }  # fmt: skip
     assert hmc("import", tmp_path / "m", "--out", tmp_path / "c").exit_code == 0
 

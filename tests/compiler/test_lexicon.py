@@ -24,8 +24,7 @@ Pairs = list[tuple[list[int], list[int]]]
 
 def learn(pairs: Any, vocab_size: int, *, best: int = 1, frequent: int = 1, **more: Any) -> Lexicon:
     """`learn_lexicon` with the usual special tokens."""
-    settings = {"eos_id": EOS, "pad_id": PAD, "unk_id": UNK} | more
-    return learn_lexicon(pairs, vocab_size, best=best, frequent=frequent, **settings)
+    return learn_lexicon(pairs, tiny_architecture(vocab_size=vocab_size), best=best, frequent=frequent, **more)
 
 
 def translations(lexicon: Lexicon) -> dict[int, list[int]]:
@@ -61,7 +60,7 @@ def random_pairs(count: int, vocab_size: int, seed: int = 0) -> Pairs:
 def test_probabilities_are_those_of_model_1(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr(module, "LINKS_AT_ONCE", at_once)
     pairs = random_pairs(40, 15)
-    table = translation_table(Bitext.read(pairs, 15, (EOS, PAD)), 15, lambda _: None)
+    table = translation_table(Bitext.read(pairs, (15, 15), (EOS, PAD)), (15, 15), lambda _: None)
     expected = {(15 if e is None else e, f): p for (e, f), p in model_1(pairs, module.ITERATIONS).items()}
     found = list(zip(table.source.tolist(), table.target.tolist(), strict=True))
     assert found == sorted(expected)
@@ -149,7 +148,7 @@ def test_an_iterator_of_pairs_will_do_and_progress_is_told() -> None:
 
 def test_long_corpora_are_sampled_evenly_but_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [([3 + n], [3 + n, 3 + n]) for n in range(90)]  # 4 links a pair
-    bitext = Bitext.read(pairs, 100, (EOS, PAD))
+    bitext = Bitext.read(pairs, (100, 100), (EOS, PAD))
     assert bitext.sampled(360) is bitext
     kept = bitext.sampled(40)
     assert kept.source.tolist() == [3 + n for n in (0, 9, 19, 29, 39, 49, 59, 69, 79, 89)]

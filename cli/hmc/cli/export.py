@@ -38,6 +38,7 @@ def command(
         "heads": whole,
         "masked_heads": whole - loaded.layout.total,
         "starts_from_zero_embedding": zero_start or starts_from_zero(loaded),
+        "vocabularies": 1 if loaded.architecture.source_vocab_size is None else 2,
     }
     if as_json:
         typer.echo(json.dumps(result, indent=1))
@@ -47,4 +48,9 @@ def command(
         typer.echo(
             "The embedding of <pad>, which starts the decoder, is not zero. Transformers uses it; CTranslate2 starts "
             "from zeros, so it would translate otherwise: give --zero-start for it."
+        )
+    if result["vocabularies"] == 2:
+        typer.echo(
+            "Sources and targets have vocabularies of their own. Transformers reads both; CTranslate2's converter "
+            "takes the source's for both and would write other words."
         )

@@ -48,6 +48,7 @@ def command(
     typer.echo(
         f"{out}: {config.source_language} to {config.target_language}, {arch.encoder_layers}+{arch.decoder_layers} "
         f"layers, {result['heads']} heads, {result['parameters']:,} parameters"
+        + ("" if arch.source_vocab_size is None else ", a vocabulary for each side")
     )
     options = [f"{option} {decoding[name]}" for name, option in REQUEST_OPTIONS.items() if name in decoding]
     if options:

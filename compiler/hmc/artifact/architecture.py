@@ -12,6 +12,9 @@ from hmc.artifact.ffn import STACKS, FfnWidths
 from hmc.artifact.heads import KINDS, HeadLayout
 
 Activation = Literal["relu", "swish", "gelu"]
+TARGET_EMBEDDING, SOURCE_EMBEDDING = "shared.weight", "encoder.embed_tokens.weight"
+"""Tensors: embeddings of targets, tied with the output projection and mostly those of sources too; and those of
+sources where the two sides have vocabularies of their own."""
 
 
 class Architecture(BaseModel):
@@ -21,6 +24,9 @@ class Architecture(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     vocab_size: int = Field(gt=0)
+    """Of targets, and of sources unless these have their own."""
+    source_vocab_size: int | None = Field(default=None, gt=0, exclude_if=lambda size: size is None)
+    """Where sources have a vocabulary and embeddings of their own. EOS, unk and pad have one id in both."""
     d_model: int = Field(gt=0, multiple_of=2)
     ffn_dim: int = Field(gt=0)
     encoder_layers: int = Field(gt=0)
@@ -43,10 +49,21 @@ class Architecture(BaseModel):
 
     @model_validator(mode="after")
     def _ids_in_vocabulary(self) -> Architecture:
+        smaller = min(self.vocab_size, self.source_size)
         for name in ("pad_id", "eos_id", "unk_id"):
-            if getattr(self, name) >= self.vocab_size:
-                raise ValueError(f"{name} {getattr(self, name)} is outside the vocabulary of {self.vocab_size}")
+            if getattr(self, name) >= smaller:
+                raise ValueError(f"{name} {getattr(self, name)} is outside the vocabulary of {smaller}")
         return self
+
+    @property
+    def source_size(self) -> int:
+        """Source ids are 0 to this - 1."""
+        return self.vocab_size if self.source_vocab_size is None else self.source_vocab_size
+
+    @property
+    def source_embedding(self) -> str:
+        """Name of the tensor that embeds sources, `[source_size, d_model]`."""
+        return TARGET_EMBEDDING if self.source_vocab_size is None else SOURCE_EMBEDDING
 
     def full_layout(self) -> HeadLayout:
         """The layout with every head open."""
@@ -103,9 +120,11 @@ def tensor_shapes(arch: Architecture, layout: HeadLayout, ffn: FfnWidths | None 
     """
     d = arch.d_model
     shapes: dict[str, tuple[int, ...]] = {
-        "shared.weight": (arch.vocab_size, d),
+        TARGET_EMBEDDING: (arch.vocab_size, d),
         "final_logits_bias": (arch.vocab_size,),
     }
+    if arch.source_vocab_size is not None:
+        shapes[SOURCE_EMBEDDING] = (arch.source_vocab_size, d)
     for kind in KINDS:
         stack, module = attention_module(kind)
         for layer, row in enumerate(layout[kind]):

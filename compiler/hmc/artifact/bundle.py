@@ -116,7 +116,7 @@ class Manifest(Strict):
     target_language: str
     architecture: Architecture
     tokenizer_sha256: str | dict[str, str]
-    """sha256 of `tokenizer.model`; or, for a Marian tokenizer, name → sha256 of its three files."""
+    """sha256 of `tokenizer.model`; or, for a Marian tokenizer, name → sha256 of its files."""
     levels: list[Level] = Field(min_length=1)
     default_level: str
     provenance: dict[str, Any] = {}

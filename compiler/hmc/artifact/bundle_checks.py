@@ -8,7 +8,7 @@ from hmc.artifact.architecture import Architecture
 from hmc.artifact.bundle import FIX, Level, Manifest, decoder_path, encoder_path, read_manifest, shortlist_path
 from hmc.artifact.errors import HmcError, InvalidArtifactError
 from hmc.artifact.files import sha256_file
-from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER
+from hmc.artifact.tokenizer_files import MARIAN, TARGET_VOCABULARY, TOKENIZER
 
 
 def bundle_problems(path: Path | str) -> list[str]:
@@ -26,10 +26,11 @@ def bundle_problems(path: Path | str) -> list[str]:
     for level in manifest.levels:
         problems += _level_problems(level, manifest.architecture)
     expected = {name: digest for level in manifest.levels for name, digest in level.files.items()}
-    if set(manifest.tokenizer_files) not in ({TOKENIZER}, set(MARIAN)):
-        problems.append(
-            f"tokenizer files {sorted(manifest.tokenizer_files)}: expected {TOKENIZER} or {', '.join(MARIAN)}"
-        )
+    joint = manifest.architecture.source_vocab_size is None
+    forms = ((TOKENIZER,), MARIAN) if joint else ((*MARIAN, TARGET_VOCABULARY),)
+    if set(manifest.tokenizer_files) not in [set(form) for form in forms]:
+        expected_files = " or ".join(", ".join(form) for form in forms)
+        problems.append(f"tokenizer files {sorted(manifest.tokenizer_files)}: expected {expected_files}")
     expected |= manifest.tokenizer_files
     return problems + [p for name, digest in sorted(expected.items()) for p in _file_problems(path, name, digest)]
 

@@ -10,9 +10,9 @@ from typing import Any
 from hmc.artifact.bundle import MANIFEST, TEMPORARY, WEIGHTS
 from hmc.artifact.files import replace_directory
 from hmc.artifact.formats import Format, check_replaceable
-from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER
+from hmc.artifact.tokenizer_files import EVERY
 
-RESERVED = frozenset((MANIFEST, WEIGHTS, TOKENIZER, *MARIAN))
+RESERVED = frozenset((MANIFEST, WEIGHTS, *EVERY))
 """Names in a bundle that no level can have."""
 
 
@@ -20,7 +20,7 @@ def _files(manifest: dict[str, Any]) -> Iterable[str]:
     """What a manifest lists; of any version, and of one that `read_manifest` would refuse."""
     levels = [level for level in manifest["levels"] if isinstance(level, dict)]
     listed = {name for level in levels if isinstance(level.get("files"), dict) for name in level["files"]}
-    return listed | {TEMPORARY, TOKENIZER, *MARIAN}
+    return listed | {TEMPORARY, *EVERY}
 
 
 FORMAT = Format("a bundle", MANIFEST, lambda content: isinstance(content.get("levels"), list), _files)

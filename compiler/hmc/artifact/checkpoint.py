@@ -23,11 +23,11 @@ from hmc.artifact.files import replace_directory, sha256_file
 from hmc.artifact.formats import Format
 from hmc.artifact.heads import KINDS, HeadLayout, HeadScores
 from hmc.artifact.tokenizer_files import (
-    MARIAN,
+    EVERY,
+    TARGET_VOCABULARY,
     TOKENIZER,
     VOCABULARY,
     TokenizerFiles,
-    parse_vocabulary,
     presence_problems,
     read_tokenizer,
     vocabulary_problems,
@@ -42,7 +42,7 @@ CONFIG, WEIGHTS, GATES, IMPORTANCE, METRICS = (
     "importance.json",
     "metrics.json",
 )
-FILES = frozenset((CONFIG, WEIGHTS, GATES, IMPORTANCE, METRICS, TOKENIZER, *MARIAN))
+FILES = frozenset((CONFIG, WEIGHTS, GATES, IMPORTANCE, METRICS, *EVERY))
 FORMAT = Format(
     "a checkpoint", CONFIG, lambda content: content.keys() >= {"architecture", "head_layout"}, lambda _: FILES
 )
@@ -124,10 +124,18 @@ def checkpoint_problems(path: Path) -> list[str]:
         return [*problems, str(error)]
     if (path / WEIGHTS).is_file() and not layout_problems:
         problems += _tensor_problems(path / WEIGHTS, tensor_shapes(config.architecture, layout, config.ffn_widths))
-    if (path / VOCABULARY).is_file():
-        vocabulary, wrong = parse_vocabulary((path / VOCABULARY).read_bytes())
-        problems += wrong or vocabulary_problems(vocabulary, config.architecture)
+    problems += _tokenizer_problems(path, config.architecture)
     return problems + layout_problems
+
+
+def _tokenizer_problems(path: Path, arch: Architecture) -> list[str]:
+    """Where the vocabularies of a Marian tokenizer do not fit; a joint model's are not opened."""
+    vocabularies = {n: (path / n).read_bytes() for n in (VOCABULARY, TARGET_VOCABULARY) if (path / n).is_file()}
+    if VOCABULARY in vocabularies:
+        return vocabulary_problems(vocabularies, arch)
+    if arch.source_vocab_size is not None and (path / TOKENIZER).is_file():
+        return [f"{TOKENIZER} is one vocabulary, and the model has one for each side"]
+    return []
 
 
 def _is_marian(path: Path) -> bool:

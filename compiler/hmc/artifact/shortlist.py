@@ -29,32 +29,41 @@ FIX = "Learn it again with `hmc compile`, or copy it again from where it was who
 
 @dataclass(frozen=True, eq=False)
 class Lexicon:
-    """What every sentence may need, and what each source token may be translated to (V: size of the vocabulary)."""
+    """What every sentence may need, and what each source token may be translated to (V: size of the vocabulary; S: of
+    that of sources, mostly the same)."""
 
     always: npt.NDArray[np.int32]
     """`[F]`, ascending: candidates of every sentence, EOS and unk among them."""
     starts: npt.NDArray[np.int64]
-    """`[V + 1]`: translations of source token v are `targets[starts[v]:starts[v + 1]]`."""
+    """`[S + 1]`: translations of source token v are `targets[starts[v]:starts[v + 1]]`."""
     targets: npt.NDArray[np.int32]
     """`[E]`: translations, best first for each source token."""
     pad_id: int
     """Never a candidate."""
+    target_size: int | None = None
+    """V where sources have a vocabulary of their own; else V = S."""
 
     @property
     def vocab_size(self) -> int:
         """V."""
+        return self.source_size if self.target_size is None else self.target_size
+
+    @property
+    def source_size(self) -> int:
+        """S."""
         return len(self.starts) - 1
 
     def candidates(self, source: Sequence[int], also: Sequence[int] = ()) -> npt.NDArray[np.int64]:
         """`[C]`, ascending, each once: what is always needed, the translations of `source`, `source` itself and `also`.
 
-        source: token ids of one sentence, 0 to V - 1. They are candidates because names and numbers are copied. also:
-        target tokens that are known already, as of a prefix.
+        source: token ids of one sentence, 0 to S - 1. They are candidates, as names and numbers are copied, where they
+        are target tokens too. also: target tokens that are known already, as of a prefix.
         """
         ids = np.asarray(source, np.int64)
         rows = zip(self.starts[ids].tolist(), self.starts[ids + 1].tolist(), strict=True)
         needed = np.zeros(self.vocab_size, np.bool_)  # sorts and removes duplicates faster than np.unique does
-        needed[ids] = True
+        if self.target_size is None:
+            needed[ids] = True
         needed[np.asarray(also, np.int64)] = True
         needed[np.concatenate([self.always, *(self.targets[start:end] for start, end in rows)])] = True
         needed[self.pad_id] = False
@@ -67,6 +76,8 @@ class Lexicon:
     def save(self, path: Path | str) -> None:
         """Writes a safetensors file; the same lexicon gives the same bytes."""
         header = {"pad_id": self.pad_id, "schema_version": SCHEMA_VERSION, "vocab_size": self.vocab_size}
+        if self.target_size is not None:
+            header["source_vocab_size"] = self.source_size
         arrays = {name: np.ascontiguousarray(array) for name, array in self._arrays().items()}
         Path(path).write_bytes(save(arrays, {HEADER: json.dumps(header)}))
 
@@ -86,9 +97,12 @@ class Lexicon:
         header, problems = _read_header(metadata)
         problems += _array_problems(arrays)
         if not problems:
-            lexicon = cls(arrays["always"], arrays["starts"], arrays["targets"], header["pad_id"])
-            if header["vocab_size"] != lexicon.vocab_size:
-                problems.append(f"its header names {header['vocab_size']} tokens, it has {lexicon.vocab_size}")
+            own = "source_vocab_size" in header
+            target_size = header["vocab_size"] if own else None
+            lexicon = cls(arrays["always"], arrays["starts"], arrays["targets"], header["pad_id"], target_size)
+            named = header["source_vocab_size" if own else "vocab_size"]
+            if named != lexicon.source_size:
+                problems.append(f"its header names {named} tokens, it has {lexicon.source_size}")
             problems += lexicon.problems(arch)
             if not problems:
                 return lexicon
@@ -104,7 +118,7 @@ def _read_header(metadata: Mapping[str, str]) -> tuple[dict[str, int], list[str]
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
         version = header.get("schema_version") if isinstance(header, dict) else None
         return {}, [f"schema version {version!r}; this hmc reads version {SCHEMA_VERSION}: upgrade hmc"]
-    names = ("pad_id", "vocab_size")
+    names = ("pad_id", "vocab_size", *(n for n in ("source_vocab_size",) if n in header))
     return header, [f"its header has no whole number {n!r}" for n in names if type(header.get(n)) is not int]
 
 
@@ -126,6 +140,8 @@ def _value_problems(lexicon: Lexicon, arch: Architecture) -> list[str]:
     problems, size = [], lexicon.vocab_size
     if size != arch.vocab_size:
         problems.append(f"it is for a vocabulary of {size} tokens, the model has {arch.vocab_size}")
+    if lexicon.source_size != arch.source_size or (lexicon.target_size is None) != (arch.source_vocab_size is None):
+        problems.append(f"it is for {lexicon.source_size} source tokens, the model has {arch.source_size}")
     if lexicon.pad_id != arch.pad_id:
         problems.append(f"its pad_id is {lexicon.pad_id}, the model's is {arch.pad_id}")
     starts, total = lexicon.starts, len(lexicon.targets)

@@ -30,7 +30,9 @@ class Tokenizer(Protocol):
     """Both forms look like this; thread-safe."""
 
     size: int
-    """Token ids are 0 to size - 1."""
+    """Target ids are 0 to size - 1."""
+    source_size: int | None
+    """The same of source ids, where these are a vocabulary of their own; None: the two sides share one."""
     eos_id: int
     unk_id: int
     pad_id: int
@@ -48,11 +50,15 @@ class Tokenizer(Protocol):
         ...
 
     def piece(self, token: int) -> str:
-        """How the vocabulary writes a token, `▁` for the start of a word."""
+        """How the vocabulary writes a target token, `▁` for the start of a word."""
+        ...
+
+    def source_piece(self, token: int) -> str:
+        """The same of a source token."""
         ...
 
     def find(self, piece: str) -> int | None:
-        """The token that the vocabulary writes so; None if there is none."""
+        """The target token that the vocabulary writes so; None if there is none."""
         ...
 
 
@@ -62,6 +68,7 @@ class JointTokenizer:
     def __init__(self, model: bytes) -> None:
         """Raises InvalidArtifactError when the model cannot be read."""
         self._pieces = load_pieces(model, TOKENIZER)
+        self.source_size: int | None = None
         self.size = int(self._pieces.vocab_size())
         self.eos_id, self.unk_id = int(self._pieces.eos_id()), int(self._pieces.unk_id())
         self.pad_id = int(self._pieces.pad_id())
@@ -81,6 +88,10 @@ class JointTokenizer:
         """See `Tokenizer`."""
         return str(self._pieces.id_to_piece(token))
 
+    def source_piece(self, token: int) -> str:
+        """See `Tokenizer`; both sides are alike."""
+        return self.piece(token)
+
     def find(self, piece: str) -> int | None:
         """See `Tokenizer`."""
         token = int(self._pieces.piece_to_id(piece))  # of an unknown piece: the unknown token
@@ -88,7 +99,8 @@ class JointTokenizer:
 
 
 class MarianTokenizer:
-    """A SentencePiece model for each side whose pieces are looked up in one vocabulary, as Marian does.
+    """A SentencePiece model for each side whose pieces are looked up in one vocabulary, or in that of the side, as
+    Marian does.
 
     A piece that is not in the vocabulary is `<unk>`; `<unk>` is left out of decoded text, as Hugging Face does when it
     skips special tokens. Special names written in a text are text: they never become the tokens they name.
@@ -96,26 +108,31 @@ class MarianTokenizer:
 
     def __init__(self, files: MarianFiles) -> None:
         """Raises InvalidArtifactError when a model or the vocabulary cannot be read."""
-        vocabulary, problems = parse_vocabulary(files.vocabulary)
-        if problems:
+        parsed = [parse_vocabulary(content, name) for name, content in files.vocabularies().items()]
+        if problems := [problem for _, problems in parsed for problem in problems]:
             raise InvalidArtifactError("tokenizer", problems, FIX)
         self._source, self._target = load_pieces(files.source, SOURCE), load_pieces(files.target, TARGET)
-        self._vocabulary = vocabulary
-        self._names = {number: piece for piece, number in vocabulary.items()}
-        self.size = len(vocabulary)
-        self.eos_id, self.unk_id, self.pad_id = (vocabulary[p] for p in (EOS_PIECE, UNK_PIECE, PAD_PIECE))
+        source, target = parsed[0][0], parsed[-1][0]
+        self._vocabulary = target
+        self._names, self._source_names = _names(target), _names(source)
+        self.size = len(target)
+        self.source_size: int | None = None if files.target_vocabulary is None else len(source)
+        self.eos_id, self.unk_id, self.pad_id = (target[p] for p in (EOS_PIECE, UNK_PIECE, PAD_PIECE))
         self._special = {self.eos_id, self.unk_id, self.pad_id}
-        self.codes = sorted(piece for piece in vocabulary if LANGUAGE_CODE.fullmatch(piece))
+        self.codes = sorted(piece for piece in source if LANGUAGE_CODE.fullmatch(piece))
         """The target languages a multilingual model knows."""
+        self._codes = {code: source[code] for code in self.codes}
         plain = {EOS_PIECE, PAD_PIECE, *self.codes}
-        self._codes = {code: vocabulary[code] for code in self.codes}
-        self._ids = {piece: number for piece, number in vocabulary.items() if piece not in plain}
+        self._source_ids, self._target_ids = (
+            {piece: number for piece, number in side.items() if piece not in plain} for side in (source, target)
+        )
 
     def encode(self, text: str, *, target: bool = False, dropout: float = 0.0) -> list[int]:
         """See `Tokenizer`. A language code at the start of a source text is one token of its own."""
         code, rest = (None, text) if target else self._split_code(text)
-        pieces: list[str] = (self._target if target else self._source).encode(rest, out_type=str, **_sampling(dropout))
-        ids = [self._ids.get(piece, self.unk_id) for piece in pieces]
+        side, known = (self._target, self._target_ids) if target else (self._source, self._source_ids)
+        pieces: list[str] = side.encode(rest, out_type=str, **_sampling(dropout))
+        ids = [known.get(piece, self.unk_id) for piece in pieces]
         return [code, *ids] if code is not None and ids else ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -127,6 +144,10 @@ class MarianTokenizer:
     def piece(self, token: int) -> str:
         """See `Tokenizer`."""
         return self._names[token]
+
+    def source_piece(self, token: int) -> str:
+        """See `Tokenizer`."""
+        return self._source_names[token]
 
     def find(self, piece: str) -> int | None:
         """See `Tokenizer`."""
@@ -154,6 +175,10 @@ def load_pieces(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
         raise InvalidArtifactError("tokenizer", [f"{name} is not a SentencePiece model: {error}"], FIX) from error
+
+
+def _names(vocabulary: dict[str, int]) -> dict[int, str]:
+    return {number: piece for piece, number in vocabulary.items()}
 
 
 def _sampling(dropout: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The files of a tokenizer in a checkpoint or a bundle: `tokenizer.model`, or the three of a Marian tokenizer."""
+"""The files of a tokenizer in a checkpoint or a bundle: `tokenizer.model`, or those of a Marian tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from hmc.artifact.errors import InvalidArtifactError
 TOKENIZER = "tokenizer.model"
 """A joint SentencePiece model whose piece ids are the model's token ids."""
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
+TARGET_VOCABULARY = "target_vocab.json"
 MARIAN = (SOURCE, TARGET, VOCABULARY)
+"""What every Marian tokenizer has; one whose sides have vocabularies of their own has TARGET_VOCABULARY too."""
+EVERY = (TOKENIZER, *MARIAN, TARGET_VOCABULARY)
+"""All names that either form may have."""
 EOS_PIECE, UNK_PIECE, PAD_PIECE = "</s>", "<unk>", "<pad>"
 """Names of the special entries in every vocab.json."""
 
@@ -26,22 +30,32 @@ class MarianFiles:
     source: bytes
     target: bytes
     vocabulary: bytes
+    """vocab.json."""
+    target_vocabulary: bytes | None = None
+    """target_vocab.json, where targets have ids of their own; `vocabulary` is then that of sources."""
+
+    def vocabularies(self) -> dict[str, bytes]:
+        """File name → content of the vocabularies: the source's, or both sides', first."""
+        own = {} if self.target_vocabulary is None else {TARGET_VOCABULARY: self.target_vocabulary}
+        return {VOCABULARY: self.vocabulary, **own}
 
 
 TokenizerFiles = bytes | MarianFiles
-"""Contents of `tokenizer.model`, or the three Marian files."""
+"""Contents of `tokenizer.model`, or the Marian files."""
 
 
 def contents(files: TokenizerFiles) -> dict[str, bytes]:
     """File name → bytes."""
     if isinstance(files, bytes):
         return {TOKENIZER: files}
-    return {SOURCE: files.source, TARGET: files.target, VOCABULARY: files.vocabulary}
+    return {SOURCE: files.source, TARGET: files.target, **files.vocabularies()}
 
 
 def from_contents(files: Mapping[str, bytes]) -> TokenizerFiles:
     """The inverse of `contents`."""
-    return files[TOKENIZER] if TOKENIZER in files else MarianFiles(*(files[name] for name in MARIAN))
+    if TOKENIZER in files:
+        return files[TOKENIZER]
+    return MarianFiles(files[SOURCE], files[TARGET], files[VOCABULARY], files.get(TARGET_VOCABULARY))
 
 
 def write_tokenizer(files: TokenizerFiles, folder: Path) -> None:
@@ -56,9 +70,7 @@ def read_tokenizer(folder: Path) -> TokenizerFiles:
         raise InvalidArtifactError(
             f"tokenizer in {folder}", problems, f"A tokenizer is either {TOKENIZER}, or all of {', '.join(MARIAN)}."
         )
-    return from_contents(
-        {name: (folder / name).read_bytes() for name in (TOKENIZER, *MARIAN) if (folder / name).is_file()}
-    )
+    return from_contents({name: (folder / name).read_bytes() for name in EVERY if (folder / name).is_file()})
 
 
 def tokenizer_digest(files: TokenizerFiles) -> str | dict[str, str]:
@@ -69,7 +81,7 @@ def tokenizer_digest(files: TokenizerFiles) -> str | dict[str, str]:
 
 def presence_problems(folder: Path) -> list[str]:
     """What is wrong with the set of tokenizer files in `folder`; empty when it is exactly one form."""
-    marian = [name for name in MARIAN if (folder / name).is_file()]
+    marian = [name for name in (*MARIAN, TARGET_VOCABULARY) if (folder / name).is_file()]
     if (folder / TOKENIZER).is_file():
         return [f"{TOKENIZER} and {marian[0]} are two tokenizers: delete one"] if marian else []
     if not marian:
@@ -77,28 +89,41 @@ def presence_problems(folder: Path) -> list[str]:
     return [f"{name} is missing" for name in MARIAN if name not in marian]
 
 
-def parse_vocabulary(content: bytes) -> tuple[dict[str, int], list[str]]:
+def parse_vocabulary(content: bytes, name: str = VOCABULARY) -> tuple[dict[str, int], list[str]]:
     """vocab.json → piece → id, and every problem of it. The ids must be 0 … V-1, each once."""
     try:
         raw = json.loads(content)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        return {}, [f"{VOCABULARY} is not JSON: {error}"]
+        return {}, [f"{name} is not JSON: {error}"]
     if not isinstance(raw, dict) or not all(isinstance(value, int) for value in raw.values()):
-        return {}, [f"{VOCABULARY} must be one object from pieces to whole numbers"]
-    problems = [f"{VOCABULARY} has no entry {p!r}" for p in (EOS_PIECE, UNK_PIECE, PAD_PIECE) if p not in raw]
+        return {}, [f"{name} must be one object from pieces to whole numbers"]
+    problems = [f"{name} has no entry {p!r}" for p in (EOS_PIECE, UNK_PIECE, PAD_PIECE) if p not in raw]
     if sorted(raw.values()) != list(range(len(raw))):
-        problems.append(f"{VOCABULARY}: the ids of {len(raw)} entries must be 0 to {len(raw) - 1}, each once")
+        problems.append(f"{name}: the ids of {len(raw)} entries must be 0 to {len(raw) - 1}, each once")
     return raw, problems
 
 
-def vocabulary_problems(vocabulary: Mapping[str, int], arch: Architecture) -> list[str]:
-    """Where a vocab.json and an architecture disagree."""
+def vocabulary_problems(vocabularies: Mapping[str, bytes], arch: Architecture) -> list[str]:
+    """What is wrong with `MarianFiles.vocabularies`, and where these and an architecture disagree."""
     problems = []
-    if len(vocabulary) != arch.vocab_size:
-        problems.append(f"{VOCABULARY} has {len(vocabulary)} entries, the model's vocabulary has {arch.vocab_size}")
-    for piece, name in ((EOS_PIECE, "eos_id"), (UNK_PIECE, "unk_id"), (PAD_PIECE, "pad_id")):
-        if piece in vocabulary and vocabulary[piece] != getattr(arch, name):
+    if arch.source_vocab_size is not None and TARGET_VOCABULARY not in vocabularies:
+        problems.append(f"{TARGET_VOCABULARY} is missing: sources and targets have embeddings of their own")
+    if arch.source_vocab_size is None and TARGET_VOCABULARY in vocabularies:
+        problems.append(f"{TARGET_VOCABULARY} does not belong to a model whose two sides share their embeddings")
+    for name, content in vocabularies.items():
+        vocabulary, wrong = parse_vocabulary(content, name)
+        size = arch.source_size if name == VOCABULARY else arch.vocab_size
+        problems += wrong or _disagreements(name, vocabulary, size, arch)
+    return problems
+
+
+def _disagreements(name: str, vocabulary: Mapping[str, int], size: int, arch: Architecture) -> list[str]:
+    problems = []
+    if len(vocabulary) != size:
+        problems.append(f"{name} has {len(vocabulary)} entries, the model's vocabulary has {size}")
+    for piece, field in ((EOS_PIECE, "eos_id"), (UNK_PIECE, "unk_id"), (PAD_PIECE, "pad_id")):
+        if vocabulary[piece] != getattr(arch, field):
             problems.append(
-                f"{VOCABULARY} gives {piece!r} the id {vocabulary[piece]}, the model's {name} is {getattr(arch, name)}"
+                f"{name} gives {piece!r} the id {vocabulary[piece]}, the model's {field} is {getattr(arch, field)}"
             )
     return problems

@@ -92,13 +92,14 @@ class Author:
             return self._value("Mul", [x, self.g.op("Sigmoid", [x])])
         return self._value("Gelu", [x], approximate="none")
 
-    def embed(self, ids: ir.Value, pick: Callable[[ir.Value], ir.Value]) -> ir.Value:
-        """ids `[…]` → `[…, d]`; `pick` takes the rows it needs from the position table `[max_positions, d]`."""
+    def embed(self, ids: ir.Value, table: str, pick: Callable[[ir.Value], ir.Value]) -> ir.Value:
+        """ids `[…]` → `[…, d]` by the tensor `table`; `pick` takes the rows it needs from the positions
+        `[max_positions, d]`."""
         arch = self.arch
         factor = float(np.sqrt(arch.d_model)) if arch.scale_embedding else 1.0
-        rows = self.linears.embedding(self.g, ids, self.tensors["shared.weight"], factor)
-        table = of_type(sinusoidal_positions(arch.max_positions, arch.d_model), self.linears.dtype)
-        return self._value("Add", [rows, pick(self.g.weight("positions", table))])
+        rows = self.linears.embedding(self.g, table, ids, self.tensors[table], factor)
+        positions = of_type(sinusoidal_positions(arch.max_positions, arch.d_model), self.linears.dtype)
+        return self._value("Add", [rows, pick(self.g.weight("positions", positions))])
 
     def heads(self, kind: Any, layer: int) -> int:
         """Open heads of a layer."""

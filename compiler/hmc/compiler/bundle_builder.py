@@ -206,7 +206,7 @@ def _synthetic_probe(checkpoint: Checkpoint) -> list[list[int]]:
     """Pseudo-sentences for the parity check when no text is given: slim ≡ masked must hold for any ids."""
     arch, rng = checkpoint.architecture, np.random.default_rng(0)
     lengths = rng.integers(3, min(20, arch.max_positions), size=PROBE_SENTENCES)
-    return [[*rng.integers(0, arch.vocab_size, size=n).tolist(), arch.eos_id] for n in lengths]
+    return [[*rng.integers(0, arch.source_size, size=n).tolist(), arch.eos_id] for n in lengths]
 
 
 def _version(levels: Sequence[Level]) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from hmc.artifact.architecture import Architecture
+from hmc.artifact.architecture import TARGET_EMBEDDING, Architecture
 from hmc.artifact.bundle import Variant
 from hmc.artifact.checkpoint import Tensors
 from hmc.artifact.heads import HeadLayout
@@ -65,7 +65,7 @@ def author_decoder(
     weights: dict[int, ir.Value] = {}
     cross = _cross_attentions(a, tokens, variant, weights)
     last, places = (g.op("Unsqueeze", [v, g.ints(1)]) if by_row else v for v in (tokens, lengths))
-    x = a.embed(last, lambda table: g.op("Gather", [table, places], axis=0))
+    x = a.embed(last, TARGET_EMBEDDING, lambda all_: g.op("Gather", [all_, places], axis=0))
     for layer in range(arch.decoder_layers):
         prefix = f"decoder.layers.{layer}"
         if a.heads("decoder_self", layer) and own:
@@ -79,7 +79,7 @@ def author_decoder(
     if shortlist:
         logits = shortlist.logits(x, arch.d_model, linears)
     else:
-        logits = linears.linear(g, "shared", x, tensors["shared.weight"], tensors["final_logits_bias"])
+        logits = linears.linear(g, "shared", x, tensors[TARGET_EMBEDDING], tensors["final_logits_bias"])
     if linears.dtype != "float32":
         logits = g.op("Cast", [logits], to=int(ir.DataType.FLOAT))
     if variant in ("attention", "sampling"):

@@ -25,7 +25,7 @@ def author_encoder(arch: Architecture, layout: HeadLayout, tensors: Tensors, lin
     lengths = g.input("source_lengths", "int32", ["B"])
     shape = g.op("Shape", [source])
     length = g.op("Shape", [source], start=1, end=2)
-    states = a.embed(source, lambda table: g.op("Slice", [table, g.ints(0), length, g.ints(0)]))
+    states = a.embed(source, arch.source_embedding, lambda all_: g.op("Slice", [all_, g.ints(0), length, g.ints(0)]))
     x = g.op("Reshape", [states, g.ints(-1, d)])
     for layer in range(arch.encoder_layers):
         x = _self_attention(a, x, shape, lengths, layer)

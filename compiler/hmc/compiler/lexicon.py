@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from hmc.artifact.architecture import Architecture
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.shortlist import Lexicon
 from hmc.artifact.tokenizer import Tokenizer
@@ -43,16 +44,13 @@ def encode_pairs(sources: Sequence[str], targets: Sequence[str], tokenizer: Toke
 
 def learn_lexicon(
     pairs: Iterable[tuple[Ids, Ids]],
-    vocab_size: int,
+    arch: Architecture,
     *,
     best: int,
     frequent: int,
-    eos_id: int,
-    pad_id: int,
-    unk_id: int,
     progress: Callable[[str], None] | None = None,
 ) -> Lexicon:
-    """The `best` translations of every source token, and the `frequent` target tokens that occur most.
+    """The `best` translations of every source token of a model, and the `frequent` target tokens that occur most.
 
     pairs: (source ids, target ids), with EOS or without: EOS and padding are not aligned. Of the pairs, as many are
     aligned as have MAX_LINKS links together, evenly spaced; frequencies are counted in all. An unknown token is a word
@@ -63,14 +61,16 @@ def learn_lexicon(
     """
     say = progress or (lambda _: None)
     for name, count in (("best", best), ("frequent", frequent)):
-        if not 1 <= count <= vocab_size:
-            raise InvalidRequestError(f"{name} {count}: choose 1 to {vocab_size}, the size of the vocabulary")
+        if not 1 <= count <= arch.vocab_size:
+            raise InvalidRequestError(f"{name} {count}: choose 1 to {arch.vocab_size}, the size of the vocabulary")
     say("read sentence pairs")
-    bitext = Bitext.read(pairs, vocab_size, (eos_id, pad_id))
-    always = np.union1d(_most_frequent(bitext.target, vocab_size, frequent), [eos_id, unk_id])
-    table = translation_table(bitext.sampled(MAX_LINKS), vocab_size, say)
-    starts, targets = table.best(best, LEAST_PROBABILITY, vocab_size)
-    return Lexicon(always.astype(np.int32), starts, targets, pad_id)
+    sizes = arch.source_size, arch.vocab_size
+    bitext = Bitext.read(pairs, sizes, (arch.eos_id, arch.pad_id))
+    always = np.union1d(_most_frequent(bitext.target, arch.vocab_size, frequent), [arch.eos_id, arch.unk_id])
+    table = translation_table(bitext.sampled(MAX_LINKS), sizes, say)
+    starts, targets = table.best(best, LEAST_PROBABILITY, arch.source_size)
+    own = None if arch.source_vocab_size is None else arch.vocab_size
+    return Lexicon(always.astype(np.int32), starts, targets, arch.pad_id, own)
 
 
 def _most_frequent(tokens: Ints, vocab_size: int, count: int) -> Longs:
@@ -92,8 +92,11 @@ class Bitext:
     target_lengths: Longs
 
     @classmethod
-    def read(cls, pairs: Iterable[tuple[Ids, Ids]], vocab_size: int, skipped: Sequence[int]) -> Bitext:
-        """Keeps the tokens that are not `skipped`, and the pairs that have some on both sides."""
+    def read(cls, pairs: Iterable[tuple[Ids, Ids]], sizes: tuple[int, int], skipped: Sequence[int]) -> Bitext:
+        """Keeps the tokens that are not `skipped`, and the pairs that have some on both sides.
+
+        sizes: of the source and of the target vocabulary.
+        """
         tokens, lengths = (array("i"), array("i")), (array("q"), array("q"))
         for pair in pairs:
             kept = [[token for token in side if token not in skipped] for side in pair]
@@ -104,11 +107,11 @@ class Bitext:
         source, target = (np.frombuffer(side, np.intc).astype(np.int32, copy=False) for side in tokens)
         if not len(source):
             raise InvalidRequestError("no sentence pair has words on both sides: give parallel text to learn from")
-        for name, ids in (("source", source), ("target", target)):
-            if ids.min() < 0 or ids.max() >= vocab_size:
+        for name, ids, size in (("source", source, sizes[0]), ("target", target, sizes[1])):
+            if ids.min() < 0 or ids.max() >= size:
                 worst = ids.min() if ids.min() < 0 else ids.max()
                 raise InvalidRequestError(
-                    f"{name} token {worst} is outside the vocabulary, 0 to {vocab_size - 1}: encode with its tokenizer"
+                    f"{name} token {worst} is outside the vocabulary, 0 to {size - 1}: encode with its tokenizer"
                 )
         return cls(source, np.frombuffer(lengths[0], np.int64), target, np.frombuffer(lengths[1], np.int64))
 
@@ -133,34 +136,34 @@ class TranslationTable:
     """t(target | source) of the D pairs of tokens that occur together, ordered by source, then target."""
 
     source: Ints
-    """`[D]`; V is the empty word."""
+    """`[D]`; the number of source tokens is the empty word."""
     target: Ints
     probability: Floats
 
-    def best(self, count: int, least: float, vocab_size: int) -> tuple[Longs, Ints]:
-        """Row starts `[V + 1]` and targets `[E]`: the `count` most probable ones that reach `least`, best first."""
-        likely = np.flatnonzero((self.probability >= least) & (self.source < vocab_size))
+    def best(self, count: int, least: float, sources: int) -> tuple[Longs, Ints]:
+        """Row starts `[sources + 1]` and targets `[E]`: the `count` most probable that reach `least`, best first."""
+        likely = np.flatnonzero((self.probability >= least) & (self.source < sources))
         rounded = -self.probability[likely].astype(np.float32)  # so that rounding errors do not part equals
         order = likely[np.lexsort((self.target[likely], rounded, self.source[likely]))]
         rank = np.arange(len(order)) - np.searchsorted(self.source[order], self.source[order])
         order = order[rank < count]
-        return np.searchsorted(self.source[order], np.arange(vocab_size + 1)).astype(np.int64), self.target[order]
+        return np.searchsorted(self.source[order], np.arange(sources + 1)).astype(np.int64), self.target[order]
 
 
-def translation_table(bitext: Bitext, vocab_size: int, say: Callable[[str], None]) -> TranslationTable:
+def translation_table(bitext: Bitext, sizes: tuple[int, int], say: Callable[[str], None]) -> TranslationTable:
     """Model 1 with the empty word, by expectation maximisation from a uniform start (section 4.1, equations 14 and 17).
 
     Every alignment is as probable as every other, so a link's share of its target position is its t over the sum of t
     of all links there; the next t are the sums of these shares, normalised for each source token.
     """
     say("pair up tokens")
-    found, links = zip(*_links(bitext, vocab_size), strict=True)
+    found, links = zip(*_links(bitext, *sizes), strict=True)
     keys = np.concatenate(found)
     keys.sort()
     keys = keys[np.diff(keys, prepend=-1) > 0]  # np.unique without the inverse hashes, which takes 40 times as long
     rows = [np.searchsorted(keys, distinct).astype(np.int32) for distinct in found]
     del found
-    source, target = (part(keys, vocab_size).astype(np.int32) for part in (np.floor_divide, np.remainder))
+    source, target = (part(keys, sizes[1]).astype(np.int32) for part in (np.floor_divide, np.remainder))
     del keys
     probability = np.ones(len(source))
     for iteration in range(ITERATIONS):
@@ -191,9 +194,12 @@ class _Links:
         return np.asarray(np.bincount(self.pair, t / np.repeat(totals, self.widths), len(probability)), np.float64)
 
 
-def _links(bitext: Bitext, vocab_size: int) -> Iterator[tuple[Longs, _Links]]:
-    """All links of a bitext, about LINKS_AT_ONCE at a time, and their pairs as `[D]` source · V + target, ascending."""
-    source = np.insert(bitext.source, np.cumsum(bitext.source_lengths) - bitext.source_lengths, vocab_size)
+def _links(bitext: Bitext, sources: int, vocab_size: int) -> Iterator[tuple[Longs, _Links]]:
+    """All links of a bitext, about LINKS_AT_ONCE at a time, and their pairs as `[D]` source · V + target, ascending.
+
+    The empty word is source token `sources`.
+    """
+    source = np.insert(bitext.source, np.cumsum(bitext.source_lengths) - bitext.source_lengths, sources)
     lengths = bitext.source_lengths + 1
     widths = np.repeat(lengths, bitext.target_lengths)
     starts = np.repeat(np.cumsum(lengths) - lengths, bitext.target_lengths)

@@ -37,8 +37,8 @@ class Linears(Protocol):
         """What `linear` gives for each of `parts`, of one input x, for which `name` stands."""
         ...
 
-    def embedding(self, g: GraphBuilder, ids: ir.Value, weight: Array, factor: float) -> ir.Value:
-        """ids of any shape, weight `[V, d]` → rows times `factor`, `[…, d]`."""
+    def embedding(self, g: GraphBuilder, name: str, ids: ir.Value, weight: Array, factor: float) -> ir.Value:
+        """ids of any shape, weight `[V, d]`, the checkpoint's tensor `name` → rows times `factor`, `[…, d]`."""
         ...
 
     def cache_dtype(self, attention: str, part: str) -> str:
@@ -84,8 +84,8 @@ class FloatLinears:
     def several(self, g: GraphBuilder, name: str, x: ir.Value, parts: Parts) -> Sequence[ir.Value]:
         return cut_apart(self, g, name, x, parts)
 
-    def embedding(self, g: GraphBuilder, ids: ir.Value, weight: Array, factor: float) -> ir.Value:
-        rows = g.op("Gather", [g.weight("shared.weight", of_type(weight, self.dtype)), ids], axis=0)
+    def embedding(self, g: GraphBuilder, name: str, ids: ir.Value, weight: Array, factor: float) -> ir.Value:
+        rows = g.op("Gather", [g.weight(name, of_type(weight, self.dtype)), ids], axis=0)
         value: ir.Value = g.op("Mul", [rows, g.weight("embedding.factor", of_type(np.asarray(factor), self.dtype))])
         return value
 
@@ -125,6 +125,11 @@ def quantize_columns(weight: Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[n
     """weight `[out, in]` → int8 `[in, out]` and a scale per output column `[out]` (symmetric, absolute maximum)."""
     scale = np.maximum(np.abs(weight).max(axis=1), 1e-8).astype(np.float32) / np.float32(127)
     return np.ascontiguousarray(np.round(weight / scale[:, None]).astype(np.int8).T), scale
+
+
+def rows_of(name: str) -> str:
+    """Of an embedding matrix, the tensor that int8 graphs look rows up in: a product wants it turned."""
+    return f"{name.removesuffix('.weight')}.rows"
 
 
 @dataclass
@@ -185,10 +190,10 @@ class Int8Linears:
         value: ir.Value = g.op("MatMulIntegerToFloat", inputs, domain=MICROSOFT)
         return value
 
-    def embedding(self, g: GraphBuilder, ids: ir.Value, weight: Array, factor: float) -> ir.Value:
+    def embedding(self, g: GraphBuilder, name: str, ids: ir.Value, weight: Array, factor: float) -> ir.Value:
         integers, scales = quantize_columns(weight)  # one scale a vocabulary row
-        table = g.weight("embedding.weight", np.ascontiguousarray(integers.T))
-        scale = g.weight("embedding.weight_scale", (scales * np.float32(factor))[:, None])
+        table = g.weight(rows_of(name), np.ascontiguousarray(integers.T))
+        scale = g.weight(f"{rows_of(name)}_scale", (scales * np.float32(factor))[:, None])
         rows = g.op("Cast", [g.op("Gather", [table, ids], axis=0)], to=int(ir.DataType.FLOAT))
         value: ir.Value = g.op("Mul", [rows, g.op("Gather", [scale, ids], axis=0)])
         return value

@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from hmc.artifact.architecture import TARGET_EMBEDDING
 from hmc.artifact.checkpoint import Tensors
 from hmc.compiler.graph import MICROSOFT, GraphBuilder
-from hmc.compiler.linears import Linears, quantize_columns
+from hmc.compiler.linears import Linears, quantize_columns, rows_of
 
 
 def author_shortlist(tensors: Tensors, linears: Linears) -> GraphBuilder:
@@ -18,13 +19,14 @@ def author_shortlist(tensors: Tensors, linears: Linears) -> GraphBuilder:
     `[U]` fp32 where the precision quantises the projection; `output_bias` `[U]` fp32.
     """
     g = GraphBuilder("shortlist")
-    union, weight = g.input("union", "int64", ["U"]), tensors["shared.weight"]
+    union, weight = g.input("union", "int64", ["U"]), tensors[TARGET_EMBEDDING]
     if linears.range_of("shared") is None:
-        rows = g.op("Gather", [g.weight("shared.weight", weight.astype(np.float32)), union], axis=0)
+        rows = g.op("Gather", [g.weight(TARGET_EMBEDDING, weight.astype(np.float32)), union], axis=0)
         g.output(rows, "output_weight", "float32", ["U", weight.shape[1]])
     else:
         integers, scales = quantize_columns(weight)
-        table = g.weight("embedding.weight", np.ascontiguousarray(integers.T))  # the decoder's, to share its memory
+        # the decoder's, to share its memory
+        table = g.weight(rows_of(TARGET_EMBEDDING), np.ascontiguousarray(integers.T))
         turned = g.op("Transpose", [g.op("Gather", [table, union], axis=0)], perm=[1, 0])
         g.output(turned, "output_weight", "int8", [weight.shape[1], "U"])
         scale = g.op("Gather", [g.weight("shared.weight_scale", scales), union], axis=0)

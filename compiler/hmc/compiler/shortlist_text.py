@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hmc.artifact.checkpoint import Checkpoint
 from hmc.artifact.shortlist import Lexicon
-from hmc.artifact.tokenizer import open_tokenizer
+from hmc.artifact.tokenizer import Tokenizer, open_tokenizer
 from hmc.compiler.lexicon import encode_pairs, learn_lexicon
 
 FREQUENT, BEST = 100, 20
@@ -27,9 +30,22 @@ class ShortlistText:
 
 def lexicon_of(text: ShortlistText, checkpoint: Checkpoint) -> Lexicon:
     """Learns a lexicon in the checkpoint's vocabulary. Raises InvalidRequestError for text that cannot be used."""
-    arch = checkpoint.architecture
-    return learn_lexicon(
-        encode_pairs(text.sources, text.targets, open_tokenizer(checkpoint.tokenizer)), arch.vocab_size,
-        best=min(text.best, arch.vocab_size), frequent=min(text.frequent, arch.vocab_size),
-        eos_id=arch.eos_id, pad_id=arch.pad_id, unk_id=arch.unk_id,
-    )  # fmt: skip
+    arch, tokenizer = checkpoint.architecture, open_tokenizer(checkpoint.tokenizer)
+    learnt = learn_lexicon(
+        encode_pairs(text.sources, text.targets, tokenizer),
+        arch,
+        best=min(text.best, arch.vocab_size),
+        frequent=min(text.frequent, arch.vocab_size),
+    )
+    return learnt if arch.source_vocab_size is None else with_copies(learnt, tokenizer)
+
+
+def with_copies(lexicon: Lexicon, tokenizer: Tokenizer) -> Lexicon:
+    """Source tokens also translated to the target token that is written alike, as names and numbers are copied."""
+    rows = np.split(lexicon.targets, lexicon.starts[1:-1])
+    for source, row in enumerate(rows):
+        same = tokenizer.find(tokenizer.source_piece(source))
+        if same is not None and same != lexicon.pad_id and same not in row:
+            rows[source] = np.append(row, np.int32(same))
+    starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return dataclasses.replace(lexicon, starts=starts, targets=np.concatenate(rows))

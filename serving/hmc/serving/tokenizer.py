@@ -48,11 +48,15 @@ class Tokenizer:
         return self._tokenizer.decode(ids)
 
     def piece(self, token: int) -> str:
-        """How the vocabulary writes a token, `▁` for the start of a word."""
+        """How the vocabulary writes a target token, `▁` for the start of a word."""
         return self._tokenizer.piece(token)
 
+    def source_piece(self, token: int) -> str:
+        """The same of a source token."""
+        return self._tokenizer.source_piece(token)
+
     def find(self, piece: str) -> int | None:
-        """The token that the vocabulary writes so; None if there is none."""
+        """The target token that the vocabulary writes so; None if there is none."""
         return self._tokenizer.find(piece)
 
 

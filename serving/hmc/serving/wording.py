@@ -44,7 +44,7 @@ class Wording:
             hit_max_length=best.hit_max_length,
             alternatives=tuple(others),
             tokens=best.tokens,
-            source_pieces=tuple(self._tokenizer.piece(i) for i in source) if options.alignment else (),
+            source_pieces=tuple(self._tokenizer.source_piece(i) for i in source) if options.alignment else (),
             queue_s=decoded.queue_s,
             compute_s=decoded.compute_s,
         )

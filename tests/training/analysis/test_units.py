@@ -6,8 +6,9 @@ import pytest
 import torch
 from tests.tiny import tiny_tokenizer
 
+from hmc.artifact.tokenizer import open_tokenizer
 from hmc.training.analysis.conllu import Tree, Word
-from hmc.training.analysis.pieces import SourcePieces, piece_names
+from hmc.training.analysis.pieces import SourcePieces
 from hmc.training.analysis.units import Units, make_units, tree_units
 from hmc.training.vocabulary import Vocabulary
 
@@ -53,10 +54,10 @@ def test_every_word_is_covered_by_its_tokens(text: str) -> None:
     assert len(ids) == len(spans)
     covered = {i for start, end in spans for i in range(start, end)}
     assert {i for i, character in enumerate(text) if not character.isspace()} <= covered
-    names = piece_names(tiny_tokenizer())
+    tokenizer = open_tokenizer(tiny_tokenizer())
     for token, (start, end) in zip(ids, spans, strict=True):
-        if names[token].isascii() and names[token] != "<unk>" and text[start:end].isascii() and end > start:
-            assert names[token].lstrip("▁") == text[start:end]
+        if (name := tokenizer.piece(token)).isascii() and name != "<unk>" and text[start:end].isascii() and end > start:
+            assert name.lstrip("▁") == text[start:end]
 
 
 def test_units_of_a_tree() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hmc.artifact.architecture import attention_module
+from hmc.artifact.architecture import SOURCE_EMBEDDING, TARGET_EMBEDDING, attention_module
 from hmc.artifact.checkpoint import Checkpoint, Tensors
 from hmc.training.attention import Attention
 from hmc.training.transformer import Transformer, build_transformer
@@ -30,7 +30,9 @@ def _attention_views(attention: Attention, prefix: str) -> Iterator[tuple[str, T
 
 def tensor_views(model: Transformer) -> dict[str, Tensor]:
     """Checkpoint name → the model's own storage, so that reading exports and `copy_` imports."""
-    views: dict[str, Tensor] = {"shared.weight": model.shared.weight, "final_logits_bias": model.final_logits_bias}
+    views: dict[str, Tensor] = {TARGET_EMBEDDING: model.shared.weight, "final_logits_bias": model.final_logits_bias}
+    if model.sources is not None:
+        views[SOURCE_EMBEDDING] = model.sources.weight
     for kind, number, attention in model.attentions():
         stack, module = attention_module(kind)
         views |= dict(_attention_views(attention, f"{stack}.layers.{number}.{module}"))

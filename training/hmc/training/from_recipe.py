@@ -9,7 +9,7 @@ from hmc.artifact.checkpoint import load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.layout_files import read_layout
-from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER, TokenizerFiles, read_tokenizer, write_tokenizer
+from hmc.artifact.tokenizer_files import EVERY, TokenizerFiles, read_tokenizer, write_tokenizer
 from hmc.training.convert import import_tensors
 from hmc.training.corpus import Segmentation, TokenCorpus, read_pairs
 from hmc.training.recipe import Recipe
@@ -34,7 +34,7 @@ def check_shape(recipe: Recipe) -> None:
 def make_vocabulary(recipe: Recipe, out: Path) -> Vocabulary:
     """The tokenizer in `out`, or else the one the run starts from, the one named, or a new one, kept in `out`."""
     settings, start_from = recipe.tokenizer, recipe.model.start_from
-    if not any((out / name).is_file() for name in (TOKENIZER, *MARIAN)):
+    if not any((out / name).is_file() for name in EVERY):
         if start_from:
             write_tokenizer(load_checkpoint(Path(start_from)).tokenizer, out)
         elif settings.model:
@@ -70,7 +70,8 @@ def architecture(recipe: Recipe, vocabulary: Vocabulary) -> Architecture:
     model = recipe.model
     check_shape(recipe)
     return Architecture(
-        vocab_size=len(vocabulary), d_model=model.d_model, ffn_dim=model.ffn_dim, encoder_layers=model.encoder_layers,
+        vocab_size=len(vocabulary), source_vocab_size=vocabulary.source_size, d_model=model.d_model,
+        ffn_dim=model.ffn_dim, encoder_layers=model.encoder_layers,
         decoder_layers=model.decoder_layers, heads=model.heads, head_dim=model.head_dim or model.d_model // model.heads,
         activation=model.activation, max_positions=model.max_positions, pad_id=vocabulary.pad_id,
         eos_id=vocabulary.eos_id, unk_id=vocabulary.unk_id,

@@ -9,17 +9,17 @@ from pathlib import Path
 from hmc.artifact import checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.formats import check_replaceable
-from hmc.artifact.tokenizer_files import MARIAN, TOKENIZER
+from hmc.artifact.tokenizer_files import EVERY
 from hmc.training import state
 
 RECIPE, REQUEST = "recipe.json", "request.json"
 """What a run of `hmc train`, and one of `hmc prune`, writes first."""
 WRITTEN = (RECIPE, REQUEST, "state", "cache", "tensorboard", "log.jsonl")
-TRAINING = (*WRITTEN, "checkpoints", "final", "layout.json", TOKENIZER, *MARIAN)
+TRAINING = (*WRITTEN, "checkpoints", "final", "layout.json", *EVERY)
 PRUNING = (*WRITTEN, "nested", "nested-state", "trajectory.json")
 RESULTS = ("state", "checkpoints", "final", "nested", "nested-state", "trajectory.json")
 """A folder with none of these, nor any checkpoint, is of a run that failed or was stopped before it had learned."""
-STALE = {RECIPE: ("log.jsonl", "tensorboard", "layout.json", TOKENIZER, *MARIAN), REQUEST: ("log.jsonl", "tensorboard")}
+STALE = {RECIPE: ("log.jsonl", "tensorboard", "layout.json", *EVERY), REQUEST: ("log.jsonl", "tensorboard")}
 """What such a run leaves and another one would take for its own; texts in `cache` are found by what they hold."""
 
 

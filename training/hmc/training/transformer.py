@@ -109,7 +109,7 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Encoder-decoder with one shared, tied embedding matrix."""
+    """Encoder-decoder with one shared, tied embedding matrix, or one for each side."""
 
     positions: Tensor
     final_logits_bias: Tensor
@@ -119,17 +119,23 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.arch = arch
-        self.shared = nn.Embedding(arch.vocab_size, arch.d_model, padding_idx=arch.pad_id)
-        nn.init.normal_(self.shared.weight, std=arch.d_model**-0.5)
-        with torch.no_grad():
-            self.shared.weight[arch.pad_id].zero_()
-        self.shared.weight.register_hook(self._without_pad)  # type: ignore[no-untyped-call]
+        self.shared = self._embedding(arch.vocab_size)
+        self.sources = None if arch.source_vocab_size is None else self._embedding(arch.source_vocab_size)
         self.encoder, self.decoder, self.dropout = nn.ModuleList(encoder), nn.ModuleList(decoder), Dropout(dropout)
         self.register_buffer(
             "positions", torch.from_numpy(sinusoidal_positions(arch.max_positions, arch.d_model)), persistent=False
         )
         self.register_buffer("final_logits_bias", torch.zeros(arch.vocab_size))
         self.scale = math.sqrt(arch.d_model) if arch.scale_embedding else 1.0
+
+    def _embedding(self, size: int) -> nn.Embedding:
+        """`[size, d_model]`, random but for pad's row, which stays zero."""
+        made = nn.Embedding(size, self.arch.d_model, padding_idx=self.arch.pad_id)
+        nn.init.normal_(made.weight, std=self.arch.d_model**-0.5)
+        with torch.no_grad():
+            made.weight[self.arch.pad_id].zero_()
+        made.weight.register_hook(self._without_pad)  # type: ignore[no-untyped-call]
+        return made
 
     def _without_pad(self, gradient: Tensor) -> Tensor:
         """The tied output layer would train pad's row, and other engines start the decoder from zeros."""
@@ -157,14 +163,22 @@ class Transformer(nn.Module):
         yield from (("decoder", i, layer.ffn) for i, layer in enumerate(self.decoder_layers))
 
     def embed(self, ids: Tensor, start: int = 0) -> Tensor:
-        """ids `[B, T]` → `[B, T, d_model]` with positions from `start`."""
-        return self.dropout(self.shared(ids) * self.scale + self.positions[start : start + ids.size(1)])
+        """Target ids `[B, T]` → `[B, T, d_model]` with positions from `start`; no dropout."""
+        return self._placed(self.shared, ids, start)
+
+    def embed_source(self, ids: Tensor) -> Tensor:
+        """Source ids `[B, S]` → `[B, S, d_model]` with positions; no dropout."""
+        return self._placed(self.shared if self.sources is None else self.sources, ids, 0)
+
+    def _placed(self, table: nn.Embedding, ids: Tensor, start: int) -> Tensor:
+        rows: Tensor = table(ids)
+        return rows * self.scale + self.positions[start : start + ids.size(1)]
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor | None]:
         """source `[B, S]` padded with pad_id → states `[B, S, d_model]` and mask `[B, 1, 1, S]` (None: no padding)."""
         real = source.ne(self.arch.pad_id)
         mask = None if bool(real.all()) else real[:, None, None, :]
-        x = self.embed(source)
+        x = self.dropout(self.embed_source(source))
         for layer in self.encoder_layers:
             x = layer(x, mask)
         return x, mask
@@ -172,7 +186,7 @@ class Transformer(nn.Module):
     def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
         """Teacher forcing: source `[B, S]`, target_in `[B, T]` → decoder states `[B, T, d_model]` (see `logits`)."""
         memory, mask = self.encode(source)
-        memory, x = memory.to(precision_of(memory)), self.embed(target_in)
+        memory, x = memory.to(precision_of(memory)), self.dropout(self.embed(target_in))
         for layer in self.decoder_layers:
             own = layer.self_attn.project(x) if layer.self_attn.heads else None
             cross = layer.encoder_attn.project(memory) if layer.encoder_attn.heads else None
@@ -192,7 +206,7 @@ class Transformer(nn.Module):
 
     def step(self, tokens: Tensor, cache: DecoderCache, mask: Tensor | None) -> Tensor:
         """One decoder step: tokens `[B, 1]` → logits `[B, V]`; `cache` gains one position."""
-        x = self.embed(tokens, cache.position)
+        x = self.dropout(self.embed(tokens, cache.position))
         for index, layer in enumerate(self.decoder_layers):
             own = layer.self_attn.project(x) if layer.self_attn.heads else None
             past = cache.own[index]

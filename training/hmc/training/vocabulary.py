@@ -37,7 +37,13 @@ class Vocabulary:
             )
 
     def __len__(self) -> int:
+        """Number of target tokens."""
         return self._tokenizer.size
+
+    @property
+    def source_size(self) -> int | None:
+        """Number of source tokens where these are a vocabulary of their own; None: the two sides share one."""
+        return self._tokenizer.source_size
 
     @property
     def serialized(self) -> TokenizerFiles:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hmc.artifact.architecture import Activation, Architecture
 from hmc.artifact.formats import Format
-from hmc.artifact.tokenizer_files import MARIAN
+from hmc.artifact.tokenizer_files import MARIAN, TARGET_VOCABULARY
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
@@ -18,13 +18,15 @@ FORMAT = Format(
     "a MarianMT model that HMC wrote",
     CONFIG,
     lambda content: content.get("model_type") == "marian",
-    lambda _: (WEIGHTS, GENERATION, TOKENIZER_CONFIG, *MARIAN),
+    lambda _: (WEIGHTS, GENERATION, TOKENIZER_CONFIG, *MARIAN, TARGET_VOCABULARY),
 )
 """What `export_marian` replaces."""
-LAYOUT = "config.json, model.safetensors, source.spm, target.spm and vocab.json"
+LAYOUT = (
+    "config.json, model.safetensors, source.spm, target.spm and vocab.json; where the two sides have vocabularies of "
+    "their own target_vocab.json too"
+)
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 MUST_BE = {
-    "share_encoder_decoder_embeddings": (True, "separate source and target vocabularies are not supported"),
     "tie_word_embeddings": (True, "the output projection must be the embedding matrix"),
     "static_position_embeddings": (True, "positions must be sinusoids"),
     "normalize_before": (False, "layers must normalise after the residual"),
@@ -59,10 +61,16 @@ class MarianConfig(BaseModel):
     activation_function: str
     max_position_embeddings: int
     scale_embedding: bool
+    share_encoder_decoder_embeddings: bool = True
     eos_token_id: int
     pad_token_id: int
     decoder_start_token_id: int
     decoder_vocab_size: int | None = None
+
+    @property
+    def target_size(self) -> int:
+        """Entries of the target vocabulary."""
+        return self.vocab_size if self.decoder_vocab_size is None else self.decoder_vocab_size
 
 
 def read_json(file: Path) -> tuple[dict[str, Any], list[str]]:
@@ -101,7 +109,8 @@ def architecture_of(raw: dict[str, Any], unk_id: int) -> tuple[Architecture | No
 
 def _architecture(config: MarianConfig, unk_id: int) -> Architecture:
     return Architecture(
-        vocab_size=config.vocab_size,
+        vocab_size=config.target_size,
+        source_vocab_size=None if config.share_encoder_decoder_embeddings else config.vocab_size,
         d_model=config.d_model,
         ffn_dim=config.encoder_ffn_dim,
         encoder_layers=config.encoder_layers,
@@ -124,10 +133,10 @@ def _size_problems(config: MarianConfig) -> list[str]:
         encoder, decoder = getattr(config, f"encoder_{name}"), getattr(config, f"decoder_{name}")
         if encoder != decoder:
             problems.append(f"config.json: encoder_{name} {encoder} and decoder_{name} {decoder} must be equal")
-    if config.decoder_vocab_size not in (None, config.vocab_size):
+    if config.share_encoder_decoder_embeddings and config.target_size != config.vocab_size:
         problems.append(
-            f"config.json: vocab_size {config.vocab_size} and decoder_vocab_size {config.decoder_vocab_size} must be "
-            "equal: separate vocabularies are not supported"
+            f"config.json: vocab_size {config.vocab_size} and decoder_vocab_size {config.target_size} must be equal "
+            "where share_encoder_decoder_embeddings is true"
         )
     if config.encoder_attention_heads < 1 or config.d_model % config.encoder_attention_heads:
         problems.append(

@@ -20,6 +20,7 @@ from hmc.artifact.tokenizer_files import (
     PAD_PIECE,
     SOURCE,
     TARGET,
+    TARGET_VOCABULARY,
     UNK_PIECE,
     VOCABULARY,
     MarianFiles,
@@ -58,22 +59,25 @@ def import_marian(
         target_language or raw[TOKENIZER_CONFIG].get("target_lang"),
     )
     problems += _tokenizer_config_problems(raw[TOKENIZER_CONFIG], languages)
-    vocabulary, wrong = _vocabulary(folder)
-    problems += [*wrong, *_tokenizer_problems(folder)]
+    files, wrong = _tokenizer_files(folder, raw)
+    problems += [*wrong, *_piece_problems(files)]
+    unk = parse_vocabulary(files[VOCABULARY])[0].get(UNK_PIECE, 0) if VOCABULARY in files else 0
     arch: Architecture | None = None
     if CONFIG in readable:
         raw[CONFIG].setdefault("decoder_start_token_id", raw[GENERATION].get("decoder_start_token_id"))
-        arch, wrong = architecture_of(raw[CONFIG], vocabulary.get(UNK_PIECE, 0))
+        arch, wrong = architecture_of(raw[CONFIG], unk)
         problems += wrong
     tensors: Tensors = {}
-    if arch:
-        problems += vocabulary_problems(vocabulary, arch) if vocabulary else []
+    vocabularies = {name: files[name] for name in (VOCABULARY, TARGET_VOCABULARY) if name in files}
+    if arch is None:
+        problems += [p for name, content in vocabularies.items() for p in parse_vocabulary(content, name)[1]]
+    else:
+        problems += vocabulary_problems(vocabularies, arch) if VOCABULARY in vocabularies else []
         if (folder / WEIGHTS).is_file():
             tensors, wrong = read_weights(folder / WEIGHTS, arch)
             problems += wrong
     if problems or arch is None:
         raise InvalidArtifactError(f"Marian model {folder}", problems, FIX)
-    files = MarianFiles(*((folder / name).read_bytes() for name in MARIAN))
     decoding = decoding_of(raw[CONFIG], raw[GENERATION])
     config = CheckpointConfig(
         architecture=arch,
@@ -87,7 +91,8 @@ def import_marian(
             "generation": decoding,
         },
     )
-    return Checkpoint(config=config, tensors=tensors, tokenizer=joint_if_equal(files, vocabulary))
+    marian = MarianFiles(files[SOURCE], files[TARGET], files[VOCABULARY], files.get(TARGET_VOCABULARY))
+    return Checkpoint(config=config, tensors=tensors, tokenizer=joint_if_equal(marian))
 
 
 def _refuse_ours(folder: Path) -> None:
@@ -103,14 +108,31 @@ def _refuse_ours(folder: Path) -> None:
         )
 
 
-def _tokenizer_problems(folder: Path) -> list[str]:
+def _tokenizer_files(folder: Path, raw: dict[str, dict[str, Any]]) -> tuple[dict[str, bytes], list[str]]:
+    """The tokenizer files that are there, and what is wrong with their number.
+
+    Sides with embeddings of their own have vocabularies of their own: where one vocab.json says both, it is both.
+    """
+    files = {name: (folder / name).read_bytes() for name in MARIAN if (folder / name).is_file()}
+    own_ids = bool(raw[TOKENIZER_CONFIG].get("separate_vocabs"))
+    if raw[CONFIG].get("share_encoder_decoder_embeddings", True) is not False:
+        clash = f"{TOKENIZER_CONFIG}: separate_vocabs is true, and {CONFIG} has one embedding for both sides"
+        return files, [clash] if own_ids and raw[CONFIG] else []
+    target = TARGET_VOCABULARY if own_ids else VOCABULARY
+    if (folder / target).is_file():
+        files[TARGET_VOCABULARY] = (folder / target).read_bytes()
+        return files, []
+    return files, [f"{TARGET_VOCABULARY} is missing"] if own_ids else []
+
+
+def _piece_problems(files: dict[str, bytes]) -> list[str]:
     problems = []
     for name in (SOURCE, TARGET):
-        if (folder / name).is_file():
-            try:
-                load_pieces((folder / name).read_bytes(), name)
-            except InvalidArtifactError as error:
-                problems += [f"{problem}; copy or download it again" for problem in error.problems]
+        try:
+            if name in files:
+                load_pieces(files[name], name)
+        except InvalidArtifactError as error:
+            problems += [f"{problem}; copy or download it again" for problem in error.problems]
     return problems
 
 
@@ -127,22 +149,14 @@ def _missing(folder: Path) -> list[str]:
     return problems
 
 
-def _vocabulary(folder: Path) -> tuple[dict[str, int], list[str]]:
-    if not (folder / VOCABULARY).is_file():
-        return {}, []
-    return parse_vocabulary((folder / VOCABULARY).read_bytes())
-
-
 def _tokenizer_config_problems(raw: dict[str, Any], languages: tuple[object, object]) -> list[str]:
-    """Names that vocab.json must use, one vocabulary for both sides, and the languages."""
+    """Names that vocab.json must use, and the languages."""
     problems = []
     for name, piece in (("eos_token", EOS_PIECE), ("unk_token", UNK_PIECE), ("pad_token", PAD_PIECE)):
         value = raw.get(name, piece)
         found = value.get("content") if isinstance(value, dict) else value
         if found not in (piece, None):
             problems.append(f"{TOKENIZER_CONFIG}: {name} is {found!r}; it must be {piece!r}")
-    if raw.get("separate_vocabs"):
-        problems.append(f"{TOKENIZER_CONFIG}: separate_vocabs is true: separate vocabularies are not supported")
     for language, side in zip(languages, ("source", "target"), strict=True):
         if not language:
             problems.append(f"{TOKENIZER_CONFIG} names no {side} language: give --{side}-language")

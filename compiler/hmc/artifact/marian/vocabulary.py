@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -19,24 +18,31 @@ from hmc.artifact.tokenizer_files import (
     MarianFiles,
     TokenizerFiles,
     parse_vocabulary,
+    vocabulary_problems,
 )
 
 
-def joint_if_equal(files: MarianFiles, vocabulary: Mapping[str, int]) -> TokenizerFiles:
+def joint_if_equal(files: MarianFiles) -> TokenizerFiles:
     """`tokenizer.model` alone where that says it all: both sides are one model whose ids are vocab.json's."""
-    if files.source != files.target:
+    if files.source != files.target or files.target_vocabulary is not None:
         return files
+    vocabulary, _ = parse_vocabulary(files.vocabulary)
     pieces = load_pieces(files.source, TOKENIZER)
     special = {pieces.eos_id(): EOS_PIECE, pieces.unk_id(): UNK_PIECE, pieces.pad_id(): PAD_PIECE}
     own = {special.get(i, pieces.id_to_piece(i)): i for i in range(pieces.vocab_size())}
-    return files.source if own == dict(vocabulary) else files
+    return files.source if own == vocabulary else files
 
 
 def marian_files(files: TokenizerFiles, arch: Architecture) -> tuple[MarianFiles, npt.NDArray[np.int64]]:
-    """The three files with pad as the last token, and the order `[V]` of old ids that brings the embedding along.
+    """The files with pad as the last token, and the order `[V]` of old ids that brings the embedding along.
 
-    CTranslate2's converter cuts the last row off as pad's, so pad must be there. Raises InvalidArtifactError.
+    CTranslate2's converter cuts the last row off as pad's, so pad must be there. Two vocabularies stay as they are: pad
+    has one id in both, which need not be the last of either. Raises InvalidArtifactError.
     """
+    if isinstance(files, MarianFiles) and files.target_vocabulary is not None:
+        if problems := vocabulary_problems(files.vocabularies(), arch):
+            raise InvalidArtifactError("tokenizer", problems, FIX)
+        return files, np.arange(arch.vocab_size)
     if isinstance(files, MarianFiles):
         entries, problems = parse_vocabulary(files.vocabulary)
         source, target = files.source, files.target

@@ -10,12 +10,21 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from hmc.artifact.architecture import Architecture, sinusoidal_positions, tensor_shapes
+from hmc.artifact.architecture import (
+    SOURCE_EMBEDDING,
+    TARGET_EMBEDDING,
+    Architecture,
+    sinusoidal_positions,
+    tensor_shapes,
+)
 from hmc.artifact.checkpoint import Tensors
 from hmc.artifact.marian.zero_start import BIAS, POSITIONS, moved_back
 
-EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+DECODER = "decoder.embed_tokens.weight"
+TIED = (TARGET_EMBEDDING, SOURCE_EMBEDDING, DECODER, "lm_head.weight")
 """Names of the one tied matrix; a file holds at least one."""
+TIED_TARGETS = (DECODER, "lm_head.weight")
+"""The same where sources have a matrix of their own."""
 POSITION_TABLES = ("encoder.embed_positions.weight", POSITIONS)
 """Tables that older files hold; they must be the sinusoids, but for what starts a decoder that starts from zeros."""
 
@@ -31,10 +40,11 @@ def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
     except TypeError as error:  # NumPy knows bfloat16 and 8-bit floats only through ml_dtypes
         return {}, [f"{file.name} holds a type that needs ml_dtypes ({error}): pip install 'hmc[compile]'"]
     tables = {name: found.pop(name) for name in POSITION_TABLES if name in found}
-    embeddings = {name: found.pop(name) for name in EMBEDDINGS if name in found}
+    tied = TIED if arch.source_vocab_size is None else TIED_TARGETS
+    embeddings = {name: found.pop(name) for name in tied if name in found}
     problems = _tie_problems(embeddings)
     if embeddings:
-        found[EMBEDDINGS[0]] = next(iter(embeddings.values()))
+        found[TARGET_EMBEDDING] = next(iter(embeddings.values()))
     # Transformers starts from zeros, and models without an output bias may leave the buffer out.
     found[BIAS] = found[BIAS].reshape(-1) if BIAS in found else np.zeros(arch.vocab_size, np.float32)
     problems += _position_problems(tables, found, arch)
@@ -86,5 +96,6 @@ def _rows_beyond_sinusoids(table: npt.NDArray[Any], arch: Architecture) -> list[
 
 def marian_names(tensors: Tensors) -> Tensors:
     """Checkpoint tensors of the full layout under the names and shapes that MarianMTModel saves."""
-    named = {f"model.{name}": np.ascontiguousarray(value) for name, value in tensors.items() if name != BIAS}
+    moved = {TARGET_EMBEDDING: DECODER} if SOURCE_EMBEDDING in tensors else {}
+    named = {f"model.{moved.get(n, n)}": np.ascontiguousarray(value) for n, value in tensors.items() if n != BIAS}
     return {BIAS: np.ascontiguousarray(tensors[BIAS][None]), **named}

@@ -22,7 +22,8 @@ from hmc.artifact.tokenizer_files import EOS_PIECE, PAD_PIECE, UNK_PIECE, write_
 
 
 def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False, zero_start: bool = False) -> None:
-    """Writes `out` whole or not at all. Token ids change where pad is not last: it becomes the last.
+    """Writes `out` whole or not at all. Token ids change where pad is not last: it becomes the last, except where the
+    two sides have vocabularies of their own.
 
     masked: write closed heads as zeros, because Transformers has the same number of heads in every layer; the model
     then computes what the slim one does, at full size. Feed-forward layers get as many neurons as the widest has left,
@@ -71,7 +72,7 @@ def _config(arch: Architecture, ids: dict[int, int]) -> dict[str, Any]:
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
         "is_encoder_decoder": True,
-        "vocab_size": arch.vocab_size,
+        "vocab_size": arch.source_size,
         "decoder_vocab_size": arch.vocab_size,
         "d_model": arch.d_model,
         "encoder_layers": arch.encoder_layers,
@@ -85,7 +86,7 @@ def _config(arch: Architecture, ids: dict[int, int]) -> dict[str, Any]:
         "max_position_embeddings": arch.max_positions,
         "scale_embedding": arch.scale_embedding,
         "static_position_embeddings": True,
-        "share_encoder_decoder_embeddings": True,
+        "share_encoder_decoder_embeddings": arch.source_vocab_size is None,
         "tie_word_embeddings": True,
         "normalize_before": False,
         "normalize_embedding": False,
@@ -113,7 +114,7 @@ def _tokenizer_config(checkpoint: Checkpoint) -> dict[str, Any]:
         "unk_token": UNK_PIECE,
         "pad_token": PAD_PIECE,
         "model_max_length": checkpoint.architecture.max_positions,
-        "separate_vocabs": False,
+        "separate_vocabs": checkpoint.architecture.source_vocab_size is not None,
         "clean_up_tokenization_spaces": False,
     }
 

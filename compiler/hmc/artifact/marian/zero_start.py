@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hmc.artifact.architecture import TARGET_EMBEDDING as EMBEDDING
 from hmc.artifact.architecture import Architecture, sinusoidal_positions
 from hmc.artifact.checkpoint import Checkpoint, Tensors
 
-EMBEDDING, BIAS, POSITIONS = "shared.weight", "final_logits_bias", "decoder.embed_positions.weight"
+BIAS, POSITIONS = "final_logits_bias", "decoder.embed_positions.weight"
 NEVER = -1e4
 """Logit of a token that is not there; 16-bit floats hold it."""
 

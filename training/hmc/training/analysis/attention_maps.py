@@ -9,9 +9,9 @@ import torch
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import Head, Kind
+from hmc.artifact.tokenizer import open_tokenizer
 from hmc.training.analysis.cells import plain
 from hmc.training.analysis.head_rows import head_of
-from hmc.training.analysis.pieces import piece_names
 from hmc.training.analysis.result import Result, Summary, corpus_source, versions
 from hmc.training.analysis.subject import Subject, Text
 from hmc.training.analysis.trace import trace_decoder, trace_encoder
@@ -57,8 +57,9 @@ def attention_maps(subject: Subject, pair: TokenPair, heads: Sequence[Head]) -> 
     decoder = trace_decoder(model, source, encoder.states, target_in)
     steps = [*encoder.attentions(), *decoder.attentions()]
     weights = {(step.kind, step.layer): step.heads.weights[0] for step in steps if step.heads is not None}
-    names = piece_names(subject.checkpoint.tokenizer)
-    source_pieces, target_pieces = ([names[i] for i in ids[:-1]] for ids in (pair.source, pair.target))
+    tokenizer = open_tokenizer(subject.checkpoint.tokenizer)
+    source_pieces = [tokenizer.source_piece(i) for i in pair.source[:-1]]
+    target_pieces = [tokenizer.piece(i) for i in pair.target[:-1]]
     labels: dict[Kind, tuple[list[str], list[str]]] = {
         "encoder_self": ([*source_pieces, END], [*source_pieces, END]),
         "decoder_self": ([START, *target_pieces], [START, *target_pieces]),

@@ -178,7 +178,7 @@ def _losses(model: Transformer, gates: RowMasks, batch: tuple[Tensor, Tensor, Te
     memory = encoded.memory.index_select(0, encoded.rows)
     mask = None if encoded.mask is None else encoded.mask.index_select(0, encoded.rows)
     gates.set_decoder(masks.repeat_interleave(len(source), 0))
-    states = model.embed(target_in).repeat(len(masks), 1, 1)  # [M · B, T, d_model]
+    states = model.dropout(model.embed(target_in)).repeat(len(masks), 1, 1)  # [M · B, T, d_model]
     for layer in model.decoder_layers:
         own = layer.self_attn.project(states) if layer.self_attn.heads else None
         cross = layer.encoder_attn.project(memory) if layer.encoder_attn.heads else None

@@ -1,9 +1,9 @@
-"""The pieces a tokenizer cuts a text into: what characters they stand for, and their names."""
+"""The pieces a tokenizer cuts a text into, and what characters they stand for."""
 
 from __future__ import annotations
 
 from hmc.artifact.tokenizer import load_pieces
-from hmc.artifact.tokenizer_files import SOURCE, TOKENIZER, TokenizerFiles, parse_vocabulary
+from hmc.artifact.tokenizer_files import SOURCE, TOKENIZER
 from hmc.training.vocabulary import Vocabulary
 
 
@@ -28,12 +28,3 @@ class SourcePieces:
             spans.append((end - len(piece.surface.lstrip()), end))
             position = end
         return self._vocabulary.encode(text)[:-1], spans
-
-
-def piece_names(files: TokenizerFiles) -> list[str]:
-    """Token id → piece."""
-    if isinstance(files, bytes):
-        pieces = load_pieces(files, TOKENIZER)
-        return [pieces.id_to_piece(i) for i in range(pieces.vocab_size())]
-    vocabulary, _ = parse_vocabulary(files.vocabulary)
-    return sorted(vocabulary, key=lambda piece: vocabulary[piece])

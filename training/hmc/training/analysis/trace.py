@@ -71,7 +71,7 @@ class Trace:
 def trace_encoder(model: Transformer, source: Tensor) -> Trace:
     """source `[B, S]`, padded on the right. Dropout never applies."""
     mask = source.ne(model.arch.pad_id)[:, None, None, :]
-    x = _embed(model, source)
+    x = model.embed_source(source)
     steps: list[AttentionTrace | FeedForwardTrace] = []
     for number, layer in enumerate(model.encoder_layers):
         attended, update = _attend("encoder_self", number, layer.self_attn, x, x, mask)
@@ -88,7 +88,7 @@ def trace_decoder(model: Transformer, source: Tensor, memory: Tensor, target_in:
     mask = source.ne(model.arch.pad_id)[:, None, None, :]
     length = target_in.size(1)
     causal = torch.ones(length, length, dtype=torch.bool, device=target_in.device).tril()
-    x = _embed(model, target_in)
+    x = model.embed(target_in)
     steps: list[AttentionTrace | FeedForwardTrace] = []
     for number, layer in enumerate(model.decoder_layers):
         own, update = _attend("decoder_self", number, layer.self_attn, x, x, causal)
@@ -99,10 +99,6 @@ def trace_decoder(model: Transformer, source: Tensor, memory: Tensor, target_in:
         x = layer.final_layer_norm(x + update)
         steps += [own, cross, fed]
     return Trace(steps, x)
-
-
-def _embed(model: Transformer, ids: Tensor) -> Tensor:
-    return model.shared(ids) * model.scale + model.positions[: ids.size(1)]
 
 
 def _feed(module: FeedForward, x: Tensor) -> tuple[FeedForwardTrace, Tensor]:

@@ -1,0 +1,174 @@
+"""MarianMT models whose sides have vocabularies of their own: in, out, and the same function as in Transformers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.artifact.opus import GERMAN, edit
+from tests.artifact.two_vocabularies import separated, two_vocabularies, write_two
+from tests.tiny import SENTENCES
+
+from hmc.artifact.bundle_checks import bundle_problems, validate
+from hmc.artifact.checkpoint import checkpoint_problems, load_checkpoint, save_checkpoint
+from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.marian.reader import import_marian
+from hmc.artifact.marian.writer import export_marian
+from hmc.artifact.tokenizer import open_tokenizer
+from hmc.artifact.tokenizer_files import MarianFiles
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
+from hmc.serving import DecodeOptions, Translator
+from hmc.training.convert import model_from_checkpoint
+
+LIMIT = 24
+
+
+@pytest.fixture(params=[False, True], ids=["pad early, sizes differ", "pad last, sizes equal"])
+def marian(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    two_vocabularies(tmp_path / "opus", pad_last=request.param)
+    return tmp_path / "opus"
+
+
+def test_each_side_has_its_own_ids(marian: Path) -> None:
+    checkpoint = import_marian(marian)
+    tokenizer = open_tokenizer(checkpoint.tokenizer)
+    source, target = (json.loads((marian / name).read_text()) for name in ("vocab.json", "target_vocab.json"))
+    assert (tokenizer.source_size, tokenizer.size) == (len(source), len(target))
+    ids = tokenizer.encode(f">>deu<< {SENTENCES[0]}")
+    assert ids[0] == source[">>deu<<"]
+    assert [tokenizer.source_piece(i) for i in ids[1:]] == list(map(_piece_of(source), ids[1:]))
+    written = tokenizer.encode(GERMAN[0], target=True)
+    assert [tokenizer.piece(i) for i in written] == list(map(_piece_of(target), written))
+    assert tokenizer.decode([*written, tokenizer.eos_id]) == GERMAN[0]
+    only_target = next(p for p in target if p not in source)
+    assert tokenizer.find(only_target) == target[only_target]
+    assert tokenizer.find(">>deu<<") is None
+
+
+def _piece_of(vocabulary: dict[str, int]) -> Callable[[int], str]:
+    names = {i: piece for piece, i in vocabulary.items()}
+    return lambda token: names[token]
+
+
+def test_it_goes_out_as_it_came_in(marian: Path, tmp_path: Path) -> None:
+    checkpoint = import_marian(marian)
+    export_marian(checkpoint, tmp_path / "again")
+    back = import_marian(tmp_path / "again")
+    assert back.architecture == checkpoint.architecture
+    assert back.tokenizer == checkpoint.tokenizer
+    assert all(np.array_equal(back.tensors[name], value) for name, value in checkpoint.tensors.items())
+
+
+def test_transformers_translates_alike(marian: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    save_checkpoint(import_marian(marian), tmp_path / "c")
+    export_marian(load_checkpoint(tmp_path / "c"), tmp_path / "again")
+    tokenizer = transformers.MarianTokenizer.from_pretrained(tmp_path / "again")
+    model = transformers.MarianMTModel.from_pretrained(tmp_path / "again").eval()
+    batch = tokenizer(SENTENCES, return_tensors="pt", padding=True)
+    compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")
+    for beam in (1, 4):
+        written = model.generate(**batch, num_beams=beam, max_length=LIMIT + 1, forced_eos_token_id=None)
+        with Translator(tmp_path / "b", device="cpu", threads=1) as translator:
+            ours = translator.translate(SENTENCES, DecodeOptions(beam_size=beam, max_length=LIMIT))
+        assert [t.text for t in ours] == tokenizer.batch_decode(written, skip_special_tokens=True)
+
+
+def test_the_training_model_computes_what_transformers_does(marian: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    checkpoint = import_marian(marian)
+    arch, tokenizer = checkpoint.architecture, open_tokenizer(checkpoint.tokenizer)
+    source = torch.tensor([[*tokenizer.encode(SENTENCES[1]), arch.eos_id]])
+    target = torch.tensor([[arch.pad_id, *tokenizer.encode(GERMAN[1], target=True)]])
+    model = model_from_checkpoint(checkpoint).eval()
+    theirs = transformers.MarianMTModel.from_pretrained(marian).eval()
+    with torch.no_grad():
+        ours = model.logits(model(source, target))
+        expected = theirs(input_ids=source, decoder_input_ids=target).logits
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_one_vocabulary_under_two_embeddings_is_both(marian: Path) -> None:
+    """Transformers has embeddings of their own and a joint tokenizer too."""
+    source = json.loads((marian / "vocab.json").read_text())
+    (marian / "target_vocab.json").unlink()
+    edit(marian / "tokenizer_config.json", separate_vocabs=False)
+    edit(marian / "config.json", decoder_vocab_size=len(source))
+    tensors = dict(import_as(marian, len(source)))
+    write_two(marian, tensors)
+    checkpoint = import_marian(marian)
+    assert isinstance(checkpoint.tokenizer, MarianFiles)
+    assert checkpoint.tokenizer.target_vocabulary == checkpoint.tokenizer.vocabulary
+    assert checkpoint.architecture.source_vocab_size == checkpoint.architecture.vocab_size == len(source)
+
+
+def import_as(marian: Path, size: int) -> dict[str, np.ndarray]:
+    """Random weights for two vocabularies of `size`."""
+    from tests.tiny import random_tensors, tiny_architecture
+
+    pad = json.loads((marian / "config.json").read_text())["pad_token_id"]
+    arch = tiny_architecture(vocab_size=size, source_vocab_size=size, pad_id=pad, d_model=64)
+    return random_tensors(arch, arch.full_layout())
+
+
+PROBLEMS: list[tuple[Callable[[Path], object], str]] = [
+    (lambda m: (m / "target_vocab.json").unlink(), r"target_vocab\.json is missing"),
+    (lambda m: edit(m / "target_vocab.json", **{"▁extra": 101}), r"target_vocab\.json has 102 entries, .* has 101"),
+    (lambda m: edit(m / "vocab.json", **{"<pad>": 0, "</s>": 2}), r"vocab\.json gives '</s>' the id 2, .*eos_id is 0"),
+    (lambda m: (m / "target_vocab.json").write_text("{"), r"target_vocab\.json is not JSON"),
+    (lambda m: edit(m / "config.json", share_encoder_decoder_embeddings=True), "decoder_vocab_size 101 must be equal"),
+    (
+        lambda m: edit(m / "config.json", share_encoder_decoder_embeddings=None, decoder_vocab_size=None),
+        r"separate_vocabs is true, and config\.json has one embedding",
+    ),
+    (lambda m: edit(m / "config.json", vocab_size=90), r"encoder\.embed_tokens\.weight has shape \[113, 64\]"),
+    (lambda m: edit(m / "config.json", pad_token_id=105, decoder_start_token_id=105), "outside the vocabulary of 101"),
+]
+
+
+@pytest.mark.parametrize(("damage", "problem"), PROBLEMS, ids=[p for _, p in PROBLEMS])
+def test_what_does_not_fit_is_refused(tmp_path: Path, damage: Callable[[Path], object], problem: str) -> None:
+    two_vocabularies(tmp_path / "opus")
+    damage(tmp_path / "opus")
+    with pytest.raises(InvalidArtifactError, match=problem):
+        import_marian(tmp_path / "opus")
+
+
+def test_a_checkpoint_without_its_target_vocabulary_is_not_whole(marian: Path, tmp_path: Path) -> None:
+    save_checkpoint(import_marian(marian), tmp_path / "c")
+    assert checkpoint_problems(tmp_path / "c") == []
+    (tmp_path / "c" / "target_vocab.json").unlink()
+    assert checkpoint_problems(tmp_path / "c") == [
+        "target_vocab.json is missing: sources and targets have embeddings of their own"
+    ]
+
+
+def test_a_bundle_lists_its_target_vocabulary(marian: Path, tmp_path: Path) -> None:
+    save_checkpoint(import_marian(marian), tmp_path / "c")
+    compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")
+    assert "target_vocab.json" in validate(tmp_path / "b").tokenizer_files
+    manifest = json.loads((tmp_path / "b" / "bundle.json").read_text())
+    del manifest["tokenizer_sha256"]["target_vocab.json"]
+    (tmp_path / "b" / "bundle.json").write_text(json.dumps(manifest))
+    assert "expected source.spm, target.spm, vocab.json, target_vocab.json" in "\n".join(
+        bundle_problems(tmp_path / "b")
+    )
+
+
+def test_a_model_from_outside_translates_as_with_one_vocabulary(data: Path, tmp_path: Path) -> None:
+    if not (data / "marian-en-de").is_dir():
+        pytest.skip("HMC_DATA holds no marian-en-de")
+    separated(data / "marian-en-de", tmp_path / "two")
+    texts = ["Two dogs run across the grass.", "A man plays the guitar."]
+    for name, folder in (("one", data / "marian-en-de"), ("two", tmp_path / "two")):
+        save_checkpoint(import_marian(folder), tmp_path / f"c-{name}")
+        compile_bundle([LevelRequest(tmp_path / f"c-{name}")], tmp_path / f"b-{name}")
+    found = []
+    for name in ("one", "two"):
+        with Translator(tmp_path / f"b-{name}", device="cpu", threads=1) as translator:
+            found.append([(t.text, t.score) for t in translator.translate(texts)])
+    assert [text for text, _ in found[0]] == [text for text, _ in found[1]]
+    assert [score for _, score in found[0]] == pytest.approx([score for _, score in found[1]], abs=1e-4)
