@@ -63,6 +63,35 @@ def test_every_precision_is_searched_against_full(
     assert "p50: median of 3 × 12 requests" in ran.stdout
 
 
+def test_twins_with_shortlists_are_searched_too(
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]
+) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    for side in pairs:
+        (text / side.name).write_text("A dog sees a cat.\nTwo cats sleep.\n")
+    ran = hmc(
+        "compile", prunable, "--max-bleu-drop", "100", "--confidence", 0, "--eval", *pairs, "--beam", 1,
+        "--precision", "fp32,int8", "--calibrate", pairs[0],
+        "--shortlist", *(text / side.name for side in pairs), "-o", tmp_path / "b", "--json",
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    manifest = validate(tmp_path / "b")
+    whole, found = manifest.levels[:3], manifest.levels[3:]
+    assert [level.name for level in whole] == ["full", "full-int8", "full-int8-shortlist"]
+    assert [level.name for level in found] == ["h1", "h1-int8", "h1-int8-shortlist"]
+    assert [bool(level.shortlist) for level in found] == [False, False, True]
+    assert {level.quality.reference_level for level in manifest.levels if level.quality} == {"full"}
+    searched = json.loads(ran.stdout)["search"]["precisions"]
+    assert {name: done["found"] for name, done in searched.items()} == {
+        "fp32": "h1", "int8": "h1-int8", "int8-shortlist": "h1-int8-shortlist",
+    }  # fmt: skip
+    assert manifest.provenance["head_search"].keys() == searched.keys()
+    assert {f for level in manifest.levels for f in level.files} | {"bundle.json", "tokenizer.model"} == set(
+        files_of(tmp_path / "b")
+    )
+
+
 def test_all_heads_are_fast_enough(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
     ran = hmc("compile", prunable, "--max-latency-ms", "1e6", "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b")
     assert ran.exit_code == 0, ran.output

@@ -82,10 +82,6 @@ def command(
         raise InvalidRequestError(
             "--max-bleu-drop and --max-latency-ms search in one checkpoint: give it alone, without --target-heads"
         )
-    if limits and shortlist:
-        raise InvalidRequestError(
-            "a search tries levels without shortlists: leave --shortlist out, and compile the budget it finds with it"
-        )
     if limits and not evaluate:
         raise InvalidRequestError("the levels of a search are scored and timed on a test set: give --eval SRC REF")
     if not evaluate and (beam is not None or test_set is not None):
@@ -106,7 +102,7 @@ def command(
     searched: dict[str, Any] = {}
     with exit_on_sigterm():
         if limits and pairs:
-            plan = BudgetPlan(requests[0].checkpoint, out, precisions, sentences, pairs, size, limits, inputs)
+            plan = BudgetPlan(requests[0].checkpoint, out, precisions, sentences, pairs, size, limits, listed, inputs)
             manifest, searched = _search(plan, console, people)
         else:
             with replace_bundle(out, inputs) as folder:

@@ -19,7 +19,9 @@ from hmc.benchmark.levels import reference_level
 from hmc.benchmark.machine import this_machine
 from hmc.benchmark.text import TestSet
 from hmc.compiler.bundle_builder import BundleBuilder, LevelRequest
+from hmc.compiler.bundle_writer import forms
 from hmc.compiler.layouts import head_scores
+from hmc.compiler.shortlist_text import ShortlistText
 from hmc.serving.sessions import cuda_available
 
 Progress = Callable[[str], None]
@@ -37,6 +39,8 @@ class BudgetPlan:
     test_set: TestSet
     beam: int
     limits: Limits
+    shortlist: ShortlistText | None = None
+    """Searches the twins with shortlists too, each on its own."""
     inputs: Sequence[Path] = ()
     """What else is read: files that `out` may not take along when it is replaced."""
 
@@ -52,14 +56,15 @@ class BudgetRun:
     """A plan carried out. What was tried stays in `searches`, also when nothing is found."""
 
     plan: BudgetPlan
-    searches: dict[Precision, Search] = field(default_factory=dict)
+    searches: dict[str, Search] = field(default_factory=dict)
+    """By precision and, of twins with shortlists, `PRECISION-shortlist`."""
     devices: list[str] = field(default_factory=list)
 
     def run(self, progress: Progress) -> Manifest:
         """Writes a bundle of all heads and of the level found, at every precision; the first found is its default.
 
-        Every precision is searched on its own, against the same reference level. Raises InvalidRequestError,
-        InvalidArtifactError, DeviceUnavailableError; `plan.out` is then as it was before.
+        Every precision, and its twin with shortlists, is searched on its own, against the same reference level. Raises
+        InvalidRequestError, InvalidArtifactError, DeviceUnavailableError; `plan.out` is then as it was before.
         """
         plan = self.plan
         on_cuda = [precision for precision in plan.precisions if precision in ON_CUDA]
@@ -69,26 +74,31 @@ class BudgetRun:
                 "search at fp32 or int8, then compile the heads found with --target-heads"
             )
         with replace_bundle(plan.out, [plan.checkpoint, *plan.inputs]) as folder:
-            builder = BundleBuilder([plan.checkpoint], folder, calibration=plan.calibration, progress=progress)
+            builder = BundleBuilder(
+                [plan.checkpoint], folder, calibration=plan.calibration, shortlist=plan.shortlist, progress=progress
+            )
             head_scores(builder.checkpoint(plan.checkpoint), "a search for a head budget")
-            builder.prepare([(LevelRequest(plan.checkpoint), precision, False) for precision in plan.precisions])
+            request, wanted = LevelRequest(plan.checkpoint), forms(plan.precisions, plan.shortlist)
+            builder.prepare([(request, *form) for form in wanted])
             meter = Meter(folder, plan.test_set, plan.workload, plan.limits.confidence, progress, self.devices)
-            whole = [builder.add(LevelRequest(plan.checkpoint), precision) for precision in plan.precisions]
+            whole = [builder.add(request, precision, listed=listed) for precision, listed in wanted]
             measured = _measure_whole(builder, meter, whole)
-            for level in whole:
-                done = self._search(builder, meter, level.precision, measured[level.name])
-                self.searches[level.precision] = done
+            for form, level in zip(wanted, whole, strict=True):
+                done = self._search(builder, meter, form, measured[level.name])
+                self.searches[_name(*form)] = done
                 if reason := refusal(done):
-                    raise InvalidRequestError(f"{level.precision}: {reason}" if len(whole) > 1 else reason)
+                    raise InvalidRequestError(f"{_name(*form)}: {reason}" if len(whole) > 1 else reason)
             return self._finish(builder, whole)
 
-    def _search(self, builder: BundleBuilder, meter: Meter, precision: Precision, everything: Candidate) -> Search:
-        plan = self.plan
+    def _search(
+        self, builder: BundleBuilder, meter: Meter, form: tuple[Precision, bool], everything: Candidate
+    ) -> Search:
+        plan, (precision, listed) = self.plan, form
 
         def evaluate(heads: int) -> Candidate:
             if heads == everything.heads:
                 return everything
-            level = builder.add(LevelRequest(plan.checkpoint, heads), precision)
+            level = builder.add(LevelRequest(plan.checkpoint, heads), precision, listed=listed)
             candidate = meter.measure(builder.manifest([level]), level)
             if not candidate.keeps(plan.limits):
                 builder.discard(level.name)
@@ -101,7 +111,7 @@ class BudgetRun:
         kept = {level.name: level for level in (*whole, *found)}
         for candidate in (c for done in self.searches.values() for c in done.tried if c.level in kept):
             kept[candidate.level].quality = candidate.quality
-        record = {precision: to_dict(done, latency=False) for precision, done in self.searches.items()}
+        record = {form: to_dict(done, latency=False) for form, done in self.searches.items()}
         return builder.finish(list(kept.values()), found[0].name, head_search=record)
 
     def show(self, people: Console) -> None:
@@ -119,8 +129,12 @@ class BudgetRun:
         return {
             "timed": str(self.plan.workload),
             "machine": str(this_machine(self.devices)),
-            "precisions": {precision: to_dict(done) for precision, done in self.searches.items()},
+            "precisions": {form: to_dict(done) for form, done in self.searches.items()},
         }
+
+
+def _name(precision: Precision, listed: bool) -> str:
+    return f"{precision}-shortlist" if listed else precision
 
 
 def _measure_whole(builder: BundleBuilder, meter: Meter, levels: Sequence[Level]) -> dict[str, Candidate]:

@@ -34,14 +34,15 @@ def compile_bundle(
     checkpoints = list(dict.fromkeys(request.checkpoint for request in requests))
     with replace_bundle(out, checkpoints) as folder:
         builder = BundleBuilder(checkpoints, folder, calibration=calibration, shortlist=shortlist, progress=progress)
-        plan = [
-            (request, precision, listed)
-            for request in requests
-            for precision in precisions
-            for listed in ((False, True) if shortlist and precision in LISTED else (False,))
-        ]
+        plan = [(request, *form) for request in requests for form in forms(precisions, shortlist)]
         builder.prepare(plan)
         return builder.finish([builder.add(request, precision, listed=listed) for request, precision, listed in plan])
+
+
+def forms(precisions: Sequence[Precision], shortlist: ShortlistText | None) -> list[tuple[Precision, bool]]:
+    """The forms of a level: each precision and, with text for shortlists, its twin that has them (True)."""
+    twins: frozenset[Precision] = LISTED if shortlist else frozenset()
+    return [(p, listed) for p in precisions for listed in ((False, True) if p in twins else (False,))]
 
 
 def progress_steps(requests: int, precisions: Sequence[Precision], *, shortlist: bool = False) -> int:
