@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from ctranslate2 import specs  # type: ignore[import-untyped]
 
-from hmc.artifact.architecture import sinusoidal_positions
+from hmc.artifact.architecture import TARGET_EMBEDDING, sinusoidal_positions
 from hmc.artifact.checkpoint import Checkpoint
 from hmc.artifact.heads import KINDS
 from hmc.artifact.marian.zero_start import POSITIONS, starts_from_zero, with_zero_start
@@ -19,7 +19,8 @@ ACTIVATIONS = {"relu": specs.Activation.RELU, "swish": specs.Activation.SWISH, "
 
 
 def write_ctranslate2(checkpoint: Checkpoint, pieces: Sequence[str], out: Path, quantization: str | None) -> None:
-    """Writes `out`. pieces: the vocabulary, by id. quantization: as CTranslate2 names it; None is float32.
+    """Writes `out`. pieces: names by id, for both vocabularies where there are two. quantization: as CTranslate2 names
+    it; None is float32.
 
     CTranslate2 has no uneven heads: closed ones are there with zero weights.
     """
@@ -39,17 +40,17 @@ def write_ctranslate2(checkpoint: Checkpoint, pieces: Sequence[str], out: Path, 
     spec.config.eos_token, spec.config.unk_token = pieces[arch.eos_id], pieces[arch.unk_id]
     spec.config.bos_token = pieces[arch.pad_id]
     spec.config.add_source_eos = False
-    spec.register_source_vocabulary(list(pieces))
-    spec.register_target_vocabulary(list(pieces))
+    spec.register_source_vocabulary(list(pieces[: arch.source_size]))
+    spec.register_target_vocabulary(list(pieces[: arch.vocab_size]))
     for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         embeddings = stack.embeddings[0] if side == "encoder" else stack.embeddings
-        embeddings.weight = tensors["shared.weight"]
+        embeddings.weight = tensors[arch.source_embedding if side == "encoder" else TARGET_EMBEDDING]
         stack.scale_embeddings = arch.scale_embedding
         stack.position_encodings.encodings = positions if side == "encoder" else decoder_positions
         for index, layer in enumerate(stack.layer):
             _layer(layer, tensors, f"{side}.layers.{index}")
     spec.decoder.start_from_zero_embedding = True
-    spec.decoder.projection.weight = tensors["shared.weight"]
+    spec.decoder.projection.weight = tensors[TARGET_EMBEDDING]
     spec.decoder.projection.bias = tensors["final_logits_bias"].reshape(-1)
     spec.validate()
     spec.optimize(quantization=quantization)
@@ -59,12 +60,13 @@ def write_ctranslate2(checkpoint: Checkpoint, pieces: Sequence[str], out: Path, 
 
 def write_vocabulary_map(lexicon: Lexicon, pieces: Sequence[str], model: Path) -> None:
     """Adds the lexicon to a model directory, in CTranslate2's form: a line of candidates for each source token, which
-    is its own candidate too, and one for those that are always there."""
+    is its own candidate too where there is one vocabulary, and one for those that are always there."""
     lines = ["\t" + " ".join(pieces[t] for t in lexicon.always)]
-    for token, piece in enumerate(pieces):
+    for token, piece in enumerate(pieces[: lexicon.source_size]):
         if token != lexicon.pad_id:
-            found = lexicon.targets[lexicon.starts[token] : lexicon.starts[token + 1]]
-            lines.append(f"{piece}\t" + " ".join(pieces[t] for t in dict.fromkeys([token, *found.tolist()])))
+            found = lexicon.targets[lexicon.starts[token] : lexicon.starts[token + 1]].tolist()
+            own = [token] if lexicon.target_size is None else []
+            lines.append(f"{piece}\t" + " ".join(pieces[t] for t in dict.fromkeys([*own, *found])))
     (model / "vmap.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -67,7 +67,7 @@ def amid_strangers(
     futures = {}
     for index in rng.permutation(len(sources)).tolist():
         length = int(rng.integers(1, min(64, arch.max_positions)))
-        stranger = [*rng.integers(0, arch.vocab_size, length).tolist(), arch.eos_id]
+        stranger = [*rng.integers(0, arch.source_size, length).tolist(), arch.eos_id]
         stranger = [arch.unk_id if token == arch.pad_id else token for token in stranger]
         beam = options.beam_size if rng.random() < 0.5 else int(rng.integers(1, 7))
         longest = int(rng.integers(1, min(48, arch.max_positions)))

@@ -24,8 +24,10 @@ from workers import serve
 def build(arch: dict[str, Any], train: dict[str, Any]) -> Any:
     """The model of an HMC architecture, randomly initialised."""
     torch.manual_seed(train["seed"])
+    own = arch.get("source_vocab_size")
     config = MarianConfig(
-        vocab_size=arch["vocab_size"], d_model=arch["d_model"], encoder_layers=arch["encoder_layers"],
+        vocab_size=own or arch["vocab_size"], decoder_vocab_size=arch["vocab_size"],
+        share_encoder_decoder_embeddings=own is None, d_model=arch["d_model"], encoder_layers=arch["encoder_layers"],
         decoder_layers=arch["decoder_layers"], encoder_attention_heads=arch["heads"],
         decoder_attention_heads=arch["heads"], encoder_ffn_dim=arch["ffn_dim"], decoder_ffn_dim=arch["ffn_dim"],
         activation_function=arch["activation"], max_position_embeddings=arch["max_positions"],

@@ -28,8 +28,9 @@ def ctranslate2_peers(
     made of it. target: tokens to write, None: as many as the model wants."""
     from ctranslate2_model import write_ctranslate2, write_vocabulary_map
 
-    pieces = [f"w{i}" for i in range(checkpoint.architecture.vocab_size)]
-    pieces[checkpoint.architecture.eos_id] = "</s>"
+    arch = checkpoint.architecture
+    pieces = [f"w{i}" for i in range(max(arch.vocab_size, arch.source_size))]
+    pieces[arch.eos_id] = "</s>"
     for name, quantization in (("ct2-int8", "int8"), ("ct2-fp32", None)):
         if not (out / name).is_dir():
             write_ctranslate2(checkpoint, pieces, out / name, quantization)

@@ -1,5 +1,6 @@
 """MarianMT models whose sides have vocabularies of their own: in, out, and the same function as in Transformers."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 from tests.artifact.opus import GERMAN, edit
 from tests.artifact.two_vocabularies import separated, two_vocabularies, write_two
 from tests.tiny import SENTENCES
@@ -125,8 +127,27 @@ PROBLEMS: list[tuple[Callable[[Path], object], str]] = [
         r"separate_vocabs is true, and config\.json has one embedding",
     ),
     (lambda m: edit(m / "config.json", vocab_size=90), r"encoder\.embed_tokens\.weight has shape \[113, 64\]"),
-    (lambda m: edit(m / "config.json", pad_token_id=105, decoder_start_token_id=105), "outside the vocabulary of 101"),
+    (
+        lambda m: edit(m / "config.json", pad_token_id=105, decoder_start_token_id=105),
+        "pad_id 105 is outside the vocabulary of 101: it has to be the same token in both",
+    ),
+    (lambda m: edit(m / "tokenizer_config.json", separate_vocabs=False), "is false, and there is a target_vocab"),
+    (lambda m: edit(m / "config.json", decoder_vocab_size=-4), r"config\.json: decoder_vocab_size: Input should be"),
+    (lambda m: edit(m / "config.json", vocab_size=-4), r"config\.json: vocab_size: Input should be"),
+    (lambda m: _without(m, "model.decoder.embed_tokens.weight"), r"decoder\.embed_tokens\.weight is missing"),
+    (lambda m: _add(m, "lm_head.weight", (101, 64)), "differ: only an output tied to its embedding is supported"),
 ]
+
+
+def _without(marian: Path, tensor: str) -> None:
+    tensors = load_file(marian / "model.safetensors")
+    del tensors[tensor]
+    save_file(tensors, marian / "model.safetensors")
+
+
+def _add(marian: Path, tensor: str, shape: tuple[int, ...]) -> None:
+    tensors = load_file(marian / "model.safetensors") | {tensor: np.ones(shape, np.float32)}
+    save_file(tensors, marian / "model.safetensors")
 
 
 @pytest.mark.parametrize(("damage", "problem"), PROBLEMS, ids=[p for _, p in PROBLEMS])
@@ -135,6 +156,39 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, damage: Callable[[Path], o
     damage(tmp_path / "opus")
     with pytest.raises(InvalidArtifactError, match=problem):
         import_marian(tmp_path / "opus")
+
+
+def test_every_problem_is_told_once_and_no_other(tmp_path: Path) -> None:
+    two_vocabularies(tmp_path / "opus")
+    (tmp_path / "opus" / "vocab.json").write_text("{")
+    (tmp_path / "opus" / "config.json").write_text("{")
+    edit(tmp_path / "opus" / "target_vocab.json", **{"<unk>": None})
+    with pytest.raises(InvalidArtifactError) as caught:
+        import_marian(tmp_path / "opus")
+    named = [problem.split(" ")[0].rstrip(":") for problem in caught.value.problems]
+    assert named == ["config.json", "vocab.json", "target_vocab.json", "target_vocab.json"]
+    two_vocabularies(tmp_path / "again")
+    (tmp_path / "again" / "vocab.json").write_text("{")
+    with pytest.raises(InvalidArtifactError) as caught:
+        import_marian(tmp_path / "again")
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize("said", [True, None])
+def test_the_target_vocabulary_that_is_there_is_used(marian: Path, said: bool | None) -> None:
+    expected = import_marian(marian).tokenizer
+    edit(marian / "tokenizer_config.json", separate_vocabs=said)
+    assert import_marian(marian).tokenizer == expected
+
+
+def test_special_pieces_are_the_same_on_both_sides(marian: Path) -> None:
+    files = import_marian(marian).tokenizer
+    assert isinstance(files, MarianFiles)
+    assert files.target_vocabulary
+    swapped = json.loads(files.target_vocabulary)
+    swapped["<unk>"], swapped["</s>"] = swapped["</s>"], swapped["<unk>"]
+    with pytest.raises(InvalidArtifactError, match=r"'</s>' has the id 0 in vocab\.json and 1 in target_vocab\.json"):
+        open_tokenizer(dataclasses.replace(files, target_vocabulary=json.dumps(swapped).encode()))
 
 
 def test_a_checkpoint_without_its_target_vocabulary_is_not_whole(marian: Path, tmp_path: Path) -> None:

@@ -12,12 +12,16 @@ from tests.tiny import SENTENCES
 
 from hmc.artifact.architecture import SOURCE_EMBEDDING, TARGET_EMBEDDING
 from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.marian.reader import import_marian
+from hmc.training.analysis.rare_words import token_counts
 from hmc.training.convert import export_tensors, model_from_checkpoint
+from hmc.training.nested import nested_finetune
 from hmc.training.prune_settings import PruneSettings
 from hmc.training.pruner import PruningRun
 from hmc.training.recipe import Recipe, RunSection
 from hmc.training.trainer import train
+from hmc.training.vocabulary import Vocabulary
 
 
 @pytest.fixture
@@ -74,6 +78,33 @@ def prune(folder: Path, stack: Literal["encoder", "decoder"]) -> Checkpoint:
     corpus = f"{folder}/t.en {folder}/t.de"
     [path] = PruningRun(folder / "c", [4], [corpus], corpus, folder / "p", settings).run()
     return load_checkpoint(path)
+
+
+def test_nested_fine_tuning_keeps_what_is_frozen(folder: Path) -> None:
+    pruned = prune(folder, "encoder")
+    save_checkpoint(pruned, folder / "pruned")
+    settings = PruneSettings(batch_tokens=512, freeze="encoder", run=RunSection(device="cpu", eval_sentences=1))
+    corpus = f"{folder}/t.en {folder}/t.de"
+    path = nested_finetune(folder / "c", [folder / "pruned"], [corpus], corpus, folder / "nested", settings, 2)
+    nested, source = load_checkpoint(path), load_checkpoint(folder / "c")
+    changed = {name for name, value in nested.tensors.items() if not np.array_equal(value, source.tensors[name])}
+    assert TARGET_EMBEDDING in changed
+    assert not [name for name in changed if name.startswith("encoder.")]
+
+
+def test_a_tokenizer_that_lost_a_file_is_not_trained_with(folder: Path) -> None:
+    (folder / "c" / "target_vocab.json").unlink()
+    corpus = f"{folder}/t.en {folder}/t.de"
+    recipe = Recipe.model_validate({"data": {"train": [corpus], "dev": corpus}, "tokenizer": {"model": f"{folder}/c"}})
+    with pytest.raises(InvalidArtifactError, match=r"target_vocab\.json is missing"):
+        train(recipe, folder / "run")
+
+
+def test_rare_words_are_counted_among_source_tokens(folder: Path) -> None:
+    checkpoint = load_checkpoint(folder / "c")
+    counts = token_counts(str(folder / "t.en"), Vocabulary(checkpoint.tokenizer), ("en", "de"))
+    assert len(counts) == checkpoint.architecture.source_vocab_size == 113
+    assert counts[101:].any(), "no token of the text tells the two vocabularies apart"
 
 
 def test_a_recipe_continues_it(folder: Path) -> None:

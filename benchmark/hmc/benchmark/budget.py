@@ -55,6 +55,8 @@ class Candidate:
     """Upper end of the interval of the BLEU loss, at the confidence of the limits; the loss itself at confidence 0."""
     p50_ms: float
     """Median milliseconds of a request."""
+    shortlist: bool = False
+    """Whether the level has vocabulary shortlists."""
 
     @property
     def loss(self) -> float:

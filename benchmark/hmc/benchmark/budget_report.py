@@ -63,7 +63,7 @@ def to_dict(search: Search, *, latency: bool = True) -> dict[str, Any]:
         "sentences": quality.sentences,
         "beam": quality.beam,
         "reference_level": quality.reference_level,
-        "found": search.found.level if search.found else None,
+        "found": search.found.level if search.found and refusal(search) is None else None,
         "tried": [
             {
                 "level": c.level,
@@ -138,6 +138,8 @@ def _loses_too_much(search: Search) -> str:
             f"number: score about {needed:.0f}, allow a larger drop, or lower --confidence"
         )
     if nearest == everything:
+        if everything.shortlist:
+            return f"{said} with all its heads: allow a larger drop, or longer lists"
         return f"{said} with all its heads, for its precision alone: allow a larger drop, or leave the precision out"
     return (
         f"{said} as measured, which a longer test set will not change: allow a larger drop, or make the model bear the "

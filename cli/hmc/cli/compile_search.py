@@ -63,8 +63,9 @@ class BudgetRun:
     def run(self, progress: Progress) -> Manifest:
         """Writes a bundle of all heads and of the level found, at every precision; the first found is its default.
 
-        Every precision, and its twin with shortlists, is searched on its own, against the same reference level. Raises
-        InvalidRequestError, InvalidArtifactError, DeviceUnavailableError; `plan.out` is then as it was before.
+        Every precision, and its twin with shortlists, is searched on its own, against the same reference level; a twin
+        may find what its precision does not, and the other way round. Raises InvalidRequestError, InvalidArtifactError,
+        DeviceUnavailableError; `plan.out` is then as it was before.
         """
         plan = self.plan
         on_cuda = [precision for precision in plan.precisions if precision in ON_CUDA]
@@ -84,11 +85,18 @@ class BudgetRun:
             whole = [builder.add(request, precision, listed=listed) for precision, listed in wanted]
             measured = _measure_whole(builder, meter, whole)
             for form, level in zip(wanted, whole, strict=True):
-                done = self._search(builder, meter, form, measured[level.name])
-                self.searches[_name(*form)] = done
-                if reason := refusal(done):
-                    raise InvalidRequestError(f"{_name(*form)}: {reason}" if len(whole) > 1 else reason)
+                self.searches[_name(*form)] = self._search(builder, meter, form, measured[level.name])
+            for precision in plan.precisions:
+                self._refuse_without_result([_name(*form) for form in wanted if form[0] == precision], len(whole) > 1)
             return self._finish(builder, whole)
+
+    def _refuse_without_result(self, names: Sequence[str], named: bool) -> None:
+        """Raises InvalidRequestError where neither a precision nor its twin has a level that keeps the limits."""
+        reasons = {name: refusal(self.searches[name]) for name in names}
+        if all(reasons.values()):
+            raise InvalidRequestError(
+                "; ".join(f"{name}: {why}" if named else str(why) for name, why in reasons.items())
+            )
 
     def _search(
         self, builder: BundleBuilder, meter: Meter, form: tuple[Precision, bool], everything: Candidate
@@ -107,7 +115,8 @@ class BudgetRun:
         return search(everything.heads, evaluate, plan.limits)
 
     def _finish(self, builder: BundleBuilder, whole: Sequence[Level]) -> Manifest:
-        found = [builder.levels[done.found.level] for done in self.searches.values() if done.found]
+        kept_limits = [done for done in self.searches.values() if refusal(done) is None]
+        found = [builder.levels[done.found.level] for done in kept_limits if done.found]
         kept = {level.name: level for level in (*whole, *found)}
         for candidate in (c for done in self.searches.values() for c in done.tried if c.level in kept):
             kept[candidate.level].quality = candidate.quality
@@ -118,7 +127,7 @@ class BudgetRun:
         """What was tried, as tables."""
         for done in self.searches.values():
             people.print(table(done))
-            if note := doubt(done):
+            if note := doubt(done) or (refusal(done) and f"nothing found. {refusal(done)}"):
                 people.print(f"note: {note}\n", highlight=False, markup=False, soft_wrap=True)
         if self.searches:
             where = f"{self.plan.workload}; {this_machine(self.devices)}"

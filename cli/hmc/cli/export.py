@@ -20,7 +20,7 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Write a checkpoint as a MarianMT model, for Transformers and CTranslate2."""
+    """Write a checkpoint as a MarianMT model, for Transformers and (but with two vocabularies) CTranslate2."""
     import json
 
     from hmc.artifact.checkpoint import load_checkpoint
@@ -44,13 +44,13 @@ def command(
         typer.echo(json.dumps(result, indent=1))
         return
     typer.echo(f"{out}: {whole} heads, {result['masked_heads']} of them masked")
-    if not result["starts_from_zero_embedding"]:
+    if result["vocabularies"] == 2:
+        typer.echo(
+            "Sources and targets have vocabularies of their own: for Transformers. CTranslate2's converter knows one "
+            "vocabulary and cannot translate with this model."
+        )
+    elif not result["starts_from_zero_embedding"]:
         typer.echo(
             "The embedding of <pad>, which starts the decoder, is not zero. Transformers uses it; CTranslate2 starts "
             "from zeros, so it would translate otherwise: give --zero-start for it."
-        )
-    if result["vocabularies"] == 2:
-        typer.echo(
-            "Sources and targets have vocabularies of their own. Transformers reads both; CTranslate2's converter "
-            "takes the source's for both and would write other words."
         )

@@ -50,9 +50,10 @@ class Architecture(BaseModel):
     @model_validator(mode="after")
     def _ids_in_vocabulary(self) -> Architecture:
         smaller = min(self.vocab_size, self.source_size)
+        both = "" if self.source_vocab_size is None else ": it has to be the same token in both vocabularies"
         for name in ("pad_id", "eos_id", "unk_id"):
             if getattr(self, name) >= smaller:
-                raise ValueError(f"{name} {getattr(self, name)} is outside the vocabulary of {smaller}")
+                raise ValueError(f"{name} {getattr(self, name)} is outside the vocabulary of {smaller}{both}")
         return self
 
     @property

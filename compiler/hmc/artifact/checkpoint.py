@@ -75,7 +75,7 @@ class Checkpoint:
     config: CheckpointConfig
     tensors: Tensors
     tokenizer: TokenizerFiles
-    """Serialized SentencePiece model, or the three files of a Marian tokenizer."""
+    """Serialized SentencePiece model, or the files of a Marian tokenizer."""
     gates: HeadScores | None = None
     """log α per head, kind → `[layers, heads]`; heads that are removed keep the value they were closed with."""
     importance: HeadScores | None = None

@@ -19,6 +19,7 @@ from hmc.artifact.tokenizer_files import (
     MarianFiles,
     TokenizerFiles,
     parse_vocabulary,
+    special_problems,
 )
 
 FIX = "Write the checkpoint or bundle again, or copy it again from where it was whole."
@@ -109,7 +110,8 @@ class MarianTokenizer:
     def __init__(self, files: MarianFiles) -> None:
         """Raises InvalidArtifactError when a model or the vocabulary cannot be read."""
         parsed = [parse_vocabulary(content, name) for name, content in files.vocabularies().items()]
-        if problems := [problem for _, problems in parsed for problem in problems]:
+        problems = [problem for _, problems in parsed for problem in problems]
+        if problems := problems or special_problems([vocabulary for vocabulary, _ in parsed]):
             raise InvalidArtifactError("tokenizer", problems, FIX)
         self._source, self._target = load_pieces(files.source, SOURCE), load_pieces(files.target, TARGET)
         source, target = parsed[0][0], parsed[-1][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +68,10 @@ def read_tokenizer(folder: Path) -> TokenizerFiles:
     """Reads whichever form `folder` holds. Raises InvalidArtifactError when it holds none, a part of one, or both."""
     if problems := presence_problems(folder):
         raise InvalidArtifactError(
-            f"tokenizer in {folder}", problems, f"A tokenizer is either {TOKENIZER}, or all of {', '.join(MARIAN)}."
+            f"tokenizer in {folder}",
+            problems,
+            f"A tokenizer is either {TOKENIZER}, or all of {', '.join(MARIAN)}, and {TARGET_VOCABULARY} where targets "
+            "have ids of their own.",
         )
     return from_contents({name: (folder / name).read_bytes() for name in EVERY if (folder / name).is_file()})
 
@@ -77,6 +80,17 @@ def tokenizer_digest(files: TokenizerFiles) -> str | dict[str, str]:
     """sha256 of `tokenizer.model`, or name → sha256 of the Marian files: what a bundle's manifest records."""
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents(files).items()}
     return digests[TOKENIZER] if isinstance(files, bytes) else digests
+
+
+def special_problems(vocabularies: Sequence[Mapping[str, int]]) -> list[str]:
+    """Special pieces that are another token on the other side (decision 17)."""
+    source, target = vocabularies[0], vocabularies[-1]
+    return [
+        f"{piece!r} has the id {source[piece]} in {VOCABULARY} and {target[piece]} in {TARGET_VOCABULARY}: it has to "
+        "be the same token in both"
+        for piece in (EOS_PIECE, UNK_PIECE, PAD_PIECE)
+        if source[piece] != target[piece]
+    ]
 
 
 def presence_problems(folder: Path) -> list[str]:

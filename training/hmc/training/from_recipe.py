@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from hmc.artifact.architecture import Architecture
-from hmc.artifact.checkpoint import load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.checkpoint import CONFIG, load_checkpoint
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.layout_files import read_layout
-from hmc.artifact.tokenizer_files import EVERY, TokenizerFiles, read_tokenizer, write_tokenizer
+from hmc.artifact.tokenizer import FIX
+from hmc.artifact.tokenizer_files import (
+    EVERY,
+    TARGET_VOCABULARY,
+    MarianFiles,
+    TokenizerFiles,
+    read_tokenizer,
+    write_tokenizer,
+)
 from hmc.training.convert import import_tensors
 from hmc.training.corpus import Segmentation, TokenCorpus, read_pairs
 from hmc.training.recipe import Recipe
@@ -49,11 +58,25 @@ def make_vocabulary(recipe: Recipe, out: Path) -> Vocabulary:
 def _tokenizer_at(path: Path) -> TokenizerFiles:
     """Of a checkpoint's folder, or a SentencePiece model. Raises InvalidArtifactError, InvalidRequestError."""
     if path.is_dir():
-        return read_tokenizer(path)
+        files = read_tokenizer(path)
+        if isinstance(files, MarianFiles) and files.target_vocabulary is None and _has_two(path / CONFIG):
+            problems = [f"{TARGET_VOCABULARY} is missing: sources and targets have embeddings of their own"]
+            raise InvalidArtifactError(f"tokenizer in {path}", problems, FIX)
+        return files
     try:
         return path.read_bytes()
     except OSError as error:
         raise InvalidRequestError(f"tokenizer.model {path}: cannot be read: {error.strerror}") from error
+
+
+def _has_two(config: Path) -> bool:
+    """Whether config.json is of a checkpoint with two vocabularies."""
+    try:
+        said = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    arch = said.get("architecture") if isinstance(said, dict) else None
+    return isinstance(arch, dict) and arch.get("source_vocab_size") is not None
 
 
 def make_corpus(recipe: Recipe, vocabulary: Vocabulary, cache: Path) -> TokenCorpus:

@@ -17,6 +17,7 @@ from hmc.training.batches import BatchStream
 from hmc.training.convert import export_tensors, model_from_checkpoint
 from hmc.training.corpus import Pair, read_dev
 from hmc.training.evaluate import evaluate
+from hmc.training.freezing import freeze
 from hmc.training.gating import mask_to_layout
 from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
@@ -84,7 +85,7 @@ def nested_finetune(
     model = model_from_checkpoint(base, dropout=settings.dropout)
     seed_process(fabric, settings.seed)
     section = settings.train_section(steps)
-    optimizer = make_optimizer([{"params": list(model.parameters()), "name": "weights"}], section)
+    optimizer = make_optimizer([{"params": freeze(model, settings.freeze), "name": "weights"}], section)
     stream = BatchStream(
         corpus, settings.batch_tokens, settings.seed, vocabulary.pad_id, fabric.global_rank, fabric.world_size
     )

@@ -37,7 +37,7 @@ class DataSection(Section):
 
 
 class TokenizerSection(Section):
-    """Joint SentencePiece BPE."""
+    """Joint SentencePiece BPE, or the tokenizer of a model that is there already."""
 
     vocab_size: int = Field(default=8000, ge=64)
     model: str | None = None

@@ -104,7 +104,15 @@ def architecture_of(raw: dict[str, Any], unk_id: int) -> tuple[Architecture | No
     try:
         return _architecture(config, unk_id), []
     except ValidationError as error:
-        return None, [f"config.json: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        return None, [f"config.json: {_named(e['loc'], config)}{e['msg']}" for e in error.errors()]
+
+
+def _named(place: tuple[int | str, ...], config: MarianConfig) -> str:
+    """Where in config.json an architecture's field is: the two vocabularies have other names there."""
+    name = ".".join(map(str, place))
+    if not config.share_encoder_decoder_embeddings:
+        name = {"vocab_size": "decoder_vocab_size", "source_vocab_size": "vocab_size"}.get(name, name)
+    return f"{name}: " if name else ""
 
 
 def _architecture(config: MarianConfig, unk_id: int) -> Architecture:

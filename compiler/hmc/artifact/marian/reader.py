@@ -61,11 +61,10 @@ def import_marian(
     problems += _tokenizer_config_problems(raw[TOKENIZER_CONFIG], languages)
     files, wrong = _tokenizer_files(folder, raw)
     problems += [*wrong, *_piece_problems(files)]
-    unk = parse_vocabulary(files[VOCABULARY])[0].get(UNK_PIECE, 0) if VOCABULARY in files else 0
     arch: Architecture | None = None
     if CONFIG in readable:
         raw[CONFIG].setdefault("decoder_start_token_id", raw[GENERATION].get("decoder_start_token_id"))
-        arch, wrong = architecture_of(raw[CONFIG], unk)
+        arch, wrong = architecture_of(raw[CONFIG], _unknown(files))
         problems += wrong
     tensors: Tensors = {}
     vocabularies = {name: files[name] for name in (VOCABULARY, TARGET_VOCABULARY) if name in files}
@@ -109,20 +108,28 @@ def _refuse_ours(folder: Path) -> None:
 
 
 def _tokenizer_files(folder: Path, raw: dict[str, dict[str, Any]]) -> tuple[dict[str, bytes], list[str]]:
-    """The tokenizer files that are there, and what is wrong with their number.
+    """The tokenizer files that are there, and what contradicts them.
 
-    Sides with embeddings of their own have vocabularies of their own: where one vocab.json says both, it is both.
+    Sides with embeddings of their own have vocabularies of their own; where only vocab.json is there, it is both.
     """
     files = {name: (folder / name).read_bytes() for name in MARIAN if (folder / name).is_file()}
-    own_ids = bool(raw[TOKENIZER_CONFIG].get("separate_vocabs"))
-    if raw[CONFIG].get("share_encoder_decoder_embeddings", True) is not False:
+    config, own_ids = raw[CONFIG], raw[TOKENIZER_CONFIG].get("separate_vocabs")
+    target = (folder / TARGET_VOCABULARY).read_bytes() if (folder / TARGET_VOCABULARY).is_file() else None
+    if config and config.get("share_encoder_decoder_embeddings", True) is not False:
         clash = f"{TOKENIZER_CONFIG}: separate_vocabs is true, and {CONFIG} has one embedding for both sides"
-        return files, [clash] if own_ids and raw[CONFIG] else []
-    target = TARGET_VOCABULARY if own_ids else VOCABULARY
-    if (folder / target).is_file():
-        files[TARGET_VOCABULARY] = (folder / target).read_bytes()
-        return files, []
-    return files, [f"{TARGET_VOCABULARY} is missing"] if own_ids else []
+        return files, [clash] if own_ids else []
+    one_size = config.get("decoder_vocab_size") in (None, config.get("vocab_size"))
+    if target is None and config and one_size and not own_ids and VOCABULARY in files:
+        target = files[VOCABULARY]
+    elif target is not None and own_ids is False:
+        return files, [f"{TOKENIZER_CONFIG}: separate_vocabs is false, and there is a {TARGET_VOCABULARY}: delete one"]
+    return files | ({} if target is None else {TARGET_VOCABULARY: target}), []
+
+
+def _unknown(files: dict[str, bytes]) -> int:
+    """The id of the unknown token in the first vocabulary that has one; config.json does not tell it."""
+    parsed = (parse_vocabulary(files[name], name)[0] for name in (VOCABULARY, TARGET_VOCABULARY) if name in files)
+    return next((vocabulary[UNK_PIECE] for vocabulary in parsed if UNK_PIECE in vocabulary), 0)
 
 
 def _piece_problems(files: dict[str, bytes]) -> list[str]:

@@ -42,14 +42,18 @@ def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
     tables = {name: found.pop(name) for name in POSITION_TABLES if name in found}
     tied = TIED if arch.source_vocab_size is None else TIED_TARGETS
     embeddings = {name: found.pop(name) for name in tied if name in found}
-    problems = _tie_problems(embeddings)
+    problems = _tie_problems(embeddings, arch)
     if embeddings:
         found[TARGET_EMBEDDING] = next(iter(embeddings.values()))
     # Transformers starts from zeros, and models without an output bias may leave the buffer out.
     found[BIAS] = found[BIAS].reshape(-1) if BIAS in found else np.zeros(arch.vocab_size, np.float32)
     problems += _position_problems(tables, found, arch)
     expected = tensor_shapes(arch, arch.full_layout())
-    problems += [f"tensor {name} is missing" for name in expected if name not in found]
+    problems += [
+        f"tensor {TIED_TARGETS[0] if name == TARGET_EMBEDDING and tied is TIED_TARGETS else name} is missing"
+        for name in expected
+        if name not in found
+    ]
     problems += [f"tensor {name} does not belong to this architecture" for name in found if name not in expected]
     problems += [
         f"tensor {name} has shape {list(found[name].shape)}, config.json says {list(shape)}"
@@ -64,10 +68,11 @@ def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
     ]
 
 
-def _tie_problems(embeddings: dict[str, npt.NDArray[Any]]) -> list[str]:
+def _tie_problems(embeddings: dict[str, npt.NDArray[Any]], arch: Architecture) -> list[str]:
     names = list(embeddings)
+    only = "shared, tied embeddings are" if arch.source_vocab_size is None else "an output tied to its embedding is"
     return [
-        f"tensors {names[0]} and {name} differ: only shared, tied embeddings are supported"
+        f"tensors {names[0]} and {name} differ: only {only} supported"
         for name in names[1:]
         if not np.array_equal(embeddings[names[0]], embeddings[name])
     ]

@@ -43,13 +43,14 @@ class RareWords:
 
 
 def token_counts(corpus: str, vocabulary: Vocabulary, languages: tuple[str, str]) -> npt.NDArray[np.int64]:
-    """`[V]`: how often each token occurs in the source side of a corpus, or in one plain text file.
+    """`[S]`, S source tokens: how often each occurs in the source side of a corpus, or in one plain text file.
 
     Raises InvalidRequestError.
     """
     if len(corpus.split()) == 1 and ".tsv" not in corpus and not corpus.startswith("hub:"):
         corpus = f"{corpus} {corpus}"  # one file: its own other side
-    counts = np.zeros(len(vocabulary), np.int64)
+    own = vocabulary.source_size
+    counts = np.zeros(len(vocabulary) if own is None else own, np.int64)
     for source, _ in read_pairs(corpus, languages):
         np.add.at(counts, vocabulary.encode(source)[:-1], 1)
     if not counts.any():
@@ -71,7 +72,7 @@ class RareWordCounts:
     """Counts over encoder self-attention. A token is as rare as its type; equally rare types are rare together."""
 
     def __init__(self, pairs: Sequence[TokenPair], counts: npt.NDArray[np.int64], frequent: int = FREQUENT) -> None:
-        """counts: `[V]` occurrences in the training text. frequent: see `FREQUENT`."""
+        """counts: `[S]` occurrences of source tokens in the training text. frequent: see `FREQUENT`."""
         order = np.argsort(-counts, kind="stable")
         often = set(order[:frequent].tolist())
         self._marks = [self._mark(pair.source[:-1], counts, often) for pair in pairs]
