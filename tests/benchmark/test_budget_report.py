@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from tests.benchmark.fakes import quality
 
+from hmc.artifact.bundle import Precision
 from hmc.benchmark.budget import Candidate, Limits, Search, search
 from hmc.benchmark.budget_report import doubt, refusal, table, to_dict
 
@@ -120,3 +122,27 @@ def test_an_uneven_fall_is_told() -> None:
     assert "h19 keeps the drop though h21, h20 with more heads did not" in str(doubt(uneven))
     even = searched(Limits(max_bleu_drop=0.5), candidate("h23", 23, 0.2, 0.1, 19.0))
     assert doubt(even) is None
+
+
+@pytest.mark.parametrize(
+    ("precision", "shortlist", "advice"),
+    [
+        ("fp32", False, "Allow more, add --precision int8, or lower --beam"),
+        ("int8", False, "Allow more, add --shortlist, or lower --beam"),
+        ("int4", True, "Allow more, or lower --beam"),
+        ("fp16", False, "Allow more, or lower --beam"),
+    ],
+)
+def test_the_advice_is_what_was_not_tried(precision: Precision, shortlist: bool, advice: str) -> None:
+    slow = [replace(candidate(f"h{n}", n, 1.0, 0.5, 20.0), precision=precision, shortlist=shortlist) for n in (24, 1)]
+    reason = refusal(Search(Limits(max_latency_ms=1.0), tuple(slow), None))
+    assert reason is not None
+    assert advice in reason
+
+
+def test_a_twin_that_loses_too_much_is_not_its_precision_s_fault() -> None:
+    twin = replace(candidate("full-int8-shortlist", 24, 9.0, 0.5, 5.0), shortlist=True)
+    reason = refusal(Search(Limits(max_bleu_drop=1.0), (twin,), None))
+    assert reason is not None
+    assert reason.endswith("lost 9.00 with all its heads: allow a larger drop, or longer lists")
+    assert to_dict(Search(Limits(max_bleu_drop=1.0), (twin,), None))["found"] is None

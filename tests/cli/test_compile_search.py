@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import NEEDED, Hmc, files_of, in_a_process
 from tests.tiny import tiny_checkpoint_at
 
+from hmc.artifact.bundle import Level, Manifest
 from hmc.artifact.bundle_checks import validate
+from hmc.benchmark.budget import Candidate
+from hmc.benchmark.candidates import Meter
 
 
 def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
@@ -90,6 +94,34 @@ def test_twins_with_shortlists_are_searched_too(
     assert {f for level in manifest.levels for f in level.files} | {"bundle.json", "tokenizer.model"} == set(
         files_of(tmp_path / "b")
     )
+
+
+@pytest.mark.parametrize(("fast", "default"), [("twin", "full-int8-shortlist"), ("whole", "full-int8")])
+def test_a_twin_or_its_precision_may_find_nothing(
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
+    fast: str, default: str,
+) -> None:  # fmt: skip
+    measure = Meter.measure
+
+    def timed(meter: Meter, manifest: Manifest, level: Level) -> Candidate:
+        return replace(
+            measure(meter, manifest, level), p50_ms=1.0 if bool(level.shortlist) == (fast == "twin") else 9.0
+        )
+
+    monkeypatch.setattr(Meter, "measure", timed)
+    for side in pairs:
+        (tmp_path / side.name).write_text("A dog sees a cat.\nTwo cats sleep.\n")
+    ran = hmc(
+        "compile", prunable, "--max-latency-ms", 5, "--eval", *pairs, "--beam", 1, "--precision", "int8",
+        "--calibrate", pairs[0], "--shortlist", *(tmp_path / side.name for side in pairs), "-o", tmp_path / "b",
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    manifest = validate(tmp_path / "b")
+    assert [level.name for level in manifest.levels] == ["full-int8", "full-int8-shortlist"]
+    assert manifest.default_level == default
+    found = {name: done["found"] for name, done in manifest.provenance["head_search"].items()}
+    assert found == {"int8": None, "int8-shortlist": None} | {default.removeprefix("full-"): default}
+    assert "note: nothing found. no level answers within 5 ms" in ran.stdout
 
 
 def test_all_heads_are_fast_enough(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hmc.artifact.bundle import Quality
+from hmc.artifact.bundle import Precision, Quality
 from hmc.artifact.errors import InvalidRequestError
 
 MOST_CONFIDENCE = 0.99
@@ -55,6 +55,7 @@ class Candidate:
     """Upper end of the interval of the BLEU loss, at the confidence of the limits; the loss itself at confidence 0."""
     p50_ms: float
     """Median milliseconds of a request."""
+    precision: Precision = "fp32"
     shortlist: bool = False
     """Whether the level has vocabulary shortlists."""
 

@@ -106,17 +106,24 @@ def refusal(search: Search) -> str | None:
     if limits.max_bleu_drop is None:
         return (
             f"no level answers within {limits.max_latency_ms:g} ms: the fastest found is {fastest.level} with "
-            f"{fastest.p50_ms:.1f} ms. Allow more, add --precision int8, or lower --beam"
+            f"{fastest.p50_ms:.1f} ms. Allow more, {_faster(fastest)}or lower --beam"
         )
     if not keeping:
         return _loses_too_much(search)
     smallest = min(keeping, key=lambda c: c.heads)
     return (
         f"latency: {smallest.level} has the fewest heads that keep a drop of {limits.max_bleu_drop:g} BLEU and takes "
-        f"{smallest.p50_ms:.1f} ms, more than {limits.max_latency_ms:g}. Allow more of one of the two, add "
-        f"--precision int8, or lower --beam (the fastest found is {fastest.level}: {fastest.p50_ms:.1f} ms, up to "
+        f"{smallest.p50_ms:.1f} ms, more than {limits.max_latency_ms:g}. Allow more of one of the two, "
+        f"{_faster(smallest)}or lower --beam (the fastest found is {fastest.level}: {fastest.p50_ms:.1f} ms, up to "
         f"{max(fastest.loss_at_most, 0.0):.2f} BLEU lost)"
     )
+
+
+def _faster(candidate: Candidate) -> str:
+    """What makes such levels faster, as the middle of an advice; empty where nothing is left."""
+    if candidate.precision == "fp32":
+        return "add --precision int8, "
+    return "" if candidate.shortlist or candidate.precision not in ("int8", "int4") else "add --shortlist, "
 
 
 def _loses_too_much(search: Search) -> str:

@@ -85,6 +85,7 @@ class Meter:
             score(output, self.reference, self.test_set, beam),
             self._loss_at_most(output, self.reference),
             timed.p50_ms,
+            level.precision,
             bool(level.shortlist),
         )
 
