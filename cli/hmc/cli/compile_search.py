@@ -84,19 +84,16 @@ class BudgetRun:
             meter = Meter(folder, plan.test_set, plan.workload, plan.limits.confidence, progress, self.devices)
             whole = [builder.add(request, precision, listed=listed) for precision, listed in wanted]
             measured = _measure_whole(builder, meter, whole)
-            for form, level in zip(wanted, whole, strict=True):
-                self.searches[_name(*form)] = self._search(builder, meter, form, measured[level.name])
             for precision in plan.precisions:
-                self._refuse_without_result([_name(*form) for form in wanted if form[0] == precision], len(whole) > 1)
+                reasons = {}
+                for form, level in zip(wanted, whole, strict=True):
+                    if form[0] == precision:
+                        done = self._search(builder, meter, form, measured[level.name])
+                        self.searches[_name(*form)], reasons[_name(*form)] = done, refusal(done)
+                if all(reasons.values()):
+                    said = [f"{name}: {why}" if len(whole) > 1 else str(why) for name, why in reasons.items()]
+                    raise InvalidRequestError("; ".join(said))
             return self._finish(builder, whole)
-
-    def _refuse_without_result(self, names: Sequence[str], named: bool) -> None:
-        """Raises InvalidRequestError where neither a precision nor its twin has a level that keeps the limits."""
-        reasons = {name: refusal(self.searches[name]) for name in names}
-        if all(reasons.values()):
-            raise InvalidRequestError(
-                "; ".join(f"{name}: {why}" if named else str(why) for name, why in reasons.items())
-            )
 
     def _search(
         self, builder: BundleBuilder, meter: Meter, form: tuple[Precision, bool], everything: Candidate
@@ -124,10 +121,12 @@ class BudgetRun:
         return builder.finish(list(kept.values()), found[0].name, head_search=record)
 
     def show(self, people: Console) -> None:
-        """What was tried, as tables."""
+        """What was tried, as tables. Why nothing was found is told where something else was: else it is the error."""
+        found = any(refusal(done) is None for done in self.searches.values())
         for done in self.searches.values():
             people.print(table(done))
-            if note := doubt(done) or (refusal(done) and f"nothing found. {refusal(done)}"):
+            reason = refusal(done) if found else None
+            if note := doubt(done) or (reason and f"nothing found. {reason}"):
                 people.print(f"note: {note}\n", highlight=False, markup=False, soft_wrap=True)
         if self.searches:
             where = f"{self.plan.workload}; {this_machine(self.devices)}"

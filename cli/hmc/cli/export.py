@@ -20,7 +20,7 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Write a checkpoint as a MarianMT model, for Transformers and (but with two vocabularies) CTranslate2."""
+    """Write a checkpoint as a MarianMT model, for Transformers and, if it has one vocabulary, CTranslate2."""
     import json
 
     from hmc.artifact.checkpoint import load_checkpoint

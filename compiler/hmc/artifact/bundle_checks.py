@@ -8,7 +8,7 @@ from hmc.artifact.architecture import Architecture
 from hmc.artifact.bundle import FIX, Level, Manifest, decoder_path, encoder_path, read_manifest, shortlist_path
 from hmc.artifact.errors import HmcError, InvalidArtifactError
 from hmc.artifact.files import sha256_file
-from hmc.artifact.tokenizer_files import MARIAN, TARGET_VOCABULARY, TOKENIZER
+from hmc.artifact.tokenizer_files import MARIAN, SEPARATE, TOKENIZER
 
 
 def bundle_problems(path: Path | str) -> list[str]:
@@ -27,7 +27,7 @@ def bundle_problems(path: Path | str) -> list[str]:
         problems += _level_problems(level, manifest.architecture)
     expected = {name: digest for level in manifest.levels for name, digest in level.files.items()}
     joint = manifest.architecture.source_vocab_size is None
-    forms = ((TOKENIZER,), MARIAN) if joint else ((*MARIAN, TARGET_VOCABULARY),)
+    forms = ((TOKENIZER,), MARIAN) if joint else (SEPARATE,)
     if set(manifest.tokenizer_files) not in [set(form) for form in forms]:
         expected_files = " or ".join(", ".join(form) for form in forms)
         problems.append(f"tokenizer files {sorted(manifest.tokenizer_files)}: expected {expected_files}")

@@ -116,7 +116,8 @@ class MarianTokenizer:
         self._source, self._target = load_pieces(files.source, SOURCE), load_pieces(files.target, TARGET)
         source, target = parsed[0][0], parsed[-1][0]
         self._vocabulary = target
-        self._names, self._source_names = _names(target), _names(source)
+        self._names = _names(target)
+        self._source_names = self._names if source is target else _names(source)
         self.size = len(target)
         self.source_size: int | None = None if files.target_vocabulary is None else len(source)
         self.eos_id, self.unk_id, self.pad_id = (target[p] for p in (EOS_PIECE, UNK_PIECE, PAD_PIECE))
@@ -125,9 +126,8 @@ class MarianTokenizer:
         """The target languages a multilingual model knows."""
         self._codes = {code: source[code] for code in self.codes}
         plain = {EOS_PIECE, PAD_PIECE, *self.codes}
-        self._source_ids, self._target_ids = (
-            {piece: number for piece, number in side.items() if piece not in plain} for side in (source, target)
-        )
+        self._source_ids = {piece: number for piece, number in source.items() if piece not in plain}
+        self._target_ids = self._source_ids if source is target else {p: i for p, i in target.items() if p not in plain}
 
     def encode(self, text: str, *, target: bool = False, dropout: float = 0.0) -> list[int]:
         """See `Tokenizer`. A language code at the start of a source text is one token of its own."""

@@ -16,8 +16,10 @@ TOKENIZER = "tokenizer.model"
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
 TARGET_VOCABULARY = "target_vocab.json"
 MARIAN = (SOURCE, TARGET, VOCABULARY)
-"""What every Marian tokenizer has; one whose sides have vocabularies of their own has TARGET_VOCABULARY too."""
-EVERY = (TOKENIZER, *MARIAN, TARGET_VOCABULARY)
+"""What every Marian tokenizer has."""
+SEPARATE = (*MARIAN, TARGET_VOCABULARY)
+"""What one has whose sides have vocabularies of their own."""
+EVERY = (TOKENIZER, *SEPARATE)
 """All names that either form may have."""
 EOS_PIECE, UNK_PIECE, PAD_PIECE = "</s>", "<unk>", "<pad>"
 """Names of the special entries in every vocab.json."""
@@ -95,7 +97,7 @@ def special_problems(vocabularies: Sequence[Mapping[str, int]]) -> list[str]:
 
 def presence_problems(folder: Path) -> list[str]:
     """What is wrong with the set of tokenizer files in `folder`; empty when it is exactly one form."""
-    marian = [name for name in (*MARIAN, TARGET_VOCABULARY) if (folder / name).is_file()]
+    marian = [name for name in SEPARATE if (folder / name).is_file()]
     if (folder / TOKENIZER).is_file():
         return [f"{TOKENIZER} and {marian[0]} are two tokenizers: delete one"] if marian else []
     if not marian:

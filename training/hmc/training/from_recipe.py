@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from hmc.artifact import checkpoint
 from hmc.artifact.architecture import Architecture
-from hmc.artifact.checkpoint import CONFIG, load_checkpoint
+from hmc.artifact.checkpoint import load_checkpoint
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.layout_files import read_layout
-from hmc.artifact.tokenizer import FIX
-from hmc.artifact.tokenizer_files import (
-    EVERY,
-    TARGET_VOCABULARY,
-    MarianFiles,
-    TokenizerFiles,
-    read_tokenizer,
-    write_tokenizer,
-)
+from hmc.artifact.tokenizer_files import EVERY, TokenizerFiles, read_tokenizer, write_tokenizer
 from hmc.training.convert import import_tensors
 from hmc.training.corpus import Segmentation, TokenCorpus, read_pairs
 from hmc.training.recipe import Recipe
@@ -58,25 +50,13 @@ def make_vocabulary(recipe: Recipe, out: Path) -> Vocabulary:
 def _tokenizer_at(path: Path) -> TokenizerFiles:
     """Of a checkpoint's folder, or a SentencePiece model. Raises InvalidArtifactError, InvalidRequestError."""
     if path.is_dir():
-        files = read_tokenizer(path)
-        if isinstance(files, MarianFiles) and files.target_vocabulary is None and _has_two(path / CONFIG):
-            problems = [f"{TARGET_VOCABULARY} is missing: sources and targets have embeddings of their own"]
-            raise InvalidArtifactError(f"tokenizer in {path}", problems, FIX)
-        return files
+        if checkpoint.FORMAT.is_at(path) and (problems := checkpoint.checkpoint_problems(path)):
+            raise InvalidArtifactError(f"checkpoint {path}", problems, checkpoint.FIX)
+        return read_tokenizer(path)
     try:
         return path.read_bytes()
     except OSError as error:
         raise InvalidRequestError(f"tokenizer.model {path}: cannot be read: {error.strerror}") from error
-
-
-def _has_two(config: Path) -> bool:
-    """Whether config.json is of a checkpoint with two vocabularies."""
-    try:
-        said = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    arch = said.get("architecture") if isinstance(said, dict) else None
-    return isinstance(arch, dict) and arch.get("source_vocab_size") is not None
 
 
 def make_corpus(recipe: Recipe, vocabulary: Vocabulary, cache: Path) -> TokenCorpus:
@@ -115,16 +95,16 @@ def make_model(recipe: Recipe, arch: Architecture, layout: HeadLayout) -> Transf
     """Random weights, or those of `model.start_from`, which must have this architecture and layout."""
     model, start_from = build_transformer(arch, layout, dropout=recipe.train.dropout), recipe.model.start_from
     if start_from:
-        checkpoint = load_checkpoint(Path(start_from))
-        if checkpoint.ffn_widths != checkpoint.architecture.full_ffn():
+        source = load_checkpoint(Path(start_from))
+        if source.ffn_widths != source.architecture.full_ffn():
             raise InvalidRequestError(
                 f"model.start_from {start_from} has lost feed-forward neurons; start from the checkpoint it was pruned "
                 "from, and prune again"
             )
-        if checkpoint.architecture != arch or checkpoint.layout != layout:
+        if source.architecture != arch or source.layout != layout:
             raise InvalidRequestError(
                 f"model.start_from {start_from} has other widths, layers or heads than the recipe: its "
-                f"{checkpoint.architecture} with {checkpoint.layout.total} open heads is not {arch} with {layout.total}"
+                f"{source.architecture} with {source.layout.total} open heads is not {arch} with {layout.total}"
             )
-        import_tensors(model, checkpoint.tensors)
+        import_tensors(model, source.tensors)
     return model

@@ -120,6 +120,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.arch = arch
         self.shared = self._embedding(arch.vocab_size)
+        self.shared.weight.register_hook(self._without_pad)  # type: ignore[no-untyped-call]
         self.sources = None if arch.source_vocab_size is None else self._embedding(arch.source_vocab_size)
         self.encoder, self.decoder, self.dropout = nn.ModuleList(encoder), nn.ModuleList(decoder), Dropout(dropout)
         self.register_buffer(
@@ -134,7 +135,6 @@ class Transformer(nn.Module):
         nn.init.normal_(made.weight, std=self.arch.d_model**-0.5)
         with torch.no_grad():
             made.weight[self.arch.pad_id].zero_()
-        made.weight.register_hook(self._without_pad)  # type: ignore[no-untyped-call]
         return made
 
     def _without_pad(self, gradient: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hmc.artifact.architecture import Activation, Architecture
 from hmc.artifact.formats import Format
-from hmc.artifact.tokenizer_files import MARIAN, TARGET_VOCABULARY
+from hmc.artifact.tokenizer_files import SEPARATE
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
@@ -18,7 +18,7 @@ FORMAT = Format(
     "a MarianMT model that HMC wrote",
     CONFIG,
     lambda content: content.get("model_type") == "marian",
-    lambda _: (WEIGHTS, GENERATION, TOKENIZER_CONFIG, *MARIAN, TARGET_VOCABULARY),
+    lambda _: (WEIGHTS, GENERATION, TOKENIZER_CONFIG, *SEPARATE),
 )
 """What `export_marian` replaces."""
 LAYOUT = (

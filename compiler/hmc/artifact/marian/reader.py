@@ -46,14 +46,8 @@ def import_marian(
     if not folder.is_dir():
         raise InvalidArtifactError(f"Marian model {folder}", [f"{folder} is not a directory"], FIX)
     _refuse_ours(folder)
-    problems = _missing(folder)
-    raw: dict[str, dict[str, Any]] = {}
-    readable: set[str] = set()
-    for name in (CONFIG, GENERATION, TOKENIZER_CONFIG):
-        there = (folder / name).is_file()
-        raw[name], wrong = read_json(folder / name) if there else ({}, [])
-        problems += wrong
-        readable |= {name} if there and not wrong else set()
+    raw, readable, unreadable = _configurations(folder)
+    problems = _missing(folder) + unreadable
     languages = (
         source_language or raw[TOKENIZER_CONFIG].get("source_lang"),
         target_language or raw[TOKENIZER_CONFIG].get("target_lang"),
@@ -62,19 +56,15 @@ def import_marian(
     files, wrong = _tokenizer_files(folder, raw)
     problems += [*wrong, *_piece_problems(files)]
     arch: Architecture | None = None
-    if CONFIG in readable:
+    if readable:
         raw[CONFIG].setdefault("decoder_start_token_id", raw[GENERATION].get("decoder_start_token_id"))
         arch, wrong = architecture_of(raw[CONFIG], _unknown(files))
         problems += wrong
     tensors: Tensors = {}
-    vocabularies = {name: files[name] for name in (VOCABULARY, TARGET_VOCABULARY) if name in files}
-    if arch is None:
-        problems += [p for name, content in vocabularies.items() for p in parse_vocabulary(content, name)[1]]
-    else:
-        problems += vocabulary_problems(vocabularies, arch) if VOCABULARY in vocabularies else []
-        if (folder / WEIGHTS).is_file():
-            tensors, wrong = read_weights(folder / WEIGHTS, arch)
-            problems += wrong
+    problems += _vocabulary_problems(files, arch)
+    if arch and (folder / WEIGHTS).is_file():
+        tensors, wrong = read_weights(folder / WEIGHTS, arch)
+        problems += wrong
     if problems or arch is None:
         raise InvalidArtifactError(f"Marian model {folder}", problems, FIX)
     decoding = decoding_of(raw[CONFIG], raw[GENERATION])
@@ -107,6 +97,15 @@ def _refuse_ours(folder: Path) -> None:
         )
 
 
+def _configurations(folder: Path) -> tuple[dict[str, dict[str, Any]], bool, list[str]]:
+    """The three JSON files (empty where one is not there), whether config.json can be used, and what is wrong."""
+    raw: dict[str, dict[str, Any]] = {}
+    problems: dict[str, list[str]] = {}
+    for name in (CONFIG, GENERATION, TOKENIZER_CONFIG):
+        raw[name], problems[name] = read_json(folder / name) if (folder / name).is_file() else ({}, [])
+    return raw, (folder / CONFIG).is_file() and not problems[CONFIG], [p for wrong in problems.values() for p in wrong]
+
+
 def _tokenizer_files(folder: Path, raw: dict[str, dict[str, Any]]) -> tuple[dict[str, bytes], list[str]]:
     """The tokenizer files that are there, and what contradicts them.
 
@@ -130,6 +129,14 @@ def _unknown(files: dict[str, bytes]) -> int:
     """The id of the unknown token in the first vocabulary that has one; config.json does not tell it."""
     parsed = (parse_vocabulary(files[name], name)[0] for name in (VOCABULARY, TARGET_VOCABULARY) if name in files)
     return next((vocabulary[UNK_PIECE] for vocabulary in parsed if UNK_PIECE in vocabulary), 0)
+
+
+def _vocabulary_problems(files: dict[str, bytes], arch: Architecture | None) -> list[str]:
+    """What is wrong with the vocabularies that are there; of an unknown architecture, what is wrong in any case."""
+    there = {name: files[name] for name in (VOCABULARY, TARGET_VOCABULARY) if name in files}
+    if arch is None:
+        return [problem for name, content in there.items() for problem in parse_vocabulary(content, name)[1]]
+    return vocabulary_problems(there, arch) if VOCABULARY in there else []
 
 
 def _piece_problems(files: dict[str, bytes]) -> list[str]:

@@ -40,7 +40,8 @@ def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
     except TypeError as error:  # NumPy knows bfloat16 and 8-bit floats only through ml_dtypes
         return {}, [f"{file.name} holds a type that needs ml_dtypes ({error}): pip install 'hmc[compile]'"]
     tables = {name: found.pop(name) for name in POSITION_TABLES if name in found}
-    tied = TIED if arch.source_vocab_size is None else TIED_TARGETS
+    separate = arch.source_vocab_size is not None
+    tied = TIED_TARGETS if separate else TIED
     embeddings = {name: found.pop(name) for name in tied if name in found}
     problems = _tie_problems(embeddings, arch)
     if embeddings:
@@ -49,11 +50,7 @@ def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
     found[BIAS] = found[BIAS].reshape(-1) if BIAS in found else np.zeros(arch.vocab_size, np.float32)
     problems += _position_problems(tables, found, arch)
     expected = tensor_shapes(arch, arch.full_layout())
-    problems += [
-        f"tensor {TIED_TARGETS[0] if name == TARGET_EMBEDDING and tied is TIED_TARGETS else name} is missing"
-        for name in expected
-        if name not in found
-    ]
+    problems += [f"tensor {_in_file(name, separate)} is missing" for name in expected if name not in found]
     problems += [f"tensor {name} does not belong to this architecture" for name in found if name not in expected]
     problems += [
         f"tensor {name} has shape {list(found[name].shape)}, config.json says {list(shape)}"
@@ -66,6 +63,11 @@ def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
     return tensors, [
         f"tensor {n} holds NaN or infinity" for n, value in tensors.items() if not np.isfinite(value).all()
     ]
+
+
+def _in_file(name: str, separate: bool) -> str:
+    """What a checkpoint's tensor is called there; separate: sources have a matrix of their own."""
+    return DECODER if separate and name == TARGET_EMBEDDING else name
 
 
 def _tie_problems(embeddings: dict[str, npt.NDArray[Any]], arch: Architecture) -> list[str]:
@@ -101,6 +103,10 @@ def _rows_beyond_sinusoids(table: npt.NDArray[Any], arch: Architecture) -> list[
 
 def marian_names(tensors: Tensors) -> Tensors:
     """Checkpoint tensors of the full layout under the names and shapes that MarianMTModel saves."""
-    moved = {TARGET_EMBEDDING: DECODER} if SOURCE_EMBEDDING in tensors else {}
-    named = {f"model.{moved.get(n, n)}": np.ascontiguousarray(value) for n, value in tensors.items() if n != BIAS}
+    separate = SOURCE_EMBEDDING in tensors
+    named = {
+        f"model.{_in_file(name, separate)}": np.ascontiguousarray(value)
+        for name, value in tensors.items()
+        if name != BIAS
+    }
     return {BIAS: np.ascontiguousarray(tensors[BIAS][None]), **named}
