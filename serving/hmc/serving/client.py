@@ -18,7 +18,7 @@ from hmc.serving.client_stream import ClientStream, check_encodable, check_list
 from hmc.serving.options import DecodeOptions
 from hmc.serving.results import Partial
 from hmc.serving.selection import Selector
-from hmc.serving.server import converters
+from hmc.serving.server import converters, level_converters
 from hmc.serving.server.settings import MAX_MESSAGE_BYTES, check_address, check_token
 from hmc.serving.status import error_of
 from hmc.serving.tls import read_authorities
@@ -143,21 +143,21 @@ class Client:
         """The levels of the server's bundle, from the best to the cheapest."""
         with _domain_errors(self.address):
             response = self._translation.ListLevels(pb.ListLevelsRequest(), timeout=timeout, metadata=self._metadata)
-        return converters.levels_from_proto(response)
+        return level_converters.levels_from_proto(response)
 
     def load_level(self, name: str, timeout: float | None = None) -> LevelInfo:
         """Loads a level of the server's bundle; returns when it serves."""
         with _domain_errors(self.address):
             request = pb.LoadLevelRequest(name=name)
             response = self._admin.LoadLevel(request, timeout=timeout, metadata=self._metadata)
-        return converters.level_from_proto(response.level)
+        return level_converters.level_from_proto(response.level)
 
     def unload_level(self, name: str, timeout: float | None = None) -> LevelInfo:
         """Frees a level after it has finished its work."""
         with _domain_errors(self.address):
             request = pb.UnloadLevelRequest(name=name)
             response = self._admin.UnloadLevel(request, timeout=timeout, metadata=self._metadata)
-        return converters.level_from_proto(response.level)
+        return level_converters.level_from_proto(response.level)
 
     def reload(self, bundle: Path | str | None = None, timeout: float | None = None) -> str:
         """Puts the bundle at this path of the server's machine (None: the same path, read again) in place of the

@@ -12,7 +12,7 @@ from hmc.serving.latency import LatencySummary
 from hmc.serving.options import DecodeOptions, Sampling
 from hmc.serving.results import Alternative, Token, Translation
 from hmc.serving.selection import Selector
-from hmc.serving.server import converters
+from hmc.serving.server import converters, level_converters
 from hmc.serving.shares import Shares
 from hmc.v1 import translation_pb2 as pb
 
@@ -149,9 +149,9 @@ def test_levels_survive() -> None:
         memory=None,
     )
     levels = LevelList((full, bare), "v1", "en", "de", "cpu", 2**41)
-    assert converters.levels_from_proto(converters.levels_to_proto(levels)) == levels
+    assert level_converters.levels_from_proto(level_converters.levels_to_proto(levels)) == levels
 
 
 def test_a_kind_of_a_newer_server_is_left_out() -> None:
     message = pb.Level(name="x", heads_by_kind=[pb.KindHeads(kind=pb.CROSS, heads_per_layer=[1]), pb.KindHeads()])
-    assert converters.level_from_proto(message).heads_by_kind == {"cross": [1]}
+    assert level_converters.level_from_proto(message).heads_by_kind == {"cross": [1]}

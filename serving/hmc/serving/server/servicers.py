@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hmc.artifact.errors import HmcError
 from hmc.serving.options import Target, scoring_options, targets_of
-from hmc.serving.server import converters
+from hmc.serving.server import converters, level_converters
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.stream import answer_each
 from hmc.serving.status import new_reference
@@ -68,7 +68,7 @@ class TranslationServicer(rpc.TranslationServiceServicer):
             return converters.stream_error_to_proto(request.id, error, reference)
 
     async def ListLevels(self, _request: pb.ListLevelsRequest, _context: object) -> pb.ListLevelsResponse:
-        return converters.levels_to_proto(await self._handlers.levels())
+        return level_converters.levels_to_proto(await self._handlers.levels())
 
 
 class AdminServicer(rpc.AdminServiceServicer):
@@ -78,12 +78,12 @@ class AdminServicer(rpc.AdminServiceServicer):
         self._handlers = handlers
 
     async def LoadLevel(self, request: pb.LoadLevelRequest, _context: object) -> pb.LoadLevelResponse:
-        return pb.LoadLevelResponse(level=converters.level_to_proto(await self._handlers.load(request.name)))
+        return pb.LoadLevelResponse(level=level_converters.level_to_proto(await self._handlers.load(request.name)))
 
     async def UnloadLevel(self, request: pb.UnloadLevelRequest, _context: object) -> pb.UnloadLevelResponse:
-        return pb.UnloadLevelResponse(level=converters.level_to_proto(await self._handlers.unload(request.name)))
+        return pb.UnloadLevelResponse(level=level_converters.level_to_proto(await self._handlers.unload(request.name)))
 
     async def Reload(self, request: pb.ReloadRequest, _context: object) -> pb.ReloadResponse:
         path = Path(request.bundle_path) if request.HasField("bundle_path") else None
-        levels = converters.levels_to_proto(await self._handlers.reload(path))
+        levels = level_converters.levels_to_proto(await self._handlers.reload(path))
         return pb.ReloadResponse(bundle_version=levels.bundle_version, levels=levels.levels)
