@@ -1,13 +1,15 @@
 """Bundles: validation reports every problem at once; levels are found by name and by head count."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+from tests.manifests import changed_manifest
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle import read_manifest
+from hmc.artifact.bundle import read_manifest, write_manifest
 from hmc.artifact.bundle_checks import bundle_problems, validate
 from hmc.artifact.errors import InvalidArtifactError, LevelNotFoundError
 from hmc.serving import Translator
@@ -30,10 +32,9 @@ def test_every_problem_is_reported_at_once(bundle: Path) -> None:
     (bundle / "h12" / "encoder.onnx").unlink()
     weight = next((bundle / "weights").iterdir())
     weight.write_bytes(weight.read_bytes()[:-1] + b"x")
-    raw = json.loads((bundle / "bundle.json").read_text())
-    raw["levels"][0]["head_layout"]["cross"][0] = [0, 77]
-    raw["default_level"] = "nothing"
-    (bundle / "bundle.json").write_text(json.dumps(raw))
+    with changed_manifest(bundle) as raw:
+        raw["levels"][0]["head_layout"]["cross"][0] = [0, 77]
+        raw["default_level"] = "nothing"
     problems = "\n".join(bundle_problems(bundle))
     for expected in (
         "h12/encoder.onnx is missing",
@@ -57,6 +58,7 @@ def test_bundles_of_schema_2_are_read_and_translate(bundle: Path) -> None:
     """They knew neither shortlists nor the greedy decoder."""
     expected = _greedy(bundle)
     raw = json.loads((bundle / "bundle.json").read_text()) | {"schema_version": 2}
+    del raw["digest"]
     for level in raw["levels"]:
         del level["shortlist"]
         del level["files"][f"{level['name']}/decoder_greedy.onnx"]
@@ -73,16 +75,54 @@ def _greedy(bundle: Path) -> list[str]:
 
 
 def test_unknown_field_is_refused(bundle: Path) -> None:
-    raw = json.loads((bundle / "bundle.json").read_text()) | {"colour": "red"}
-    (bundle / "bundle.json").write_text(json.dumps(raw))
+    with changed_manifest(bundle) as raw:
+        raw["colour"] = "red"
     with pytest.raises(InvalidArtifactError, match="colour"):
         validate(bundle)
 
 
-def test_path_outside_the_bundle_is_refused(bundle: Path) -> None:
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_manifest_that_was_changed_is_refused(bundle: Path, version: int) -> None:
+    """One digit of pad_id translates other words, and nothing else would tell."""
     raw = json.loads((bundle / "bundle.json").read_text())
-    raw["levels"][0]["files"]["../secret"] = "0" * 64
+    raw["architecture"]["pad_id"], raw["schema_version"] = 3, version
+    if version == 3:  # they had no digest
+        del raw["digest"]
     (bundle / "bundle.json").write_text(json.dumps(raw))
+    expected = [] if version == 3 else ["bundle.json is not as it was written: its digest differs"]
+    assert bundle_problems(bundle) == expected
+
+
+def test_what_is_recorded_later_is_part_of_the_digest(bundle: Path) -> None:
+    before = read_manifest(bundle)
+    before.default_level = "h5"
+    write_manifest(before, bundle)
+    assert validate(bundle).digest != before.digest
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"schema_version": ' + b"9" * 5000 + b"}", b"\xff"])
+def test_what_is_no_json(bundle: Path, content: bytes) -> None:
+    (bundle / "bundle.json").write_bytes(content)
+    with pytest.raises(InvalidArtifactError, match=r"bundle\.json is not JSON"):
+        validate(bundle)
+
+
+def test_files_that_cannot_be_read(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("hmc.artifact.bundle_checks.sha256_file", refuse)
+    assert "h12/decoder.onnx cannot be read: Permission denied" in bundle_problems(bundle)
+    with changed_manifest(bundle) as raw:
+        raw["levels"][0]["files"]["x" * 5000] = "0" * 64
+    assert any("cannot be read: File name too long" in problem for problem in bundle_problems(bundle))
+    with pytest.raises(InvalidArtifactError, match=r"bundle\.json cannot be read: File name too long"):
+        validate(Path("x" * 5000))
+
+
+def test_path_outside_the_bundle_is_refused(bundle: Path) -> None:
+    with changed_manifest(bundle) as raw:
+        raw["levels"][0]["files"]["../secret"] = "0" * 64
     assert any("leaves the bundle" in problem for problem in bundle_problems(bundle))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from tests.artifact.opus import edit, opus_directory, pieces_model, write_weights
+from tests.manifests import changed_manifest
 from tests.tiny import SENTENCES, tiny_tokenizer
 
 from hmc.artifact.architecture import sinusoidal_positions
@@ -162,7 +163,8 @@ def test_a_bundle_of_it_carries_the_tokenizer_and_guards_it(opus: Path, tmp_path
     problems = "\n".join(bundle_problems(tmp_path / "b"))
     assert "source.spm has sha256" in problems
     assert "target.spm is missing" in problems
-    edit(tmp_path / "b" / "bundle.json", tokenizer_sha256={"vocab.json": "0" * 64})
+    with changed_manifest(tmp_path / "b") as raw:
+        raw["tokenizer_sha256"] = {"vocab.json": "0" * 64}
     assert "expected tokenizer.model or source.spm, target.spm, vocab.json" in "\n".join(
         bundle_problems(tmp_path / "b")
     )

@@ -11,6 +11,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 from tests.artifact.opus import GERMAN, edit
 from tests.artifact.two_vocabularies import separated, two_vocabularies, write_two
+from tests.manifests import changed_manifest
 from tests.tiny import SENTENCES
 
 from hmc.artifact.bundle_checks import bundle_problems, validate
@@ -204,9 +205,8 @@ def test_a_bundle_lists_its_target_vocabulary(marian: Path, tmp_path: Path) -> N
     save_checkpoint(import_marian(marian), tmp_path / "c")
     compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")
     assert "target_vocab.json" in validate(tmp_path / "b").tokenizer_files
-    manifest = json.loads((tmp_path / "b" / "bundle.json").read_text())
-    del manifest["tokenizer_sha256"]["target_vocab.json"]
-    (tmp_path / "b" / "bundle.json").write_text(json.dumps(manifest))
+    with changed_manifest(tmp_path / "b") as manifest:
+        del manifest["tokenizer_sha256"]["target_vocab.json"]
     assert "expected source.spm, target.spm, vocab.json, target_vocab.json" in "\n".join(
         bundle_problems(tmp_path / "b")
     )

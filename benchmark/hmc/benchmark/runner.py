@@ -30,7 +30,7 @@ def run_benchmark(
     Raises InvalidRequestError, LevelNotFoundError, InvalidArtifactError, DeviceUnavailableError.
     """
     test_set = TestSet.read(settings.src, settings.ref, name=settings.test_set_name, limit=settings.limit)
-    settings = settings.fitted(len(test_set.sources))
+    settings = settings.fitted(len(test_set.texts))
     manifest = validate(settings.bundle)
     chosen = choose_levels(manifest, settings.levels, settings.device)
     conditions = _conditions(settings, test_set, manifest, chosen)
@@ -54,7 +54,7 @@ def run_benchmark(
             translator.warm_up()
         latency = measure_latency(
             translators,
-            test_set.sources[: settings.latency_limit],
+            test_set.texts[: settings.latency_limit],
             settings.points,
             rounds=settings.rounds,
             reference=conditions.latency_reference,
@@ -80,7 +80,7 @@ def record(bundle: Path | str, report: Report) -> Manifest:
 def _conditions(settings: BenchmarkSettings, test_set: TestSet, manifest: Manifest, chosen: Chosen) -> Conditions:
     reference = reference_level(manifest)
     names = list(chosen.devices)
-    there = min(settings.latency_limit, len(test_set.sources))
+    there = min(settings.latency_limit, len(test_set.texts))
     timed = tuple(there // batch * batch for batch in settings.sizes)
     return Conditions(
         test_set=test_set.name,

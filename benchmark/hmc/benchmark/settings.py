@@ -76,8 +76,8 @@ class BenchmarkSettings:
             return replace(self, batches=tuple(dict.fromkeys(min(size, timed) for size in DEFAULT_BATCHES)))
         if max(self.batches) > timed:
             raise InvalidRequestError(
-                f"batch {max(self.batches)}: only {timed} sentences are timed (the test set has {sentences}, the "
-                f"latency limit is {self.latency_limit}), and they do not fill one request; choose {timed} or less, or "
+                f"batch {max(self.batches)}: only {timed} sentences are timed (blank ones left out, the test set has "
+                f"{sentences}, the latency limit is {self.latency_limit}), and they do not fill one request; choose {timed} or less, or "
                 "time more sentences"
             )
         return self

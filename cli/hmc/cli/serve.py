@@ -77,6 +77,8 @@ def command(
     from hmc.serving.server.app import Server, model_host, serve
     from hmc.serving.server.settings import ServerSettings
 
+    if token is None and "HMC_TOKEN" in os.environ:  # an empty one must not open the server
+        token = os.environ["HMC_TOKEN"]
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     settings = ServerSettings(
         host=host,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,14 +14,15 @@ from hmc.artifact.errors import InvalidArtifactError, LevelNotFoundError
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.tokenizer_files import TOKENIZER
 
-SCHEMA_VERSION = 3
-READABLE = (2, 3)
-"""Schema versions that are read; 2 knows no shortlists."""
+SCHEMA_VERSION = 4
+READABLE = (2, 3, 4)
+"""Schema versions that are read; 2 knows no shortlists, 3 has no digest of the manifest."""
 MANIFEST, WEIGHTS = "bundle.json", "weights"
 TEMPORARY = f".{MANIFEST}.new"
 LEVEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """What a level may be called."""
 FIX = "Compile it again with `hmc compile`, or copy it again from where it was whole."
+READ_FIX = "Let this user read it."
 Precision = Literal["fp32", "int8", "int4", "fp16", "bf16"]
 ON_CUDA: tuple[Precision, ...] = ("fp16", "bf16")
 """Precisions whose levels run on CUDA; the others run on a CPU."""
@@ -109,6 +111,8 @@ class Manifest(Strict):
     """Contents of `bundle.json`."""
 
     schema_version: int = SCHEMA_VERSION
+    digest: str = ""
+    """sha256 of the rest of the manifest (see `manifest_digest`), from schema version 4 on; `write_manifest` sees to it."""
     version: str
     """Bundle version: first 16 hex digits of a digest over every level's files."""
     created_by: str
@@ -168,21 +172,15 @@ def lexicon_path(digest: str) -> str:
 def read_manifest(path: Path | str) -> Manifest:
     """Parses bundle.json alone. Raises InvalidArtifactError; files are checked by `bundle_checks.validate`."""
     path = Path(path)
-    file = path / MANIFEST
-    if not file.is_file():
-        raise InvalidArtifactError(
-            f"bundle {path}", [f"{MANIFEST} is missing"], "Give the directory `hmc compile -o` wrote."
-        )
-    try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InvalidArtifactError(f"bundle {path}", [f"{MANIFEST} is not JSON: {error}"], FIX) from error
+    raw = _read_json(path)
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version not in READABLE:
         problem = f"schema version {version!r}; this hmc reads versions {' and '.join(map(str, READABLE))}"
         raise InvalidArtifactError(
             f"bundle {path}", [problem], "Upgrade hmc, or compile the bundle again with this version."
         )
+    if ("digest" in raw or version > 3) and raw.get("digest") != manifest_digest(raw):
+        raise InvalidArtifactError(f"bundle {path}", [f"{MANIFEST} is not as it was written: its digest differs"], FIX)
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:
@@ -190,10 +188,33 @@ def read_manifest(path: Path | str) -> Manifest:
         raise InvalidArtifactError(f"bundle {path}", problems, FIX) from error
 
 
+def _read_json(path: Path) -> Any:
+    """What `path / MANIFEST` says. Raises InvalidArtifactError."""
+    file = path / MANIFEST
+    try:
+        if not file.is_file():
+            fix = "Give the directory `hmc compile -o` wrote."
+            raise InvalidArtifactError(f"bundle {path}", [f"{MANIFEST} is missing"], fix)
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArtifactError(
+            f"bundle {path}", [f"{MANIFEST} cannot be read: {error.strerror}"], READ_FIX
+        ) from error
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, a number without end, too many brackets
+        raise InvalidArtifactError(f"bundle {path}", [f"{MANIFEST} is not JSON: {error}"], FIX) from error
+
+
+def manifest_digest(raw: dict[str, Any]) -> str:
+    """Of the manifest as JSON with sorted keys and without spaces, but for the digest itself."""
+    described = {key: value for key, value in raw.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(described, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
 def write_manifest(manifest: Manifest, path: Path | str) -> None:
     """Writes bundle.json into the bundle directory, replacing it atomically."""
     target = Path(path) / MANIFEST
     temporary = target.with_name(TEMPORARY)
     described = manifest.model_dump(mode="json") | {"schema_version": SCHEMA_VERSION}
+    described["digest"] = manifest_digest(described)
     temporary.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
     temporary.replace(target)

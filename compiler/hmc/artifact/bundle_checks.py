@@ -50,9 +50,13 @@ def _level_problems(level: Level, arch: Architecture) -> list[str]:
 def _file_problems(root: Path, name: str, digest: str) -> list[str]:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         return [f"{name}: path leaves the bundle"]
-    if not (root / name).is_file():
-        return [f"{name} is missing"]
-    if (found := sha256_file(root / name)) != digest:
+    try:
+        if not (root / name).is_file():
+            return [f"{name} is missing"]
+        found = sha256_file(root / name)
+    except OSError as error:
+        return [f"{name} cannot be read: {error.strerror}"]
+    if found != digest:
         return [f"{name} has sha256 {found[:12]}…, the manifest says {digest[:12]}…: the file was changed or cut short"]
     return []
 

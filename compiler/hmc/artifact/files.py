@@ -138,4 +138,26 @@ def _sync(file: Path) -> None:
 def sha256_file(path: Path) -> str:
     """Hex sha256 of a file's bytes."""
     with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+        state = _state(handle.fileno())
+        digest = hashlib.file_digest(handle, "sha256").hexdigest()
+    _known[str(path.absolute())] = state, digest
+    return digest
+
+
+def sha256_unless_known(path: Path) -> str:
+    """As `sha256_file`, but a file that this process has read before, and that nobody has written to since, is not read
+    again."""
+    state, digest = _known.get(str(path.absolute()), (None, ""))
+    with path.open("rb") as handle:
+        if state == _state(handle.fileno()):
+            return digest
+    return sha256_file(path)
+
+
+_known: dict[str, tuple[tuple[int, ...], str]] = {}
+
+
+def _state(handle: int) -> tuple[int, ...]:
+    """What changes when a file is written to."""
+    found = os.fstat(handle)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -83,10 +83,9 @@ class ModelHost:
             for level in wanted:
                 try:
                     self._add(generation, level)
-                except DeviceUnavailableError as error:
+                except DeviceUnavailableError:
                     if level.name in named:
                         raise
-                    log.warning("level %s is left out: %s", level.name, error)
                     with self._state:
                         generation.coming.remove(level.name)
         except BaseException:
@@ -97,7 +96,13 @@ class ModelHost:
             raise
 
     def _add(self, generation: Generation, level: Level) -> None:
-        slot = self._open(generation, level)
+        try:
+            slot = self._open(generation, level)
+        except DeviceUnavailableError as error:
+            log.warning("level %s is left out: %s", level.name, error)
+            with self._state:
+                generation.left_out.add(level.name)
+            raise
         with self._state:
             generation.slots[level.name] = slot
             generation.coming = [name for name in generation.coming if name != level.name]
@@ -234,7 +239,8 @@ class ModelHost:
             return current.manifest.level(selector.name)
         names = [*current.slots, *current.coming]
         if self.lazy and not selector.auto:
-            names = [x.name for x in current.manifest.levels]
+            fitting = [x.name for x in current.manifest.levels if runs_on(self._device, x)]
+            names = [name for name in fitting if name not in current.left_out]
         return choose(selector, [self._candidate(name, patient) for name in names], self._auto)
 
     def _candidate(self, name: str, patient: bool) -> Candidate:

@@ -103,6 +103,8 @@ class Generation:
     slots: dict[str, Slot] = field(default_factory=dict)
     coming: list[str] = field(default_factory=list)
     """Levels that are still to be loaded, in their order."""
+    left_out: set[str] = field(default_factory=set)
+    """Levels whose device is not there: only who names one hears of it."""
 
 
 class Lease:
@@ -130,6 +132,8 @@ class Lease:
     def _observe(self, future: Future[Translation]) -> None:
         if not future.cancelled() and future.exception() is None:
             done = future.result()
+            if done.blank:
+                return
             self.slot.latency.add(done.queue_s + done.compute_s)
 
     def __enter__(self) -> Lease:

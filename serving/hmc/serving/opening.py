@@ -14,6 +14,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from hmc.artifact.bundle import FIX
 from hmc.artifact.errors import FailedPreconditionError, InvalidArtifactError
+from hmc.artifact.files import sha256_unless_known
 from hmc.serving.external_data import GraphFile
 from hmc.serving.packed_weights import PackedWeights
 
@@ -59,7 +60,7 @@ class Opener:
 
     bundle: Path
     files: Mapping[str, str]
-    """Graph → its sha256 when the bundle was checked. Some graphs are opened long after."""
+    """Graph or weight file → its sha256 when the bundle was checked. Some graphs are opened long after."""
     cuda: int | None
     """The device's index; None: the CPU."""
     threads: int
@@ -79,6 +80,7 @@ class Opener:
             opened = self._open_packed(source, spin_us) if self.packed and self.cuda is None else None
             if opened is not None:
                 return opened
+            self._check_weights(source)
             session = self._session(source, self._options(self.bundle.absolute(), spin_us))
             held = {f"{self.bundle}/{name}: {t.name}": t.raw.length for t in GraphFile(source).stored()}
             return OpenedGraph(session, held)
@@ -86,27 +88,39 @@ class Opener:
             raise InvalidArtifactError(f"bundle {self.bundle}", [f"{name} cannot be loaded: {error}"], FIX) from error
 
     def _read(self, name: str) -> bytes:
-        """Weights need no such check: their names are made of their contents."""
         try:
             source = (self.bundle / name).read_bytes()
         except FileNotFoundError:
             source = b""
         if hashlib.sha256(source).hexdigest() != self.files.get(name):
-            raise FailedPreconditionError(
-                f"{self.bundle}/{name} is not the file that it was when this bundle was opened: another bundle has "
-                "taken its place. Reload it (`hmc admin reload`), or open it anew"
-            )
+            raise self._changed(name)
         return source
+
+    def _check_weights(self, source: bytes) -> None:
+        """Before weights are read: whether the files that a graph names hold what they did."""
+        for name in sorted({tensor.location for tensor in GraphFile(source).stored()}):
+            try:
+                digest = sha256_unless_known(self.bundle / name)
+            except FileNotFoundError:
+                digest = ""
+            if digest != self.files.get(name):
+                raise self._changed(name)
+
+    def _changed(self, name: str) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            f"{self.bundle}/{name} is not the file that it was when this bundle was opened: it was changed, or another "
+            "bundle has taken its place. Reload it (`hmc admin reload`), or open it anew"
+        )
 
     def _open_packed(self, source: bytes, spin_us: int) -> OpenedGraph | None:
         """None, and a line in the log, where files cannot be kept or mapped: the graph then has its weights to itself.
 
-        Raises what ONNX Runtime raises for a graph that it cannot pack.
+        ONNX Runtime says of a full disk what it says of a graph that it cannot use: opening it unpacked tells which.
         """
         assert self.packed is not None
         try:
             packed = self.packed.graph(source, lambda path: self._pack(source, path))
-        except OSError as error:
+        except (OSError, *GRAPH_ERRORS) as error:
             log.warning("levels do not share weights: cannot keep packed ones: %s", error)
             return None
         options = self._options(packed.folder, spin_us)
@@ -119,6 +133,7 @@ class Opener:
 
     def _pack(self, source: bytes, path: Path) -> None:
         """Saves the graph as it is run, with its weights packed."""
+        self._check_weights(source)
         options = self._options(self.bundle.absolute(), spin_us=0)
         options.optimized_model_filepath = str(path)
         for key, value in (

@@ -62,10 +62,12 @@ class PackedGraph:
 def cache_folder(where: str | Path = "auto") -> Path | None:
     """`none`: None. A folder: itself. `auto`: what HMC_CACHE says, or else the platform's folder for caches.
 
-    Raises InvalidRequestError where there is no such folder because the user has no home.
+    Raises InvalidRequestError for a blank, and where there is no such folder because the user has no home.
     """
     if where == "auto":
         where = os.environ.get(ENVIRONMENT) or _platform_folder()
+    if not str(where).strip():
+        raise InvalidRequestError("cache: name a folder, or say auto or none")
     return None if str(where) == "none" else Path(where).absolute()
 
 

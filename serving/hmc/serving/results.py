@@ -87,6 +87,11 @@ class Translation:
     compute_s: float = field(default=0.0, compare=False)
 
     @property
+    def blank(self) -> bool:
+        """Whether there was nothing to translate; it then took no time, which says nothing about a level."""
+        return not self.source_tokens
+
+    @property
     def hypotheses(self) -> tuple[Alternative, ...]:
         """All hypotheses, best first; the first is the translation itself."""
         best = Alternative(self.text, self.score, self.target_tokens, self.hit_max_length, self.tokens)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,7 +73,8 @@ def cuda_available() -> bool:
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         return False
     try:
-        onnxruntime.preload_dlls()
+        with redirect_stdout(sys.stderr):  # it prints which libraries it does not find
+            onnxruntime.preload_dlls()
         onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", 0)
     except Exception:  # noqa: BLE001 - ONNX Runtime raises its own types; whatever they are, there is no CUDA
         return False

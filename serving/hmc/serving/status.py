@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
+from contextvars import ContextVar
 
 import grpc
 
@@ -39,11 +41,20 @@ TABLE: tuple[tuple[type[HmcError], grpc.StatusCode], ...] = (
 )
 
 
+DEADLINE_SLACK_S = 0.05
+"""A client gives up at its deadline by its own clock: a call cancelled this shortly before ours has run out of time."""
+time_remaining: ContextVar[Callable[[], float | None] | None] = ContextVar("time_remaining", default=None)
+"""Within a call: the seconds until its deadline, None without one."""
+
+
 def code_of(error: BaseException) -> grpc.StatusCode:
     """The status code of an error; INTERNAL for those that are not the domain's. Whoever leaves a generator early has
-    cancelled it."""
+    cancelled it, and so has a deadline."""
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
-        return grpc.StatusCode.CANCELLED
+        ask = time_remaining.get()
+        left = ask() if ask else None
+        late = left is not None and left < DEADLINE_SLACK_S
+        return grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
     for kind, code in TABLE:
         if isinstance(error, kind):
             return code

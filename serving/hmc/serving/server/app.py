@@ -12,7 +12,6 @@ from wsgiref.simple_server import WSGIServer
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health
 
 from hmc.artifact.bundle import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
@@ -20,6 +19,7 @@ from hmc.serving.host import ModelHost
 from hmc.serving.loaded import TranslatorFactory
 from hmc.serving.memory import return_large_blocks_at_once
 from hmc.serving.server.handlers import Handlers
+from hmc.serving.server.health import Health
 from hmc.serving.server.interceptors import Context, EdgeInterceptor, require_token
 from hmc.serving.server.metrics import Metrics
 from hmc.serving.server.reflection import add_reflection
@@ -79,7 +79,7 @@ class Server:
         self._check_token = require_token(settings.token) if settings.token else None
         self._metrics = Metrics(lambda: {x.level.name: x.pending for x in host.status().levels if x.loaded})
         self._metrics_server: WSGIServer | None = None
-        self._health = health.HealthServicer()
+        self._health = Health(self._draining)
         self._grpc = grpc.aio.server(
             interceptors=[EdgeInterceptor(self._admit, self._metrics.call)],
             options=[
@@ -93,7 +93,7 @@ class Server:
         rpc.add_TranslationServiceServicer_to_server(translation, self._grpc)
         rpc.add_AdminServiceServicer_to_server(AdminServicer(handlers), self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        add_reflection((*SERVICES, HEALTH), self._grpc)
+        add_reflection((*SERVICES, HEALTH), self._grpc, self._draining)
         self._started = False
         self.port = 0
         self.metrics_port: int | None = None
@@ -164,7 +164,7 @@ class Server:
         self._draining.set()
         if not self._started:
             self.host.stop_loading()
-        await self._health.enter_graceful_shutdown()
+        await self._health.enter_graceful_shutdown()  # watchers hear of it before they end
         await self._grpc.stop(self.settings.drain_seconds if drain_seconds is None else drain_seconds)
         await asyncio.to_thread(self.host.close, False)
         if self._metrics_server is not None:
@@ -194,7 +194,11 @@ async def serve(server: Server, ready: Callable[[Server], None]) -> bool:
         await asyncio.wait({starting, first}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             await starting
-            ready(server)
+            try:
+                ready(server)
+            except BaseException:
+                await server.stop(0.0)
+                raise
             await first
             log.info("draining: running calls have %g s to finish", server.settings.drain_seconds)
         else:

@@ -162,10 +162,14 @@ def stream_answer_to_proto(request_id: str, answer: Answer) -> pb.TranslateStrea
     )
 
 
-def stream_error_to_proto(request_id: str, error: Exception, reference: str = "") -> pb.TranslateStreamResponse:
-    """Why one text of a stream has no translation; `reference` as in `message_of`."""
+def stream_error_to_proto(
+    request_id: str, error: Exception, reference: str = "", *, level: str = "", bundle_version: str = ""
+) -> pb.TranslateStreamResponse:
+    """Why one text of a stream has no translation, and at which level if one was chosen; `reference` as in
+    `message_of`."""
     code: int = code_of(error).value[0]
-    return pb.TranslateStreamResponse(id=request_id, error=pb.Error(code=code, message=message_of(error, reference)))
+    told = pb.Error(code=code, message=message_of(error, reference))
+    return pb.TranslateStreamResponse(id=request_id, error=told, level=level, bundle_version=bundle_version)
 
 
 def stream_answer_from_proto(message: pb.TranslateStreamResponse, index: int) -> StreamAnswer:

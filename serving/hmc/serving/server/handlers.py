@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from hmc.artifact.errors import (
+    DeviceUnavailableError,
     InvalidRequestError,
     LevelNotLoadedError,
     OverloadedError,
@@ -21,7 +23,7 @@ from hmc.serving.memory import process_bytes
 from hmc.serving.options import DecodeOptions, Target
 from hmc.serving.results import Translation
 from hmc.serving.selection import Selector
-from hmc.serving.server.metrics import Metrics
+from hmc.serving.server.metrics import Metrics, Request
 from hmc.serving.server.room import Room
 from hmc.serving.server.settings import ServerSettings
 
@@ -38,54 +40,66 @@ class Handlers:
         self._host, self._settings, self._metrics = host, settings, metrics
         self._rooms: WeakKeyDictionary[Slot, Room] = WeakKeyDictionary()
 
+    def request(self) -> AbstractContextManager[Request]:
+        """Counts what happens inside as one request; what the methods below note about it is in what this gives."""
+        return self._metrics.request()
+
     async def translate(
-        self, texts: Sequence[str], selector: Selector, options: DecodeOptions, targets: Sequence[Target]
+        self,
+        request: Request,
+        texts: Sequence[str],
+        selector: Selector,
+        options: DecodeOptions,
+        targets: Sequence[Target],
     ) -> Answer:
         """All texts at one level, or an error: InvalidRequestError (naming the text), LevelNotFoundError,
         LevelNotLoadedError, OverloadedError, UnavailableError. Cancelling it cancels every text."""
-        with self._metrics.request() as request:
-            self._check_count(len(texts))
-            with await self._lease(selector, patient=len(texts) > IN_A_HURRY) as lease:
-                request.level = lease.level.name
-                translations = await _run(lease, texts, options, targets)
-                request.answer = _answer(translations, lease)
-            return request.answer
+        self._check_count(len(texts))
+        with await self._lease(selector, patient=len(texts) > IN_A_HURRY) as lease:
+            request.at(lease)
+            translations = await _run(lease, texts, options, targets)
+            request.answer = _answer(translations, lease)
+        return request.answer
 
     async def translate_one(
-        self, text: str, selector: Selector, options: DecodeOptions, target: Target, begun: Callable[[], None]
+        self,
+        request: Request,
+        text: str,
+        selector: Selector,
+        options: DecodeOptions,
+        target: Target,
+        begun: Callable[[], None],
     ) -> Answer:
         """One text of a stream; errors as `translate`, but a full queue is waited for. Calls `begun` once the text is
         queued."""
-        with self._metrics.request() as request:
-            with await self._lease(selector, patient=True) as lease:
-                request.level = lease.level.name
-                room = self._rooms.setdefault(lease.slot, Room())
-                future = await room.submit(lease, text, options, target)
-                begun()
-                request.answer = _answer([await _wait(future)], lease)
-            return request.answer
+        with await self._lease(selector, patient=True) as lease:
+            request.at(lease)
+            room = self._rooms.setdefault(lease.slot, Room())
+            future = await room.submit(lease, text, options, target)
+            begun()
+            request.answer = _answer([await _wait(future)], lease)
+        return request.answer
 
     async def translate_tokens(
-        self, text: str, selector: Selector, options: DecodeOptions, target: Target
+        self, request: Request, text: str, selector: Selector, options: DecodeOptions, target: Target
     ) -> AsyncIterator[str | Answer]:
         """What is certain of one translation as soon as it is, and at last the answer; errors as `translate`."""
-        with self._metrics.request() as request:
-            with await self._lease(selector, patient=False) as lease:
-                request.level = lease.level.name
-                loop, heard = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+        with await self._lease(selector, patient=False) as lease:
+            request.at(lease)
+            loop, heard = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
-                def hear(piece: str | None) -> None:
-                    loop.call_soon_threadsafe(heard.put_nowait, piece)
+            def hear(piece: str | None) -> None:
+                loop.call_soon_threadsafe(heard.put_nowait, piece)
 
-                future = lease.submit(text, options, target, hear)
-                future.add_done_callback(lambda _: hear(None))
-                try:
-                    while (piece := await heard.get()) is not None:
-                        yield piece
-                    request.answer = _answer([await _wait(future)], lease)
-                finally:
-                    future.cancel()
-            yield request.answer
+            future = lease.submit(text, options, target, hear)
+            future.add_done_callback(lambda _: hear(None))
+            try:
+                while (piece := await heard.get()) is not None:
+                    yield piece
+                request.answer = _answer([await _wait(future)], lease)
+            finally:
+                future.cancel()
+        yield request.answer
 
     def _check_count(self, texts: int) -> None:
         most = self._settings.max_texts_per_call
@@ -98,13 +112,18 @@ class Handlers:
             )
 
     async def _lease(self, selector: Selector, *, patient: bool) -> Lease:
-        try:
-            return self._host.lease(selector, patient=patient)
-        except LevelNotLoadedError as error:
-            if not self._host.lazy:
-                raise
-            await asyncio.to_thread(self._host.load, error.level)
-            return self._host.lease(selector, patient=patient)
+        while True:
+            try:
+                return self._host.lease(selector, patient=patient)
+            except LevelNotLoadedError as error:
+                if not self._host.lazy:
+                    raise
+                missing = error.level
+            try:
+                await asyncio.to_thread(self._host.load, missing)
+            except DeviceUnavailableError:
+                if selector.name is not None:
+                    raise  # any other selector means another level from now on
 
     async def levels(self) -> LevelList:
         """The levels of the bundle, loaded or not, and the server's memory."""
@@ -163,7 +182,8 @@ async def _wait(future: Future[Translation]) -> Translation:
 
 
 def _answer(translations: Sequence[Translation], lease: Lease) -> Answer:
-    queue_s = min(t.queue_s for t in translations)
-    end_s = max(t.queue_s + t.compute_s for t in translations)
+    computed = [t for t in translations if not t.blank]
+    queue_s = min((t.queue_s for t in computed), default=0.0)
+    end_s = max((t.queue_s + t.compute_s for t in computed), default=0.0)
     times = 1000.0 * queue_s, 1000.0 * (end_s - queue_s)
     return Answer(tuple(translations), lease.level.name, lease.bundle_version, *times)

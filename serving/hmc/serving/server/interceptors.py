@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hmc.artifact.errors import HmcError, InvalidRequestError, UnauthenticatedError
-from hmc.serving.status import code_of, message_of, new_reference
+from hmc.serving.status import code_of, message_of, new_reference, time_remaining
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:  # generic to the type checker only
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 else:
     Handler, Context = grpc.RpcMethodHandler, grpc.aio.ServicerContext
-DEADLINE_SLACK_S = 0.05
-"""A client gives up at its deadline by its own clock: a call cancelled this shortly before ours has run out of time."""
 Admit = Callable[[Context], None]
 Count = Callable[[str, grpc.StatusCode], None]
 
@@ -73,6 +71,7 @@ class _Edge:
 
     def unary(self, behaviour: Callable[..., Any]) -> Callable[[bytes, Context], Awaitable[Any]]:
         async def call(data: bytes, context: Context) -> Any:
+            time_remaining.set(context.time_remaining)
             try:
                 self._admit(context)
                 response = await behaviour(self._parse(data), context)
@@ -92,6 +91,7 @@ class _Edge:
 
     def _generator(self, behaviour: Callable[..., Any]) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def call(sent: Any, context: Context) -> AsyncIterator[Any]:
+            time_remaining.set(context.time_remaining)
             try:
                 self._admit(context)
                 async for response in behaviour(sent, context):
@@ -113,14 +113,12 @@ class _Edge:
         try:
             return self._decode(data)
         except DecodeError as error:
-            raise InvalidRequestError(_why_not_decoded(data)) from error
+            raise InvalidRequestError(_why_not_decoded(data, self._decode)) from error
 
     async def _fail(self, error: BaseException, context: Context) -> None:
         """Ends the call with the error's status; returns only for errors that the runtime handles itself."""
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
-            left: Any = context.time_remaining()  # None without a deadline
-            late = left is not None and left < DEADLINE_SLACK_S
-            self._count(self._method, grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED)
+            self._count(self._method, code_of(error))
             return
         if isinstance(error, grpc.aio.AbortError) or not isinstance(error, Exception):
             return
@@ -132,17 +130,21 @@ class _Edge:
         await context.abort(code, message_of(error, reference))
 
 
-def _why_not_decoded(data: bytes) -> str:
-    """Says which text of a request is not UTF-8, if that is what is wrong."""
+def _why_not_decoded(data: bytes, decode: Callable[[bytes], Any]) -> str:
+    """Says which text of a request is not UTF-8, if that is what is wrong. decode: `FromString` of its message."""
     try:
         unknown: Any = UnknownFieldSet(Empty.FromString(data))  # every field of it: Empty knows none
     except DecodeError:
         return "the request is not a message of this method; generate the client from the server's .proto or reflection"
-    for index, value in enumerate(f.data for f in unknown if f.field_number == 1 and isinstance(f.data, bytes)):
-        try:
-            value.decode()
-        except UnicodeDecodeError as error:
-            return f"texts[{index}] is not UTF-8: byte 0x{value[error.start]:02x} at {error.start}; convert it to UTF-8"
+    for field in decode(b"").DESCRIPTOR.fields:
+        values = [f.data for f in unknown if f.field_number == field.number and isinstance(f.data, bytes)]
+        for index, value in enumerate(values if field.type == field.TYPE_STRING else ()):
+            try:
+                value.decode()
+            except UnicodeDecodeError as error:
+                name = f"{field.name}[{index}]" if field.is_repeated else field.name
+                where = f"byte 0x{value[error.start]:02x} at {error.start}"
+                return f"{name} is not UTF-8: {where}; convert it to UTF-8"
     return "a field of the request is not UTF-8, or not of its type; strings have to be UTF-8"
 
 

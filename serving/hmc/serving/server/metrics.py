@@ -12,6 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from hmc.serving.answers import Answer
+from hmc.serving.loaded import Lease
 from hmc.serving.server.settings import check_port
 from hmc.serving.status import code_of
 
@@ -23,7 +24,12 @@ class Request:
     """What is noted about one request: a call of Translate, or one text of a stream."""
 
     level = ""
+    bundle_version = ""
     answer: Answer | None = None
+
+    def at(self, lease: Lease) -> None:
+        """Notes the level that serves it."""
+        self.level, self.bundle_version = lease.level.name, lease.bundle_version
 
 
 class Metrics:
@@ -76,6 +82,8 @@ class Metrics:
         self._texts.labels(answer.level).inc(len(answer))
         self._tokens.labels(answer.level, "source").inc(sum(t.source_tokens for t in answer))
         self._tokens.labels(answer.level, "target").inc(sum(t.target_tokens for t in answer))
+        if all(t.blank for t in answer):
+            return
         self._queue.labels(answer.level).observe(answer.queue_ms / 1000.0)
         self._compute.labels(answer.level).observe(answer.compute_ms / 1000.0)
 

@@ -11,6 +11,7 @@ from hmc.artifact.errors import HmcError
 from hmc.serving.options import Target, scoring_options, targets_of
 from hmc.serving.server import converters, level_converters
 from hmc.serving.server.handlers import Handlers
+from hmc.serving.server.metrics import Request
 from hmc.serving.server.stream import answer_each
 from hmc.serving.status import new_reference
 from hmc.v1 import translation_pb2 as pb
@@ -26,24 +27,29 @@ class TranslationServicer(rpc.TranslationServiceServicer):
         self._handlers, self._window, self._closing = handlers, stream_window, closing
 
     async def Translate(self, request: pb.TranslateRequest, _context: object) -> pb.TranslateResponse:
-        selector = converters.selector_from_proto(request.level)
-        options = converters.options_from_proto(request.options)
-        targets = targets_of(request.texts, request.target_prefixes, complete=False)
-        return converters.answer_to_proto(await self._handlers.translate(request.texts, selector, options, targets))
+        with self._handlers.request() as noted:
+            selector = converters.selector_from_proto(request.level)
+            options = converters.options_from_proto(request.options)
+            targets = targets_of(request.texts, request.target_prefixes, complete=False)
+            answer = await self._handlers.translate(noted, request.texts, selector, options, targets)
+        return converters.answer_to_proto(answer)
 
     async def Score(self, request: pb.ScoreRequest, _context: object) -> pb.TranslateResponse:
-        selector = converters.selector_from_proto(request.level)
-        options = scoring_options(converters.options_from_proto(request.options))
-        targets = targets_of(request.texts, request.references, complete=True)
-        return converters.answer_to_proto(await self._handlers.translate(request.texts, selector, options, targets))
+        with self._handlers.request() as noted:
+            selector = converters.selector_from_proto(request.level)
+            options = scoring_options(converters.options_from_proto(request.options))
+            targets = targets_of(request.texts, request.references, complete=True)
+            answer = await self._handlers.translate(noted, request.texts, selector, options, targets)
+        return converters.answer_to_proto(answer)
 
     async def TranslateTokens(
         self, request: pb.TranslateTokensRequest, _context: object
     ) -> AsyncIterator[pb.TranslateTokensResponse]:
-        selector = converters.selector_from_proto(request.level)
-        options, target = converters.options_from_proto(request.options), Target(request.target_prefix)
-        async for piece in self._handlers.translate_tokens(request.text, selector, options, target):
-            yield converters.piece_to_proto(piece)
+        with self._handlers.request() as noted:
+            selector = converters.selector_from_proto(request.level)
+            options, target = converters.options_from_proto(request.options), Target(request.target_prefix)
+            async for piece in self._handlers.translate_tokens(noted, request.text, selector, options, target):
+                yield converters.piece_to_proto(piece)
 
     async def TranslateStream(
         self, requests: AsyncIterator[pb.TranslateStreamRequest], _context: object
@@ -54,18 +60,21 @@ class TranslationServicer(rpc.TranslationServiceServicer):
     async def _answer(
         self, request: pb.TranslateStreamRequest, begun: Callable[[], None]
     ) -> pb.TranslateStreamResponse:
+        noted = Request()
         try:
-            selector = converters.selector_from_proto(request.level)
-            options = converters.options_from_proto(request.options)
-            target = Target(request.target_prefix)
-            answer = await self._handlers.translate_one(request.text, selector, options, target, begun)
+            with self._handlers.request() as noted:
+                selector = converters.selector_from_proto(request.level)
+                options = converters.options_from_proto(request.options)
+                target = Target(request.target_prefix)
+                answer = await self._handlers.translate_one(noted, request.text, selector, options, target, begun)
             return converters.stream_answer_to_proto(request.id, answer)
-        except HmcError as error:
-            return converters.stream_error_to_proto(request.id, error)
         except Exception as error:
-            reference = new_reference()
-            log.exception("unexpected error %s in TranslateStream", reference)
-            return converters.stream_error_to_proto(request.id, error, reference)
+            reference = ""
+            if not isinstance(error, HmcError):
+                reference = new_reference()
+                log.exception("unexpected error %s in TranslateStream", reference)
+            at = {"level": noted.level, "bundle_version": noted.bundle_version}
+            return converters.stream_error_to_proto(request.id, error, reference, **at)
 
     async def ListLevels(self, _request: pb.ListLevelsRequest, _context: object) -> pb.ListLevelsResponse:
         return level_converters.levels_to_proto(await self._handlers.levels())

@@ -132,6 +132,8 @@ def check_port(host: str, port: int, option: str) -> None:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
                 probe.listen(1)
+    except UnicodeError as error:
+        raise InvalidRequestError(f"--host {host!r} is no name of a machine; choose another") from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(

@@ -12,6 +12,25 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
+async def until(closing: asyncio.Event, requests: AsyncIterator[Request]) -> AsyncIterator[Request]:
+    """The requests that come before `closing` is set."""
+    closed = asyncio.create_task(closing.wait())
+    try:
+        while True:
+            coming = asyncio.ensure_future(anext(requests))
+            try:
+                await asyncio.wait({coming, closed}, return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    return
+                yield await coming
+            except StopAsyncIteration:
+                return
+            finally:
+                coming.cancel()
+    finally:
+        closed.cancel()
+
+
 async def answer_each(
     requests: AsyncIterable[Request],
     answer: Callable[[Request, Callable[[], None]], Awaitable[Response]],

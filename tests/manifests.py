@@ -1,0 +1,18 @@
+"""Bundle manifests that say something else than `hmc compile` wrote."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hmc.artifact.bundle import MANIFEST, manifest_digest
+
+
+@contextmanager
+def changed_manifest(bundle: Path) -> Iterator[dict[str, Any]]:
+    """The manifest as JSON, to be changed in the block; it is written with the digest that it then has."""
+    raw = json.loads((bundle / MANIFEST).read_text())
+    yield raw
+    raw["digest"] = manifest_digest(raw)
+    (bundle / MANIFEST).write_text(json.dumps(raw))
