@@ -128,7 +128,7 @@ def test_a_busy_port(tmp_path: Path) -> None:
     ("damage", "said"),
     [
         ("none", "bundle.json is missing"),
-        ("future", "schema version 99; this hmc reads versions 2 and 3\nUpgrade hmc"),
+        ("future", "schema version 99; this hmc reads versions 2 to 4\nUpgrade hmc"),
         ("missing", "h6/decoder.onnx is missing"),
         ("changed", "h6/decoder.onnx has sha256"),
         ("unknown level", "unknown level 'h7'; this bundle has: full, h12, h6"),
@@ -148,6 +148,36 @@ def test_what_cannot_be_served(tmp_path: Path, damage: str, said: str) -> None:
         case _:
             extra += ["--levels", "h7"]
     assert said in fails(bundle, *extra)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--host", "."], "hmc: --host '.' is no name of a machine; choose another"),
+        (["--host", "a" * 64], "is no name of a machine"),
+        (["--cache", ""], "hmc: cache: name a folder, or say auto or none"),
+    ],
+)
+def test_words_of_no_use(tiny_bundle: Path, arguments: list[str], said: str) -> None:
+    assert said in fails(tiny_bundle, "--port", "0", *arguments)
+
+
+def test_an_empty_token_opens_nothing(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HMC_TOKEN", "")
+    assert "hmc: the token must be printable ASCII and not empty" in fails(tiny_bundle, "--port", "0")
+
+
+def test_nobody_to_tell(tiny_bundle: Path) -> None:
+    """What it cannot say, it says so, and stops as it should."""
+    command = [sys.executable, "-m", "hmc.cli", "serve", str(tiny_bundle), "--port", "0", "--device", "cpu"]
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=60, check=False
+        )
+    assert ran.returncode == 2
+    assert ran.stderr.splitlines()[-1] == "hmc: No space left on device; make room"
+    assert "never awaited" not in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 @pytest.mark.parametrize(

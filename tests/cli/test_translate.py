@@ -13,6 +13,9 @@ import pytest
 from tests.cli.conftest import Hmc, environment
 from tests.serving.fakes import FakeFactory
 
+from hmc.cli.records import plain, record
+from hmc.serving.answers import StreamAnswer
+from hmc.serving.results import Alternative, Translation
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -70,6 +73,14 @@ def test_json(hmc: Hmc, server: BackgroundServer) -> None:
         ),
         (["--server", "SERVER", "--max-bleu-drop", "-1", "a"], None, "max_bleu_drop -1.0: choose 0 or more BLEU"),
         (["--server", "SERVER", "--beam", "99", "a"], None, "beam_size 99: choose 1 to 16"),
+        (
+            ["--server", "SERVER", "--max-length", "3000000000", "a"],
+            None,
+            "max_length 3000000000: choose 1 or more, up",
+        ),
+        (["--server", "SERVER", "--max-heads", "3000000000", "a"], None, "max_heads 3000000000: choose 0 or more, up"),
+        (["--server", "SERVER", "--timeout", "0", "a"], None, "timeout 0: choose more than 0 seconds"),
+        (["--server", "SERVER", "--timeout", "nan", "a"], None, "timeout nan: choose more than 0 seconds"),
         (["--server", "SERVER", "--top-k", "5", "a"], None, "--top-k is about sampling: add --sample"),
         (["--server", "SERVER", "--alignment", "a"], None, "printed as JSON: add --json"),
         (["--server", "SERVER", "--incremental", "--json", "a"], None, "leave out --json and --n-best"),
@@ -187,7 +198,19 @@ def test_incremental_errors_name_the_line(hmc: Hmc, server: BackgroundServer, ti
         assert ran.stderr.startswith("hmc: stdin is not UTF-8: byte 0xff at offset 6, in line 2")
 
 
-def test_a_text_that_is_cut_is_said(hmc: Hmc, tiny_bundle: Path) -> None:
+def test_no_limit_is_no_limit(hmc: Hmc, server: BackgroundServer) -> None:
+    assert hmc("translate", "--server", server.address, "--timeout", "inf", "a").stdout == "full:a\n"
+
+
+def test_a_translation_stays_on_its_line() -> None:
+    """A vocabulary with bytes can write anything."""
+    best = Translation("one\ntwo\r", 0.0, 3, 4, alternatives=(Alternative("a\tb", -1.0),))
+    answer = StreamAnswer(0, best, None, "full", "v1")
+    assert plain(answer) == "one two \ta b"
+    assert record("x", answer)["translation"] == "one\ntwo\r"
+
+
+def test_a_text_that_is_cut_is_said(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> None:
     long = "dog " * 500
     ran = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, "A dog.", long)
     assert ran.exit_code == 0
@@ -198,6 +221,10 @@ def test_a_text_that_is_cut_is_said(hmc: Hmc, tiny_bundle: Path) -> None:
         for where in (["--bundle", tiny_bundle], ["--server", server.address]):
             piecewise = hmc("translate", *where, "--beam", 1, "--incremental", "A dog.", long)
             assert (piecewise.stdout, piecewise.stderr) == (ran.stdout, ran.stderr)
+    (tmp_path / "long").write_text(f"A dog.\n{long}\n")
+    (tmp_path / "short").write_text("A dog.\nA dog.\n")
+    scored = hmc("score", "--bundle", tiny_bundle, tmp_path / "long", tmp_path / "short")
+    assert scored.stderr == said.replace("translated", "scored with") + "\n"
     told = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, "--json", long)
     assert told.stderr == ""
     assert json.loads(told.stdout)["source_truncated"]

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.tiny import SENTENCES, tiny_checkpoint_at
+from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.bundle import decoder_path, read_manifest
+from hmc.artifact.bundle_checks import validate
 from hmc.compiler import pipeline
 from hmc.compiler.bundle_builder import LevelRequest
 from hmc.compiler.bundle_writer import compile_bundle
 from hmc.compiler.check import BrokenGraphError, check_runs
+from hmc.serving import DecodeOptions, Translator
 
 PROBE = [[5, 6, 7, 2], [8, 9, 2]]
 
@@ -29,6 +31,18 @@ def test_a_compiled_level_runs(checkpoint: Path, tmp_path: Path, precision: str)
     manifest = read_manifest(tmp_path / "b")
     level = manifest.levels[0]
     check_runs(manifest.architecture, level.layout, tmp_path / "b", level.name, PROBE)
+
+
+@pytest.mark.parametrize("positions", [2, 3, 24])
+def test_a_model_of_few_positions(tmp_path: Path, positions: int) -> None:
+    tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(max_positions=positions))
+    compile_bundle(
+        [LevelRequest(tmp_path / "c", 12)], tmp_path / "b", precisions=("fp32", "int8"), calibration=SENTENCES
+    )
+    for level in validate(tmp_path / "b").levels:
+        with Translator(tmp_path / "b", level.name, device="cpu") as translator:
+            for beam in (1, 2):
+                assert translator.translate(SENTENCES[:2], DecodeOptions(beam_size=beam))[0].target_tokens < positions
 
 
 def test_a_graph_that_cannot_be_run_is_no_level(

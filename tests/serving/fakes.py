@@ -116,7 +116,9 @@ class FakeTranslator:
 
     def translation(self, text: str, options: DecodeOptions) -> Translation:
         others = tuple(Alternative(f"{text} #{i}", -0.5 - i) for i in range(1, options.n_best))
-        answer = f"{self.level}:{text}" if text.strip() else ""
+        if not text.strip():
+            return Translation("", 0.0, 0, 0)
+        answer = f"{self.level}:{text}"
         return Translation(answer, -0.5, 3, 4, alternatives=others, queue_s=0.001, compute_s=0.002)
 
     def _answer_later(self, future: Future[Translation], text: str, options: DecodeOptions) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.errors import InvalidRequestError
@@ -191,6 +192,21 @@ def test_where_nothing_can_be_kept_levels_open_all_the_same(
     with caplog.at_level(logging.WARNING):
         found = translations(lively_bundle, "h5", tmp_path / "file")
     assert "levels do not share weights: cannot keep packed ones" in caplog.text
+    assert found == translations(lively_bundle, "h5", "none")
+
+
+def test_a_disk_that_is_full_is_no_fault_of_the_bundle(
+    lively_bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime, which writes first, then says what it says of a graph that it cannot use."""
+
+    def full(*_: object) -> None:
+        raise Fail("Failed to write external initializers to file")
+
+    monkeypatch.setattr("hmc.serving.opening.Opener._pack", full)
+    with caplog.at_level(logging.WARNING):
+        found = translations(lively_bundle, "h5", tmp_path / "cache")
+    assert "levels do not share weights: cannot keep packed ones: Failed to write" in caplog.text
     assert found == translations(lively_bundle, "h5", "none")
 
 

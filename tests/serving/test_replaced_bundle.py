@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
+from hmc.artifact.bundle_checks import validate
 from hmc.artifact.errors import FailedPreconditionError
 from hmc.compiler.bundle_builder import LevelRequest
 from hmc.compiler.bundle_writer import compile_bundle
@@ -34,6 +35,42 @@ def test_graphs_of_another_bundle_are_not_opened(tmp_path: Path, name: str, cach
         assert [t.text for t in translator.translate(SENTENCES[:4], BEAM)] == before
     with Translator(tmp_path / "b", device="cpu", cache=cache) as translator:
         translator.translate(SENTENCES[:4], LATER[name])
+
+
+@pytest.mark.parametrize("when", ["before a level is packed", "before a graph is packed", "without a cache"])
+def test_weights_that_are_changed_where_they_lie(tmp_path: Path, when: str) -> None:
+    """They would give other words, and be kept for whoever opens them next."""
+    cache: Path | str = "none" if when == "without a cache" else tmp_path / "cache"
+    tiny_checkpoint_at(tmp_path / "c")
+    compile_bundle([LevelRequest(tmp_path / "c", name="full")], tmp_path / "b")
+    manifest, weights = validate(tmp_path / "b"), max((tmp_path / "b" / "weights").iterdir(), key=_size)
+    right = weights.read_bytes()
+    wrong = bytes(byte ^ 0x55 for byte in right)
+
+    def change(content: bytes) -> None:
+        with weights.open("r+b") as file:
+            file.write(content)
+
+    refused = pytest.raises(FailedPreconditionError, match=rf"{weights.name} is not the file that it was .*changed")
+    if when == "before a level is packed":
+        change(wrong)
+        with refused:
+            Translator(tmp_path / "b", device="cpu", cache=cache, manifest=manifest)
+    else:
+        with Translator(tmp_path / "b", device="cpu", cache=cache, manifest=manifest) as translator:
+            change(wrong)
+            with refused:
+                translator.translate(SENTENCES[:4], LATER["attention"])
+    change(right)
+    found = []
+    for kept in (cache, "none"):
+        with Translator(tmp_path / "b", device="cpu", cache=kept) as translator:
+            found.append([t.text for t in translator.translate(SENTENCES[:4], LATER["attention"])])
+    assert found[0] == found[1]
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size
 
 
 def test_the_same_bundle_again_is_no_other(tmp_path: Path) -> None:

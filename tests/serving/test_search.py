@@ -135,3 +135,11 @@ def test_token_scores_belong_to_the_tokens_of_their_own_hypothesis() -> None:
 def test_a_sentence_without_any_candidate_gives_up_what_it_has() -> None:
     state = search(lambda s: {A: 1.0} if len(s) < 2 else {PAD: 1.0}, beam=2)
     assert [(h.ids, h.complete) for h in state.finished[0]] == [((A, A), False)]
+
+
+def test_everything_that_runs_at_a_dead_end_is_taken() -> None:
+    """As at the limit: whoever asked for several hypotheses gets them."""
+    state = search(lambda s: {A: 0.6, B: 0.3, C: 0.1} if not s else {PAD: 1.0}, beam=3)
+    assert [(h.ids, h.complete) for h in state.finished[0]] == [((A,), False), ((B,), False), ((C,), False)]
+    state = search(lambda s: {A: 0.6, EOS: 0.4} if not s else {PAD: 1.0}, beam=2)
+    assert sorted((h.ids, h.complete) for h in state.finished[0]) == [((), True), ((A,), False)]

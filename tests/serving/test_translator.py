@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.tiny import SENTENCES
 
@@ -22,7 +23,7 @@ from hmc.artifact.errors import (
     OverloadedError,
     UnavailableError,
 )
-from hmc.serving import DecodeOptions, Translation, Translator
+from hmc.serving import DecodeOptions, Sampling, Translation, Translator
 from hmc.serving.sessions import cuda_available
 
 TEXTS = [*SENTENCES, *(f"{a} {b}" for a, b in pairwise(SENTENCES))]
@@ -113,13 +114,28 @@ def test_lone_surrogate_is_refused(translator: Translator) -> None:
     [
         ({"beam_size": 0}, "beam_size 0: choose 1 to 16"),
         ({"beam_size": 2, "n_best": 3}, "n_best 3"),
-        ({"max_length": 0}, "max_length 0"),
+        ({"max_length": 0}, "max_length 0: choose 1 or more"),
+        ({"max_length": 2**31}, "max_length 2147483648: choose 1 or more, up to 2147483647"),
+        ({"min_length": 0}, "min_length 0: choose 1 or more"),
+        ({"beam_size": 2.5}, "beam_size 2.5: choose a whole number"),
+        ({"max_length": 5.5}, "max_length 5.5: choose a whole number"),
+        ({"n_best": 2.0}, "n_best 2.0: choose a whole number"),
+        ({"suppressed_tokens": "▁Hund"}, "suppressed_tokens takes a list: put a single one in a list"),
+        ({"attention_heads": "cross.0.1"}, "attention_heads takes a list"),
         ({"length_penalty": -1.0}, "length_penalty -1"),
     ],
 )
 def test_options_out_of_range(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         DecodeOptions(**values)
+
+
+def test_numbers_and_lists_of_other_kinds() -> None:
+    with pytest.raises(InvalidRequestError, match=r"seed 2\.5: choose a whole number"):
+        Sampling(seed=2.5)  # type: ignore[arg-type]  # as callers do
+    options = DecodeOptions(beam_size=np.int64(2), suppressed_tokens=["▁a"])  # type: ignore[arg-type]  # as callers do
+    assert options == DecodeOptions(beam_size=2, suppressed_tokens=("▁a",))
+    assert hash(options)
 
 
 def test_cancelled_work_frees_the_engine(tiny_bundle: Path) -> None:

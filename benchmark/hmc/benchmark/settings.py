@@ -77,8 +77,8 @@ class BenchmarkSettings:
         if max(self.batches) > timed:
             raise InvalidRequestError(
                 f"batch {max(self.batches)}: only {timed} sentences are timed (blank ones left out, the test set has "
-                f"{sentences}, the latency limit is {self.latency_limit}), and they do not fill one request; choose {timed} or less, or "
-                "time more sentences"
+                f"{sentences}, the latency limit is {self.latency_limit}), and they do not fill one request; choose "
+                f"{timed} or less, or time more sentences"
             )
         return self
 

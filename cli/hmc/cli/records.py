@@ -6,12 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hmc.serving.answers import StreamAnswer
-    from hmc.serving.results import Alternative, Token
+    from hmc.serving.results import Alternative, Token, Translation
+
+
+BREAKS = str.maketrans("\n\r\t", "   ")
+"""A model whose vocabulary has bytes may write what separates lines and hypotheses: JSON has it as it is."""
 
 
 def plain(answer: StreamAnswer) -> str:
-    """All hypotheses of a text, best first, separated by tabs."""
-    return "\t".join(hypothesis.text for hypothesis in answer.result().hypotheses)
+    """All hypotheses of a text, best first, separated by tabs, on one line."""
+    return "\t".join(hypothesis.text.translate(BREAKS) for hypothesis in answer.result().hypotheses)
+
+
+def warn_if_cut(index: int, translation: Translation, done: str) -> None:
+    """JSON says it in a field; a plain line cannot."""
+    import sys
+
+    if translation.source_truncated:
+        kept = translation.source_tokens - 1
+        sys.stderr.write(
+            f"hmc: line {index + 1}: only its first {kept} tokens are {done}, more do not fit the model; "
+            "split it into sentences\n"
+        )
 
 
 def record(text: str, answer: StreamAnswer) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def command(
 
     from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.lines import check_stdout, open_lines
-    from hmc.cli.records import record
+    from hmc.cli.records import record, warn_if_cut
     from hmc.cli.translators import Place, open_desk
     from hmc.serving.options import DecodeOptions
     from hmc.serving.selection import Selector
@@ -94,7 +94,9 @@ def command(
                 answers = desk.score(texts[chunk], references[chunk], options)
             except InvalidRequestError as error:
                 raise InvalidRequestError(in_file(str(error), start)) from error
-            for text, answer in zip(texts[chunk], answers, strict=True):
+            for index, (text, answer) in enumerate(zip(texts[chunk], answers, strict=True), start):
+                if not json_output:
+                    warn_if_cut(index, answer.result(), "scored with")
                 line = json.dumps(record(text, answer), ensure_ascii=False) if json_output else None
                 typer.echo(line or f"{answer.result().score:.6f}")
 

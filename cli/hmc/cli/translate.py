@@ -26,7 +26,6 @@ from hmc.cli.options import (
 if TYPE_CHECKING:
     from hmc.cli.translators import Desk
     from hmc.serving.options import DecodeOptions, Sampling
-    from hmc.serving.results import Translation
 
 SEARCH, LIMITS, SAMPLE, OUTPUT = "Search", "What may be written", "Sampling", "Output"
 
@@ -172,37 +171,27 @@ def command(
 def _write_lines(desk: Desk, lines: Iterator[str], options: DecodeOptions, prefix: str, json_output: bool) -> None:
     import json
 
-    from hmc.cli.records import plain, record
+    from hmc.cli.records import plain, record, warn_if_cut
 
     sent: dict[int, str] = {}
     for answer in desk.translate(_remember(lines, sent), options, prefix):
         text = sent.pop(answer.index)
         if not json_output:
-            _warn_if_cut(answer.index, answer.result())
+            warn_if_cut(answer.index, answer.result(), "translated")
         _write((json.dumps(record(text, answer), ensure_ascii=False) if json_output else plain(answer)) + "\n")
 
 
 def _write_pieces(desk: Desk, lines: Iterator[str], options: DecodeOptions, prefix: str) -> None:
+    from hmc.cli.records import BREAKS, warn_if_cut
+
     for index, text in enumerate(lines):
         written = ""
         for piece in desk.stream(index, text, options, prefix):
-            _write(piece.text)
+            _write(piece.text.translate(BREAKS))
             written += piece.text
             if piece.translation is not None:
-                _write(piece.translation.text.removeprefix(written) + "\n")
-                _warn_if_cut(index, piece.translation)
-
-
-def _warn_if_cut(index: int, translation: Translation) -> None:
-    """JSON says it in a field; a plain line cannot."""
-    import sys
-
-    if translation.source_truncated:
-        kept = translation.source_tokens - 1
-        sys.stderr.write(
-            f"hmc: line {index + 1}: only its first {kept} tokens are translated, more do not fit the model; "
-            "split it into sentences\n"
-        )
+                _write(piece.translation.text.removeprefix(written).translate(BREAKS) + "\n")
+                warn_if_cut(index, piece.translation, "translated")
 
 
 def _remember(lines: Iterator[str], sent: dict[int, str]) -> Iterator[str]:

@@ -112,7 +112,7 @@ class Manifest(Strict):
 
     schema_version: int = SCHEMA_VERSION
     digest: str = ""
-    """sha256 of the rest of the manifest (see `manifest_digest`), from schema version 4 on; `write_manifest` sees to it."""
+    """sha256 of the rest (see `manifest_digest`), from schema version 4 on; `write_manifest` sees to it."""
     version: str
     """Bundle version: first 16 hex digits of a digest over every level's files."""
     created_by: str
@@ -175,7 +175,7 @@ def read_manifest(path: Path | str) -> Manifest:
     raw = _read_json(path)
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version not in READABLE:
-        problem = f"schema version {version!r}; this hmc reads versions {' and '.join(map(str, READABLE))}"
+        problem = f"schema version {version!r}; this hmc reads versions {READABLE[0]} to {READABLE[-1]}"
         raise InvalidArtifactError(
             f"bundle {path}", [problem], "Upgrade hmc, or compile the bundle again with this version."
         )

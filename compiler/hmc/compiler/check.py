@@ -37,7 +37,7 @@ def check_parity(
     numbers. Raises ParityError above TOLERANCE."""
     arch, current = checkpoint.architecture, checkpoint.layout
     slim = GraphRunner.author(arch, layout, slim_tensors(checkpoint.tensors, arch, current, layout), FloatLinears())
-    targets = slim.greedy(sentences, max_length)
+    targets = slim.greedy(sentences, min(max_length, arch.max_positions - 1))
     reached = expected = slim.log_probs(sentences, targets)
     if layout != current:
         masked = masked_tensors(checkpoint.tensors, arch, current, layout)
@@ -66,7 +66,7 @@ def check_runs(
     """
     try:
         plain, greedy = (GraphRunner.of_level(arch, layout, bundle, level, v) for v in (None, GREEDY))
-        targets = plain.greedy(sentences, RUN_STEPS)
+        targets = plain.greedy(sentences, min(RUN_STEPS, arch.max_positions - 1))
         scores = np.stack([runner.log_probs(sentences, [t[:1] for t in targets]) for runner in (plain, greedy)])
     except Exception as error:  # ONNX Runtime raises its own types; whatever it is, the graphs do not run
         raise BrokenGraphError(f"level {level}: {error}; this is a defect of the compiler, please report it") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from hmc.artifact.errors import UnavailableError
+from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.serving.answers import Answer, LevelInfo, LevelList, StreamAnswer
 from hmc.serving.client_stream import ClientStream, check_encodable, check_list
 from hmc.serving.options import DecodeOptions
@@ -37,7 +38,8 @@ class Client:
     """Talks to one server; use it in a `with` block, from any thread.
 
     Every method raises the HmcError that the server's status stands for, with the server's message: UnavailableError
-    where there is no server, DeadlineExceededError when `timeout` seconds pass first.
+    where there is no server, DeadlineExceededError when `timeout` seconds pass first, InvalidRequestError for a timeout
+    that is not more than 0.
     """
 
     def __init__(self, address: str, *, token: str | None = None, tls_ca: Path | str | None = None) -> None:
@@ -73,7 +75,7 @@ class Client:
         check_list(target_prefixes, "target_prefixes")
         request = pb.TranslateRequest(texts=texts, target_prefixes=target_prefixes, **_how(level, options))
         with _domain_errors(self.address):
-            response = self._translation.Translate(request, timeout=timeout, metadata=self._metadata)
+            response = self._translation.Translate(request, timeout=_seconds(timeout), metadata=self._metadata)
         return converters.answer_from_proto(response)
 
     def score(
@@ -89,7 +91,7 @@ class Client:
         check_list(references, "references")
         request = pb.ScoreRequest(texts=texts, references=references, **_how(level, options))
         with _domain_errors(self.address):
-            response = self._translation.Score(request, timeout=timeout, metadata=self._metadata)
+            response = self._translation.Score(request, timeout=_seconds(timeout), metadata=self._metadata)
         return converters.answer_from_proto(response)
 
     def translate_tokens(
@@ -106,7 +108,7 @@ class Client:
         check_encodable(target_prefix, "target_prefix")
         request = pb.TranslateTokensRequest(text=text, target_prefix=target_prefix, **_how(level, options))
         with _domain_errors(self.address):
-            call = self._translation.TranslateTokens(request, timeout=timeout, metadata=self._metadata)
+            call = self._translation.TranslateTokens(request, timeout=_seconds(timeout), metadata=self._metadata)
             try:
                 yield from map(converters.partial_from_proto, call)
             finally:
@@ -129,7 +131,9 @@ class Client:
         stream = ClientStream(texts, target_prefixes, _how(level, options), in_flight)
         try:
             with _domain_errors(self.address):
-                call = self._translation.TranslateStream(stream.requests(), timeout=timeout, metadata=self._metadata)
+                call = self._translation.TranslateStream(
+                    stream.requests(), timeout=_seconds(timeout), metadata=self._metadata
+                )
                 try:
                     yield from stream.answers(call, in_order)
                 finally:
@@ -142,21 +146,23 @@ class Client:
     def levels(self, timeout: float | None = None) -> LevelList:
         """The levels of the server's bundle, from the best to the cheapest."""
         with _domain_errors(self.address):
-            response = self._translation.ListLevels(pb.ListLevelsRequest(), timeout=timeout, metadata=self._metadata)
+            response = self._translation.ListLevels(
+                pb.ListLevelsRequest(), timeout=_seconds(timeout), metadata=self._metadata
+            )
         return level_converters.levels_from_proto(response)
 
     def load_level(self, name: str, timeout: float | None = None) -> LevelInfo:
         """Loads a level of the server's bundle; returns when it serves."""
         with _domain_errors(self.address):
             request = pb.LoadLevelRequest(name=name)
-            response = self._admin.LoadLevel(request, timeout=timeout, metadata=self._metadata)
+            response = self._admin.LoadLevel(request, timeout=_seconds(timeout), metadata=self._metadata)
         return level_converters.level_from_proto(response.level)
 
     def unload_level(self, name: str, timeout: float | None = None) -> LevelInfo:
         """Frees a level after it has finished its work."""
         with _domain_errors(self.address):
             request = pb.UnloadLevelRequest(name=name)
-            response = self._admin.UnloadLevel(request, timeout=timeout, metadata=self._metadata)
+            response = self._admin.UnloadLevel(request, timeout=_seconds(timeout), metadata=self._metadata)
         return level_converters.level_from_proto(response.level)
 
     def reload(self, bundle: Path | str | None = None, timeout: float | None = None) -> str:
@@ -165,7 +171,7 @@ class Client:
         path = str(bundle) if bundle is not None else None
         with _domain_errors(self.address):
             request = pb.ReloadRequest(bundle_path=path)
-            response = self._admin.Reload(request, timeout=timeout, metadata=self._metadata)
+            response = self._admin.Reload(request, timeout=_seconds(timeout), metadata=self._metadata)
         return str(response.bundle_version)
 
     def wait_ready(self, timeout: float = 60.0) -> None:
@@ -195,6 +201,12 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _seconds(timeout: float | None) -> float | None:
+    if timeout is not None and not timeout > 0:  # NaN is not
+        raise InvalidRequestError(f"timeout {timeout:g}: choose more than 0 seconds, or leave it out")
+    return None if timeout == math.inf else timeout
 
 
 def _how(level: Level, options: DecodeOptions | None) -> dict[str, Any]:

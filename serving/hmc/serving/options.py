@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 from hmc.artifact.errors import InvalidRequestError
 
@@ -16,6 +17,8 @@ MAX_TOKENS = 32768
 """Default of an engine's `max_tokens`: Transformer-base keeps 6 KB a token at int8, 24 KB at fp32."""
 NUCLEUS_TOKENS = 256
 """Most tokens that top-k and top-p sampling choose among."""
+MAX_INT32 = 2**31 - 1
+"""Largest whole number that the protocol carries where there is no smaller bound."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,11 @@ class Sampling:
     def __post_init__(self) -> None:
         _within("temperature", self.temperature, 0.01, 100.0)
         if self.top_k is not None:
-            _within("top_k", self.top_k, 1, NUCLEUS_TOKENS)
+            whole("top_k", self.top_k, 1, NUCLEUS_TOKENS)
         if not 0.0 < self.top_p <= 1.0:
             raise InvalidRequestError(f"top_p {self.top_p}: choose more than 0, up to 1")
         if self.seed is not None:
-            _within("seed", self.seed, 0, 2**63 - 1)
+            whole("seed", self.seed, 0, 2**63 - 1)
 
     @property
     def truncated(self) -> bool:
@@ -85,29 +88,36 @@ class DecodeOptions:
     all open heads of the last layer that has any."""
 
     def __post_init__(self) -> None:
-        _within("beam_size", self.beam_size, 1, MAX_BEAM)
+        for name in ("suppressed_tokens", "suppressed_phrases", "attention_heads"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise InvalidRequestError(f"{name} takes a list: put a single one in a list")
+            object.__setattr__(self, name, tuple(given))
+        whole("beam_size", self.beam_size, 1, MAX_BEAM)
         _within("length_penalty", self.length_penalty, 0, 10)
-        if self.max_length is not None and self.max_length < 1:
-            raise InvalidRequestError(f"max_length {self.max_length}: choose 1 or more, or leave it out")
-        if self.min_length < 1 or (self.max_length is not None and self.min_length > self.max_length):
+        if self.max_length is not None:
+            whole("max_length", self.max_length, 1)
+        whole("min_length", self.min_length, 1)
+        if self.max_length is not None and self.min_length > self.max_length:
             raise InvalidRequestError(f"min_length {self.min_length}: choose 1 to max_length ({self.max_length})")
         if self.patience is not None and not 0.0 < self.patience <= 10.0:
             raise InvalidRequestError(f"patience {self.patience}: choose more than 0, up to 10, or leave it out")
         self._check_n_best()
         _within("coverage_penalty", self.coverage_penalty, 0, 10)
         _within("repetition_penalty", self.repetition_penalty, 0.1, 10)
-        _within("no_repeat_ngram_size", self.no_repeat_ngram_size, 0, 100)
+        whole("no_repeat_ngram_size", self.no_repeat_ngram_size, 0, 100)
         if len(self.suppressed_tokens) + len(self.suppressed_phrases) > MAX_SUPPRESSED:
             raise InvalidRequestError(f"suppressed tokens and phrases: give at most {MAX_SUPPRESSED} of them together")
         if self.sampling is not None and (self.patience is not None or self.coverage_penalty):
             raise InvalidRequestError("patience and coverage_penalty guide a beam: leave them out when sampling")
 
     def _check_n_best(self) -> None:
+        whole("n_best", self.n_best, 1, MAX_BEAM)
         if self.sampling is not None:
-            _within("n_best", self.n_best, 1, MAX_BEAM)
-        elif not 1 <= self.n_best <= self.beam_size:
+            return
+        if not 1 <= self.n_best <= self.beam_size:
             raise InvalidRequestError(f"n_best {self.n_best}: choose 1 to beam_size ({self.beam_size})")
-        elif self.enough is not None and self.n_best > self.enough:
+        if self.enough is not None and self.n_best > self.enough:
             raise InvalidRequestError(
                 f"n_best {self.n_best}: the search stops after {self.enough} hypotheses; raise patience or beam_size"
             )
@@ -168,6 +178,15 @@ def scoring_options(options: DecodeOptions | None) -> DecodeOptions:
         alignment=options.alignment,
         attention_heads=options.attention_heads,
     )
+
+
+def whole(name: str, value: object, low: int, high: int = MAX_INT32) -> None:
+    """Raises InvalidRequestError unless the value is a whole number from low to high."""
+    if not isinstance(value, Integral):
+        raise InvalidRequestError(f"{name} {value!r}: choose a whole number")
+    if not low <= int(value) <= high:
+        bound = f"or more, up to {high}" if high >= MAX_INT32 else f"to {high}"
+        raise InvalidRequestError(f"{name} {value}: choose {low} {bound}")
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

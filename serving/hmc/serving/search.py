@@ -74,10 +74,9 @@ def _done(state: DecodeState, dead: npt.NDArray[np.bool_]) -> Ints:
 
 
 def _give_up(state: DecodeState, sentence: int) -> None:
-    """No token may follow any row: unless hypotheses have ended, the best row is taken as it is."""
-    if not state.finished[sentence]:
-        row = int(np.argmax(state.scores[sentence]))
-        state.end(sentence, row, float(state.scores[sentence, row]), None)
+    """No token may follow any row: what runs is taken as it is, as at the limit."""
+    for row in np.flatnonzero(state.scores[sentence] > NEVER):
+        state.end(sentence, int(row), float(state.scores[sentence, row]), None)
 
 
 def _is_done(state: DecodeState, sentence: int, best: float) -> bool:

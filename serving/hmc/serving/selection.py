@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from hmc.artifact.bundle import Level
 from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
 from hmc.serving.latency import LatencyWindow
+from hmc.serving.options import whole
 
 PRECISION_RANK = {"fp32": 0, "fp16": 1, "bf16": 2, "int8": 3, "int4": 4}
 RECENT_S = 30.0
@@ -40,12 +41,12 @@ class Selector:
         chosen = [name for name, value in values.items() if value is not None and value is not False]
         if len(chosen) > 1:
             raise InvalidRequestError(f"level selector: {' and '.join(chosen)} exclude each other; give one")
-        if self.max_heads is not None and self.max_heads < 0:
-            raise InvalidRequestError(f"max_heads {self.max_heads}: choose 0 or more")
+        if self.max_heads is not None:
+            whole("max_heads", self.max_heads, 0)
         if self.max_bleu_drop is not None and not (self.max_bleu_drop >= 0 and math.isfinite(self.max_bleu_drop)):
             raise InvalidRequestError(f"max_bleu_drop {self.max_bleu_drop}: choose 0 or more BLEU points")
-        if self.latency_budget_ms is not None and self.latency_budget_ms < 1:
-            raise InvalidRequestError(f"latency_budget_ms {self.latency_budget_ms}: choose 1 ms or more")
+        if self.latency_budget_ms is not None:
+            whole("latency_budget_ms", self.latency_budget_ms, 1)
 
     @classmethod
     def of(cls, level: str | Selector | None) -> Selector:

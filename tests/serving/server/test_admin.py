@@ -26,6 +26,8 @@ from hmc.serving.selection import Selector
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.shares import Shares
+from hmc.v1 import translation_pb2 as pb
+from hmc.v1 import translation_pb2_grpc as rpc
 
 GRAPHS = ("encoder.onnx", "decoder.onnx")
 TRANSLATE = "/hmc.v1.TranslationService/Translate"
@@ -145,7 +147,7 @@ def test_reload_loses_no_request(client: Client, factory: FakeFactory, tmp_path:
 def test_a_failed_reload_leaves_the_bundle_serving(client: Client, tmp_path: Path) -> None:
     (tmp_path / "future").mkdir()
     (tmp_path / "future" / "bundle.json").write_text('{"schema_version": 99}')
-    with pytest.raises(FailedPreconditionError, match="schema version 99; this hmc reads versions 2 and 3"):
+    with pytest.raises(FailedPreconditionError, match="schema version 99; this hmc reads versions 2 to 4"):
         client.reload(tmp_path / "future")
     broken = write_bundle(tmp_path / "broken")
     (broken / "h6" / "encoder.onnx").write_text("changed")
@@ -189,6 +191,13 @@ def test_metrics(bundle: Path, factory: FakeFactory) -> None:
         list(client.translate_stream(["a"], "h12"))
         with pytest.raises(LevelNotFoundError):
             client.translate(["a"], "nope")
+        client.translate(["", " "], "h6")
+        with grpc.insecure_channel(running.address) as channel:
+            stub: Any = rpc.TranslationServiceStub(channel)
+            request = pb.TranslateRequest(texts=["a"], options=pb.DecodingOptions(beam_size=99))
+            assert failure(lambda: stub.Translate(request))[0] == "INVALID_ARGUMENT"
+            texts = [pb.TranslateStreamRequest(text="a", options=request.options)]
+            assert next(stub.TranslateStream(iter(texts))).error.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
         with pytest.raises(DeadlineExceededError):
             client.translate(["hold"], timeout=0.1)
         eventually(lambda: factory["full"].pending == 0)
@@ -196,11 +205,13 @@ def test_metrics(bundle: Path, factory: FakeFactory) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{running.server.metrics_port}/metrics", timeout=5) as response:
             lines = response.read().decode().splitlines()
     for expected in (
-        'hmc_requests_total{code="OK",level="h6"} 1.0',
+        'hmc_requests_total{code="OK",level="h6"} 2.0',
+        'hmc_requests_total{code="INVALID_ARGUMENT",level=""} 2.0',
+        'hmc_requests_total{code="DEADLINE_EXCEEDED",level="full"} 1.0',
         'hmc_requests_total{code="OK",level="h12"} 1.0',
         'hmc_requests_total{code="NOT_FOUND",level=""} 1.0',
         'hmc_calls_total{code="DEADLINE_EXCEEDED",method="/hmc.v1.TranslationService/Translate"} 1.0',
-        'hmc_texts_total{level="h6"} 2.0',
+        'hmc_texts_total{level="h6"} 4.0',
         'hmc_tokens_total{level="h6",side="target"} 8.0',
         'hmc_queue_seconds_count{level="h6"} 1.0',
         'hmc_compute_seconds_bucket{le="0.0025",level="h6"} 1.0',

@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.manifests import changed_manifest
 from tests.serving.fakes import FakeFactory, eventually, write_bundle
 
 from hmc.artifact.errors import (
@@ -69,6 +70,25 @@ def test_lazy_chooses_among_all(bundle: Path, factory: FakeFactory) -> None:
     with pytest.raises(LevelNotLoadedError) as raised:
         host.lease(Selector(max_heads=12))
     assert raised.value.level == "h12"
+
+
+def test_lazy_chooses_only_what_can_run(tmp_path: Path, factory: FakeFactory) -> None:
+    bundle = write_bundle(tmp_path / "b")
+    with changed_manifest(bundle) as raw:
+        raw["levels"][0]["precision"] = raw["levels"][1]["precision"] = "fp16"
+    host = ModelHost(bundle, factory, lazy=True, device="cpu")
+    host.start()
+    with host.lease(Selector(max_heads=24)) as lease:
+        assert lease.level.name == "h6"
+    anywhere = ModelHost(bundle, factory, lazy=True, default_level="h6")  # on auto it is known once it was tried
+    anywhere.start()
+    factory.fail["full"] = factory.fail["h12"] = DeviceUnavailableError("no cuda")
+    for name, heads in (("full", 24), ("h12", 12)):
+        with pytest.raises(LevelNotLoadedError):
+            anywhere.lease(Selector(max_heads=heads))
+        with pytest.raises(DeviceUnavailableError):
+            anywhere.load(name)
+    assert means(anywhere, Selector(max_heads=24)) == "h6"
 
 
 def test_no_lease_before_start_or_after_close(bundle: Path, factory: FakeFactory) -> None:
@@ -280,6 +300,12 @@ def test_measured_latency_is_per_level(host: ModelHost) -> None:
     assert latency["full"] is None
     assert latency["h6"] is not None
     assert latency["h6"].p50_ms == pytest.approx(3.0)
+
+
+def test_blank_texts_are_no_measure_of_latency(host: ModelHost) -> None:
+    with host.lease() as lease:
+        assert lease.submit(" ", OPTIONS).result(5).blank
+    assert all(level.latency is None for level in host.status().levels)
 
 
 def test_patient_texts_are_no_measure_of_latency(host: ModelHost) -> None:

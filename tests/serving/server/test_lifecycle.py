@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.serving.fakes import FakeFactory, eventually, failure
 
 from hmc.artifact.errors import (
@@ -81,6 +82,46 @@ def test_draining_finishes_running_calls_and_refuses_new_ones(
     stopping.join(10)
     assert not stopping.is_alive()
     assert {t.closed for t in factory.made} == {"cancelled"}  # nothing was left to drain
+
+
+@pytest.mark.parametrize("kind", ["watch", "reflection"])
+def test_streams_without_work_do_not_hold_up_the_end(server: BackgroundServer, kind: str) -> None:
+    hold = threading.Event()
+
+    def requests() -> Iterator[reflection_pb2.ServerReflectionRequest]:
+        yield reflection_pb2.ServerReflectionRequest(list_services="")
+        hold.wait(20)
+
+    channel = grpc.insecure_channel(server.address)
+    if kind == "watch":
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        answers = health.Watch(health_pb2.HealthCheckRequest(service=""))
+    else:
+        reflection: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+        answers = reflection.ServerReflectionInfo(requests())
+    next(answers)
+    started = time.monotonic()
+    server.stop()
+    assert time.monotonic() - started < 4.0  # well before drain_seconds
+    if kind == "watch":
+        assert next(answers).status == NOT_SERVING
+        assert failure(lambda: next(answers)) == ("UNAVAILABLE", "the server is shutting down")
+    else:
+        assert list(answers) == []
+    hold.set()
+
+
+def test_a_server_that_cannot_say_so_stops(bundle: Path, factory: FakeFactory) -> None:
+    async def run() -> None:
+        settings = ServerSettings(port=0)
+        await serve(Server(model_host(bundle, settings, factory), settings), tell)
+
+    def tell(_: Server) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        asyncio.run(run())
+    assert {t.closed for t in factory.made} == {"cancelled"}
 
 
 def test_draining_ends_open_streams_after_their_answers(

@@ -54,6 +54,16 @@ def test_errors_of_a_stream_belong_to_their_texts(client: Client) -> None:
         answers[1].result()
 
 
+def test_errors_of_a_stream_name_the_level_if_one_was_chosen(stub: Any) -> None:
+    requests = [
+        pb.TranslateStreamRequest(id="late", text="x" * 100_000, level=pb.LevelSelector(name="h6")),
+        pb.TranslateStreamRequest(id="early", text="x", level=pb.LevelSelector(name="nope")),
+    ]
+    answers = {a.id: a for a in stub.TranslateStream(iter(requests))}
+    assert (answers["late"].level, answers["late"].bundle_version) == ("h6", "0123456789abcdef")
+    assert (answers["early"].level, answers["early"].bundle_version) == ("", "")
+
+
 def test_each_text_of_a_stream_chooses_its_level(stub: Any) -> None:
     levels = ("h6", "nope", "h12")
     requests = [pb.TranslateStreamRequest(id=n, text="a", level=pb.LevelSelector(name=n)) for n in levels]

@@ -103,6 +103,7 @@ def test_a_bug_is_internal_logged_once_and_kept_secret(client: Client, caplog: p
     ("data", "message"),
     [
         (b"\x0a\x01a\x0a\x03b\xff\xfe", "texts[1] is not UTF-8: byte 0xff at 1"),
+        (b"\x0a\x01a\x22\x01\xff", "target_prefixes[0] is not UTF-8: byte 0xff at 0"),
         (b"\x0a\x01a\x12\x03\x0a\x01\xff", "a field of the request is not UTF-8"),
         (b"\x0a\x7fa", "not a message of this method"),
     ],
@@ -118,8 +119,7 @@ def test_bytes_that_are_no_request(channel: grpc.Channel, stub: Any, data: bytes
 def test_a_stream_of_invalid_bytes(channel: grpc.Channel) -> None:
     call: Any = channel.stream_stream("/hmc.v1.TranslationService/TranslateStream")
     code, message = failure(lambda: list(call(iter([b"\x12\x01\xff"]))))
-    assert code == "INVALID_ARGUMENT"
-    assert "not UTF-8" in message
+    assert (code, message) == ("INVALID_ARGUMENT", "text is not UTF-8: byte 0xff at 0; convert it to UTF-8")
 
 
 def test_a_message_over_the_limit_says_to_split(client: Client) -> None:
