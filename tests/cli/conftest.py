@@ -98,8 +98,9 @@ def pairs(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     compile_bundle([LevelRequest(prunable)], folder / "bundle")
     with Translator(folder / "bundle", "full") as translator:
         written = translator.translate(SENTENCES, DecodeOptions(beam_size=1))
-    src.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
-    ref.write_text("\n".join(translation.text for translation in written) + "\n", encoding="utf-8")
+    often = 9  # a search wants a hundred
+    src.write_text("\n".join(SENTENCES * often) + "\n", encoding="utf-8")
+    ref.write_text("\n".join([translation.text for translation in written] * often) + "\n", encoding="utf-8")
     return src, ref
 
 

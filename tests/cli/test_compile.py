@@ -50,6 +50,9 @@ def test_budgets_given(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Pa
         (["--precision", "fp32,int8", "--shortlist", "SRC", "REF"], "int8 needs real source sentences"),
         (["--max-bleu-drop", "1", "--precision", "fp32,int8", "--eval", "SRC", "REF"], "give --calibrate FILE"),
         (["--eval", "LONG", "REF"], "long: line 2 has 70,000 bytes, and a text may have 65,536; give one sentence"),
+        (["--max-bleu-drop", "1", "--eval", "LONG", "LONG"], "long: line 2 has 70,000 bytes"),
+        (["--max-bleu-drop", "1", "--eval", "FEW", "FEW"], "--eval: 99 sentences are too few to say that a BLEU drop is"),
+        (["--precision", "fp16,bf16", "--eval", "SRC", "REF"], "--eval: levels in fp16, bf16 run on CUDA, and there is"),
         (["--eval", "SHORT", "SHORT"], "short: 1 sentence pair, and the significance of a BLEU difference needs 2"),
         (["--shortlist", "SRC", "REF"], "--shortlist is for int8 and int4"),
         (["--shortlist", "SRC", "missing", "--precision", "int8"], "missing: no such file"),
@@ -64,13 +67,14 @@ def test_wrong_words(
     hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], words: list[str], message: str
 ) -> None:
     (tmp_path / "short").write_text("One line.\n")
-    (tmp_path / "long").write_text("\n".join([SENTENCES[0], "x" * 70_000, *SENTENCES[2:]]) + "\n")
-    files = {"SRC": pairs[0], "REF": pairs[1], "SHORT": tmp_path / "short", "LONG": tmp_path / "long"}
+    (tmp_path / "long").write_text("\n".join([SENTENCES[0], "x" * 70_000, *(SENTENCES * 9)[2:]]) + "\n")
+    (tmp_path / "few").write_text("A dog.\n" * 99)
+    files = {"SRC": pairs[0], "REF": pairs[1]} | {name.upper(): tmp_path / name for name in ("short", "long", "few")}
     ran = hmc("compile", prunable, *(str(files.get(word, word)) for word in words), "-o", tmp_path / "b")
     assert ran.exit_code == 2
     assert message in ran.stderr
     assert ran.stderr.count("\n") == 1  # no level was begun
-    assert {path.name for path in tmp_path.iterdir()} == {"short", "long"}
+    assert {path.name for path in tmp_path.iterdir()} == {"short", "long", "few"}
 
 
 def test_shortlists_are_scored_beside_their_levels(

@@ -37,8 +37,8 @@ def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: P
     assert {heads for heads in tried if heads < NEEDED} >= {11, 10, 9}
     assert all(c["keeps_drop"] == (heads >= NEEDED) == (c["loss_at_most"] <= 5) for heads, c in tried.items())
     assert all(c["p50_ms"] > 0 for c in tried.values())
-    assert "median of 1 × 12 requests, one sentence each, beam 1" in data["search"]["timed"]
-    assert "Tried on 12 sentences of tiny, Δ against full" in ran.stderr
+    assert "median of 1 × 64 requests, one sentence each, beam 1" in data["search"]["timed"]
+    assert "Tried on 108 sentences of tiny, Δ against full" in ran.stderr
     assert manifest.provenance["head_search"]["fp32"]["found"] == "h12"
 
     # Searched again: the same bytes. Compiled by its number of heads: the same levels.
@@ -64,7 +64,7 @@ def test_every_precision_is_searched_against_full(
     assert manifest.level(names[2]).precision == "int8"
     assert {level.quality.reference_level for level in manifest.levels if level.quality} == {"full"}
     assert all(level.quality for level in manifest.levels)
-    assert "p50: median of 3 × 12 requests" in ran.stdout
+    assert "p50: median of 3 × 64 requests" in ran.stdout
 
 
 def test_twins_with_shortlists_are_searched_too(
@@ -143,7 +143,7 @@ def test_nothing_found_nothing_left(
     ran = hmc("compile", pruned, *limit, "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b")
     assert ran.exit_code == 2
     assert f"hmc: {message}" in ran.stderr
-    assert "Tried on 12 sentences of tiny" in ran.stdout
+    assert "Tried on 108 sentences of tiny" in ran.stdout
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,7 +9,8 @@ from tests.tiny import SENTENCES, tiny_tokenizer
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.batches import BatchStream, make_batch, plan_epoch
-from hmc.training.corpus import TokenCorpus, read_pairs
+from hmc.training.corpus import TokenCorpus
+from hmc.training.parallel_text import read_pairs
 from hmc.training.vocabulary import Vocabulary
 
 PAIRS = [(s, s.upper()) for s in SENTENCES]

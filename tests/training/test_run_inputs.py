@@ -148,32 +148,68 @@ def forget(progress: Path, *names: str) -> None:
 
 
 def test_training_resumes_with_the_text_it_began_with(corpus: str, tmp_path: Path) -> None:
-    train(recipe(corpus), tmp_path / "r")
-    resumed = TrainingRun(recipe(corpus), tmp_path / "r")
+    dev = write(tmp_path / "dev", SENTENCES[:3])
+    asked = recipe(corpus, data={"dev": dev})
+    train(asked, tmp_path / "r")
+    resumed = TrainingRun(asked, tmp_path / "r")
     assert resumed.progress.step == 2
     write(tmp_path / "text", SENTENCES * 2)  # written anew: the text counts, not its time
     shutil.rmtree(tmp_path / "r" / "cache")
-    TrainingRun(recipe(corpus), tmp_path / "r")
+    TrainingRun(asked, tmp_path / "r")
     write(tmp_path / "text", [*SENTENCES, *reversed(SENTENCES)])
     with pytest.raises(InvalidRequestError, match=r"training text, or its tokens in cache/, is not what"):
-        TrainingRun(recipe(corpus), tmp_path / "r")
-    forget(tmp_path / "r" / "state" / "progress.json", "corpus")
-    assert TrainingRun(recipe(corpus), tmp_path / "r").progress.step == 2
+        TrainingRun(asked, tmp_path / "r")
+    write(tmp_path / "text", SENTENCES * 2)
+    write(tmp_path / "dev", [*SENTENCES[:2], SENTENCES[5]])  # beyond the sentence that is scored
+    with pytest.raises(InvalidRequestError, match=r"dev text is not what .*state was scored on"):
+        TrainingRun(asked, tmp_path / "r")
+    forget(tmp_path / "r" / "state" / "progress.json", "corpus", "dev")
+    assert TrainingRun(asked, tmp_path / "r").progress.step == 2
 
 
-def test_pruning_resumes_with_the_text_it_began_with(corpus: str, tmp_path: Path) -> None:
+def test_pruning_resumes_with_what_it_began_with(corpus: str, tmp_path: Path) -> None:
     tiny_checkpoint_at(tmp_path / "c")
-    arguments: Any = (tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS)
+    dev = write(tmp_path / "dev", SENTENCES[:3])
+    arguments: Any = (tmp_path / "c", [9], [corpus], dev, tmp_path / "p", SETTINGS)
     written = PruningRun(*arguments).run()
-    nested_finetune(tmp_path / "c", written, [corpus], corpus, tmp_path / "p", SETTINGS, 2)
+    more: Any = (tmp_path / "c", written, [corpus], dev, tmp_path / "p", SETTINGS, 2)
+    nested_finetune(*more)
     assert PruningRun(*arguments).progress.stage == 2
+
+    def refused(match: str) -> None:
+        with pytest.raises(InvalidRequestError, match=match):
+            PruningRun(*arguments)
+        with pytest.raises(InvalidRequestError, match=match):
+            nested_finetune(*more)
+
     write(tmp_path / "text", SENTENCES)
-    with pytest.raises(InvalidRequestError, match="training text"):
-        PruningRun(*arguments)
-    with pytest.raises(InvalidRequestError, match="training text"):
-        nested_finetune(tmp_path / "c", written, [corpus], corpus, tmp_path / "p", SETTINGS, 2)
-    forget(tmp_path / "p" / "state" / "progress.json", "corpus")
+    refused("training text")
+    write(tmp_path / "text", SENTENCES * 2)
+    write(tmp_path / "dev", SENTENCES[:4])
+    refused("dev text")
+    write(tmp_path / "dev", SENTENCES[:3])
+    tiny_checkpoint_at(tmp_path / "c", seed=7)
+    refused("the checkpoint is not the one that .* began with")
+    forget(tmp_path / "p" / "state" / "progress.json", "corpus", "dev", "source")
     assert PruningRun(*arguments).progress.stage == 2
+
+
+def test_nested_fine_tuning_that_is_done_is_not_done_again(
+    corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    run = SETTINGS.run.model_copy(update={"save_every": 1000})  # longer than it is
+    settings = SETTINGS.model_copy(update={"run": run})
+    written = PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", settings).run()
+    more: Any = (tmp_path / "c", written, [corpus], corpus, tmp_path / "p", settings, 2)
+    nested = nested_finetune(*more)
+    before = (nested / "model.safetensors").stat().st_mtime_ns
+    with monkeypatch.context() as patched:
+        patched.setattr("hmc.training.nested.evaluate", lambda *_, **__: pytest.fail("scored again"))
+        assert nested_finetune(*more) == nested
+    assert (nested / "model.safetensors").stat().st_mtime_ns == before
+    shutil.rmtree(nested)
+    assert load_checkpoint(nested_finetune(*more)).layout.total == 24
 
 
 # -- the request of pruning --------------------------------------------------------------------------------------
@@ -200,6 +236,7 @@ def test_dev_and_nested_steps_are_part_of_the_request(corpus: str, tmp_path: Pat
     former = request(out)
     del former["dev"], former["nested_steps"]  # as an earlier version wrote it
     (out / "request.json").write_text(json.dumps(former))
+    forget(out / "state" / "progress.json", "dev", "source")
     run(other, 10)
     assert (request(out)["dev"], request(out)["nested_steps"]) == (other, 10)
     nested_finetune(tmp_path / "c", written, [corpus], corpus, out, SETTINGS, 2)

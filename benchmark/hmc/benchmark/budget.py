@@ -14,6 +14,8 @@ from hmc.artifact.errors import InvalidRequestError
 
 MOST_CONFIDENCE = 0.99
 """A thousand resamples say little about what lies further out."""
+FEWEST_SENTENCES = 100
+"""Resamples of fewer are too much alike: their intervals claim more than is known (Koehn 2004 begins at 300)."""
 NEAR = (2, 3)
 """Levels this many heads below the found one are tried too: BLEU does not fall evenly."""
 STRIDES = 16
@@ -41,6 +43,15 @@ class Limits:
         if not 0 <= self.confidence <= MOST_CONFIDENCE:
             raise InvalidRequestError(
                 f"--confidence {self.confidence:g}: choose 0 (the measured loss alone counts) to {MOST_CONFIDENCE}"
+            )
+
+    def check_test_set(self, sentences: int) -> None:
+        """Raises InvalidRequestError where so few sentences cannot say how sure a drop is kept."""
+        if self.max_bleu_drop is not None and self.confidence > 0 and sentences < FEWEST_SENTENCES:
+            raise InvalidRequestError(
+                f"--eval: {sentences} sentences are too few to say that a BLEU drop is kept with "
+                f"{self.confidence:.0%} confidence; give {FEWEST_SENTENCES} or more, better 1000, or --confidence 0, "
+                "which takes the measured loss for the true one"
             )
 
 

@@ -93,10 +93,14 @@ def command(
         raise InvalidRequestError("--shortlist is for int8 and int4: give --precision int8, int4 or both among others")
     sentences = [line for line in read_sentences(calibrate) if line.strip()] if calibrate else []
     pairs = TestSet.read(*evaluate, name=test_set) if evaluate else None
+    if limits and pairs:
+        limits.check_test_set(len(pairs.sources))
     listed, left_out = read_shortlist(shortlist, shortlist_frequent, shortlist_best, pairs)
     console, people = Console(stderr=True), Console(stderr=as_json)
     if left_out:
         console.print(f"--shortlist: {left_out} of its pairs are in --eval and are not learnt from", style="yellow")
+    if pairs and not limits and (unscored := _cannot_score(precisions)):
+        console.print(f"--eval: levels in {unscored} run on CUDA, and there is none here: not scored", style="yellow")
     files = (calibrate, *(shortlist or ()), *(evaluate or ()))
     inputs = [*(request.checkpoint for request in requests), *(file for file in files if file)]
     searched: dict[str, Any] = {}
@@ -113,6 +117,23 @@ def command(
         typer.echo(json.dumps(manifest.model_dump(mode="json") | searched, indent=1))
         return
     _summary(manifest, out)
+
+
+def _cannot_score(precisions: list[Precision]) -> str:
+    """The precisions whose levels do not run here. Raises DeviceUnavailableError if that is all of them."""
+    from hmc.artifact.bundle import ON_CUDA
+    from hmc.artifact.errors import DeviceUnavailableError
+    from hmc.serving.sessions import cuda_available
+
+    on_cuda = [precision for precision in precisions if precision in ON_CUDA]
+    if not on_cuda or cuda_available():
+        return ""
+    if len(on_cuda) == len(precisions):
+        raise DeviceUnavailableError(
+            f"--eval: levels in {', '.join(on_cuda)} run on CUDA, and there is none here to score them on; leave --eval "
+            "out, or compile where there is"
+        )
+    return ", ".join(on_cuda)
 
 
 def _compile(

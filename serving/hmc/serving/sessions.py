@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+import io
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -21,6 +22,8 @@ from hmc.artifact.shortlist import Lexicon
 from hmc.serving.memory import return_free_memory
 from hmc.serving.opening import Opener
 from hmc.serving.packed_weights import PackedWeights
+
+log = logging.getLogger(__name__)
 
 Arrays = dict[str, npt.NDArray[Any]]
 ENCODER_SPIN_US, DECODER_SPIN_US = 300, 1000
@@ -73,8 +76,9 @@ def cuda_available() -> bool:
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         return False
     try:
-        with redirect_stdout(sys.stderr):  # it prints which libraries it does not find
+        with redirect_stdout(io.StringIO()) as said:  # it prints which libraries it does not find
             onnxruntime.preload_dlls()
+        log.debug("%s", said.getvalue())
         onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", 0)
     except Exception:  # noqa: BLE001 - ONNX Runtime raises its own types; whatever they are, there is no CUDA
         return False

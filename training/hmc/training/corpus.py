@@ -1,14 +1,12 @@
-"""Parallel corpora: plain text, gzip, TSV and hub names, tokenised once into memory-mapped Arrow files."""
+"""Training text, tokenised once into memory-mapped Arrow files."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
-from itertools import chain, islice, repeat, zip_longest
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -17,82 +15,8 @@ import numpy.typing as npt
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.tokenizer_files import TokenizerFiles
+from hmc.training.parallel_text import corpus_files, read_pairs
 from hmc.training.vocabulary import Vocabulary
-
-Pair = tuple[str, str]
-
-
-def _lines(path: Path) -> Iterator[str]:
-    if not path.is_file():
-        raise InvalidRequestError(f"corpus file {path} does not exist (paths are relative to the working directory)")
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as handle:
-            for line in handle:
-                yield line.rstrip("\n")
-    except UnicodeDecodeError as error:
-        raise InvalidRequestError(f"{path} is not UTF-8: {error}; convert it first, e.g. with iconv") from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InvalidRequestError(f"{path}: not a whole gzip file ({error}); copy it again, or unpack it") from error
-    except OSError as error:
-        raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterator[Pair]:
-    """Sentence pairs of a corpus named as in a recipe (see `DataSection`). Raises InvalidRequestError."""
-    if corpus.startswith("hub:"):
-        yield from _hub_pairs(corpus.removeprefix("hub:"), languages)
-        return
-    files = corpus.split()
-    if len(files) == 1 and ".tsv" in files[0]:
-        for number, line in enumerate(_lines(Path(files[0])), 1):
-            source, tab, target = line.partition("\t")
-            if not tab:
-                raise InvalidRequestError(f"{files[0]} line {number}: no TAB between source and target")
-            yield source, target.split("\t")[0]
-        return
-    if len(files) != 2:
-        raise InvalidRequestError(f"corpus {corpus!r}: give 'SRC TGT' (two files), 'FILE.tsv' or 'hub:NAME'")
-    sides: Iterator[tuple[str | None, str | None]] = zip_longest(_lines(Path(files[0])), _lines(Path(files[1])))
-    for number, pair in enumerate(sides, 1):
-        if pair[0] is None or pair[1] is None:
-            raise InvalidRequestError(f"{files[0]} and {files[1]} differ in length: one ends before line {number}")
-        yield pair[0], pair[1]
-
-
-def check_corpora(corpora: Sequence[str]) -> None:
-    """Reads the first pair of every corpus on disk. Raises InvalidRequestError as `read_pairs`."""
-    for corpus in corpora:
-        if not corpus.startswith("hub:"):
-            next(read_pairs(corpus), None)
-
-
-def read_dev(corpus: str, languages: tuple[str, str], sentences: int) -> list[Pair]:
-    """The first pairs of a dev corpus. Raises InvalidRequestError as `read_pairs`, and when there is none."""
-    pairs = list(islice(read_pairs(corpus, languages), sentences))
-    if not any(source.strip() and target.strip() for source, target in pairs):
-        raise InvalidRequestError(f"dev corpus {corpus!r} has no sentence pair to score; give one with text in it")
-    return pairs
-
-
-def _hub_pairs(name: str, languages: tuple[str, str]) -> Iterator[Pair]:
-    import datasets
-
-    path, _, config = name.partition(":")
-    try:
-        rows = datasets.load_dataset(path, config or None, split="train", streaming=True)
-    except (OSError, ValueError, RuntimeError) as error:  # no network, no such data set, a missing configuration
-        raise InvalidRequestError(f"corpus hub:{name}: cannot be read from the hub: {error}") from error
-    for row in rows:
-        try:
-            pair = cast(dict[str, Any], row)["translation"]
-            both = pair[languages[0]], pair[languages[1]]
-        except KeyError as error:
-            raise InvalidRequestError(
-                f"corpus hub:{name}: its rows have no {error}; HMC takes data sets with a `translation` column that "
-                f"holds {languages[0]} and {languages[1]}"
-            ) from error
-        yield both
 
 
 class Segmentation(NamedTuple):
@@ -198,8 +122,7 @@ class TokenCorpus:
 
 
 def _stamp(corpus: str) -> list[list[object]]:
-    files = [Path(f) for f in corpus.split() if not corpus.startswith("hub:")]
-    return [[str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns] for f in files if f.is_file()]
+    return [[str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns] for f in corpus_files(corpus) if f.is_file()]
 
 
 def _rows(

@@ -40,7 +40,7 @@ def translate(
     """
     was_training = model.training
     model.eval()
-    ids = [vocabulary.encode(text)[-model.arch.max_positions :] for text in texts]
+    ids = [vocabulary.cut(vocabulary.encode(text), model.arch.max_positions) for text in texts]
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
     outputs = [""] * len(ids)
     for start in range(0, len(order), batch_size):

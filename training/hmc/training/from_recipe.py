@@ -12,7 +12,8 @@ from hmc.artifact.heads import HeadLayout
 from hmc.artifact.layout_files import read_layout
 from hmc.artifact.tokenizer_files import EVERY, TokenizerFiles, read_tokenizer, write_tokenizer
 from hmc.training.convert import import_tensors
-from hmc.training.corpus import Segmentation, TokenCorpus, read_pairs
+from hmc.training.corpus import Segmentation, TokenCorpus
+from hmc.training.parallel_text import read_pairs
 from hmc.training.recipe import Recipe
 from hmc.training.transformer import Transformer, build_transformer
 from hmc.training.vocabulary import Vocabulary

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact.checkpoint import CONFIG, Checkpoint, checkpoint_digest, load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import KINDS, HeadLayout, HeadScores, select_heads
 from hmc.training.batches import BatchStream
 from hmc.training.convert import export_tensors, model_from_checkpoint
-from hmc.training.corpus import Pair, read_dev
 from hmc.training.evaluate import evaluate
 from hmc.training.freezing import freeze
 from hmc.training.gating import mask_to_layout
+from hmc.training.parallel_text import Pair, read_dev
 from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
-from hmc.training.prune_inputs import prune_corpus
+from hmc.training.prune_inputs import Inputs, prune_corpus
 from hmc.training.prune_settings import PruneSettings
 from hmc.training.state import load_state, save_state
 from hmc.training.transformer import Transformer
@@ -54,7 +54,11 @@ class NestedProgress:
     steps: int = 0
     """Updates asked for; 0 in a state by an earlier version."""
     corpus: str = ""
-    """Fingerprint of the tokenised training text; empty in a state by an earlier version."""
+    """Fingerprint of the tokenised training text; empty in a state by an earlier version, as the next two."""
+    dev: str = ""
+    """Fingerprint of the dev text."""
+    source: str = ""
+    """Digest of the checkpoint that is fine-tuned."""
 
 
 def nested_finetune(
@@ -80,7 +84,7 @@ def nested_finetune(
     languages = (base.config.source_language, base.config.target_language)
     with fabric.rank_zero_first():
         corpus = prune_corpus(base, train, settings, out / "cache")
-    pairs = read_dev(dev, languages, settings.run.eval_sentences)
+    text = read_dev(dev, languages, settings.run.eval_sentences)
     torch.manual_seed(settings.seed)
     model = model_from_checkpoint(base, dropout=settings.dropout)
     seed_process(fabric, settings.seed)
@@ -90,17 +94,21 @@ def nested_finetune(
         corpus, settings.batch_tokens, settings.seed, vocabulary.pad_id, fabric.global_rank, fabric.world_size
     )
     updater = Updater(fabric, model, optimizer, iter(stream), section)
-    progress, state = NestedProgress(steps=steps, corpus=corpus.fingerprint), out / "nested-state"
+    inputs = Inputs(corpus, text, checkpoint_digest(source))
+    progress, state = NestedProgress(steps=steps), out / "nested-state"
+    inputs.note(progress)
     if state.is_dir():
         progress = NestedProgress(**load_state(state, model, updater.optimizer, fabric))
-        corpus.check_same(progress.corpus, state)
+        inputs.check_same(progress, state)
         if (progress.steps or steps) != steps or progress.step > steps:
             raise InvalidRequestError(
                 f"{state} is of {progress.steps or progress.step} steps, not {steps}; give --nested-steps as then, or "
                 "delete it to fine-tune anew"
             )
-        progress.steps, progress.corpus = steps, corpus.fingerprint
+        progress.steps = steps
         stream.epoch, stream.index = progress.epoch, progress.index
+        if progress.step == steps and (out / "nested" / CONFIG).is_file():
+            return out / "nested"
     with RunLog("nested", out, steps, progress.step, active=fabric.is_global_zero) as log:
         model.train()
         while progress.step < steps:
@@ -112,7 +120,7 @@ def nested_finetune(
             log.advance(progress.step)
             if progress.step % settings.run.log_every == 0:
                 log.report(progress.step, {"loss": update.loss, "heads": float(budgets[drawn]), "rate": rate})
-            if progress.step % settings.run.save_every == 0:
+            if progress.step % settings.run.save_every == 0 or progress.step == steps:
                 progress.epoch, progress.index = stream.epoch, stream.index
                 save_state(state, model, updater.optimizer, asdict(progress), fabric)
         if fabric.is_global_zero:
@@ -130,7 +138,7 @@ def nested_finetune(
                 tensors=export_tensors(model),
                 tokenizer=base.tokenizer,
                 gates=ranking,
-                metrics=_level_scores(model, base.layout, layouts, vocabulary, pairs, log),
+                metrics=_level_scores(model, base.layout, layouts, vocabulary, text.pairs, log),
             )
             save_checkpoint(nested, out / "nested")
             log.say(f"wrote {out / 'nested'}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hmc.artifact.checkpoint import Checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.corpus import TokenCorpus
+from hmc.training.parallel_text import DevText
 from hmc.training.prune_settings import PruneSettings, same_request
 from hmc.training.run_folder import REQUEST, has_results
 from hmc.training.vocabulary import Vocabulary
@@ -39,6 +41,42 @@ def prune_corpus(source: Checkpoint, train: Sequence[str], settings: PruneSettin
     config, longest = source.config, min(settings.max_length, source.config.architecture.max_positions)
     languages = (config.source_language, config.target_language)
     return TokenCorpus.build(list(train), Vocabulary(source.tokenizer), longest, cache, languages)
+
+
+class Fingerprints(Protocol):
+    """What a state keeps of the inputs; empty where an earlier version wrote it."""
+
+    corpus: str
+    """Fingerprint of the tokenised training text."""
+    dev: str
+    """Fingerprint of the dev text."""
+    source: str
+    """Digest of the checkpoint that is pruned."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run is made from."""
+
+    corpus: TokenCorpus
+    dev: DevText
+    source: str
+    """Digest of the checkpoint."""
+
+    def note(self, progress: Fingerprints) -> None:
+        """Writes down what they are."""
+        progress.corpus, progress.dev, progress.source = self.corpus.fingerprint, self.dev.fingerprint, self.source
+
+    def check_same(self, progress: Fingerprints, state: Path) -> None:
+        """Raises InvalidRequestError unless a run that has come to `progress`, read from `state`, began with them."""
+        self.corpus.check_same(progress.corpus, state)
+        self.dev.check_same(progress.dev, state)
+        if progress.source and progress.source != self.source:
+            raise InvalidRequestError(
+                f"the checkpoint is not the one that {state} began with: another one has its place; put it back, or "
+                "choose another --out to prune the new one"
+            )
+        self.note(progress)
 
 
 def _text(request: dict[str, Any], settings: PruneSettings) -> str:

@@ -57,7 +57,11 @@ class PruneProgress:
     neurons_undecided: int = 0
     """As `undecided`, counted."""
     corpus: str = ""
-    """Fingerprint of the tokenised training text; earlier versions kept none."""
+    """Fingerprint of the tokenised training text; earlier versions kept none, also of the next two."""
+    dev: str = ""
+    """Fingerprint of the dev text."""
+    source: str = ""
+    """Digest of the checkpoint that is pruned."""
 
 
 def as_budgets(targets: Sequence[int | HeadBudget], settings: PruneSettings) -> list[HeadBudget]:

@@ -11,21 +11,21 @@ from pathlib import Path
 import torch
 
 from hmc.artifact.budgets import HeadBudget
-from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
+from hmc.artifact.checkpoint import checkpoint_digest, load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.ffn import NeuronBudget
 from hmc.artifact.heads import KINDS, HeadLayout
 from hmc.training.batches import BatchStream
 from hmc.training.closing import HeadClosing, NeuronClosing, total_penalty
 from hmc.training.convert import model_from_checkpoint
-from hmc.training.corpus import check_corpora, read_dev
 from hmc.training.evaluate import Scores, evaluate
 from hmc.training.freezing import freeze
 from hmc.training.gating import GateSet, HeadGates, gated_modules, mask_to_layout, open_gates
 from hmc.training.neurons import NeuronGates, mask_neurons
+from hmc.training.parallel_text import check_corpora, read_dev
 from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
-from hmc.training.prune_inputs import prune_corpus, requested
+from hmc.training.prune_inputs import Inputs, prune_corpus, requested
 from hmc.training.prune_results import (
     describe_kept,
     describe_neurons,
@@ -102,7 +102,8 @@ class PruningRun:
             self.fabric.global_rank, self.fabric.world_size,
         )  # fmt: skip
         self.updater = Updater(self.fabric, self.model, optimizer, iter(self.stream), section)
-        self.progress = PruneProgress(corpus=corpus.fingerprint)
+        self.inputs, self.progress = Inputs(corpus, self.dev, checkpoint_digest(source)), PruneProgress()
+        self.inputs.note(self.progress)
         if (out / "state").is_dir():
             self._resume(out / "state")
 
@@ -214,7 +215,7 @@ class PruningRun:
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _evaluate(self, log: RunLog, what: str) -> Scores:
-        scores = evaluate(self.model, self.vocabulary, self.dev, beam=4)
+        scores = evaluate(self.model, self.vocabulary, self.dev.pairs, beam=4)
         log.say(f"{what}: dev BLEU {scores.bleu:.2f} (beam 4, {scores.sentences} sentences)")
         return scores
 
@@ -241,6 +242,5 @@ class PruningRun:
             raise InvalidArtifactError(
                 f"pruning state {state}", [f"another version wrote it: {error}"], "Delete it to start the run anew."
             ) from error
-        self.stream.corpus.check_same(self.progress.corpus, state)
-        self.progress.corpus = self.stream.corpus.fingerprint
+        self.inputs.check_same(self.progress, state)
         self.stream.epoch, self.stream.index = self.progress.epoch, self.progress.index

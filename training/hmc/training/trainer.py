@@ -20,11 +20,11 @@ from hmc.artifact.layout_files import read_layout
 from hmc.training.average import average_tensors
 from hmc.training.batches import BatchStream
 from hmc.training.convert import export_tensors, import_tensors
-from hmc.training.corpus import check_corpora, read_dev
 from hmc.training.evaluate import Scores, evaluate
 from hmc.training.from_recipe import architecture, check_shape, head_layout, make_corpus, make_model, make_vocabulary
 from hmc.training.headmask import HeadMask
 from hmc.training.headmask_spec import HeadMaskSpec
+from hmc.training.parallel_text import check_corpora, read_dev
 from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
 from hmc.training.recipe import Recipe, TrainSection, same_run
@@ -47,6 +47,8 @@ class RunProgress:
     """`{"step", "bleu"}` of every dev evaluation."""
     corpus: str = ""
     """Fingerprint of the tokenised training text; earlier versions kept none."""
+    dev: str = ""
+    """Fingerprint of the dev text; likewise."""
 
 
 class TrainingRun:
@@ -71,7 +73,7 @@ class TrainingRun:
         torch.manual_seed(recipe.train.seed)
         self.model = make_model(recipe, arch, self.layout)
         seed_process(self.fabric, recipe.train.seed)
-        self.progress = RunProgress(corpus=self.corpus.fingerprint)
+        self.progress = RunProgress(corpus=self.corpus.fingerprint, dev=self.dev.fingerprint)
         self.stream = BatchStream(
             self.corpus, recipe.train.batch_tokens, recipe.train.seed, self.vocabulary.pad_id,
             self.fabric.global_rank, self.fabric.world_size,
@@ -147,14 +149,15 @@ class TrainingRun:
         progress = load_state(self.out / "state", self.model, self.updater.optimizer, self.fabric)
         self.progress = RunProgress(**progress)
         self.corpus.check_same(self.progress.corpus, self.out / "state")
-        self.progress.corpus = self.corpus.fingerprint
+        self.dev.check_same(self.progress.dev, self.out / "state")
+        self.progress.corpus, self.progress.dev = self.corpus.fingerprint, self.dev.fingerprint
         self.stream.epoch, self.stream.index = self.progress.epoch, self.progress.index
 
     def _evaluate(self, log: RunLog) -> None:
         """Scores dev with every head of the layout open, and keeps a checkpoint; in the first process only."""
         if not self.fabric.is_global_zero:
             return
-        scores = evaluate(self.model, self.vocabulary, self.dev, beam=1, bf16="bf16" in self.recipe.run.precision)
+        scores = evaluate(self.model, self.vocabulary, self.dev.pairs, beam=1, bf16="bf16" in self.recipe.run.precision)
         step = self.progress.step
         log.report(step, {"dev BLEU": scores.bleu})
         save_checkpoint(self._checkpoint({"dev": scores.to_json()}), self._step_path(step))
@@ -205,7 +208,7 @@ class TrainingRun:
         results: dict[str, Scores] = {}
         for name, paths in candidates.items():
             import_tensors(self.model, average_tensors([load_checkpoint(p) for p in paths]))
-            results[name] = evaluate(self.model, self.vocabulary, self.dev, beam=4)
+            results[name] = evaluate(self.model, self.vocabulary, self.dev.pairs, beam=4)
             log.say(f"{name} of {len(paths)} checkpoint(s): dev BLEU {results[name].bleu:.2f} (beam 4)")
         if results["average"].bleu >= results["best"].bleu - AVERAGE_MARGIN:
             chosen = "average"

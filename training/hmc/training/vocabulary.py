@@ -59,6 +59,10 @@ class Vocabulary:
         """Ids of a source text (or a target text), EOS last. dropout: see `hmc.artifact.tokenizer.Tokenizer.encode`."""
         return [*self._tokenizer.encode(text, target=target, dropout=dropout), self.eos_id]
 
+    def cut(self, ids: list[int], limit: int) -> list[int]:
+        """The first tokens of a text (EOS last), at most `limit` with EOS, as serving and calibration cut it."""
+        return ids if len(ids) <= limit else [*ids[: limit - 1], self.eos_id]
+
     def encode_pair(self, source: str, target: str, dropout: float = 0.0) -> tuple[list[int], list[int]]:
         """Ids of both sides of a sentence pair, EOS last."""
         return self.encode(source, dropout), self.encode(target, dropout, target=True)

@@ -39,7 +39,7 @@ def translations(
     if beam < 1:
         raise InvalidRequestError(f"beam {beam}: choose 1 (greedy) or more")
     device, limit = model.shared.weight.device, model.arch.max_positions
-    ids = [vocabulary.encode(text)[-limit:] for text in texts]
+    ids = [vocabulary.cut(vocabulary.encode(text), limit) for text in texts]
     layouts = torch.from_numpy(masks).to(device)
     found = [[""] * len(texts) for _ in range(len(masks))]
     done = 0

@@ -28,9 +28,9 @@ SHOWN = 5
 
 def sentence_values(subject: Subject, text: Text, progress: Progress = silent) -> npt.NDArray[np.float64]:
     """|∂L(x)/∂ξ_h| of every sentence and open head, `[N, total]`; their mean over sentences is I_h (eq. 1)."""
-    model, limit = subject.model, subject.model.arch.max_positions
+    model, vocabulary, limit = subject.model, subject.vocabulary, subject.model.arch.max_positions
     device = model.shared.weight.device
-    ids = [tuple(side[-limit:] for side in subject.vocabulary.encode_pair(*pair)) for pair in text.pairs]
+    ids = [tuple(vocabulary.cut(side, limit) for side in vocabulary.encode_pair(*pair)) for pair in text.pairs]
     found = np.zeros((len(ids), subject.layout.total))
     done = 0
     for group in sentence_groups([max(map(len, sides)) for sides in ids]):

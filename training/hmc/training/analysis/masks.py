@@ -155,7 +155,7 @@ def sentence_losses(
     The model should be in evaluation mode; its own gates are set aside meanwhile.
     """
     device, limit = model.shared.weight.device, model.arch.max_positions
-    ids = [tuple(side[-limit:] for side in vocabulary.encode_pair(*pair)) for pair in pairs]
+    ids = [tuple(vocabulary.cut(side, limit) for side in vocabulary.encode_pair(*pair)) for pair in pairs]
     layouts = torch.from_numpy(masks).to(device)
     sums = np.zeros((len(masks), len(pairs)))
     done = 0

@@ -12,7 +12,7 @@ import torch
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.per_head import Place
 from hmc.training.analysis.views import TokenPair, View, peaks
-from hmc.training.corpus import read_pairs
+from hmc.training.parallel_text import corpus_files, read_pairs
 from hmc.training.vocabulary import Vocabulary
 
 FREQUENT = 500
@@ -47,7 +47,7 @@ def token_counts(corpus: str, vocabulary: Vocabulary, languages: tuple[str, str]
 
     Raises InvalidRequestError.
     """
-    if len(corpus.split()) == 1 and ".tsv" not in corpus and not corpus.startswith("hub:"):
+    if len(corpus_files(corpus)) == 1 and ".tsv" not in corpus:
         corpus = f"{corpus} {corpus}"  # one file: its own other side
     own = vocabulary.source_size
     counts = np.zeros(len(vocabulary) if own is None else own, np.int64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -14,7 +13,7 @@ from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
 from hmc.artifact.heads import HeadLayout
 from hmc.training.analysis.result import CheckpointSource, CorpusSource, corpus_source
 from hmc.training.convert import model_from_checkpoint
-from hmc.training.corpus import Pair, read_pairs
+from hmc.training.parallel_text import Pair, first_pairs, read_pairs
 from hmc.training.transformer import Transformer
 from hmc.training.vocabulary import Vocabulary
 
@@ -95,7 +94,7 @@ def read_text(corpus: str, languages: tuple[str, str], sentences: int = 0) -> Te
     if sentences < 0:
         raise InvalidRequestError(f"sentences {sentences}: choose 1 or more, or 0 for all")
     filled = (pair for pair in read_pairs(corpus, languages) if all(side.strip() for side in pair))
-    pairs = tuple(islice(filled, sentences or None))
+    pairs = tuple(first_pairs(corpus, filled, sentences or None))
     if len(pairs) < 2:
         raise InvalidRequestError(
             f"corpus {corpus!r} has {len(pairs)} sentence pairs with text on both sides; an analysis needs 2 or more"

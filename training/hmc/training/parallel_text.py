@@ -1,0 +1,139 @@
+"""Parallel corpora as text: plain files, gzip, TSV and names on the hub."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import shlex
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from hmc.artifact.errors import InvalidRequestError
+
+Pair = tuple[str, str]
+
+
+def _lines(path: Path) -> Iterator[str]:
+    if not path.is_file():
+        raise InvalidRequestError(f"corpus file {path} does not exist (paths are relative to the working directory)")
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8-sig", newline="\n") as handle:  # no other character ends a line
+            for line in handle:
+                yield line.removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"{path} is not UTF-8: {error}; convert it first, e.g. with iconv") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InvalidRequestError(f"{path}: not a whole gzip file ({error}); copy it again, or unpack it") from error
+    except OSError as error:
+        raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def corpus_files(corpus: str) -> list[Path]:
+    """The files that a corpus names; none for one of the hub. A path with spaces stands in quotes. Raises
+    InvalidRequestError for quotes that do not close."""
+    if corpus.startswith("hub:"):
+        return []
+    try:
+        return [Path(name) for name in shlex.split(corpus)]
+    except ValueError as error:
+        raise InvalidRequestError(f"corpus {corpus!r}: {error}; put paths with spaces in quotes") from error
+
+
+def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterator[Pair]:
+    """Sentence pairs of a corpus named as in a recipe (see `DataSection`). Raises InvalidRequestError."""
+    if corpus.startswith("hub:"):
+        yield from _hub_pairs(corpus.removeprefix("hub:"), languages)
+        return
+    files = corpus_files(corpus)
+    if len(files) == 1 and ".tsv" in files[0].name:
+        for number, line in enumerate(_lines(files[0]), 1):
+            source, tab, target = line.partition("\t")
+            if not tab:
+                raise InvalidRequestError(f"{files[0]} line {number}: no TAB between source and target")
+            yield source, target.split("\t")[0]
+        return
+    if len(files) != 2:
+        raise InvalidRequestError(
+            f"corpus {corpus!r}: give 'SRC TGT' (two files), 'FILE.tsv' or 'hub:NAME'; paths with spaces in quotes"
+        )
+    sides: Iterator[tuple[str | None, str | None]] = zip_longest(_lines(files[0]), _lines(files[1]))
+    for number, pair in enumerate(sides, 1):
+        if pair[0] is None or pair[1] is None:
+            raise InvalidRequestError(f"{files[0]} and {files[1]} differ in length: one ends before line {number}")
+        yield pair[0], pair[1]
+
+
+def check_corpora(corpora: Sequence[str]) -> None:
+    """Reads the first pair of every corpus on disk. Raises InvalidRequestError as `read_pairs`."""
+    for corpus in corpora:
+        if not corpus.startswith("hub:"):
+            next(read_pairs(corpus), None)
+
+
+def first_pairs(corpus: str, pairs: Iterable[Pair], count: int | None) -> list[Pair]:
+    """The first `count` of `pairs`, which are read from `corpus`; None: all. Files are read to their end: only there it
+    shows that they do not pair up. Raises InvalidRequestError as `read_pairs`."""
+    left = iter(pairs)
+    found = list(islice(left, count))
+    if not corpus.startswith("hub:"):
+        for _ in left:
+            pass
+    return found
+
+
+class DevText(NamedTuple):
+    """What a run is scored on."""
+
+    pairs: list[Pair]
+    fingerprint: str
+    """Digest of the whole corpus, of which the pairs are the first; empty for one of the hub."""
+
+    def check_same(self, fingerprint: str, state: Path) -> None:
+        """Raises InvalidRequestError unless a run whose scores are of a text of `fingerprint` may go on with this one.
+
+        Empty: an earlier version wrote the state and kept no fingerprint.
+        """
+        if fingerprint and fingerprint != self.fingerprint:
+            raise InvalidRequestError(
+                f"the dev text is not what {state} was scored on, and scores of two texts cannot be compared; put it "
+                "back, or choose another --out"
+            )
+
+
+def read_dev(corpus: str, languages: tuple[str, str], sentences: int) -> DevText:
+    """The first pairs of a dev corpus. Raises InvalidRequestError as `read_pairs`, and when there is none."""
+    digest = hashlib.blake2b(digest_size=16)
+
+    def read() -> Iterator[Pair]:
+        for pair in read_pairs(corpus, languages):
+            digest.update("\n".join((*pair, "")).encode())
+            yield pair
+
+    pairs = first_pairs(corpus, read(), sentences)
+    if not any(source.strip() and target.strip() for source, target in pairs):
+        raise InvalidRequestError(f"dev corpus {corpus!r} has no sentence pair to score; give one with text in it")
+    return DevText(pairs, "" if corpus.startswith("hub:") else digest.hexdigest())
+
+
+def _hub_pairs(name: str, languages: tuple[str, str]) -> Iterator[Pair]:
+    import datasets
+
+    path, _, config = name.partition(":")
+    try:
+        rows = datasets.load_dataset(path, config or None, split="train", streaming=True)
+    except (OSError, ValueError, RuntimeError) as error:  # no network, no such data set, a missing configuration
+        raise InvalidRequestError(f"corpus hub:{name}: cannot be read from the hub: {error}") from error
+    for row in rows:
+        try:
+            pair = cast(dict[str, Any], row)["translation"]
+            both = pair[languages[0]], pair[languages[1]]
+        except KeyError as error:
+            raise InvalidRequestError(
+                f"corpus hub:{name}: its rows have no {error}; HMC takes data sets with a `translation` column that "
+                f"holds {languages[0]} and {languages[1]}"
+            ) from error
+        yield both
