@@ -114,7 +114,7 @@ def test_bfloat16_is_read_where_numpy_knows_it(opus: Path, repository_roots: str
     environment = {**os.environ, "PYTHONPATH": repository_roots}
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert "needs ml_dtypes" in ran.stdout
-    assert "pip install 'hmc[compile]'" in ran.stdout
+    assert "pip install '.[compile]'" in ran.stdout
 
 
 def test_one_model_whose_ids_are_the_vocabulary_becomes_tokenizer_model(opus: Path) -> None:

@@ -51,8 +51,14 @@ def test_budgets_given(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Pa
         (["--max-bleu-drop", "1", "--precision", "fp32,int8", "--eval", "SRC", "REF"], "give --calibrate FILE"),
         (["--eval", "LONG", "REF"], "long: line 2 has 70,000 bytes, and a text may have 65,536; give one sentence"),
         (["--max-bleu-drop", "1", "--eval", "LONG", "LONG"], "long: line 2 has 70,000 bytes"),
-        (["--max-bleu-drop", "1", "--eval", "FEW", "FEW"], "--eval: 99 sentences are too few to say that a BLEU drop is"),
-        (["--precision", "fp16,bf16", "--eval", "SRC", "REF"], "--eval: levels in fp16, bf16 run on CUDA, and there is"),
+        (
+            ["--max-bleu-drop", "1", "--eval", "FEW", "FEW"],
+            "--eval: 99 sentences are too few to say that a BLEU drop is",
+        ),
+        (
+            ["--precision", "fp16,bf16", "--eval", "SRC", "REF"],
+            "--eval: levels in fp16, bf16 run on CUDA, and there is",
+        ),
         (["--eval", "SHORT", "SHORT"], "short: 1 sentence pair, and the significance of a BLEU difference needs 2"),
         (["--shortlist", "SRC", "REF"], "--shortlist is for int8 and int4"),
         (["--shortlist", "SRC", "missing", "--precision", "int8"], "missing: no such file"),
@@ -75,6 +81,16 @@ def test_wrong_words(
     assert message in ran.stderr
     assert ran.stderr.count("\n") == 1  # no level was begun
     assert {path.name for path in tmp_path.iterdir()} == {"short", "long", "few"}
+
+
+def test_levels_that_cannot_be_scored_here_are_named(
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hmc.serving.sessions.cuda_available", lambda: False)
+    ran = hmc("compile", prunable, "--precision", "fp32,fp16", "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b")
+    assert ran.exit_code == 0, ran.output
+    assert "--eval: levels in fp16 run on CUDA, and there is none here: not scored" in ran.stderr
+    assert [level.quality is None for level in validate(tmp_path / "b").levels] == [False, True]
 
 
 def test_shortlists_are_scored_beside_their_levels(

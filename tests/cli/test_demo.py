@@ -88,7 +88,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     ran = run("--out", tmp_path / "out")
     assert ran.exit_code == 2
-    assert "the demo needs onnx, matplotlib: pip install 'hmc[demo]'" in ran.stderr
+    assert "the demo needs onnx, matplotlib: in the folder of HMC's source, pip install '.[demo]'" in ran.stderr
 
 
 def test_a_checkpoint_that_is_not_there_and_an_output_that_is_a_file(tiny_checkpoint: Path, tmp_path: Path) -> None:

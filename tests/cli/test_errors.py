@@ -29,14 +29,14 @@ def end(error: BaseException) -> int | str | None:
         (
             ModuleNotFoundError(name="torch"),
             2,
-            "this command needs torch, which is not installed: pip install 'hmc[train]'",
+            "this command needs torch, which is not installed: in the folder of HMC's source, pip install '.[train]'",
         ),
         (PermissionError(13, "Permission denied", "/x"), 2, "hmc: /x: Permission denied; check the path and its perm"),
         (OSError(28, "No space left on device"), 2, "hmc: No space left on device; make room\n"),
         (OSError(28, "No space left on device", "/x"), 2, "hmc: /x: No space left on device; make room\n"),
         (OSError(27, "File too large"), 2, "hmc: File too large; raise the limit on the size of files (ulimit -f)\n"),
-        (ModuleNotFoundError(name="onnx.helper"), 2, "pip install 'hmc[compile]'"),
-        (ModuleNotFoundError(name="matplotlib"), 2, "pip install 'hmc[plot]'"),
+        (ModuleNotFoundError(name="onnx.helper"), 2, "pip install '.[compile]'"),
+        (ModuleNotFoundError(name="matplotlib"), 2, "pip install '.[plot]'"),
     ],
 )
 def test_codes(error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

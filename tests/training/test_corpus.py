@@ -8,9 +8,10 @@ import pytest
 from tests.tiny import SENTENCES, tiny_tokenizer
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.training.analysis.subject import read_text
 from hmc.training.batches import BatchStream, make_batch, plan_epoch
 from hmc.training.corpus import TokenCorpus
-from hmc.training.parallel_text import read_pairs
+from hmc.training.parallel_text import read_dev, read_pairs
 from hmc.training.vocabulary import Vocabulary
 
 PAIRS = [(s, s.upper()) for s in SENTENCES]
@@ -51,6 +52,38 @@ def test_clear_errors(tmp_path: Path) -> None:
     for corpus, message in cases.items():
         with pytest.raises(InvalidRequestError, match=message):
             list(read_pairs(corpus))
+
+
+def test_a_line_ends_where_other_tools_end_it(tmp_path: Path) -> None:
+    """A carriage return within a line, or a byte order mark, would shift or change all that follows."""
+    (tmp_path / "t.en").write_bytes("\ufeffA \rman.\r\nA\u2028dog.\x0c\n".encode())
+    (tmp_path / "t.de").write_bytes(b"Ein Mann.\nEin \rHund.\n")
+    assert list(read_pairs(f"{tmp_path}/t.en {tmp_path}/t.de")) == [
+        ("A \rman.", "Ein Mann."), ("A\u2028dog.\x0c", "Ein \rHund."),
+    ]  # fmt: skip
+
+
+def test_paths_with_spaces_stand_in_quotes(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    write(folder)
+    assert list(read_pairs(f"'{folder}/t.en' '{folder}/t.de'")) == PAIRS
+    assert list(read_pairs(f'"{folder}/t.tsv"')) == PAIRS
+    with pytest.raises(InvalidRequestError, match=r"'FILE\.tsv' or 'hub:NAME'; paths with spaces in quotes"):
+        list(read_pairs(f"{folder}/t.en {folder}/t.de"))
+    with pytest.raises(InvalidRequestError, match="No closing quotation; put paths with spaces in quotes"):
+        list(read_pairs(f"'{folder}/t.en {folder}/t.de"))
+
+
+def test_the_first_sentences_of_files_that_do_not_pair_up(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "more.de").write_text((tmp_path / "t.de").read_text() + "Noch einer.\n")
+    corpus = f"{tmp_path}/t.en {tmp_path}/more.de"
+    with pytest.raises(InvalidRequestError, match=f"differ in length: one ends before line {len(PAIRS) + 1}"):
+        read_dev(corpus, ("en", "de"), 2)
+    with pytest.raises(InvalidRequestError, match="differ in length"):
+        read_text(corpus, ("en", "de"), 2)
+    assert read_dev(f"{tmp_path}/t.en {tmp_path}/t.de", ("en", "de"), 2).pairs == PAIRS[:2]
 
 
 def test_what_the_hub_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:

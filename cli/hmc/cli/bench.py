@@ -32,7 +32,9 @@ def command(
         int, typer.Option(help="Batches that a level runs at the same time, each on --threads threads.")
     ] = 1,
     memory: Annotated[bool, typer.Option(help="Measure peak memory, a process for each level.")] = True,
-    test_set: Annotated[str | None, typer.Option(help="Name of the test set; default: the file's name.")] = None,
+    test_set: Annotated[
+        str | None, typer.Option(help="Name of the test set; default: the file's, less its suffixes.")
+    ] = None,
     json_out: Annotated[
         Path | None, typer.Option("--json", help="Write the report as JSON; - for standard output.", metavar="OUT")
     ] = None,

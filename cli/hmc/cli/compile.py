@@ -130,8 +130,8 @@ def _cannot_score(precisions: list[Precision]) -> str:
         return ""
     if len(on_cuda) == len(precisions):
         raise DeviceUnavailableError(
-            f"--eval: levels in {', '.join(on_cuda)} run on CUDA, and there is none here to score them on; leave --eval "
-            "out, or compile where there is"
+            f"--eval: levels in {', '.join(on_cuda)} run on CUDA, and there is none here to score them on; leave "
+            "--eval out, or compile where there is"
         )
     return ", ".join(on_cuda)
 

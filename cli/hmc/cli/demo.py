@@ -115,10 +115,10 @@ def _shown(path: Path) -> str:
 def _require_extra() -> None:
     from importlib.util import find_spec
 
-    from hmc.artifact.errors import FailedPreconditionError
+    from hmc.artifact.errors import FailedPreconditionError, install
 
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise FailedPreconditionError(f"the demo needs {', '.join(missing)}: pip install 'hmc[demo]'")
+        raise FailedPreconditionError(f"the demo needs {', '.join(missing)}: {install('demo')}")
 
 
 def _example_table(example: Example) -> Table:

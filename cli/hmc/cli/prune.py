@@ -28,7 +28,7 @@ def command(
         ),
     ] = "",
     l0_lambda: Annotated[
-        float | None, typer.Option(help="Instead of budgets: the paper's λ, in nats per open head.")
+        float | None, typer.Option(help="Instead of budgets: the paper's λ, in nats per token and open head.")
     ] = None,
     scope: Annotated[
         str, typer.Option(help="Kinds whose heads may close: all, or encoder_self, decoder_self, cross with commas.")

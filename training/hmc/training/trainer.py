@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import shutil
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-from hmc.artifact.architecture import Architecture
+from hmc.artifact.architecture import Architecture, tensor_shapes
 from hmc.artifact.checkpoint import Checkpoint, CheckpointConfig, copy_checkpoint, load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import HeadLayout
@@ -89,7 +90,8 @@ class TrainingRun:
         settings, run, progress = self.recipe.train, self.recipe.run, self.progress
         self.model.train()
         with RunLog("train", self.out, settings.steps, progress.step, active=self.fabric.is_global_zero) as log:
-            log.say(f"{len(self.corpus):,} pairs, {sum(p.numel() for p in self.model.parameters()):,} parameters")
+            parameters = sum(map(math.prod, tensor_shapes(self.model.arch, self.layout).values()))
+            log.say(f"{len(self.corpus):,} pairs, {parameters:,} parameters")
             began, tokens = time.monotonic(), 0
             while progress.step < settings.steps:
                 progress.step += 1
