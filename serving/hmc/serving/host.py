@@ -17,7 +17,7 @@ from hmc.artifact.errors import (
     UnavailableError,
 )
 from hmc.serving.loaded import Generation, HostStatus, Lease, LevelStatus, Slot, TranslatorFactory
-from hmc.serving.selection import AutoPolicy, Candidate, Selector, choose, rank, runs_on
+from hmc.serving.selection import AutoPolicy, Selector, choose, rank, runs_on
 from hmc.serving.shares import disk_shares, shares
 
 log = logging.getLogger(__name__)
@@ -237,18 +237,8 @@ class ModelHost:
             return current.manifest.level(current.default)
         if selector.name is not None:
             return current.manifest.level(selector.name)
-        names = [*current.slots, *current.coming]
-        if self.lazy and not selector.auto:
-            fitting = [x.name for x in current.manifest.levels if runs_on(self._device, x)]
-            names = [name for name in fitting if name not in current.left_out]
-        return choose(selector, [self._candidate(name, patient) for name in names], self._auto)
-
-    def _candidate(self, name: str, patient: bool) -> Candidate:
-        slot = self._current.slots.get(name)
-        if slot is None:
-            return Candidate(self._current.manifest.level(name))
-        ahead = slot.translator.pending if patient else slot.translator.hurried
-        return Candidate(slot.level, ahead, slot.latency)
+        device = self._device if self.lazy and not selector.auto else None
+        return choose(selector, current.candidates(patient=patient, loadable_on=device), self._auto)
 
     # ---- what there is ----
 

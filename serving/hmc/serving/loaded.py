@@ -13,6 +13,7 @@ from hmc.artifact.bundle import Level, Manifest
 from hmc.serving.latency import LatencySummary, LatencyWindow
 from hmc.serving.options import DecodeOptions, Target
 from hmc.serving.results import Translation
+from hmc.serving.selection import Candidate, runs_on
 from hmc.serving.shares import Held, Shares
 
 
@@ -105,6 +106,22 @@ class Generation:
     """Levels that are still to be loaded, in their order."""
     left_out: set[str] = field(default_factory=set)
     """Levels whose device is not there: only who names one hears of it."""
+
+    def candidates(self, *, patient: bool, loadable_on: str | None = None) -> list[Candidate]:
+        """Levels that a selector may choose: those that are loaded or coming, or all that can be loaded on a device.
+        patient: whether all that is there goes first, or just what is in a hurry."""
+        names = [*self.slots, *self.coming]
+        if loadable_on is not None:
+            fitting = [level.name for level in self.manifest.levels if runs_on(loadable_on, level)]
+            names = [name for name in fitting if name not in self.left_out]
+        return [self._candidate(name, patient) for name in names]
+
+    def _candidate(self, name: str, patient: bool) -> Candidate:
+        slot = self.slots.get(name)
+        if slot is None:
+            return Candidate(self.manifest.level(name))
+        ahead = slot.translator.pending if patient else slot.translator.hurried
+        return Candidate(slot.level, ahead, slot.latency)
 
 
 class Lease:
