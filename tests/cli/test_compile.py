@@ -74,7 +74,7 @@ def test_wrong_words(
 ) -> None:
     (tmp_path / "short").write_text("One line.\n")
     (tmp_path / "long").write_text("\n".join([SENTENCES[0], "x" * 70_000, *(SENTENCES * 9)[2:]]) + "\n")
-    (tmp_path / "few").write_text("A dog.\n" * 99)
+    (tmp_path / "few").write_text("A dog.\n" * 99 + "\n" * 20)
     files = {"SRC": pairs[0], "REF": pairs[1]} | {name.upper(): tmp_path / name for name in ("short", "long", "few")}
     ran = hmc("compile", prunable, *(str(files.get(word, word)) for word in words), "-o", tmp_path / "b")
     assert ran.exit_code == 2

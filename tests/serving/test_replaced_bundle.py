@@ -11,6 +11,7 @@ from hmc.artifact.bundle_checks import validate
 from hmc.artifact.errors import FailedPreconditionError
 from hmc.compiler.bundle_builder import LevelRequest
 from hmc.compiler.bundle_writer import compile_bundle
+from hmc.compiler.shortlist_text import ShortlistText
 from hmc.serving import DecodeOptions, Translator
 
 BEAM = DecodeOptions(beam_size=2, max_length=20)
@@ -67,6 +68,28 @@ def test_weights_that_are_changed_where_they_lie(tmp_path: Path, when: str) -> N
         with Translator(tmp_path / "b", device="cpu", cache=kept) as translator:
             found.append([t.text for t in translator.translate(SENTENCES[:4], LATER["attention"])])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("what", ["lexicon", "tokenizer", "weights are a folder"])
+def test_other_files_that_are_changed_where_they_lie(tmp_path: Path, what: str) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    text = ShortlistText(SENTENCES, SENTENCES[::-1], frequent=5, best=3)
+    compile_bundle(
+        [LevelRequest(tmp_path / "c")], tmp_path / "b", precisions=("int8",), calibration=SENTENCES, shortlist=text
+    )
+    manifest = validate(tmp_path / "b")
+    level = manifest.level("full-int8-shortlist")
+    assert level.shortlist is not None
+    files = {"lexicon": level.shortlist, "tokenizer": "tokenizer.model"}
+    file = tmp_path / "b" / files.get(what, next(n for n in level.files if n.endswith(".bin")))
+    content = file.read_bytes()
+    file.unlink()
+    if what in files:
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    else:
+        file.mkdir()
+    with pytest.raises(FailedPreconditionError, match=rf"{file.name} is not the file that it was"):
+        Translator(tmp_path / "b", level.name, device="cpu", cache=tmp_path / "cache", manifest=manifest)
 
 
 def _size(file: Path) -> int:

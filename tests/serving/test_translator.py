@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import shutil
+import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from hmc.artifact.errors import (
     OverloadedError,
     UnavailableError,
 )
-from hmc.serving import DecodeOptions, Sampling, Translation, Translator
+from hmc.serving import DecodeOptions, Sampling, Translation, Translator, sessions
 from hmc.serving.sessions import cuda_available
 
 TEXTS = [*SENTENCES, *(f"{a} {b}" for a, b in pairwise(SENTENCES))]
@@ -122,6 +123,11 @@ def test_lone_surrogate_is_refused(translator: Translator) -> None:
         ({"n_best": 2.0}, "n_best 2.0: choose a whole number"),
         ({"suppressed_tokens": "▁Hund"}, "suppressed_tokens takes a list: put a single one in a list"),
         ({"attention_heads": "cross.0.1"}, "attention_heads takes a list"),
+        ({"suppressed_tokens": b"ab"}, "suppressed_tokens takes a list"),
+        ({"suppressed_phrases": None}, "suppressed_phrases takes a list"),
+        ({"length_penalty": "1"}, "length_penalty '1': choose a number"),
+        ({"patience": "1"}, "patience '1': choose a number"),
+        ({"beam_size": True}, "beam_size True: choose a whole number"),
         ({"length_penalty": -1.0}, "length_penalty -1"),
     ],
 )
@@ -171,6 +177,27 @@ def test_unknown_level_and_broken_bundle(tiny_bundle: Path, tmp_path: Path) -> N
     (broken / "h5" / "decoder.onnx").write_bytes(b"not a graph")
     with pytest.raises(InvalidArtifactError, match=r"h5/decoder\.onnx has sha256"):
         Translator(broken, "full")
+
+
+def test_looking_for_cuda_leaves_stdout_alone(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """ONNX Runtime prints which libraries it does not find, and `--json` goes there too."""
+
+    def chatter() -> None:
+        time.sleep(0.01)
+        print("Failed to load libcublasLt.so.13")
+
+    monkeypatch.setattr(sessions, "_cuda_libraries", [])
+    monkeypatch.setattr(sessions.ctypes, "CDLL", lambda _: None)
+    monkeypatch.setattr(sessions.onnxruntime, "preload_dlls", chatter)
+    before = sys.stdout
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: cuda_available(), range(8)))
+    assert sys.stdout is before
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert said.err.count("Failed to load") == 1
 
 
 @pytest.mark.skipif(cuda_available(), reason="there is a CUDA device")

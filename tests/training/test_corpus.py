@@ -69,6 +69,8 @@ def test_paths_with_spaces_stand_in_quotes(tmp_path: Path) -> None:
     write(folder)
     assert list(read_pairs(f"'{folder}/t.en' '{folder}/t.de'")) == PAIRS
     assert list(read_pairs(f'"{folder}/t.tsv"')) == PAIRS
+    (tmp_path / "l'a\\b.tsv").write_text((folder / "t.tsv").read_text())  # as it is, where that is a file
+    assert list(read_pairs(f"{tmp_path}/l'a\\b.tsv")) == PAIRS
     with pytest.raises(InvalidRequestError, match=r"'FILE\.tsv' or 'hub:NAME'; paths with spaces in quotes"):
         list(read_pairs(f"{folder}/t.en {folder}/t.de"))
     with pytest.raises(InvalidRequestError, match="No closing quotation; put paths with spaces in quotes"):

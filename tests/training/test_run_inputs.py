@@ -160,7 +160,10 @@ def test_training_resumes_with_the_text_it_began_with(corpus: str, tmp_path: Pat
     with pytest.raises(InvalidRequestError, match=r"training text, or its tokens in cache/, is not what"):
         TrainingRun(asked, tmp_path / "r")
     write(tmp_path / "text", SENTENCES * 2)
-    write(tmp_path / "dev", [*SENTENCES[:2], SENTENCES[5]])  # beyond the sentence that is scored
+    write(tmp_path / "dev", SENTENCES[:5])  # more, beyond the sentence that is scored, of which there may be more too
+    more = asked.model_copy(update={"run": RUN.model_copy(update={"eval_sentences": 2})})
+    assert TrainingRun(more, tmp_path / "r").dev.pairs == [(s, s.upper()) for s in SENTENCES[:2]]
+    write(tmp_path / "dev", SENTENCES[1:3])
     with pytest.raises(InvalidRequestError, match=r"dev text is not what .*state was scored on"):
         TrainingRun(asked, tmp_path / "r")
     forget(tmp_path / "r" / "state" / "progress.json", "corpus", "dev")
@@ -185,13 +188,17 @@ def test_pruning_resumes_with_what_it_began_with(corpus: str, tmp_path: Path) ->
     write(tmp_path / "text", SENTENCES)
     refused("training text")
     write(tmp_path / "text", SENTENCES * 2)
-    write(tmp_path / "dev", SENTENCES[:4])
+    write(tmp_path / "dev", SENTENCES[3:6])
     refused("dev text")
     write(tmp_path / "dev", SENTENCES[:3])
     tiny_checkpoint_at(tmp_path / "c", seed=7)
     refused("the checkpoint is not the one that .* began with")
     forget(tmp_path / "p" / "state" / "progress.json", "corpus", "dev", "source")
     assert PruningRun(*arguments).progress.stage == 2
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_nested_fine_tuning_that_is_done_is_not_done_again(
@@ -208,8 +215,16 @@ def test_nested_fine_tuning_that_is_done_is_not_done_again(
         patched.setattr("hmc.training.nested.evaluate", lambda *_, **__: pytest.fail("scored again"))
         assert nested_finetune(*more) == nested
     assert (nested / "model.safetensors").stat().st_mtime_ns == before
+    # A run of other steps that came to its end, but was stopped before its result was written.
+    shutil.rmtree(tmp_path / "p" / "nested-state")
+    longer: Any = (*more[:-1], 3)
+    with monkeypatch.context() as patched:
+        patched.setattr("hmc.training.nested.evaluate", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            nested_finetune(*longer)
+    assert load_checkpoint(nested_finetune(*longer)).config.provenance["steps"] == 3
     shutil.rmtree(nested)
-    assert load_checkpoint(nested_finetune(*more)).layout.total == 24
+    assert load_checkpoint(nested_finetune(*longer)).layout.total == 24
 
 
 # -- the request of pruning --------------------------------------------------------------------------------------

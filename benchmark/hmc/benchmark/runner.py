@@ -116,7 +116,7 @@ def _memory(
                 workers=settings.workers,
                 batch=batch,
                 beam=beam,
-                sentences=test_set.sources[: MEMORY_BATCHES * batch],
+                sentences=test_set.texts[: MEMORY_BATCHES * batch],
             )
         )
     return measured

@@ -70,14 +70,16 @@ class BenchmarkSettings:
         return DEFAULT_BATCHES if self.batches is None else self.batches
 
     def fitted(self, sentences: int) -> BenchmarkSettings:
-        """These settings with batches that a test set of `sentences` fills. Raises InvalidRequestError."""
+        """These settings with batches that `sentences`, those that are not blank, fill. Raises InvalidRequestError."""
         timed = min(self.latency_limit, sentences)
+        if not timed:
+            raise InvalidRequestError("every line that is read is blank: there is nothing to time; give more lines")
         if self.batches is None:
             return replace(self, batches=tuple(dict.fromkeys(min(size, timed) for size in DEFAULT_BATCHES)))
         if max(self.batches) > timed:
             raise InvalidRequestError(
-                f"batch {max(self.batches)}: only {timed} sentences are timed (blank ones left out, the test set has "
-                f"{sentences}, the latency limit is {self.latency_limit}), and they do not fill one request; choose "
+                f"batch {max(self.batches)}: only {timed} sentences are timed (the test set has {sentences} that are "
+                f"not blank, the latency limit is {self.latency_limit}), and they do not fill one request; choose "
                 f"{timed} or less, or time more sentences"
             )
         return self

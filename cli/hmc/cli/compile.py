@@ -94,7 +94,7 @@ def command(
     sentences = [line for line in read_sentences(calibrate) if line.strip()] if calibrate else []
     pairs = TestSet.read(*evaluate, name=test_set) if evaluate else None
     if limits and pairs:
-        limits.check_test_set(len(pairs.sources))
+        limits.check_test_set(len(pairs.texts))
     listed, left_out = read_shortlist(shortlist, shortlist_frequent, shortlist_best, pairs)
     console, people = Console(stderr=True), Console(stderr=as_json)
     if left_out:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,8 @@ from hmc.v1 import translation_pb2_grpc as rpc
 
 Level = str | Selector | None
 """A level's name, a selector, or None for the server's default level."""
+LONGEST_S = 1e9
+"""Seconds beyond which a timeout is none; gRPC's own numbers end soon after."""
 OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),  # the server says what is too large
@@ -206,7 +207,7 @@ class Client:
 def _seconds(timeout: float | None) -> float | None:
     if timeout is not None and not timeout > 0:  # NaN is not
         raise InvalidRequestError(f"timeout {timeout:g}: choose more than 0 seconds, or leave it out")
-    return None if timeout == math.inf else timeout
+    return None if timeout is not None and timeout > LONGEST_S else timeout
 
 
 def _how(level: Level, options: DecodeOptions | None) -> dict[str, Any]:

@@ -83,9 +83,10 @@ class ModelHost:
             for level in wanted:
                 try:
                     self._add(generation, level)
-                except DeviceUnavailableError:
+                except DeviceUnavailableError as error:
                     if level.name in named:
                         raise
+                    log.warning("level %s is left out: %s", level.name, error)
                     with self._state:
                         generation.coming.remove(level.name)
         except BaseException:
@@ -98,12 +99,12 @@ class ModelHost:
     def _add(self, generation: Generation, level: Level) -> None:
         try:
             slot = self._open(generation, level)
-        except DeviceUnavailableError as error:
-            log.warning("level %s is left out: %s", level.name, error)
+        except DeviceUnavailableError:
             with self._state:
                 generation.left_out.add(level.name)
             raise
         with self._state:
+            generation.left_out.discard(level.name)
             generation.slots[level.name] = slot
             generation.coming = [name for name in generation.coming if name != level.name]
 

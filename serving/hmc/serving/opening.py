@@ -45,6 +45,25 @@ def _share_working_memory() -> None:
         log.debug("the arena for working memory is another's: %s", error)
 
 
+def check_unchanged(bundle: Path, name: str, digests: Mapping[str, str]) -> None:
+    """Raises FailedPreconditionError unless the file `bundle / name` has the sha256 that it had when the bundle was
+    checked."""
+    try:
+        digest = sha256_unless_known(bundle / name)
+    except OSError as error:
+        raise changed(bundle, name) from error
+    if digest != digests.get(name):
+        raise changed(bundle, name)
+
+
+def changed(bundle: Path, name: str) -> FailedPreconditionError:
+    """The error for a file of a bundle that is not what it was."""
+    return FailedPreconditionError(
+        f"{bundle}/{name} is not the file that it was when this bundle was opened: it was changed, or another bundle "
+        "has taken its place. Reload it (`hmc admin reload`), or open it anew"
+    )
+
+
 @dataclass(frozen=True)
 class OpenedGraph:
     """A session, and what it holds of weights."""
@@ -90,27 +109,16 @@ class Opener:
     def _read(self, name: str) -> bytes:
         try:
             source = (self.bundle / name).read_bytes()
-        except FileNotFoundError:
-            source = b""
+        except OSError as error:
+            raise changed(self.bundle, name) from error
         if hashlib.sha256(source).hexdigest() != self.files.get(name):
-            raise self._changed(name)
+            raise changed(self.bundle, name)
         return source
 
     def _check_weights(self, source: bytes) -> None:
         """Before weights are read: whether the files that a graph names hold what they did."""
         for name in sorted({tensor.location for tensor in GraphFile(source).stored()}):
-            try:
-                digest = sha256_unless_known(self.bundle / name)
-            except FileNotFoundError:
-                digest = ""
-            if digest != self.files.get(name):
-                raise self._changed(name)
-
-    def _changed(self, name: str) -> FailedPreconditionError:
-        return FailedPreconditionError(
-            f"{self.bundle}/{name} is not the file that it was when this bundle was opened: it was changed, or another "
-            "bundle has taken its place. Reload it (`hmc admin reload`), or open it anew"
-        )
+            check_unchanged(self.bundle, name, self.files)
 
     def _open_packed(self, source: bytes, spin_us: int) -> OpenedGraph | None:
         """None, and a line in the log, where files cannot be kept or mapped: the graph then has its weights to itself.

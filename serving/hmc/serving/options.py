@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 
 from hmc.artifact.errors import InvalidRequestError
 
@@ -38,6 +38,7 @@ class Sampling:
         _within("temperature", self.temperature, 0.01, 100.0)
         if self.top_k is not None:
             whole("top_k", self.top_k, 1, NUCLEUS_TOKENS)
+        _number("top_p", self.top_p)
         if not 0.0 < self.top_p <= 1.0:
             raise InvalidRequestError(f"top_p {self.top_p}: choose more than 0, up to 1")
         if self.seed is not None:
@@ -89,8 +90,8 @@ class DecodeOptions:
 
     def __post_init__(self) -> None:
         for name in ("suppressed_tokens", "suppressed_phrases", "attention_heads"):
-            given = getattr(self, name)
-            if isinstance(given, str):
+            given: object = getattr(self, name)
+            if isinstance(given, str | bytes) or not isinstance(given, Iterable):
                 raise InvalidRequestError(f"{name} takes a list: put a single one in a list")
             object.__setattr__(self, name, tuple(given))
         whole("beam_size", self.beam_size, 1, MAX_BEAM)
@@ -100,8 +101,10 @@ class DecodeOptions:
         whole("min_length", self.min_length, 1)
         if self.max_length is not None and self.min_length > self.max_length:
             raise InvalidRequestError(f"min_length {self.min_length}: choose 1 to max_length ({self.max_length})")
-        if self.patience is not None and not 0.0 < self.patience <= 10.0:
-            raise InvalidRequestError(f"patience {self.patience}: choose more than 0, up to 10, or leave it out")
+        if self.patience is not None:
+            _number("patience", self.patience)
+            if not 0.0 < self.patience <= 10.0:
+                raise InvalidRequestError(f"patience {self.patience}: choose more than 0, up to 10, or leave it out")
         self._check_n_best()
         _within("coverage_penalty", self.coverage_penalty, 0, 10)
         _within("repetition_penalty", self.repetition_penalty, 0.1, 10)
@@ -182,13 +185,19 @@ def scoring_options(options: DecodeOptions | None) -> DecodeOptions:
 
 def whole(name: str, value: object, low: int, high: int = MAX_INT32) -> None:
     """Raises InvalidRequestError unless the value is a whole number from low to high."""
-    if not isinstance(value, Integral):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise InvalidRequestError(f"{name} {value!r}: choose a whole number")
     if not low <= int(value) <= high:
         bound = f"or more, up to {high}" if high >= MAX_INT32 else f"to {high}"
         raise InvalidRequestError(f"{name} {value}: choose {low} {bound}")
 
 
+def _number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidRequestError(f"{name} {value!r}: choose a number")
+
+
 def _within(name: str, value: float, low: float, high: float) -> None:
+    _number(name, value)
     if not low <= value <= high:
         raise InvalidRequestError(f"{name} {value}: choose {low} to {high}")

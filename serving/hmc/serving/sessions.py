@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import logging
+import ctypes
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -20,10 +20,8 @@ from hmc.artifact.bundle import Level, Variant, decoder_path, encoder_path, shor
 from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
 from hmc.artifact.shortlist import Lexicon
 from hmc.serving.memory import return_free_memory
-from hmc.serving.opening import Opener
+from hmc.serving.opening import Opener, check_unchanged
 from hmc.serving.packed_weights import PackedWeights
-
-log = logging.getLogger(__name__)
 
 Arrays = dict[str, npt.NDArray[Any]]
 ENCODER_SPIN_US, DECODER_SPIN_US = 300, 1000
@@ -76,13 +74,27 @@ def cuda_available() -> bool:
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         return False
     try:
-        with redirect_stdout(io.StringIO()) as said:  # it prints which libraries it does not find
-            onnxruntime.preload_dlls()
-        log.debug("%s", said.getvalue())
+        _load_cuda_libraries()
         onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", 0)
     except Exception:  # noqa: BLE001 - ONNX Runtime raises its own types; whatever they are, there is no CUDA
         return False
     return True
+
+
+_loading_cuda = threading.Lock()
+
+
+def _load_cuda_libraries() -> None:
+    """Once. ONNX Runtime prints which it does not find: to stderr, where it spoils no output."""
+    with _loading_cuda:
+        if not _cuda_libraries:
+            ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")  # no driver, nothing to load
+            with redirect_stdout(sys.stderr):
+                onnxruntime.preload_dlls()
+            _cuda_libraries.append("loaded")
+
+
+_cuda_libraries: list[str] = []
 
 
 @dataclass
@@ -126,6 +138,7 @@ class LevelSessions:
         if any(level.layout.cross):
             opened.encoder = opened._open(encoder_path(level.name), spin_us=ENCODER_SPIN_US)
         if level.shortlist:
+            check_unchanged(bundle, level.shortlist, level.files)
             opened.lexicon = Lexicon.load(bundle / level.shortlist, arch)
             opened.shortlist = opened._open(shortlist_path(level.name), spin_us=0)
         return_free_memory()  # kernels pack weights even when they then take the packed ones from a file

@@ -10,6 +10,7 @@ from hmc.artifact.bundle import FIX, Manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.tokenizer import open_tokenizer
 from hmc.artifact.tokenizer_files import from_contents
+from hmc.serving.opening import check_unchanged
 from hmc.serving.options import MAX_TEXT_BYTES
 
 
@@ -17,8 +18,11 @@ class Tokenizer:
     """One per bundle (`shared_tokenizer`); thread-safe."""
 
     def __init__(self, bundle: Path, manifest: Manifest) -> None:
-        """Reads the files that the manifest names. Raises InvalidArtifactError when one cannot be read."""
+        """Reads the files that the manifest names. Raises InvalidArtifactError when one cannot be read,
+        FailedPreconditionError for one that is not what it was when the bundle was checked."""
         self._arch = manifest.architecture
+        for name in manifest.tokenizer_files:
+            check_unchanged(bundle, name, manifest.tokenizer_files)
         try:
             contents = {name: (bundle / name).read_bytes() for name in manifest.tokenizer_files}
             self._tokenizer = open_tokenizer(from_contents(contents))

@@ -89,6 +89,9 @@ def test_lazy_chooses_only_what_can_run(tmp_path: Path, factory: FakeFactory) ->
         with pytest.raises(DeviceUnavailableError):
             anywhere.load(name)
     assert means(anywhere, Selector(max_heads=24)) == "h6"
+    factory.fail.clear()  # as a GPU that was full is not any more
+    anywhere.load("full")
+    assert means(anywhere, Selector(max_heads=24)) == "full"
 
 
 def test_no_lease_before_start_or_after_close(bundle: Path, factory: FakeFactory) -> None:

@@ -21,7 +21,7 @@ from hmc.training.gating import mask_to_layout
 from hmc.training.parallel_text import Pair, read_dev
 from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
-from hmc.training.prune_inputs import Inputs, prune_corpus
+from hmc.training.prune_inputs import Inputs, fingerprints_of, prune_corpus
 from hmc.training.prune_settings import PruneSettings
 from hmc.training.state import load_state, save_state
 from hmc.training.transformer import Transformer
@@ -107,7 +107,7 @@ def nested_finetune(
             )
         progress.steps = steps
         stream.epoch, stream.index = progress.epoch, progress.index
-        if progress.step == steps and (out / "nested" / CONFIG).is_file():
+        if progress.step == steps and _is_written(out / "nested", progress):
             return out / "nested"
     with RunLog("nested", out, steps, progress.step, active=fabric.is_global_zero) as log:
         model.train()
@@ -132,6 +132,7 @@ def nested_finetune(
                             "from": base.config.provenance,
                             "budgets": budgets,
                             "steps": steps,
+                            "inputs": inputs.fingerprints(),
                         }
                     }
                 ),
@@ -144,6 +145,14 @@ def nested_finetune(
             log.say(f"wrote {out / 'nested'}")
     fabric.barrier()
     return out / "nested"
+
+
+def _is_written(path: Path, progress: NestedProgress) -> bool:
+    """Whether the result of a run that has come to its end is there: that of an earlier one may be."""
+    if not (path / CONFIG).is_file():
+        return False
+    made = load_checkpoint(path).config.provenance
+    return (made.get("steps"), made.get("inputs")) == (progress.steps, fingerprints_of(progress))
 
 
 def _level_scores(

@@ -33,12 +33,17 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def corpus_files(corpus: str) -> list[Path]:
-    """The files that a corpus names; none for one of the hub. A path with spaces stands in quotes. Raises
+    """The files that a corpus names; none for one of the hub. A path with spaces stands in quotes, '…' or "…". Raises
     InvalidRequestError for quotes that do not close."""
     if corpus.startswith("hub:"):
         return []
+    plain = [Path(name) for name in corpus.split()]
+    if all(path.is_file() for path in plain):  # whatever quotes are in their names
+        return plain
+    words = shlex.shlex(corpus, posix=True)
+    words.whitespace_split, words.escape, words.commenters = True, "", ""
     try:
-        return [Path(name) for name in shlex.split(corpus)]
+        return [Path(name) for name in words]
     except ValueError as error:
         raise InvalidRequestError(f"corpus {corpus!r}: {error}; put paths with spaces in quotes") from error
 
@@ -89,34 +94,44 @@ class DevText(NamedTuple):
     """What a run is scored on."""
 
     pairs: list[Pair]
-    fingerprint: str
-    """Digest of the whole corpus, of which the pairs are the first; empty for one of the hub."""
+    """Those that are scored."""
+    everything: list[Pair]
+    """The whole corpus, of which they are the first; of one of the hub no more than they are."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Number and digest of the pairs that are scored."""
+        return _fingerprint(self.pairs)
 
     def check_same(self, fingerprint: str, state: Path) -> None:
-        """Raises InvalidRequestError unless a run whose scores are of a text of `fingerprint` may go on with this one.
+        """Raises InvalidRequestError unless a run that was scored on a text of `fingerprint` may go on with this one:
+        on as many sentences as before they are the same. How many are scored may change (`run.eval_sentences`).
 
         Empty: an earlier version wrote the state and kept no fingerprint.
         """
-        if fingerprint and fingerprint != self.fingerprint:
+        count = int(fingerprint.partition(":")[0] or 0)
+        if fingerprint and _fingerprint(self.everything[:count]) != fingerprint:
             raise InvalidRequestError(
                 f"the dev text is not what {state} was scored on, and scores of two texts cannot be compared; put it "
                 "back, or choose another --out"
             )
 
 
+def _fingerprint(pairs: Sequence[Pair]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for pair in pairs:
+        digest.update("\n".join((*pair, "")).encode())
+    return f"{len(pairs)}:{digest.hexdigest()}"
+
+
 def read_dev(corpus: str, languages: tuple[str, str], sentences: int) -> DevText:
     """The first pairs of a dev corpus. Raises InvalidRequestError as `read_pairs`, and when there is none."""
-    digest = hashlib.blake2b(digest_size=16)
-
-    def read() -> Iterator[Pair]:
-        for pair in read_pairs(corpus, languages):
-            digest.update("\n".join((*pair, "")).encode())
-            yield pair
-
-    pairs = first_pairs(corpus, read(), sentences)
+    of_hub = corpus.startswith("hub:")
+    everything = list(islice(read_pairs(corpus, languages), sentences if of_hub else None))
+    pairs = everything[:sentences]
     if not any(source.strip() and target.strip() for source, target in pairs):
         raise InvalidRequestError(f"dev corpus {corpus!r} has no sentence pair to score; give one with text in it")
-    return DevText(pairs, "" if corpus.startswith("hub:") else digest.hexdigest())
+    return DevText(pairs, everything)
 
 
 def _hub_pairs(name: str, languages: tuple[str, str]) -> Iterator[Pair]:

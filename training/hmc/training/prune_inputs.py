@@ -54,6 +54,11 @@ class Fingerprints(Protocol):
     """Digest of the checkpoint that is pruned."""
 
 
+def fingerprints_of(progress: Fingerprints) -> dict[str, str]:
+    """What `Inputs.fingerprints` was when they were noted."""
+    return {"corpus": progress.corpus, "dev": progress.dev, "source": progress.source}
+
+
 @dataclass(frozen=True)
 class Inputs:
     """What a run is made from."""
@@ -66,6 +71,10 @@ class Inputs:
     def note(self, progress: Fingerprints) -> None:
         """Writes down what they are."""
         progress.corpus, progress.dev, progress.source = self.corpus.fingerprint, self.dev.fingerprint, self.source
+
+    def fingerprints(self) -> dict[str, str]:
+        """The same as a record."""
+        return {"corpus": self.corpus.fingerprint, "dev": self.dev.fingerprint, "source": self.source}
 
     def check_same(self, progress: Fingerprints, state: Path) -> None:
         """Raises InvalidRequestError unless a run that has come to `progress`, read from `state`, began with them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -26,6 +27,8 @@ from hmc.serving.selection import Selector
 from hmc.serving.server.metrics import Metrics, Request
 from hmc.serving.server.room import Room
 from hmc.serving.server.settings import ServerSettings
+
+log = logging.getLogger(__name__)
 
 CHUNK = 32
 """Texts handed to a level before other calls get their turn."""
@@ -121,9 +124,10 @@ class Handlers:
                 missing = error.level
             try:
                 await asyncio.to_thread(self._host.load, missing)
-            except DeviceUnavailableError:
+            except DeviceUnavailableError as error:
                 if selector.name is not None:
-                    raise  # any other selector means another level from now on
+                    raise
+                log.warning("level %s is left out: %s", missing, error)  # the selector means another one from now on
 
     async def levels(self) -> LevelList:
         """The levels of the bundle, loaded or not, and the server's memory."""

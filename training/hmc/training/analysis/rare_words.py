@@ -47,7 +47,8 @@ def token_counts(corpus: str, vocabulary: Vocabulary, languages: tuple[str, str]
 
     Raises InvalidRequestError.
     """
-    if len(corpus_files(corpus)) == 1 and ".tsv" not in corpus:
+    files = corpus_files(corpus)
+    if len(files) == 1 and ".tsv" not in files[0].name:
         corpus = f"{corpus} {corpus}"  # one file: its own other side
     own = vocabulary.source_size
     counts = np.zeros(len(vocabulary) if own is None else own, np.int64)
