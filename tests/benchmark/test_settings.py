@@ -56,7 +56,9 @@ def test_a_batch_that_was_asked_for_must_be_filled() -> None:
         settings(batches=(1, 100)).fitted(5)
     with pytest.raises(InvalidRequestError, match="every line that is read is blank: there is nothing to time"):
         settings().fitted(0)
-    with pytest.raises(InvalidRequestError, match=r"only 8 sentences .*test set has 1000, the latency limit is 8"):
+    with pytest.raises(
+        InvalidRequestError, match=r"only 8 sentences .*test set has 1000 that are not blank, the latency limit is 8"
+    ):
         settings(batches=(32,), latency_limit=8).fitted(1000)
 
 
