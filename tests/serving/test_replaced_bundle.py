@@ -89,10 +89,14 @@ def test_other_files_that_are_changed_where_they_lie(tmp_path: Path, what: str) 
         file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     else:
         file.mkdir()
-    with pytest.raises(FailedPreconditionError, match=rf"{file.name} is not the file that it was"):
+
+    def use() -> object:
         if what == "tokenizer":  # translators share one that is in memory already, and that is what it was
-            Tokenizer(tmp_path / "b", manifest)
-        Translator(tmp_path / "b", level.name, device="cpu", cache=tmp_path / "cache", manifest=manifest)
+            return Tokenizer(tmp_path / "b", manifest)
+        return Translator(tmp_path / "b", level.name, device="cpu", cache=tmp_path / "cache", manifest=manifest)
+
+    with pytest.raises(FailedPreconditionError, match=rf"{file.name} is not the file that it was"):
+        use()
 
 
 def _size(file: Path) -> int:
