@@ -25,7 +25,7 @@ from hmc.artifact.errors import (
     UnavailableError,
 )
 from hmc.serving import DecodeOptions, Sampling, Translation, Translator
-from hmc.serving.sessions import cuda_available
+from hmc.serving.sessions import _load_cuda_libraries, cuda_available
 
 TEXTS = [*SENTENCES, *(f"{a} {b}" for a, b in pairwise(SENTENCES))]
 
@@ -188,12 +188,13 @@ def test_looking_for_cuda_leaves_stdout_alone(
         time.sleep(0.01)
         print("Failed to load libcublasLt.so.13")
 
-    monkeypatch.setattr("hmc.serving.sessions._cuda_libraries", [])
+    _load_cuda_libraries.cache_clear()
     monkeypatch.setattr("hmc.serving.sessions.ctypes.CDLL", lambda _: None)
     monkeypatch.setattr("hmc.serving.sessions.onnxruntime.preload_dlls", chatter)
     before = sys.stdout
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: cuda_available(), range(8)))
+    _load_cuda_libraries.cache_clear()  # others ask anew
     assert sys.stdout is before
     said = capfd.readouterr()
     assert said.out == ""

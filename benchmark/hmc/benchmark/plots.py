@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hmc.artifact.errors import HmcError, InvalidRequestError, install
+from hmc.artifact.errors import HmcError, InvalidRequestError, how_to_install
 from hmc.benchmark.report import Report
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise HmcError(f"plots need matplotlib: {install('plot')}") from error
+        raise HmcError(f"plots need matplotlib: {how_to_install('plot')}") from error
 
 
 def write_pareto(report: Report, prefix: Path) -> list[Path]:

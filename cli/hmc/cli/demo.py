@@ -115,10 +115,10 @@ def _shown(path: Path) -> str:
 def _require_extra() -> None:
     from importlib.util import find_spec
 
-    from hmc.artifact.errors import FailedPreconditionError, install
+    from hmc.artifact.errors import FailedPreconditionError, how_to_install
 
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise FailedPreconditionError(f"the demo needs {', '.join(missing)}: {install('demo')}")
+        raise FailedPreconditionError(f"the demo needs {', '.join(missing)}: {how_to_install('demo')}")
 
 
 def _example_table(example: Example) -> Table:

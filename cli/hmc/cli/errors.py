@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from hmc.artifact.errors import HmcError, InternalServiceError, install
+from hmc.artifact.errors import HmcError, InternalServiceError, how_to_install
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +50,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             extra = EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
             if extra is None:
                 raise
-            code = complain(f"this command needs {error.name}, which is not installed: {install(extra)}")
+            code = complain(f"this command needs {error.name}, which is not installed: {how_to_install(extra)}")
         except HmcError as error:
             code = complain(str(error), 1 if isinstance(error, InternalServiceError) else 2)
         except OSError as error:

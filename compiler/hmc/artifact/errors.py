@@ -62,6 +62,6 @@ class InternalServiceError(HmcError):
     """The service failed in a way it should not: a bug there, to be found in its log."""
 
 
-def install(part: str) -> str:
+def how_to_install(part: str) -> str:
     """What to do where an optional part of HMC (`train`, `compile` …) is not installed."""
     return f"in the folder of HMC's source, pip install '.[{part}]'"

@@ -15,7 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 from hmc.artifact.bundle import FIX
 from hmc.artifact.errors import FailedPreconditionError, InvalidArtifactError
 from hmc.artifact.files import sha256_unless_known
-from hmc.serving.external_data import GraphFile
+from hmc.serving.external_data import GraphFile, StoredTensor
 from hmc.serving.packed_weights import PackedWeights
 
 log = logging.getLogger(__name__)
@@ -99,9 +99,9 @@ class Opener:
             opened = self._open_packed(source, spin_us) if self.packed and self.cuda is None else None
             if opened is not None:
                 return opened
-            self._check_weights(source)
+            stored = self._checked_weights(source)
             session = self._session(source, self._options(self.bundle.absolute(), spin_us))
-            held = {f"{self.bundle}/{name}: {t.name}": t.raw.length for t in GraphFile(source).stored()}
+            held = {f"{self.bundle}/{name}: {t.name}": t.raw.length for t in stored}
             return OpenedGraph(session, held)
         except (*GRAPH_ERRORS, ValueError) as error:
             raise InvalidArtifactError(f"bundle {self.bundle}", [f"{name} cannot be loaded: {error}"], FIX) from error
@@ -115,10 +115,12 @@ class Opener:
             raise changed(self.bundle, name)
         return source
 
-    def _check_weights(self, source: bytes) -> None:
-        """Before weights are read: whether the files that a graph names hold what they did."""
-        for name in sorted({tensor.location for tensor in GraphFile(source).stored()}):
+    def _checked_weights(self, source: bytes) -> list[StoredTensor]:
+        """The tensors that lie outside of a graph, once the files that hold them are known to be what they were."""
+        stored = GraphFile(source).stored()
+        for name in sorted({tensor.location for tensor in stored}):
             check_unchanged(self.bundle, name, self.files)
+        return stored
 
     def _open_packed(self, source: bytes, spin_us: int) -> OpenedGraph | None:
         """None, and a line in the log, where files cannot be kept or mapped: the graph then has its weights to itself.
@@ -141,7 +143,7 @@ class Opener:
 
     def _pack(self, source: bytes, path: Path) -> None:
         """Saves the graph as it is run, with its weights packed."""
-        self._check_weights(source)
+        self._checked_weights(source)
         options = self._options(self.bundle.absolute(), spin_us=0)
         options.optimized_model_filepath = str(path)
         for key, value in (

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ def cuda_available() -> bool:
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         return False
     try:
-        _load_cuda_libraries()
+        with _loading_cuda:
+            _load_cuda_libraries()
         onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", 0)
     except Exception:  # noqa: BLE001 - ONNX Runtime raises its own types; whatever they are, there is no CUDA
         return False
@@ -84,17 +86,13 @@ def cuda_available() -> bool:
 _loading_cuda = threading.Lock()
 
 
+@cache
 def _load_cuda_libraries() -> None:
-    """Once. ONNX Runtime prints which it does not find: to stderr, where it spoils no output."""
-    with _loading_cuda:
-        if not _cuda_libraries:
-            ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")  # no driver, nothing to load
-            with redirect_stdout(sys.stderr):
-                onnxruntime.preload_dlls()
-            _cuda_libraries.append("loaded")
-
-
-_cuda_libraries: list[str] = []
+    """ONNX Runtime prints which it does not find: to stderr, where it spoils no output. Raises OSError where there is
+    no driver, and so nothing to load."""
+    ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    with redirect_stdout(sys.stderr):
+        onnxruntime.preload_dlls()
 
 
 @dataclass

@@ -18,7 +18,7 @@ from hmc.artifact.architecture import (
     tensor_shapes,
 )
 from hmc.artifact.checkpoint import Tensors
-from hmc.artifact.errors import install
+from hmc.artifact.errors import how_to_install
 from hmc.artifact.marian.zero_start import BIAS, POSITIONS, moved_back
 
 DECODER = "decoder.embed_tokens.weight"
@@ -39,7 +39,7 @@ def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
     except (SafetensorError, OSError) as error:
         return {}, [f"{file.name} is not readable: {error}"]
     except TypeError as error:  # NumPy knows bfloat16 and 8-bit floats only through ml_dtypes
-        return {}, [f"{file.name} holds a type that needs ml_dtypes ({error}): {install('compile')}"]
+        return {}, [f"{file.name} holds a type that needs ml_dtypes ({error}): {how_to_install('compile')}"]
     tables = {name: found.pop(name) for name in POSITION_TABLES if name in found}
     separate = arch.source_vocab_size is not None
     tied = TIED_TARGETS if separate else TIED
