@@ -105,7 +105,10 @@ def test_budgets_of_a_scored_bundle(hmc: Hmc, tiny_bundle: Path, tmp_path: Path)
     [
         (("ablate", "--head", "cross.9.0"), "head cross.9.0 is closed in this checkpoint, or was never there"),
         (("ablate", "--resamples", "3"), "resamples 3: choose 100 or more"),
-        (("groups", "--groups", "99"), "groups 99: this checkpoint has 24 open heads; choose 1 to 24"),
+        (
+            ("groups", "--groups", "99", "--rank-data", "nowhere nowhere"),
+            "groups 99: this checkpoint has 24 open heads; choose 1 to 24",
+        ),
         (("groups", "--scores", "nowhere.json"), "nowhere.json: cannot be read"),
         (("profile", "--shares", "a"), "--shares 'a': write numbers with commas"),
         (("importance", "--device", "tpu"), "device 'tpu': choose auto, cpu, cuda or cuda:N"),

@@ -1,6 +1,7 @@
 """Recipes: every problem named, nearest key offered, overrides typed."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,12 @@ def test_every_problem_is_listed_with_the_nearest_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "message"), [("steps=3", "section.key=value"), ("train.stepz=3", "did you mean train.steps")]
+    ("override", "message"),
+    [
+        ("steps=3", "section.key=value"),
+        ("train.stepz=3", "did you mean train.steps"),
+        ("data.train=a.en a.de", re.escape('write a list, even of one: data.train=["a.en a.de"]')),
+    ],
 )
 def test_bad_overrides(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):

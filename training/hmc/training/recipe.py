@@ -191,6 +191,8 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
 
 def _explain(error: dict[str, Any]) -> str:
     location = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "list_type":
+        return f'{location}: write a list, even of one: {location}=["{error["input"]}"]'
     if error["type"] != "extra_forbidden":
         return f"{location}: {error['msg']}"
     *parents, key = error["loc"]

@@ -44,6 +44,7 @@ def masking_command(name: str, description: str) -> Callable[..., None]:
     ) -> None:
         from hmc.cli.analyze.output import carry_out
         from hmc.training.analysis.figures import draw
+        from hmc.training.analysis.groups import check_groups
         from hmc.training.analysis.measure import Settings
         from hmc.training.analysis.ranking import RankBy
         from hmc.training.analysis.result import Result
@@ -54,6 +55,7 @@ def masking_command(name: str, description: str) -> Callable[..., None]:
 
         def analyse(progress: Progress) -> Result:
             subject = load_subject(checkpoint, device)
+            check_groups(groups, subject.layout.total)  # before the heads are ranked, which takes long
             text = read_text(data, subject.languages, sentences)
             ranking = rank_by.rank(subject, text, progress)
             result: Result = analysis.analyse(subject, text, ranking, settings, groups, progress)

@@ -19,12 +19,15 @@ COMMAND = "groups"
 GROUPS = 8
 
 
+def check_groups(groups: int, heads: int) -> None:
+    """Raises InvalidRequestError where so many open heads cannot be divided into so many groups."""
+    if not 1 <= groups <= heads:
+        raise InvalidRequestError(f"groups {groups}: this checkpoint has {heads} open heads; choose 1 to {heads}")
+
+
 def split_heads(heads: Sequence[Head], groups: int) -> list[list[Head]]:
     """`groups` runs of almost equal size, in order; larger ones first. Raises InvalidRequestError."""
-    if not 1 <= groups <= len(heads):
-        raise InvalidRequestError(
-            f"groups {groups}: this checkpoint has {len(heads)} open heads; choose 1 to {len(heads)}"
-        )
+    check_groups(groups, len(heads))
     return [[heads[i] for i in part] for part in np.array_split(np.arange(len(heads)), groups)]
 
 
