@@ -1,6 +1,7 @@
 """Checkpoints: round trip, every problem at once, nothing lost on failure."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,66 @@ def test_nan_weights_are_refused(tmp_path: Path) -> None:
     save_checkpoint(checkpoint, tmp_path / "c")
     with pytest.raises(InvalidArtifactError, match=r"fc1\.bias holds NaN"):
         load_checkpoint(tmp_path / "c")
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def gates_with_nan(path: Path) -> None:
+    gates = load_file(path / "gates.safetensors")
+    gates["cross"][0, 0] = np.nan
+    save_file(gates, path / "gates.safetensors")
+
+
+def importance_of(path: Path, **kinds: object) -> None:
+    (path / "importance.json").write_text(json.dumps(kinds))
+
+
+ROWS = [[0.5] * 4] * 2
+EXTRAS: list[tuple[Callable[[Path], object], str]] = [
+    (lambda path: cut(path / "gates.safetensors"), "gates.safetensors is not readable"),
+    (gates_with_nan, "gates.safetensors: cross holds NaN or infinity"),
+    (lambda path: (path / "importance.json").write_text("{"), "importance.json is not JSON"),
+    (lambda path: (path / "importance.json").write_text("[]"), "importance.json must be one JSON object"),
+    (lambda path: importance_of(path, cross=ROWS, encoder_self=ROWS), "importance.json has nothing about decoder_self"),
+    (
+        lambda path: importance_of(path, cross=[[1, 2]], encoder_self=ROWS, decoder_self=ROWS),
+        "importance.json: cross has shape [1, 2], expected [2, 4]",
+    ),
+    (
+        lambda path: importance_of(path, cross=[[1], [2, 3]], encoder_self=ROWS, decoder_self=ROWS),
+        "importance.json: cross is not rows of numbers of one length",
+    ),
+    (lambda path: (path / "metrics.json").write_text("3"), "metrics.json must be one JSON object"),
+    (lambda path: (path / "tokenizer.model").write_bytes(b"x"), "tokenizer.model is not a SentencePiece"),
+]
+
+
+@pytest.mark.parametrize(("damage", "problem"), EXTRAS, ids=[problem for _, problem in EXTRAS])
+def test_what_lies_beside_the_weights_is_looked_at(
+    tmp_path: Path, damage: Callable[[Path], object], problem: str
+) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    damage(tmp_path / "c")
+    with pytest.raises(InvalidArtifactError) as caught:
+        load_checkpoint(tmp_path / "c")
+    assert problem in str(caught.value)
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"vocab_size": 100}, "tokenizer.model has 120 pieces, the model's vocabulary has 100"),
+        ({"eos_id": 7}, "tokenizer.model has its eos piece at 0, the model's eos_id is 7"),
+        ({"pad_id": 0}, "tokenizer.model has its pad piece at 2, the model's pad_id is 0"),
+        ({"unk_id": 4}, "tokenizer.model has its unk piece at 1, the model's unk_id is 4"),
+    ],
+)
+def test_a_tokenizer_of_another_model_is_noticed(tmp_path: Path, fields: dict[str, int], problem: str) -> None:
+    tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(**fields))
+    assert checkpoint_problems(tmp_path / "c") == [problem]
 
 
 def test_failed_save_leaves_the_old_checkpoint(tmp_path: Path) -> None:

@@ -9,15 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.artifact.opus import edit, opus_directory, pieces_model, write_weights
+from tests.artifact.opus import edit, opus_directory, pieces_model, pieces_of, write_weights
 from tests.manifests import changed_manifest
-from tests.tiny import SENTENCES, tiny_tokenizer
+from tests.tiny import SENTENCES, tiny_architecture, tiny_tokenizer
 
 from hmc.artifact.architecture import sinusoidal_positions
 from hmc.artifact.bundle_checks import bundle_problems, validate
 from hmc.artifact.checkpoint import checkpoint_problems, load_checkpoint, save_checkpoint
-from hmc.artifact.marian.generation import ignored
+from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.marian.generation import exported, ignored
 from hmc.artifact.marian.reader import import_marian
+from hmc.artifact.marian.vocabulary import marian_files
+from hmc.artifact.tokenizer import open_tokenizer
 from hmc.artifact.tokenizer_files import MarianFiles
 
 
@@ -92,12 +95,13 @@ def test_half_precision_becomes_single(opus: Path) -> None:
 
 BFLOAT16 = """
 import sys
-sys.modules["ml_dtypes"] = None
+if sys.argv[2] == "without":
+    sys.modules["ml_dtypes"] = None
 from pathlib import Path
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.marian.reader import import_marian
 try:
-    import_marian(Path(sys.argv[1]))
+    print(len(import_marian(Path(sys.argv[1])).tensors), "tensors")
 except InvalidArtifactError as error:
     print(error)
 """
@@ -110,11 +114,12 @@ def test_bfloat16_is_read_where_numpy_knows_it(opus: Path, repository_roots: str
     save_file({n: v.astype(ml_dtypes.bfloat16) for n, v in tensors.items()}, opus / "model.safetensors")
     after = import_marian(opus)
     assert all(np.allclose(before.tensors[n], after.tensors[n], rtol=1e-2, atol=1e-6) for n in before.tensors)
-    command = [sys.executable, "-c", BFLOAT16, str(opus)]
     environment = {**os.environ, "PYTHONPATH": repository_roots}
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert "needs ml_dtypes" in ran.stdout
-    assert "pip install '.[compile]'" in ran.stdout
+    for there, told in (("with", f"{len(before.tensors)} tensors"), ("without", "needs ml_dtypes")):
+        command = [sys.executable, "-c", BFLOAT16, str(opus), there]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        assert told in ran.stdout
+        assert ("pip install '.[compile]'" in ran.stdout) == (there == "without")
 
 
 def test_one_model_whose_ids_are_the_vocabulary_becomes_tokenizer_model(opus: Path) -> None:
@@ -135,6 +140,25 @@ def test_one_model_whose_ids_are_the_vocabulary_becomes_tokenizer_model(opus: Pa
     assert isinstance(import_marian(opus).tokenizer, MarianFiles)
 
 
+def test_one_model_with_language_codes_keeps_its_files(opus: Path) -> None:
+    """Marian takes a code off a text before SentencePiece sees it; a joint model would leave a `▁` before it."""
+    joint = pieces_model(SENTENCES, 120, pad_id=2, user_defined_symbols=[">>deu<<"])
+    vocabulary = {piece: number for number, piece in enumerate(pieces_of(joint))}
+    arch = import_marian(opus).architecture.model_copy(update={"vocab_size": 120, "pad_id": 2})
+    write_weights(opus, arch)
+    for name in ("source.spm", "target.spm"):
+        (opus / name).write_bytes(joint)
+    (opus / "vocab.json").write_text(json.dumps(vocabulary))
+    edit(opus / "config.json", vocab_size=120, pad_token_id=2, decoder_start_token_id=2)
+    checkpoint = import_marian(opus)
+    assert isinstance(checkpoint.tokenizer, MarianFiles)
+    tokenizer = open_tokenizer(checkpoint.tokenizer)
+    assert [tokenizer.source_piece(i) for i in tokenizer.encode(">>deu<< A man.")][:2] == [">>deu<<", "▁A"]
+    checkpoint.tokenizer = joint
+    with pytest.raises(InvalidArtifactError, match="MarianTokenizer takes it off"):
+        marian_files(joint, checkpoint.architecture)
+
+
 def test_decoding_defaults_are_recorded_and_those_without_effect_named(opus: Path) -> None:
     checkpoint = import_marian(opus)
     decoding = checkpoint.config.provenance["generation"]
@@ -142,6 +166,16 @@ def test_decoding_defaults_are_recorded_and_those_without_effect_named(opus: Pat
     assert ignored(decoding, checkpoint.architecture) == ["no_repeat_ngram_size", "forced_eos_token_id"]
     edit(opus / "config.json", bad_words_ids=[[3]])
     assert "bad_words_ids" in ignored(import_marian(opus).config.provenance["generation"], checkpoint.architecture)
+
+
+def test_ids_are_renumbered_wherever_they_stand() -> None:
+    decoding = {"forced_eos_token_id": [1, 7], "forced_bos_token_id": 7, "suppress_tokens": [7], "bad_words_ids": [[7]]}
+    arch = tiny_architecture(pad_id=0, eos_id=1, unk_id=2, vocab_size=8)
+    moved = {0: 7} | {old: old - 1 for old in range(1, 8)}
+    written = exported(decoding, arch, moved)
+    assert {name: written[name] for name in decoding} == {
+        "forced_eos_token_id": [0, 6], "forced_bos_token_id": 6, "suppress_tokens": [6], "bad_words_ids": [[6], [7]],
+    }  # fmt: skip
 
 
 def test_languages_may_be_given(opus: Path) -> None:

@@ -52,6 +52,17 @@ def test_models_that_hmc_cannot_express_are_refused(opus: Path, fields: dict[str
     assert problem in str(caught.value)
 
 
+@pytest.mark.parametrize("fields", [{"eos_token_id": 5}, {"eos_token_id": [0, 5]}, {"decoder_start_token_id": 0}])
+def test_what_transformers_would_generate_otherwise_is_refused(opus: Path, fields: dict[str, object]) -> None:
+    edit(opus / "generation_config.json", eos_token_id=[0])
+    import_marian(opus)
+    edit(opus / "generation_config.json", **fields)
+    [(name, value)] = fields.items()
+    with pytest.raises(InvalidArtifactError) as caught:
+        import_marian(opus)
+    assert f"generation_config.json: {name} is {value}, and in config.json " in str(caught.value)
+
+
 def _pickle_only(opus: Path) -> None:
     (opus / "model.safetensors").rename(opus / "pytorch_model.bin")
 

@@ -107,6 +107,7 @@ def test_the_joint_form_is_the_sentencepiece_model_itself() -> None:
     )
     assert tokenizer.decode([*tokenizer.encode(SENTENCES[2]), 0, 2]) == SENTENCES[2]
     assert (tokenizer.size, tokenizer.eos_id, tokenizer.unk_id, tokenizer.pad_id) == (120, 0, 1, 2)
+    assert tokenizer.decode([tokenizer.unk_id, *tokenizer.encode("A man"), tokenizer.unk_id]) == "A man"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Activation ranges: zero is exact, outliers are clipped only when that lowers the error."""
 
 import numpy as np
+import pytest
 
-from hmc.compiler.calibrate import fit_range
+from hmc.compiler.calibrate import LEAST_SPAN, fit_range
 from hmc.compiler.linears import quantize_columns
 
 
@@ -26,6 +27,14 @@ def test_a_lone_outlier_is_clipped() -> None:
 def test_values_of_one_sign_use_all_steps() -> None:
     r = fit_range(np.abs(np.random.default_rng(0).standard_normal(1000)).astype(np.float32))
     assert r.zero_point == 0
+
+
+@pytest.mark.parametrize(
+    ("least", "most"), [(1.0820272, 1.0820278), (-0.08829, -0.0882899), (0, 1e-38), (-1e-38, 0), (0, 0), (5, 5)]
+)
+def test_values_that_hardly_vary(least: float, most: float) -> None:
+    values = np.linspace(least, most, 100).astype(np.float32)
+    assert np.abs(restored(values) - values).max() <= max(abs(least), abs(most), LEAST_SPAN) / 250
 
 
 def test_columns_are_quantised_to_half_a_step() -> None:

@@ -39,6 +39,7 @@ def test_a_model_of_few_positions(tmp_path: Path, positions: int) -> None:
     compile_bundle(
         [LevelRequest(tmp_path / "c", 12)], tmp_path / "b", precisions=("fp32", "int8"), calibration=SENTENCES
     )
+    compile_bundle([LevelRequest(tmp_path / "c", 12)], tmp_path / "without_text")
     for level in validate(tmp_path / "b").levels:
         with Translator(tmp_path / "b", level.name, device="cpu") as translator:
             for beam in (1, 2):

@@ -9,12 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
-from tests.tiny import tiny_architecture, tiny_checkpoint_at
+from tests.tiny import tiny_checkpoint_at
 
 from hmc.artifact.bundle import Precision
 from hmc.artifact.bundle_checks import validate
 from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidRequestError
 from hmc.compiler.bundle_builder import LevelRequest
 from hmc.compiler.bundle_writer import compile_bundle
 from hmc.compiler.runner import GraphRunner, open_session
@@ -72,9 +71,3 @@ def test_weights_take_two_bytes_and_all_decoders_share_them(tmp_path: Path, prec
     assert {Path(name).name for name in manifest.levels[0].files if name.endswith(".onnx")} == {
         "encoder.onnx", "decoder.onnx", "decoder_greedy.onnx", "decoder_attention.onnx", "decoder_sampling.onnx"
     }  # fmt: skip
-
-
-def test_heads_that_cuda_cannot_take_are_refused(tmp_path: Path) -> None:
-    tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(head_dim=12))
-    with pytest.raises(InvalidRequestError, match="multiple of 8, and this model's have 12"):
-        compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b", precisions=("fp16",))

@@ -17,11 +17,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from hmc.artifact.architecture import Architecture, tensor_shapes
+from hmc.artifact.checkpoint_extras import EXTRAS, Extras, read_extras, write_extras
 from hmc.artifact.errors import HmcError, InvalidArtifactError
 from hmc.artifact.ffn import FfnWidths
 from hmc.artifact.files import replace_directory, sha256_file
 from hmc.artifact.formats import Format
-from hmc.artifact.heads import KINDS, HeadLayout, HeadScores
+from hmc.artifact.heads import HeadLayout, HeadScores
+from hmc.artifact.tokenizer import joint_problems
 from hmc.artifact.tokenizer_files import (
     EVERY,
     TARGET_VOCABULARY,
@@ -35,14 +37,8 @@ from hmc.artifact.tokenizer_files import (
 )
 
 SCHEMA_VERSION = 1
-CONFIG, WEIGHTS, GATES, IMPORTANCE, METRICS = (
-    "config.json",
-    "model.safetensors",
-    "gates.safetensors",
-    "importance.json",
-    "metrics.json",
-)
-FILES = frozenset((CONFIG, WEIGHTS, GATES, IMPORTANCE, METRICS, *EVERY))
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+FILES = frozenset((CONFIG, WEIGHTS, *EXTRAS, *EVERY))
 FORMAT = Format(
     "a checkpoint", CONFIG, lambda content: content.keys() >= {"architecture", "head_layout"}, lambda _: FILES
 )
@@ -96,7 +92,8 @@ class Checkpoint:
 
 
 def checkpoint_problems(path: Path) -> list[str]:
-    """Every problem found in the checkpoint directory `path`, reading headers only; empty when it is usable."""
+    """Every problem found in the checkpoint directory `path`, of weights by their header only; empty when it is
+    usable."""
     if not path.is_dir():
         return [f"{path} is not a directory"]
     problems = [f"{name} is missing" for name in (CONFIG, WEIGHTS) if not (path / name).is_file()]
@@ -125,17 +122,18 @@ def checkpoint_problems(path: Path) -> list[str]:
     if (path / WEIGHTS).is_file() and not layout_problems:
         problems += _tensor_problems(path / WEIGHTS, tensor_shapes(config.architecture, layout, config.ffn_widths))
     problems += _tokenizer_problems(path, config.architecture)
+    problems += read_extras(path, config.architecture)[1]
     return problems + layout_problems
 
 
 def _tokenizer_problems(path: Path, arch: Architecture) -> list[str]:
-    """Where the vocabularies of a Marian tokenizer do not fit; a joint model's are not opened."""
+    """Where the vocabularies do not fit the model."""
     vocabularies = {n: (path / n).read_bytes() for n in (VOCABULARY, TARGET_VOCABULARY) if (path / n).is_file()}
     if VOCABULARY in vocabularies:
         return vocabulary_problems(vocabularies, arch)
     if arch.source_vocab_size is not None and (path / TOKENIZER).is_file():
         return [f"{TOKENIZER} is one vocabulary, and the model has one for each side"]
-    return []
+    return joint_problems((path / TOKENIZER).read_bytes(), arch) if (path / TOKENIZER).is_file() else []
 
 
 def _is_marian(path: Path) -> bool:
@@ -186,15 +184,14 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     tensors = {name: value.astype(np.float32) for name, value in load_file(path / WEIGHTS).items()}
     if broken := [name for name, value in tensors.items() if not np.isfinite(value).all()]:
         raise InvalidArtifactError(f"checkpoint {path}", [f"tensor {n} holds NaN or infinity" for n in broken], FIX)
-    gates = load_file(path / GATES) if (path / GATES).is_file() else None
-    importance = json.loads((path / IMPORTANCE).read_text()) if (path / IMPORTANCE).is_file() else None
+    extras, _ = read_extras(path, config.architecture)
     return Checkpoint(
         config=config,
         tensors=tensors,
         tokenizer=read_tokenizer(path),
-        gates={k: gates[k] for k in KINDS} if gates else None,
-        importance={k: np.asarray(importance[k], np.float32) for k in KINDS} if importance else None,
-        metrics=json.loads((path / METRICS).read_text()) if (path / METRICS).is_file() else {},
+        gates=extras.gates,
+        importance=extras.importance,
+        metrics=extras.metrics,
     )
 
 
@@ -220,13 +217,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path | str, *, dtype: str = "f
         weights = {name: np.ascontiguousarray(checkpoint.tensors[name], dtype=dtype) for name in sorted(expected)}
         save_file(weights, folder / WEIGHTS)
         write_tokenizer(checkpoint.tokenizer, folder)
-        if checkpoint.gates is not None:
-            save_file({k: np.ascontiguousarray(v, np.float32) for k, v in checkpoint.gates.items()}, folder / GATES)
-        if checkpoint.importance is not None:
-            scores = {k: [[float(x) for x in row] for row in v] for k, v in checkpoint.importance.items()}
-            (folder / IMPORTANCE).write_text(json.dumps(scores) + "\n")
-        if checkpoint.metrics:
-            (folder / METRICS).write_text(json.dumps(checkpoint.metrics, indent=1) + "\n")
+        write_extras(Extras(checkpoint.gates, checkpoint.importance, checkpoint.metrics), folder)
 
 
 def checkpoint_digest(path: Path | str) -> str:

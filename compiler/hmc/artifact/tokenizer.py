@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import sentencepiece
 
+from hmc.artifact.architecture import Architecture
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.tokenizer_files import (
     EOS_PIECE,
@@ -47,7 +48,8 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of target ids; EOS and pad are dropped."""
+        """Text of target ids; EOS, pad and the unknown token are dropped, as Hugging Face does when it skips special
+        tokens."""
         ...
 
     def piece(self, token: int) -> str:
@@ -81,7 +83,7 @@ class JointTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """See `Tokenizer`."""
-        drop = (self.eos_id, self.pad_id)
+        drop = (self.eos_id, self.pad_id, self.unk_id)
         text: str = self._pieces.decode([int(i) for i in ids if i not in drop])
         return text
 
@@ -103,8 +105,8 @@ class MarianTokenizer:
     """A SentencePiece model for each side whose pieces are looked up in one vocabulary, or in that of the side, as
     Marian does.
 
-    A piece that is not in the vocabulary is `<unk>`; `<unk>` is left out of decoded text, as Hugging Face does when it
-    skips special tokens. Special names written in a text are text: they never become the tokens they name.
+    A piece that is not in the vocabulary is `<unk>`. Special names written in a text are text: they never become the
+    tokens they name.
     """
 
     def __init__(self, files: MarianFiles) -> None:
@@ -162,6 +164,25 @@ class MarianTokenizer:
         if match[1] not in self._codes:
             raise InvalidRequestError(f"unknown target language {match[1]}; this model has: {', '.join(self.codes)}")
         return self._codes[match[1]], text[match.end() :]
+
+
+def joint_problems(model: bytes, arch: Architecture) -> list[str]:
+    """Where a joint SentencePiece model and an architecture disagree, or why the model cannot be read.
+
+    A model without a pad piece says nothing of pad.
+    """
+    try:
+        tokenizer = JointTokenizer(model)
+    except InvalidArtifactError as error:
+        return list(error.problems)
+    problems = []
+    if tokenizer.size != arch.vocab_size:
+        problems.append(f"{TOKENIZER} has {tokenizer.size} pieces, the model's vocabulary has {arch.vocab_size}")
+    return problems + [
+        f"{TOKENIZER} has its {name[:-3]} piece at {found}, the model's {name} is {getattr(arch, name)}"
+        for name, found in (("eos_id", tokenizer.eos_id), ("unk_id", tokenizer.unk_id), ("pad_id", tokenizer.pad_id))
+        if found != getattr(arch, name) and not (name == "pad_id" and found < 0)
+    ]
 
 
 def open_tokenizer(files: TokenizerFiles) -> Tokenizer:

@@ -205,7 +205,8 @@ def _encode(checkpoint: Checkpoint, texts: Sequence[str]) -> list[list[int]]:
 def _synthetic_probe(checkpoint: Checkpoint) -> list[list[int]]:
     """Pseudo-sentences for the parity check when no text is given: slim ≡ masked must hold for any ids."""
     arch, rng = checkpoint.architecture, np.random.default_rng(0)
-    lengths = rng.integers(3, min(20, arch.max_positions), size=PROBE_SENTENCES)
+    beyond = min(20, arch.max_positions)
+    lengths = rng.integers(min(3, beyond - 1), beyond, size=PROBE_SENTENCES)
     return [[*rng.integers(0, arch.source_size, size=n).tolist(), arch.eos_id] for n in lengths]
 
 

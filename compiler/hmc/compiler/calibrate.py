@@ -24,6 +24,9 @@ KEPT_PER_CALL = 4096
 BINS = 16384
 """Of the histogram that a range is fitted to: 64 for each of the 256 values it will have."""
 
+LEAST_SPAN = 1e-6
+"""Of a range, however little an activation varies."""
+
 
 @dataclass
 class CalibrationLinears(FloatLinears):
@@ -69,11 +72,12 @@ class _Samples:
 def fit_range(values: npt.NDArray[np.float32]) -> ActivationRange:
     """The clipped uint8 range with the least mean squared error on `values`, zero exactly representable."""
     low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
-    counts, edges = np.histogram(values, BINS)
+    high = max(high, low + LEAST_SPAN)
+    counts, edges = np.histogram(values, BINS, range=(low, high))  # with 0, so never too narrow to be divided
     values, counts = ((edges[:-1] + edges[1:]) / 2)[counts > 0], counts[counts > 0]
     best, least = ActivationRange(1.0, 0), np.inf
     for share in np.linspace(0.3, 1.0, 29):
-        scale = max((high - low) * share, 1e-6) / 255
+        scale = max((high - low) * share, LEAST_SPAN) / 255
         zero = int(np.clip(np.round(-low * share / scale), 0, 255))
         restored = (np.clip(np.round(values / scale) + zero, 0, 255) - zero) * scale
         error = float(np.average((values - restored) ** 2, weights=counts))

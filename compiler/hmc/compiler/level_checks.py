@@ -10,9 +10,6 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.compiler.layouts import choose_layout
 from hmc.compiler.pipeline import CALIBRATED
 
-CUDA_HEAD = 8
-"""What the head dimension must be a multiple of for ONNX Runtime's attention on CUDA."""
-
 
 def check_level(
     checkpoint: Checkpoint, target_heads: int, precision: Precision, sentences: Sequence[Sequence[int]], *, listed: bool
@@ -21,15 +18,9 @@ def check_level(
 
     listed: with vocabulary shortlists.
     """
-    head_dim = checkpoint.architecture.head_dim
     choose_layout(checkpoint, target_heads)
     if listed and precision in ON_CUDA:
         raise InvalidRequestError(f"vocabulary shortlists are for levels on a CPU: leave them out, or {precision}")
-    if precision in ON_CUDA and head_dim % CUDA_HEAD:
-        raise InvalidRequestError(
-            f"--precision {precision}: attention on CUDA takes heads of a multiple of {CUDA_HEAD}, and this "
-            f"model's have {head_dim}; choose fp32, int8 or int4"
-        )
     if precision in CALIBRATED and not sentences:
         raise InvalidRequestError(
             f"{precision} needs real source sentences to calibrate on: give --calibrate FILE (a few hundred lines)"

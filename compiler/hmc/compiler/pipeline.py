@@ -8,16 +8,16 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from hmc.artifact.architecture import parameter_count
+from hmc.artifact.architecture import Architecture, parameter_count
 from hmc.artifact.bundle import VARIANTS, Level, Precision, decoder_path, encoder_path, shortlist_path
 from hmc.artifact.checkpoint import Checkpoint, Tensors
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.shortlist import Lexicon
-from hmc.artifact.slimming import slim_tensors
 from hmc.compiler.calibrate import calibrate
 from hmc.compiler.check import check_parity, check_runs
 from hmc.compiler.decoder_graph import author_decoder
 from hmc.compiler.encoder_graph import author_encoder
+from hmc.compiler.head_width import slim_model
 from hmc.compiler.int4 import Int4Linears
 from hmc.compiler.layouts import choose_layout
 from hmc.compiler.linears import FloatLinears, Int8Linears, Linears
@@ -52,6 +52,8 @@ class LevelDraft:
     lexicon: Lexicon | None = None
     """Makes it a level with vocabulary shortlists."""
     layout: HeadLayout | None = None
+    arch: Architecture | None = None
+    """Of the graphs: the checkpoint's, but for the width of heads."""
     tensors: Tensors = field(default_factory=dict)
     linears: Linears | None = None
     encoder_linears: Linears | None = None
@@ -73,10 +75,9 @@ def verify_layout(draft: LevelDraft) -> None:
 
 
 def slim_weights(draft: LevelDraft) -> None:
-    """Removes closed heads from the weights."""
+    """Removes closed heads from the weights, and gives open ones the width that operators want."""
     assert draft.layout is not None
-    checkpoint = draft.checkpoint
-    draft.tensors = slim_tensors(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, draft.layout)
+    draft.arch, draft.tensors = slim_model(draft.checkpoint, draft.layout)
 
 
 def choose_precision(draft: LevelDraft) -> None:
@@ -85,9 +86,10 @@ def choose_precision(draft: LevelDraft) -> None:
     int4 is for the decoder: the encoder reads its weights once for all positions of a sentence.
     """
     assert draft.layout is not None
+    assert draft.arch is not None
     if draft.precision in CALIBRATED:
         if draft.layout not in draft.calibrated:
-            found = calibrate(draft.checkpoint.architecture, draft.layout, draft.tensors, draft.calibration)
+            found = calibrate(draft.arch, draft.layout, draft.tensors, draft.calibration)
             draft.calibrated[draft.layout] = found
         ranges = draft.calibrated[draft.layout]
         draft.encoder_linears = Int8Linears(ranges)
@@ -100,9 +102,10 @@ def choose_precision(draft: LevelDraft) -> None:
 def author_graphs(draft: LevelDraft) -> None:
     """Writes all graphs in memory."""
     assert draft.layout is not None
+    assert draft.arch is not None
     assert draft.linears is not None
     assert draft.encoder_linears is not None
-    arch, metadata = draft.checkpoint.architecture, {"hmc.level": draft.name, "hmc.precision": draft.precision}
+    arch, metadata = draft.arch, {"hmc.level": draft.name, "hmc.precision": draft.precision}
     encoder = author_encoder(arch, draft.layout, draft.tensors, draft.encoder_linears)
     draft.graphs = {encoder_path(draft.name): encoder.model(metadata)}
     for variant in (None, *VARIANTS):

@@ -105,7 +105,7 @@ class GraphRunner:
     def empty_cache(self, rows: int, room: int) -> Feeds:
         """Self-attention caches `[rows, H_l, room, D]` of every layer that has them; position t is kept at place t."""
         return {
-            i.name: np.zeros((rows, i.shape[1], room, self.arch.head_dim), TYPES[i.type])
+            i.name: np.zeros((rows, i.shape[1], room, i.shape[3]), TYPES[i.type])
             for i in self.decoder.get_inputs()
             if i.name.startswith("past_")
         }

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from hmc.artifact.architecture import Architecture
-from hmc.artifact.checkpoint import IMPORTANCE, load_checkpoint
+from hmc.artifact.checkpoint import load_checkpoint
+from hmc.artifact.checkpoint_extras import IMPORTANCE
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import KINDS, HeadLayout, HeadScores, Kind
 from hmc.training.batches import Batch

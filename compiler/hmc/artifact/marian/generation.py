@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from hmc.artifact.architecture import Architecture
-from hmc.artifact.marian.layout import DECODING
+from hmc.artifact.marian.layout import CONFIG, DECODING, GENERATION
 
 REQUEST_OPTIONS = {"num_beams": "beam_size", "length_penalty": "length_penalty", "max_length": "max_length"}
 """Field → the request option that does it."""
@@ -38,6 +38,21 @@ def decoding_of(config: dict[str, Any], generation: dict[str, Any]) -> dict[str,
     return {name: both[name] for name in DECODING if both.get(name) is not None}
 
 
+def id_problems(config: dict[str, Any], generation: dict[str, Any]) -> list[str]:
+    """Where generation_config.json, which is what Transformers generates by, has another EOS or decoder start than
+    config.json, which is what the model was trained with."""
+    problems = []
+    for name in ("eos_token_id", "decoder_start_token_id"):
+        told = generation.get(name)
+        ids = told if isinstance(told, list) else [told]
+        if told is not None and any(i != config.get(name) for i in ids):
+            problems.append(
+                f"{GENERATION}: {name} is {told}, and in {CONFIG} {config.get(name)}; hmc decodes by one number: make "
+                "both files say the one that the model was trained with"
+            )
+    return problems
+
+
 def recorded(provenance: dict[str, Any]) -> dict[str, Any]:
     """The decoding fields that an import recorded, also where the checkpoint was pruned or trained on since."""
     while "generation" not in provenance and isinstance(provenance.get("from"), dict):
@@ -63,12 +78,12 @@ def exported(decoding: dict[str, Any], arch: Architecture, ids: dict[int, int]) 
     """
     defaults = {"num_beams": 4, "length_penalty": 1.0, "max_length": arch.max_positions, "early_stopping": False}
     fields = {**defaults, **{n: v for n, v in decoding.items() if n not in ("bad_words_ids", "sequence_bias")}}
-    for name in ("forced_bos_token_id", "forced_eos_token_id"):
-        if isinstance(fields.get(name), int):
-            fields[name] = ids.get(fields[name], fields[name])
-    for name in ("suppress_tokens", "begin_suppress_tokens"):
-        if name in fields:
-            fields[name] = [ids.get(i, i) for i in fields[name]]
+    for name in ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
+        value = fields.get(name)
+        if isinstance(value, int):
+            fields[name] = ids.get(value, value)
+        elif value is not None:
+            fields[name] = [ids.get(i, i) for i in value]
     words = [[ids.get(i, i) for i in word] for word in decoding.get("bad_words_ids", [])]
     pad, eos = ids[arch.pad_id], ids[arch.eos_id]
     return {

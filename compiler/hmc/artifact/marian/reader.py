@@ -9,7 +9,7 @@ from hmc.artifact import bundle_files, checkpoint
 from hmc.artifact.architecture import Architecture
 from hmc.artifact.checkpoint import Checkpoint, CheckpointConfig, Tensors
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
-from hmc.artifact.marian.generation import decoding_of
+from hmc.artifact.marian.generation import decoding_of, id_problems
 from hmc.artifact.marian.layout import CONFIG, GENERATION, LAYOUT, TOKENIZER_CONFIG, WEIGHTS, architecture_of, read_json
 from hmc.artifact.marian.vocabulary import joint_if_equal
 from hmc.artifact.marian.weights import read_weights
@@ -60,6 +60,7 @@ def import_marian(
         raw[CONFIG].setdefault("decoder_start_token_id", raw[GENERATION].get("decoder_start_token_id"))
         arch, wrong = architecture_of(raw[CONFIG], _unknown(files))
         problems += wrong
+        problems += id_problems(raw[CONFIG], raw[GENERATION])
     tensors: Tensors = {}
     problems += _vocabulary_problems(files, arch)
     if arch and (folder / WEIGHTS).is_file():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.architecture import Architecture
 from hmc.artifact.errors import InvalidArtifactError
-from hmc.artifact.tokenizer import FIX, load_pieces
+from hmc.artifact.tokenizer import FIX, LANGUAGE_CODE, load_pieces
 from hmc.artifact.tokenizer_files import (
     EOS_PIECE,
     PAD_PIECE,
@@ -23,14 +24,15 @@ from hmc.artifact.tokenizer_files import (
 
 
 def joint_if_equal(files: MarianFiles) -> TokenizerFiles:
-    """`tokenizer.model` alone where that says it all: both sides are one model whose ids are vocab.json's."""
+    """`tokenizer.model` alone where that says it all: both sides are one model whose ids are vocab.json's, and no piece
+    is a language code, which Marian takes off a text before it is split into pieces."""
     if files.source != files.target or files.target_vocabulary is not None:
         return files
     vocabulary, _ = parse_vocabulary(files.vocabulary)
     pieces = load_pieces(files.source, TOKENIZER)
     special = {pieces.eos_id(): EOS_PIECE, pieces.unk_id(): UNK_PIECE, pieces.pad_id(): PAD_PIECE}
     own = {special.get(i, pieces.id_to_piece(i)): i for i in range(pieces.vocab_size())}
-    return files.source if own == vocabulary else files
+    return files.source if own == vocabulary and not _codes(vocabulary) else files
 
 
 def marian_files(files: TokenizerFiles, arch: Architecture) -> tuple[MarianFiles, npt.NDArray[np.int64]]:
@@ -47,7 +49,11 @@ def marian_files(files: TokenizerFiles, arch: Architecture) -> tuple[MarianFiles
         entries, problems = parse_vocabulary(files.vocabulary)
         source, target = files.source, files.target
     else:
-        entries, problems = _joint_entries(files, arch), []
+        entries = _joint_entries(files, arch)
+        problems = [
+            f"{code} is a piece of {TOKENIZER}; MarianTokenizer takes it off a text, and tokenizes the rest otherwise"
+            for code in _codes(entries)
+        ]
         source = target = files
     if not problems and len(entries) != arch.vocab_size:
         problems = [f"{len(entries)} different pieces, the model's vocabulary has {arch.vocab_size}"]
@@ -58,6 +64,10 @@ def marian_files(files: TokenizerFiles, arch: Architecture) -> tuple[MarianFiles
     moved = {names[old]: new for new, old in enumerate(order.tolist())}
     content = json.dumps(moved, ensure_ascii=False, indent=0).encode("utf-8")
     return MarianFiles(source, target, content), order
+
+
+def _codes(pieces: Iterable[str]) -> list[str]:
+    return [piece for piece in pieces if LANGUAGE_CODE.fullmatch(piece)]
 
 
 def _joint_entries(model: bytes, arch: Architecture) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,13 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
     """fp32 tensors of the full layout, and everything that keeps the file from holding exactly them."""
+    with suppress(ImportError):
+        import ml_dtypes  # noqa: F401  # tells NumPy of bfloat16
     try:
         found = {name.removeprefix("model."): value for name, value in load_file(file).items()}
     except (SafetensorError, OSError) as error:
         return {}, [f"{file.name} is not readable: {error}"]
-    except TypeError as error:  # NumPy knows bfloat16 and 8-bit floats only through ml_dtypes
+    except TypeError as error:
         return {}, [f"{file.name} holds a type that needs ml_dtypes ({error}): {how_to_install('compile')}"]
     tables = {name: found.pop(name) for name in POSITION_TABLES if name in found}
     separate = arch.source_vocab_size is not None

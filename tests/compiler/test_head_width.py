@@ -1,0 +1,78 @@
+"""Heads of any width: what is added to please operators changes no number beyond rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.compiler.test_slim_equals_masked import SOURCES, TARGETS, TOLERANCE, torch_log_probs
+from tests.tiny import SENTENCES, random_layout, tiny_architecture, tiny_checkpoint_at
+
+from hmc.artifact.architecture import parameter_count
+from hmc.artifact.bundle import Precision
+from hmc.artifact.heads import HeadLayout
+from hmc.compiler.bundle_builder import LevelRequest
+from hmc.compiler.bundle_writer import compile_bundle
+from hmc.compiler.head_width import slim_model
+from hmc.compiler.linears import FloatLinears
+from hmc.compiler.runner import GraphRunner
+from hmc.serving.options import DecodeOptions
+from hmc.serving.translator import Translator
+
+
+@pytest.mark.parametrize("head_dim", [1, 3, 12, 17])
+def test_wider_heads_compute_the_same(tmp_path: Path, head_dim: int) -> None:
+    arch = tiny_architecture(head_dim=head_dim)
+    checkpoint, layout = tiny_checkpoint_at(tmp_path / "c", arch=arch), random_layout(arch, 3)
+    wide, tensors = slim_model(checkpoint, layout)
+    assert wide.head_dim == {1: 8, 3: 8, 12: 16, 17: 24}[head_dim]
+    found = GraphRunner.author(wide, layout, tensors, FloatLinears()).log_probs(SOURCES, TARGETS)
+    np.testing.assert_allclose(found, torch_log_probs(checkpoint, layout), rtol=0, atol=TOLERANCE)
+
+
+def test_heads_that_operators_take_stay_as_they_are(tmp_path: Path) -> None:
+    checkpoint = tiny_checkpoint_at(tmp_path / "c")
+    arch, tensors = slim_model(checkpoint, checkpoint.layout)
+    assert arch is checkpoint.architecture
+    assert all(tensors[name] is checkpoint.tensors[name] for name in tensors)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4", "fp16", "bf16"])
+@pytest.mark.parametrize("only", [None, "cross"])
+def test_every_precision_and_every_search(tmp_path: Path, precision: Precision, only: str | None) -> None:
+    arch = tiny_architecture(head_dim=12)
+    layout = arch.full_layout()
+    if only:
+        layout = HeadLayout.from_json(HeadLayout.full(2, 2, 0).to_json() | {only: [[1, 2], [0]]})
+    checkpoint = tiny_checkpoint_at(tmp_path / "c", arch=arch, layout=layout)
+    request = LevelRequest(tmp_path / "c", name="level")
+    manifest = compile_bundle([request], tmp_path / "b", precisions=(precision,), calibration=SENTENCES)
+    [level] = manifest.levels
+    assert manifest.architecture.head_dim == 12
+    assert level.parameters == parameter_count(arch, layout) == sum(v.size for v in checkpoint.tensors.values())
+    if precision in ("fp16", "bf16"):
+        return
+    with Translator(tmp_path / "b", level.name, device="cpu", threads=1) as translator:
+        best = {
+            beam: translator.translate(SENTENCES[:4], DecodeOptions(beam_size=beam, max_length=8)) for beam in (1, 3)
+        }
+    assert all(translation.target_tokens for found in best.values() for translation in found)
+
+
+def test_scores_are_those_of_the_model(tmp_path: Path) -> None:
+    """Greedy and beam search, which run graphs of their own, against the PyTorch model."""
+    from hmc.training.beam_search import beam_search
+    from hmc.training.convert import model_from_checkpoint
+    from hmc.training.vocabulary import Vocabulary
+
+    checkpoint = tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(head_dim=12))
+    compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")
+    vocabulary, model = Vocabulary(checkpoint.tokenizer), model_from_checkpoint(checkpoint).eval()
+    sources = [vocabulary.encode(text) for text in SENTENCES]
+    with Translator(tmp_path / "b", "full", device="cpu", threads=1) as translator:
+        for beam in (1, 4):
+            expected = beam_search(model, sources, beam=beam, max_length=12, length_penalty=1.0)
+            found = translator.translate(SENTENCES, DecodeOptions(beam_size=beam, max_length=12))
+            assert [t.text for t in found] == [vocabulary.decode(h[0].ids) for h in expected]
+            assert [t.score for t in found] == pytest.approx([h[0].score for h in expected], abs=1e-4)
