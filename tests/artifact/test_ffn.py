@@ -48,6 +48,11 @@ def test_a_budget_must_remove_some(budget: NeuronBudget) -> None:
         budget.neurons(192)
 
 
+def test_where_no_neuron_is_left() -> None:
+    with pytest.raises(InvalidRequestError, match="this checkpoint has no feed-forward neurons left to close"):
+        NeuronBudget(0).neurons(0)
+
+
 def test_widths_decide_shapes_and_parameters() -> None:
     full, slim = (tensor_shapes(ARCH, ARCH.full_layout(), widths) for widths in (None, WIDTHS))
     assert FfnWidths.of(KEPT) == WIDTHS

@@ -1,6 +1,8 @@
 """Corpora and batches: formats, errors, determinism, the token budget."""
 
+import errno
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +110,16 @@ def test_tokenised_corpus_keeps_pairs_and_is_reused(tmp_path: Path, corpus: Toke
     files = {f: f.stat().st_mtime_ns for f in (tmp_path / "cache").rglob("*.arrow")}
     TokenCorpus.build([f"{tmp_path}/t.en {tmp_path}/t.de"], vocabulary, 200, tmp_path / "cache", ("en", "de"))
     assert files == {f: f.stat().st_mtime_ns for f in (tmp_path / "cache").rglob("*.arrow")}
+
+
+def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Iterator[tuple[str, str]]:
+        yield PAIRS[0]
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("hmc.training.corpus.read_pairs", full)
+    with pytest.raises(OSError, match="No space left"):
+        TokenCorpus.build(["a b"], Vocabulary(tiny_tokenizer()), 200, tmp_path / "cache", ("en", "de"))
 
 
 def test_an_epoch_uses_every_pair_once_within_the_budget(corpus: TokenCorpus) -> None:

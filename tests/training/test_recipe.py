@@ -115,3 +115,16 @@ def test_a_run_of_an_earlier_version_is_the_same_run(tmp_path: Path) -> None:
     assert not same_run(json.dumps(stored), load_recipe(path, ["train.seed=2"]))
     assert not same_run(json.dumps(stored | {"more": 1}), now)
     assert not same_run("{", now)
+
+
+@pytest.mark.parametrize("override", ["train.steps=true", "train.weight_decay=true", "data.dev=false"])
+def test_truth_values_are_no_numbers(tmp_path: Path, override: str) -> None:
+    name, _, value = override.partition("=")
+    with pytest.raises(InvalidRequestError, match=f"{name}: Value error, {value} is neither a number nor a text"):
+        load_recipe(recipe(tmp_path, MINIMAL), [override])
+
+
+def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path: Path) -> None:
+    path = recipe(tmp_path, MINIMAL)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_recipe(path).data.dev == "b.en b.de"

@@ -68,3 +68,8 @@ def test_no_text_is_not_blamed_on_the_size(sentences: list[str]) -> None:
 def test_a_size_that_the_text_cannot_fill() -> None:
     with pytest.raises(InvalidRequestError, match="vocab_size = 90000 does not fit this text"):
         train_sentencepiece(SENTENCES, 90_000)
+
+
+def test_lines_that_are_no_sentences() -> None:
+    with pytest.raises(InvalidRequestError, match=r"every line of data\.train is longer than 4192 bytes"):
+        train_sentencepiece([" ".join(SENTENCES) * 20] * 3, 120)

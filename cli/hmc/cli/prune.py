@@ -47,7 +47,7 @@ def command(
     batch_tokens: Annotated[int, typer.Option(help="Padded source + target tokens in a batch.")] = 4096,
     dropout: Annotated[float, typer.Option(help="Share of activations dropped while training.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Of gates, batches and dropout.")] = 1,
-    precision: Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.")] = "32-true",
+    precision: Annotated[str, typer.Option(help="32-true or bf16-mixed.")] = "32-true",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     eval_sentences: Annotated[int, typer.Option(help="Dev sentences scored before and after.")] = 500,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,

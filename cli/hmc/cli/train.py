@@ -61,4 +61,4 @@ def report(paths: list[Path], as_json: bool) -> None:
         typer.echo(f"{path}: {checkpoint.layout.total} heads")
         for name, scores in checkpoint.metrics.items():
             values = f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}"
-            typer.echo(f"  {name}: {values}  ({scores['bleu_signature']})")
+            typer.echo(f"  {name}: {values}  (beam {scores['beam']}; {scores['bleu_signature']})")

@@ -226,12 +226,6 @@ def checkpoint_digest(path: Path | str) -> str:
     return hashlib.sha256(joined.encode()).hexdigest()
 
 
-def copy_checkpoint(source: Path, target: Path) -> None:
-    """Copies the files of a checkpoint, replacing the checkpoint `target` atomically."""
-    with replace_directory(target, FORMAT) as folder:
-        copy_files(source, folder)
-
-
 def copy_files(source: Path, folder: Path) -> None:
     """Copies what is of a checkpoint, and nothing that lies beside it."""
     for name in FILES:

@@ -63,6 +63,8 @@ class NeuronBudget:
 
     def neurons(self, there: int) -> int:
         """The number to keep of `there`. Raises InvalidRequestError unless some of them would go."""
+        if not there:
+            raise InvalidRequestError(f"--target-ffn {self}: this checkpoint has no feed-forward neurons left to close")
         finite = math.isfinite(self.amount)
         number = (round(self.amount / 100 * there) if self.percent else int(self.amount)) if finite else -1
         if not 0 <= number < there:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,24 @@ def test_words_multiword_tokens_and_empty_nodes(tmp_path: Path) -> None:
         (3, "nsubj"), (3, "aux"), (3, "advmod"), (-1, "root"),
     ]  # fmt: skip
     assert second.text == "Yes"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    plain = write(tmp_path, row("1", "Zoë"))
+    expected = list(read_trees(plain))
+    plain.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
+    assert list(read_trees(plain)) == expected
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda packed: packed[:-12], lambda packed: packed[:12] + b"\xff\xff" + packed[14:]]
+)
+def test_damaged_gzip(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    plain = write(tmp_path, *(row("1", f"Zoë{n}") + "\n" for n in range(200)))
+    packed = tmp_path / "t.conllu.gz"
+    packed.write_bytes(damage(gzip.compress(plain.read_bytes(), mtime=0)))
+    with pytest.raises(InvalidRequestError, match=r"t\.conllu\.gz: not a whole gzip file"):
+        list(read_trees(packed))
 
 
 def test_gzip_is_the_same(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hmc.training.analysis.rare_words import RareWordCounts, token_counts
 from hmc.training.analysis.result import Result
 from hmc.training.analysis.roles import Frequencies, Trees, analyse, role_label, summary
 from hmc.training.analysis.subject import Subject, load_subject, read_text
-from hmc.training.analysis.syntactic import TASKS, Accuracy, SyntaxCounts
+from hmc.training.analysis.syntactic import TASKS, Accuracy, SyntaxCounts, syntax
 from hmc.training.analysis.units import Units
 from hmc.training.analysis.views import TokenPair, View
 
@@ -200,3 +200,12 @@ def test_the_margin_above_the_baseline(accuracy: float, syntactic: bool) -> None
 def test_labels() -> None:
     assert role_label({"role": "syntactic", "relation": "advmod", "direction": "from_dependent"}) == "adv→v"
     assert role_label({"role": "positional", "offset": 0}) == "0"
+
+
+def test_a_treebank_that_says_nothing_is_refused(tmp_path: Path, planted: Planted, planted_subject: Subject) -> None:
+    with pytest.raises(InvalidRequestError, match="treebank e has no sentence"):
+        Trees.of("e", [])
+    long = "\n".join(f"{n}\tdog\t_\t_\t_\t_\t{n - 1}\tdep\t_\t_" for n in range(1, 400))
+    (tmp_path / "long.conllu").write_text(long + "\n")
+    with pytest.raises(InvalidRequestError, match="none of the 1 sentences of the treebank can be used"):
+        syntax(planted_subject, read_trees(tmp_path / "long.conllu"))

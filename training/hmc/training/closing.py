@@ -146,7 +146,8 @@ class HeadClosing(Closing[HeadGates]):
         """budget: None for the λ form. within: layout of the budget before, which the new one will be contained in."""
         kept = set((within or gates.layout).heads())
         barred = torch.tensor([head not in kept for head in gates.heads], device=gates.log_alpha().device)
-        parts = [(gates.positions(kinds), heads) for kinds, heads in budget.parts] if budget else []
+        found = [(gates.positions(kinds), heads) for kinds, heads in budget.parts] if budget else []
+        parts = [(positions, heads) for positions, heads in found if len(positions)]  # of no heads none can close
         super().__init__(gates, parts, barred, steps, settings)
 
     def undecided(self) -> dict[str, float]:

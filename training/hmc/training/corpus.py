@@ -114,7 +114,7 @@ class TokenCorpus:
                     fingerprint=key.hexdigest()[:32],
                 )
             except datasets.exceptions.DatasetGenerationError as error:
-                if isinstance(error.__cause__, InvalidRequestError):  # what `read_pairs` says is the message
+                if isinstance(error.__cause__, (InvalidRequestError, OSError)):  # what was said there is the message
                     raise error.__cause__ from None
                 raise
             cast(datasets.Dataset, rows).save_to_disk(str(folder))

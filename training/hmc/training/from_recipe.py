@@ -55,9 +55,13 @@ def _tokenizer_at(path: Path) -> TokenizerFiles:
             raise InvalidArtifactError(f"checkpoint {path}", problems, checkpoint.FIX)
         return read_tokenizer(path)
     try:
-        return path.read_bytes()
+        model = path.read_bytes()
+        Vocabulary(model)
     except OSError as error:
         raise InvalidRequestError(f"tokenizer.model {path}: cannot be read: {error.strerror}") from error
+    except InvalidArtifactError as error:
+        raise InvalidRequestError(f"tokenizer.model {path}: {'; '.join(error.problems)}") from error
+    return model
 
 
 def make_corpus(recipe: Recipe, vocabulary: Vocabulary, cache: Path) -> TokenCorpus:

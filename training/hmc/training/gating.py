@@ -106,7 +106,7 @@ class HeadGates(GateSet):
     def positions(self, kinds: Sequence[Kind]) -> Tensor:
         """Positions of the gates of `kinds` in the tensors above."""
         found = [i for i, head in enumerate(self.heads) if head.kind in kinds]
-        return torch.tensor(found, device=self.parameters()[0].device)
+        return torch.tensor(found, dtype=torch.long, device=self.parameters()[0].device)
 
     def expected_open(self) -> dict[Kind, float]:
         """Expected number of open heads of each gated kind: the sum of P(g ≠ 0)."""

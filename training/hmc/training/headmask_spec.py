@@ -47,6 +47,11 @@ class HeadMaskSpec:
         one or more in scope stays open.
         """
         there = sum(len(row) for kind in self.kinds for row in layout[kind])
+        if there < 2:
+            raise InvalidRequestError(
+                f"headmask: {', '.join(self.kinds)} have {there} open heads in this model, and one has to stay open: "
+                "choose other kinds, or train without"
+            )
         masked = int(self.amount * there / 100 + 0.5) if self.percent else int(self.amount)
         if not 1 <= masked < there:
             asked = f"{self.amount:g}{'%' if self.percent else ''}"

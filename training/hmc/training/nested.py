@@ -23,7 +23,7 @@ from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
 from hmc.training.prune_inputs import Inputs, fingerprints_of, prune_corpus
 from hmc.training.prune_settings import PruneSettings
-from hmc.training.state import load_state, save_state
+from hmc.training.state import load_state, progress_from, save_state
 from hmc.training.transformer import Transformer
 from hmc.training.updater import Updater, make_fabric, make_optimizer
 from hmc.training.vocabulary import Vocabulary
@@ -98,7 +98,7 @@ def nested_finetune(
     progress, state = NestedProgress(steps=steps), out / "nested-state"
     inputs.note(progress)
     if state.is_dir():
-        progress = NestedProgress(**load_state(state, model, updater.optimizer, fabric))
+        progress = progress_from(NestedProgress, load_state(state, model, updater.optimizer, fabric), state)
         inputs.check_same(progress, state)
         if (progress.steps or steps) != steps or progress.step > steps:
             raise InvalidRequestError(

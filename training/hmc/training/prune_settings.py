@@ -62,10 +62,10 @@ def same_request(stored: str, request: dict[str, Any], settings: PruneSettings) 
     How a run is carried out (`settings.run`) does not count; settings that `stored` does not have are their defaults,
     `dev` and `nested_steps` that it does not have are these. Nested fine-tuning may be left out, or come later.
     """
-    former = json.loads(stored)
     try:
+        former = json.loads(stored)
         former_settings = PruneSettings.model_validate(former.pop("settings"))
-    except (KeyError, ValidationError):
+    except (json.JSONDecodeError, AttributeError, KeyError, TypeError, ValidationError):
         return False
     former = {"dev": request["dev"]} | former
     if not (former.get("nested_steps") and request["nested_steps"]):

@@ -101,7 +101,11 @@ def _check_heads(budgets: Sequence[HeadBudget], layout: HeadLayout, settings: Pr
             raise InvalidRequestError(f"--target-heads: {', '.join(outside)} is outside --scope")
         if problems := budget.problems(layout):
             raise InvalidRequestError(f"--target-heads: {problems[0]}")
-        if budget.heads == (there := budget.available(layout)):
+        if not (there := budget.available(layout)):
+            raise InvalidRequestError(
+                f"--target-heads {budget.name}: this checkpoint has no heads of {', '.join(budget.kinds)} left to close"
+            )
+        if budget.heads == there:
             raise InvalidRequestError(f"--target-heads {budget.name}: give budgets below the {there} heads there are")
     for wide, narrow in pairwise(budgets):
         if not narrow.within(wide):

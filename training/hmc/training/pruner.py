@@ -12,7 +12,7 @@ import torch
 
 from hmc.artifact.budgets import HeadBudget
 from hmc.artifact.checkpoint import checkpoint_digest, load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.ffn import NeuronBudget
 from hmc.artifact.heads import KINDS, HeadLayout
 from hmc.training.batches import BatchStream
@@ -36,7 +36,7 @@ from hmc.training.prune_results import (
 from hmc.training.prune_settings import PruneSettings
 from hmc.training.prune_stages import PruneProgress, Stage, as_budgets, plan_stages
 from hmc.training.run_folder import REQUEST, check_pruning_folder, take_over
-from hmc.training.state import load_state, save_state
+from hmc.training.state import load_state, progress_from, save_state
 from hmc.training.updater import Updater, make_fabric, make_optimizer
 from hmc.training.vocabulary import Vocabulary
 
@@ -236,11 +236,6 @@ class PruningRun:
 
     def _resume(self, state: Path) -> None:
         saved = load_state(state, self.model, self.updater.optimizer, self.fabric)
-        try:
-            self.progress = PruneProgress(**saved)
-        except TypeError as error:
-            raise InvalidArtifactError(
-                f"pruning state {state}", [f"another version wrote it: {error}"], "Delete it to start the run anew."
-            ) from error
+        self.progress = progress_from(PruneProgress, saved, state)
         self.inputs.check_same(self.progress, state)
         self.stream.epoch, self.stream.index = self.progress.epoch, self.progress.index

@@ -19,9 +19,16 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
-    """A table of the recipe; unknown keys are errors, and so are infinity and NaN."""
+    """A table of the recipe; unknown keys are errors, and so are infinity, NaN and truth values: no setting is one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _not_a_truth_value(cls, value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError(f"{str(value).lower()} is neither a number nor a text")
+        return value
 
 
 class DataSection(Section):
@@ -112,7 +119,7 @@ class RunSection(Section):
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
     devices: int = Field(default=1, ge=1)
     nodes: int = Field(default=1, ge=1)
     log_every: int = Field(default=50, ge=1)
@@ -142,7 +149,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     paths in the recipe are relative to the working directory.
     """
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise InvalidRequestError(f"recipe {path} does not exist") from error
     except OSError as error:

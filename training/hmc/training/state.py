@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from lightning_fabric import Fabric
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -24,6 +25,8 @@ WEIGHTS, OPTIMIZER, RANDOM, PROGRESS = (
 )
 FORMAT = Format("a training state", PROGRESS, lambda _: True, lambda _: (WEIGHTS, OPTIMIZER, RANDOM))
 """What `save_state` replaces."""
+FIX = "Delete it to start the run anew."
+Progress = TypeVar("Progress")
 
 
 def save_state(
@@ -61,10 +64,8 @@ def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, f
         moments = load_file(path / OPTIMIZER)
         rng = load_file(path / RANDOM)
         progress: dict[str, Any] = json.loads((path / PROGRESS).read_text())
-    except (OSError, RuntimeError, ValueError) as error:
-        raise InvalidArtifactError(
-            f"training state {path}", [str(error)], "Delete it to start the run anew."
-        ) from error
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise InvalidArtifactError(f"training state {path}", [str(error)], FIX) from error
     if (processes := saved_processes(rng)) != fabric.world_size:
         raise InvalidRequestError(
             f"training state {path} is of {processes} process(es), this run has {fabric.world_size}; resume it with "
@@ -75,6 +76,14 @@ def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, f
     optimizer.load_state_dict(current)
     restore_random_state(rng, fabric.global_rank)
     return progress
+
+
+def progress_from(kind: type[Progress], saved: dict[str, Any], path: Path) -> Progress:
+    """What `load_state` returned, as the dataclass it was. Raises InvalidArtifactError where it is another one."""
+    try:
+        return kind(**saved)
+    except TypeError as error:
+        raise InvalidArtifactError(f"training state {path}", [f"another version wrote it: {error}"], FIX) from error
 
 
 def _unflatten(moments: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:

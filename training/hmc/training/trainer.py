@@ -14,7 +14,13 @@ from typing import Any
 import torch
 
 from hmc.artifact.architecture import Architecture, tensor_shapes
-from hmc.artifact.checkpoint import Checkpoint, CheckpointConfig, copy_checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact.checkpoint import (
+    Checkpoint,
+    CheckpointConfig,
+    checkpoint_problems,
+    load_checkpoint,
+    save_checkpoint,
+)
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.layout_files import read_layout
@@ -30,7 +36,7 @@ from hmc.training.processes import seed_process
 from hmc.training.progress import RunLog
 from hmc.training.recipe import Recipe, TrainSection, same_run
 from hmc.training.run_folder import RECIPE, check_training_folder, has_results, take_over
-from hmc.training.state import load_state, save_state
+from hmc.training.state import load_state, progress_from, save_state
 from hmc.training.updater import Updater, make_fabric, make_optimizer
 
 AVERAGE_MARGIN = 0.5
@@ -65,7 +71,7 @@ class TrainingRun:
         resumes = self._is_same_recipe()
         self.fabric = make_fabric(recipe.run)  # every process has looked at the folder before the first writes to it
         with self.fabric.rank_zero_first():  # the first process writes these files, the others read them
-            if not resumes and self.fabric.is_global_zero:
+            if self.fabric.is_global_zero and not (resumes and has_results(out)):
                 take_over(out, RECIPE, json.dumps(recipe.model_dump(mode="json", exclude={"run"}), indent=1))
             self.vocabulary = make_vocabulary(recipe, out)
             self.corpus = make_corpus(recipe, self.vocabulary, out / "cache")
@@ -88,6 +94,9 @@ class TrainingRun:
     def run(self) -> Path:
         """Trains to the last step, averages, and returns the path of the final checkpoint."""
         settings, run, progress = self.recipe.train, self.recipe.run, self.progress
+        final = self.out / "final"
+        if progress.step == settings.steps and final.is_dir() and not checkpoint_problems(final):
+            return final
         self.model.train()
         with RunLog("train", self.out, settings.steps, progress.step, active=self.fabric.is_global_zero) as log:
             parameters = sum(map(math.prod, tensor_shapes(self.model.arch, self.layout).values()))
@@ -112,7 +121,7 @@ class TrainingRun:
             if self.fabric.is_global_zero:
                 self._finish(log)
         self.fabric.barrier()  # no process leaves, and none reads `final`, before it is written
-        return self.out / "final"
+        return final
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -149,7 +158,7 @@ class TrainingRun:
         if not (self.out / "state").is_dir():
             return
         progress = load_state(self.out / "state", self.model, self.updater.optimizer, self.fabric)
-        self.progress = RunProgress(**progress)
+        self.progress = progress_from(RunProgress, progress, self.out / "state")
         self.corpus.check_same(self.progress.corpus, self.out / "state")
         self.dev.check_same(self.progress.dev, self.out / "state")
         self.progress.corpus, self.progress.dev = self.corpus.fingerprint, self.dev.fingerprint
@@ -173,13 +182,13 @@ class TrainingRun:
     def _step_path(self, step: int) -> Path:
         return self.out / "checkpoints" / f"step-{step:07d}"
 
-    def _checkpoint(self, metrics: dict[str, Any]) -> Checkpoint:
+    def _checkpoint(self, metrics: dict[str, Any], **provenance: Any) -> Checkpoint:
         config = CheckpointConfig(
             architecture=self.model.arch,
             head_layout=self.layout.to_json(),
             source_language=self.languages[0],
             target_language=self.languages[1],
-            provenance=self._provenance(),
+            provenance={**self._provenance(), **provenance},
         )
         return Checkpoint(
             config=config,
@@ -203,22 +212,32 @@ class TrainingRun:
         The best one was chosen by dev BLEU, so its own is flattering; the average's is not.
         """
         final = self.out / "final"
-        kept = [p for e in self._best() if (p := self._step_path(e["step"])).is_dir()][
-            : self.recipe.run.keep_checkpoints
-        ]
-        candidates = {"best": [kept[0]], "average": kept}
+        kept = self._kept()
+        candidates = {"best": kept[:1], "average": kept}
         results: dict[str, Scores] = {}
-        for name, paths in candidates.items():
-            import_tensors(self.model, average_tensors([load_checkpoint(p) for p in paths]))
+        for name, steps in candidates.items():
+            self._average(steps)
             results[name] = evaluate(self.model, self.vocabulary, self.dev.pairs, beam=4)
-            log.say(f"{name} of {len(paths)} checkpoint(s): dev BLEU {results[name].bleu:.2f} (beam 4)")
-        if results["average"].bleu >= results["best"].bleu - AVERAGE_MARGIN:
-            chosen = "average"
-            save_checkpoint(self._checkpoint({"dev": results[chosen].to_json()}), final)
-        else:
-            chosen = "best"
-            copy_checkpoint(kept[0], final)
+            log.say(f"{name} of {len(steps)} checkpoint(s): dev BLEU {results[name].bleu:.2f} (beam 4)")
+        chosen = "average" if results["average"].bleu >= results["best"].bleu - AVERAGE_MARGIN else "best"
+        self._average(candidates[chosen])
+        checkpoint = self._checkpoint({"dev": results[chosen].to_json()}, average_of=sorted(candidates[chosen]))
+        save_checkpoint(checkpoint, final)
         log.say(f"kept the {chosen}: {final}")
+
+    def _kept(self) -> list[int]:
+        """Steps of the checkpoints that count, best dev BLEU first. Raises InvalidRequestError where the best is gone:
+        without it there is nothing to compare an average with."""
+        best = self._best()[: self.recipe.run.keep_checkpoints]
+        if not (first := self._step_path(best[0]["step"])).is_dir():
+            raise InvalidRequestError(
+                f"{first}, the run's best checkpoint, is not there: bring it back, or train again in another --out"
+            )
+        return [entry["step"] for entry in best if self._step_path(entry["step"]).is_dir()]
+
+    def _average(self, steps: list[int]) -> None:
+        """Gives the model the mean of the weights of these steps."""
+        import_tensors(self.model, average_tensors([load_checkpoint(self._step_path(step)) for step in steps]))
 
 
 def train(recipe: Recipe, out: Path) -> Path:

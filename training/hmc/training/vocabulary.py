@@ -14,6 +14,8 @@ from hmc.artifact.tokenizer_files import TokenizerFiles, contents
 
 EOS, UNK, PAD = 0, 1, 2
 """Ids in every vocabulary trained here: `</s>` 0 and `<unk>` 1 as in Marian, `<pad>` 2."""
+LONGEST_LINE = 4192
+"""Bytes of a line that SentencePiece trains on; it leaves longer ones out."""
 
 
 class Vocabulary:
@@ -103,6 +105,11 @@ def train_sentencepiece(sentences: Iterable[str], vocab_size: int, seed: int = 1
             raise text.error from None
         if not text.filled:
             raise InvalidRequestError("there is no text to train a tokenizer on: data.train is empty") from error
+        if not text.usable:
+            raise InvalidRequestError(
+                f"every line of data.train is longer than {LONGEST_LINE} bytes, and tokenizers are trained on shorter "
+                "ones: write a sentence a line"
+            ) from error
         raise InvalidRequestError(f"tokenizer.vocab_size = {vocab_size} does not fit this text: {error}") from error
     return output.getvalue()
 
@@ -116,11 +123,14 @@ class _Reading:
         """What reading raised."""
         self.filled = False
         """Some sentence had text."""
+        self.usable = False
+        """Some sentence with text was short enough."""
 
     def __iter__(self) -> Iterator[str]:
         try:
             for sentence in self.sentences:
-                self.filled = self.filled or bool(sentence.strip())
+                if not self.usable and sentence.strip():
+                    self.filled, self.usable = True, len(sentence.encode()) <= LONGEST_LINE
                 yield sentence
         except Exception as error:
             self.error = error

@@ -7,6 +7,7 @@ tokens give the text, the words inside them the tree; empty nodes of the enhance
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +67,7 @@ def read_trees(path: Path) -> Iterator[Tree]:
     opener = gzip.open if path.suffix == ".gz" else open
     draft, number = _Draft(), 0  # number: for the message of an error
     try:
-        with opener(path, "rt", encoding="utf-8") as handle:
+        with opener(path, "rt", encoding="utf-8-sig") as handle:
             for number, line in enumerate(handle, 1):  # noqa: B007
                 if line.strip():
                     if not line.startswith("#"):
@@ -76,6 +77,8 @@ def read_trees(path: Path) -> Iterator[Tree]:
                     draft = _Draft()
         if draft.words:
             yield _finish(draft)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InvalidRequestError(f"{path}: not a whole gzip file ({error}); copy it again, or unpack it") from error
     except (UnicodeDecodeError, OSError) as error:
         raise InvalidRequestError(f"{path}: not readable as UTF-8 text: {error}") from error
     except ValueError as error:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import HeadLayout
 from hmc.training.analysis.conllu import Tree
 from hmc.training.analysis.head_rows import head_of, head_rows, model_shape
@@ -37,8 +38,10 @@ class Trees:
 
     @classmethod
     def of(cls, name: str, trees: Iterable[Tree]) -> Trees:
-        """name: as the user gave it."""
+        """name: as the user gave it. Raises InvalidRequestError where there is no tree."""
         kept = tuple(trees)
+        if not kept:
+            raise InvalidRequestError(f"treebank {name} has no sentence; give a CoNLL-U file with gold trees")
         lines = ((t.text, *(f"{word.head} {word.relation}" for word in t.words)) for t in kept)
         return cls(kept, corpus_source(name, lines))
 

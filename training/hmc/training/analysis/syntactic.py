@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.conllu import Tree
 from hmc.training.analysis.masks import sentence_groups
 from hmc.training.analysis.per_head import Place
@@ -135,7 +136,8 @@ class SyntaxCounts:
 
 @torch.no_grad()
 def syntax(subject: Subject, trees: Iterable[Tree], progress: Progress = silent) -> SyntaxCounts:
-    """Counts every encoder head over `trees`, which are in the source language."""
+    """Counts every encoder head over `trees`, which are in the source language. Raises InvalidRequestError where no
+    sentence can be counted."""
     model, pieces, counts = subject.model, SourcePieces(subject.vocabulary), SyntaxCounts()
     arch, device = model.arch, model.shared.weight.device
     usable: list[tuple[Tree, Units]] = []
@@ -145,6 +147,11 @@ def syntax(subject: Subject, trees: Iterable[Tree], progress: Progress = silent)
             counts.skipped += 1
         else:
             usable.append((tree, units))
+    if not usable:
+        raise InvalidRequestError(
+            f"none of the {counts.skipped} sentences of the treebank can be used: they are too long for the model, or "
+            "words have no tokens; is it in the source language?"
+        )
     for rows in sentence_groups([len(units.ids) for _, units in usable]):
         group = [usable[row] for row in rows]
         source = pad_rows([[*units.ids, arch.eos_id] for _, units in group], arch.pad_id).to(device)
