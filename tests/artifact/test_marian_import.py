@@ -159,6 +159,27 @@ def test_one_model_with_language_codes_keeps_its_files(opus: Path) -> None:
         marian_files(joint, checkpoint.architecture)
 
 
+def test_one_model_that_does_not_know_its_eos_keeps_its_files(opus: Path, tmp_path: Path) -> None:
+    joint = pieces_model(SENTENCES, 120, unk_id=0, eos_id=-1, user_defined_symbols=["</s>", "<pad>"])
+    vocabulary = {piece: number for number, piece in enumerate(pieces_of(joint))}
+    eos, pad = vocabulary["</s>"], vocabulary["<pad>"]
+    ids = {"vocab_size": 120, "pad_id": pad, "eos_id": eos, "unk_id": 0}
+    write_weights(opus, import_marian(opus).architecture.model_copy(update=ids))
+    for name in ("source.spm", "target.spm"):
+        (opus / name).write_bytes(joint)
+    (opus / "vocab.json").write_text(json.dumps(vocabulary))
+    edit(
+        opus / "config.json", vocab_size=120, pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=eos
+    )  # fmt: skip
+    checkpoint = import_marian(opus)
+    assert isinstance(checkpoint.tokenizer, MarianFiles)
+    save_checkpoint(checkpoint, tmp_path / "c")
+    assert load_checkpoint(tmp_path / "c").tokenizer == checkpoint.tokenizer
+    checkpoint.tokenizer = joint  # as earlier versions wrote it
+    save_checkpoint(checkpoint, tmp_path / "c")
+    assert load_checkpoint(tmp_path / "c").tokenizer == joint
+
+
 def test_decoding_defaults_are_recorded_and_those_without_effect_named(opus: Path) -> None:
     checkpoint = import_marian(opus)
     decoding = checkpoint.config.provenance["generation"]

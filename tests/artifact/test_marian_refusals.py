@@ -54,13 +54,22 @@ def test_models_that_hmc_cannot_express_are_refused(opus: Path, fields: dict[str
 
 @pytest.mark.parametrize("fields", [{"eos_token_id": 5}, {"eos_token_id": [0, 5]}, {"decoder_start_token_id": 0}])
 def test_what_transformers_would_generate_otherwise_is_refused(opus: Path, fields: dict[str, object]) -> None:
-    edit(opus / "generation_config.json", eos_token_id=[0])
-    import_marian(opus)
+    pad = import_marian(opus).architecture.pad_id
+    for harmless in ({"eos_token_id": [0]}, {"eos_token_id": [0, pad]}, {"decoder_start_token_id": [pad, pad]}):
+        edit(opus / "generation_config.json", **harmless)
+        import_marian(opus)
     edit(opus / "generation_config.json", **fields)
     [(name, value)] = fields.items()
     with pytest.raises(InvalidArtifactError) as caught:
         import_marian(opus)
     assert f"generation_config.json: {name} is {value}, and in config.json " in str(caught.value)
+
+
+def test_the_decoder_start_may_stand_in_either_file(opus: Path) -> None:
+    before = import_marian(opus)
+    edit(opus / "config.json", decoder_start_token_id=None)
+    edit(opus / "generation_config.json", decoder_start_token_id=[before.architecture.pad_id])
+    assert import_marian(opus).architecture == before.architecture
 
 
 def _pickle_only(opus: Path) -> None:

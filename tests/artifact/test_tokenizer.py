@@ -108,6 +108,8 @@ def test_the_joint_form_is_the_sentencepiece_model_itself() -> None:
     assert tokenizer.decode([*tokenizer.encode(SENTENCES[2]), 0, 2]) == SENTENCES[2]
     assert (tokenizer.size, tokenizer.eos_id, tokenizer.unk_id, tokenizer.pad_id) == (120, 0, 1, 2)
     assert tokenizer.decode([tokenizer.unk_id, *tokenizer.encode("A man"), tokenizer.unk_id]) == "A man"
+    assert tokenizer.encode("A man 狗")[-1] == tokenizer.unk_id
+    assert tokenizer.decode(tokenizer.encode("A man 狗")) == "A man"
 
 
 @pytest.mark.parametrize(

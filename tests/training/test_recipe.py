@@ -56,7 +56,7 @@ def test_every_problem_is_listed_with_the_nearest_key(tmp_path: Path) -> None:
     [
         ("steps=3", "section.key=value"),
         ("train.stepz=3", "did you mean train.steps"),
-        ("data.train=a.en a.de", re.escape('write a list, even of one: data.train=["a.en a.de"]')),
+        ("data.train=a.en a.de", re.escape('data.train: write a list, even of one: ["a.en a.de"]')),
     ],
 )
 def test_bad_overrides(tmp_path: Path, override: str, message: str) -> None:

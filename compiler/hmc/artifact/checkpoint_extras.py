@@ -29,6 +29,11 @@ class Extras:
 
 def read_extras(folder: Path, arch: Architecture) -> tuple[Extras, list[str]]:
     """The files that `folder` has, and every problem of them; what has a problem is left out."""
+    found, problems = _read(folder, arch)
+    return found, [f"{problem}; copy it again, or delete it, as a model runs without" for problem in problems]
+
+
+def _read(folder: Path, arch: Architecture) -> tuple[Extras, list[str]]:
     found, problems = Extras(), []
     if (folder / GATES).is_file():
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -198,8 +199,8 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
 
 def _explain(error: dict[str, Any]) -> str:
     location = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "list_type":
-        return f'{location}: write a list, even of one: {location}=["{error["input"]}"]'
+    if error["type"] == "list_type" and isinstance(error["input"], str):
+        return f"{location}: write a list, even of one: {json.dumps([error['input']], ensure_ascii=False)}"
     if error["type"] != "extra_forbidden":
         return f"{location}: {error['msg']}"
     *parents, key = error["loc"]

@@ -90,13 +90,17 @@ class TrainingRun:
             self.fabric, self.model, optimizer, iter(self.stream), recipe.train, self._headmask(recipe.train)
         )
         self._resume()
+        self.final = out / "final"
+        self.finished = (
+            self.progress.step == recipe.train.steps and self.final.is_dir() and not checkpoint_problems(self.final)
+        )
+        """The run has come to its end, and what it has made is there."""
 
     def run(self) -> Path:
         """Trains to the last step, averages, and returns the path of the final checkpoint."""
         settings, run, progress = self.recipe.train, self.recipe.run, self.progress
-        final = self.out / "final"
-        if progress.step == settings.steps and final.is_dir() and not checkpoint_problems(final):
-            return final
+        if self.finished:
+            return self.final
         self.model.train()
         with RunLog("train", self.out, settings.steps, progress.step, active=self.fabric.is_global_zero) as log:
             parameters = sum(map(math.prod, tensor_shapes(self.model.arch, self.layout).values()))
@@ -118,10 +122,11 @@ class TrainingRun:
                     began, tokens = time.monotonic(), 0
                 if progress.step % run.save_every == 0 or last:
                     self._save()
+            self.fabric.barrier()  # `final` is not written before every process has seen that it is not there
             if self.fabric.is_global_zero:
                 self._finish(log)
         self.fabric.barrier()  # no process leaves, and none reads `final`, before it is written
-        return final
+        return self.final
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -211,7 +216,6 @@ class TrainingRun:
 
         The best one was chosen by dev BLEU, so its own is flattering; the average's is not.
         """
-        final = self.out / "final"
         kept = self._kept()
         candidates = {"best": kept[:1], "average": kept}
         results: dict[str, Scores] = {}
@@ -221,19 +225,21 @@ class TrainingRun:
             log.say(f"{name} of {len(steps)} checkpoint(s): dev BLEU {results[name].bleu:.2f} (beam 4)")
         chosen = "average" if results["average"].bleu >= results["best"].bleu - AVERAGE_MARGIN else "best"
         self._average(candidates[chosen])
-        checkpoint = self._checkpoint({"dev": results[chosen].to_json()}, average_of=sorted(candidates[chosen]))
-        save_checkpoint(checkpoint, final)
-        log.say(f"kept the {chosen}: {final}")
+        steps = sorted(candidates[chosen])
+        save_checkpoint(
+            self._checkpoint({"dev": results[chosen].to_json()}, step=steps[-1], checkpoints=steps), self.final
+        )
+        log.say(f"kept the {chosen}: {self.final}")
 
     def _kept(self) -> list[int]:
-        """Steps of the checkpoints that count, best dev BLEU first. Raises InvalidRequestError where the best is gone:
-        without it there is nothing to compare an average with."""
-        best = self._best()[: self.recipe.run.keep_checkpoints]
-        if not (first := self._step_path(best[0]["step"])).is_dir():
+        """Steps of the checkpoints that count, best dev BLEU first. Raises InvalidRequestError where none is left."""
+        there = [entry["step"] for entry in self._best() if self._step_path(entry["step"]).is_dir()]
+        if not there:
             raise InvalidRequestError(
-                f"{first}, the run's best checkpoint, is not there: bring it back, or train again in another --out"
+                f"{self.out / 'checkpoints'} has none of the run's checkpoints: bring one back, or train again in "
+                "another --out"
             )
-        return [entry["step"] for entry in best if self._step_path(entry["step"]).is_dir()]
+        return there[: self.recipe.run.keep_checkpoints]
 
     def _average(self, steps: list[int]) -> None:
         """Gives the model the mean of the weights of these steps."""

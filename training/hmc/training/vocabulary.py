@@ -70,7 +70,7 @@ class Vocabulary:
         return self.encode(source, dropout), self.encode(target, dropout, target=True)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of target ids; EOS and pad are dropped."""
+        """Text of target ids; EOS, pad and the unknown token are dropped."""
         return self._tokenizer.decode(ids)
 
     @classmethod

@@ -38,17 +38,26 @@ def decoding_of(config: dict[str, Any], generation: dict[str, Any]) -> dict[str,
     return {name: both[name] for name in DECODING if both.get(name) is not None}
 
 
-def id_problems(config: dict[str, Any], generation: dict[str, Any]) -> list[str]:
-    """Where generation_config.json, which is what Transformers generates by, has another EOS or decoder start than
-    config.json, which is what the model was trained with."""
+def start_of(generation: dict[str, Any]) -> Any:
+    """generation_config.json's decoder start; Transformers takes a list, too, of one for each text."""
+    told = generation.get("decoder_start_token_id")
+    return told[0] if isinstance(told, list) and len(set(told)) == 1 else told
+
+
+def id_problems(arch: Architecture, generation: dict[str, Any]) -> list[str]:
+    """Where generation_config.json, which is what Transformers generates by, has another EOS or decoder start than the
+    model of config.json. Pad in a list of EOS ends nothing: it is never generated."""
     problems = []
-    for name in ("eos_token_id", "decoder_start_token_id"):
+    for name, expected, harmless in (
+        ("eos_token_id", arch.eos_id, (None, arch.eos_id, arch.pad_id)),
+        ("decoder_start_token_id", arch.pad_id, (None, arch.pad_id)),
+    ):
         told = generation.get(name)
         ids = told if isinstance(told, list) else [told]
-        if told is not None and any(i != config.get(name) for i in ids):
+        if any(i not in harmless for i in ids) or (told is not None and expected not in ids):
             problems.append(
-                f"{GENERATION}: {name} is {told}, and in {CONFIG} {config.get(name)}; hmc decodes by one number: make "
-                "both files say the one that the model was trained with"
+                f"{GENERATION}: {name} is {told}, and in {CONFIG} {expected}; hmc decodes by one number: make both "
+                "files say the one that the model was trained with"
             )
     return problems
 

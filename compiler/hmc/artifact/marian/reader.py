@@ -9,7 +9,7 @@ from hmc.artifact import bundle_files, checkpoint
 from hmc.artifact.architecture import Architecture
 from hmc.artifact.checkpoint import Checkpoint, CheckpointConfig, Tensors
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
-from hmc.artifact.marian.generation import decoding_of, id_problems
+from hmc.artifact.marian.generation import decoding_of, id_problems, start_of
 from hmc.artifact.marian.layout import CONFIG, GENERATION, LAYOUT, TOKENIZER_CONFIG, WEIGHTS, architecture_of, read_json
 from hmc.artifact.marian.vocabulary import joint_if_equal
 from hmc.artifact.marian.weights import read_weights
@@ -57,10 +57,11 @@ def import_marian(
     problems += [*wrong, *_piece_problems(files)]
     arch: Architecture | None = None
     if readable:
-        raw[CONFIG].setdefault("decoder_start_token_id", raw[GENERATION].get("decoder_start_token_id"))
+        raw[CONFIG].setdefault("decoder_start_token_id", start_of(raw[GENERATION]))
         arch, wrong = architecture_of(raw[CONFIG], _unknown(files))
         problems += wrong
-        problems += id_problems(raw[CONFIG], raw[GENERATION])
+        if arch:
+            problems += id_problems(arch, raw[GENERATION])
     tensors: Tensors = {}
     problems += _vocabulary_problems(files, arch)
     if arch and (folder / WEIGHTS).is_file():

@@ -24,15 +24,16 @@ from hmc.artifact.tokenizer_files import (
 
 
 def joint_if_equal(files: MarianFiles) -> TokenizerFiles:
-    """`tokenizer.model` alone where that says it all: both sides are one model whose ids are vocab.json's, and no piece
-    is a language code, which Marian takes off a text before it is split into pieces."""
+    """`tokenizer.model` alone where that says it all: both sides are one model whose ids are vocab.json's and which
+    knows its EOS, and no piece is a language code, which Marian takes off a text before it is split into pieces."""
     if files.source != files.target or files.target_vocabulary is not None:
         return files
     vocabulary, _ = parse_vocabulary(files.vocabulary)
     pieces = load_pieces(files.source, TOKENIZER)
     special = {pieces.eos_id(): EOS_PIECE, pieces.unk_id(): UNK_PIECE, pieces.pad_id(): PAD_PIECE}
     own = {special.get(i, pieces.id_to_piece(i)): i for i in range(pieces.vocab_size())}
-    return files.source if own == vocabulary and not _codes(vocabulary) else files
+    says_it_all = own == vocabulary and pieces.eos_id() >= 0 and not _codes(vocabulary)
+    return files.source if says_it_all else files
 
 
 def marian_files(files: TokenizerFiles, arch: Architecture) -> tuple[MarianFiles, npt.NDArray[np.int64]]:
