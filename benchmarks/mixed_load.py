@@ -61,9 +61,16 @@ class Streams:
         """lists: texts of a call, where calls are sent instead; 0 for none. how: level and options."""
         self._client, self._lists, self._texts, self._how = client, lists, texts, how
         self.answered, self._over = 0, threading.Event()
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(count)]
+        self._failed: list[Exception] = []
+        self._threads = [threading.Thread(target=self._guarded, daemon=True) for _ in range(count)]
         for thread in self._threads:
             thread.start()
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except Exception as error:  # noqa: BLE001 - raised by `close`
+            self._failed.append(error)
 
     def _run(self) -> None:
         endless = itertools.takewhile(lambda _: not self._over.is_set(), itertools.cycle(self._texts))
@@ -77,10 +84,12 @@ class Streams:
             self.answered += 1
 
     def close(self) -> None:
-        """Returns when all that was sent is answered."""
+        """Returns when all that was sent is answered. Raises what ended a stream before."""
         self._over.set()
         for thread in self._threads:
             thread.join()
+        if self._failed:
+            raise self._failed[0]
 
 
 def calls(client: Client, texts: Sequence[str], times: Sequence[float], how: tuple[Any, ...]) -> list[float]:
@@ -114,7 +123,7 @@ def main() -> None:
     options = parser.parse_args()
     print(__doc__)
     machine = machine_report()
-    texts, how = TestSet.read(options.source).sources, (options.level, DecodeOptions(beam_size=options.beam))
+    texts, how = TestSet.read(options.source).texts, (options.level, DecodeOptions(beam_size=options.beam))
     rng = np.random.default_rng(1)
     times = np.cumsum(rng.exponential(options.every, options.calls)).tolist()
     chosen = [texts[i] for i in rng.integers(len(texts), size=options.calls)]

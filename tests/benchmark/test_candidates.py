@@ -39,13 +39,10 @@ def pairs(tiny_bundle: Path) -> TestSet:
 
 @pytest.mark.parametrize("confidence", [0.0, 0.8, 0.95])
 def test_scores_are_those_of_eval_and_confidence_widens_the_loss(
-    tiny_bundle: Path, tmp_path: Path, pairs: TestSet, confidence: float
+    tiny_bundle: Path, pairs: TestSet, confidence: float
 ) -> None:
-    src, ref = tmp_path / "tiny.en", tmp_path / "tiny.de"
-    src.write_text("\n".join(pairs.sources) + "\n", encoding="utf-8")
-    ref.write_text("\n".join(pairs.references or ()) + "\n", encoding="utf-8")
     manifest = read_manifest(tiny_bundle)
-    expected = measure_quality(tiny_bundle, src, ref, ["full", "h12"], beam=1)
+    expected = measure_quality(tiny_bundle, pairs, ["full", "h12"], beam=1)
 
     meter = Meter(tiny_bundle, pairs, Workload(pairs.sources[:2], 1, 1), confidence)
     full, small = (meter.measure(manifest, manifest.level(name)) for name in ("full", "h12"))

@@ -1,6 +1,7 @@
 """Quality of fake and of real levels."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,33 +49,40 @@ def test_one_sentence_says_nothing_of_significance() -> None:
 
 
 @pytest.fixture
-def pairs(tmp_path: Path) -> tuple[Path, Path]:
+def pairs(tmp_path: Path) -> TestSet:
     src, ref = tmp_path / "set.en", tmp_path / "set.de"
     src.write_text("A man.\nA dog runs.\nTwo women.\n", encoding="utf-8")
     ref.write_text("Ein Mann.\nEin Hund läuft.\nZwei Frauen.\n", encoding="utf-8")
-    return src, ref
+    return TestSet.read(src, ref, name="mine")
 
 
-def test_the_reference_is_full_even_if_it_is_not_asked_for(tiny_bundle: Path, pairs: tuple[Path, Path]) -> None:
+def test_the_reference_is_full_even_if_it_is_not_asked_for(tiny_bundle: Path, pairs: TestSet) -> None:
     said: list[str] = []
-    found = measure_quality(tiny_bundle, *pairs, ["h5"], beam=1, progress=said.append)
+    found = measure_quality(tiny_bundle, pairs, ["h5"], beam=1, progress=said.append)
     assert list(found) == ["h5"]
     assert found["h5"].reference_level == "full"
     assert [line.partition(":")[0] for line in said] == ["full", "h5"]
 
 
-def test_unknown_levels_are_refused_with_those_there_are(tiny_bundle: Path, pairs: tuple[Path, Path]) -> None:
+def test_sources_that_were_cut_are_told(tiny_bundle: Path, pairs: TestSet) -> None:
+    told: list[str] = []
+    measure_quality(tiny_bundle, pairs, ["full"], beam=1, warn=told.append)
+    assert told == []
+    long = replace(pairs, sources=("A man. " * 100, *pairs.sources[1:]))
+    measure_quality(tiny_bundle, long, ["full"], beam=1, warn=told.append)
+    assert [line.partition(";")[0] for line in told] == ["mine: 1 of 3 sources are longer than the model takes"]
+
+
+def test_unknown_levels_are_refused_with_those_there_are(tiny_bundle: Path, pairs: TestSet) -> None:
     with pytest.raises(LevelNotFoundError, match="unknown level 'h7'; this bundle has: full"):
-        measure_quality(tiny_bundle, *pairs, ["h7"])
+        measure_quality(tiny_bundle, pairs, ["h7"])
 
 
-def test_recording_keeps_the_version_and_a_valid_bundle(
-    tiny_bundle: Path, tmp_path: Path, pairs: tuple[Path, Path]
-) -> None:
+def test_recording_keeps_the_version_and_a_valid_bundle(tiny_bundle: Path, tmp_path: Path, pairs: TestSet) -> None:
     bundle = tmp_path / "bundle"
     shutil.copytree(tiny_bundle, bundle)
     before = validate(bundle)
-    found = measure_quality(bundle, *pairs, ["full", "h5-int8"], beam=2, test_set="mine")
+    found = measure_quality(bundle, pairs, ["full", "h5-int8"], beam=2)
     record_quality(bundle, found)
     after = validate(bundle)
     assert after.version == before.version

@@ -5,9 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.manifests import changed_manifest
 from typer.testing import CliRunner, Result
 
-from hmc.artifact.bundle import read_manifest
+from hmc.artifact.bundle import Manifest, read_manifest
+from hmc.benchmark import runner
 from hmc.cli.main import build
 
 
@@ -68,6 +70,9 @@ def test_json_on_standard_output_is_all_there_is(tiny_bundle: Path, src: Path) -
         (("--json", "nowhere/out.json"), "folder nowhere does not exist; create it first"),
         (("--plot", "pareto"), "--plot shows BLEU against latency: give references with --ref FILE"),
         (("--ref", "missing.de"), "missing.de: no such file"),
+        (("--plot", "."), "--plot .: give the beginning of a file's name"),
+        (("--threads", "99999999999"), "threads 99999999999: choose 0 (one per physical core) or more, and at most"),
+        (("--workers", "100000"), "workers 100000: choose 1 or more, and at most"),
     ],
 )
 def test_refused_before_anything_is_measured(
@@ -77,3 +82,40 @@ def test_refused_before_anything_is_measured(
     assert ran.exit_code == 2
     assert message in ran.stderr
     assert ran.stdout == ""
+
+
+def test_what_is_read_is_not_written_over(tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle, bundle)
+    (tmp_path / "same.de").symlink_to(ref)
+    before = {path: path.read_bytes() for path in (src, ref, bundle / "bundle.json")}
+    for option, out in (
+        ("--json", src),
+        ("--json", tmp_path / "same.de"),
+        ("--json", bundle / "bundle.json"),
+        ("--plot", bundle / "full" / "p"),
+    ):
+        ran = run(bundle, "--src", src, "--ref", ref, *SMALL, option, out)
+        assert ran.exit_code == 2, ran.output
+        assert "would be written over" in ran.stderr
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_a_bundle_compiled_again_meanwhile_keeps_its_own_scores(
+    tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, out = tmp_path / "bundle", tmp_path / "out.json"
+    shutil.copytree(tiny_bundle, bundle)
+
+    def compiled_again(bundle: Path, _: object) -> Manifest:
+        with changed_manifest(Path(bundle)) as raw:
+            raw["version"] = "another"
+        monkeypatch.undo()
+        return runner.record(bundle, _)  # type: ignore[arg-type]  # as given
+
+    monkeypatch.setattr(runner, "record", compiled_again)
+    ran = run(bundle, "--src", src, "--ref", ref, "--levels", "full", *SMALL, "--record", "--json", out)
+    assert ran.exit_code == 2
+    assert "has been compiled again since its levels were measured" in ran.stderr
+    assert read_manifest(bundle).level("full").quality is None
+    assert json.loads(out.read_text(encoding="utf-8"))["levels"]  # the measurement is not lost

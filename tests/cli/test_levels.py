@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from tests.cli.conftest import Hmc
@@ -44,3 +45,30 @@ def test_a_bundle_that_lacks_a_file_names_it(hmc: Hmc, fake_bundle: Path) -> Non
     assert ran.exit_code == 2
     assert "full/decoder.onnx is missing" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_what_cannot_be_compared_is_told(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle, bundle)
+
+    def record(level: str, lines: int, batch: str) -> None:
+        for name in ("a.en", "a.de"):
+            (tmp_path / name).write_text("A man runs.\n" * lines)
+        files = ("--src", tmp_path / "a.en", "--ref", tmp_path / "a.de")
+        few = ("--beam", "1", "--rounds", "1", "--threads", "1", "--no-memory")
+        ran = hmc("bench", bundle, *files, "--levels", level, "--batch", batch, *few, "--record")
+        assert ran.exit_code == 0, ran.output
+
+    def told() -> str:
+        return " ".join(hmc("levels", bundle).stdout.split())
+
+    assert "BLEU and chrF" not in told()
+    record("full", 4, "1")
+    record("h5", 4, "1")
+    assert "BLEU and chrF: a, 4 sentences, beam 1. Times: requests of 1 at beam 1 on" in told()
+    record("h5", 3, "2")
+    assert (
+        "BLEU and chrF of different measurements, not to be compared: full: a, 4 sentences, beam 1; h5: a, 3 sentences,"
+        " beam 1." in told()
+    )
+    assert "Times of different measurements, not to be compared: full: requests of 1 at beam 1" in told()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +33,8 @@ class Output:
 
     level: str
     hypotheses: tuple[str, ...]
+    cut: int = 0
+    """Sources that are longer than the model takes, of which only the first tokens were translated."""
 
 
 def silent(_: str) -> None:
@@ -42,7 +44,19 @@ def silent(_: str) -> None:
 def translate_all(translator: Translates, level: str, sources: Sequence[str], beam: int) -> Output:
     """Translates every source in one call, so that the engine fills its batch as it would for a document."""
     translations = translator.translate(sources, DecodeOptions(beam_size=beam))
-    return Output(level, tuple(translation.text for translation in translations))
+    cut = sum(translation.source_truncated for translation in translations)
+    return Output(level, tuple(translation.text for translation in translations), cut)
+
+
+def cut_sources(outputs: Iterable[Output], test_set: TestSet) -> str:
+    """What to say where sources were cut, which every level of a bundle cuts alike; otherwise nothing."""
+    cut = max((output.cut for output in outputs), default=0)
+    if not cut:
+        return ""
+    return (
+        f"{test_set.name}: {cut} of {len(test_set.sources)} sources are longer than the model takes; only their first "
+        "tokens are translated. Scores are of such translations: split these lines into sentences"
+    )
 
 
 def score(output: Output, baseline: Output, test_set: TestSet, beam: int) -> Quality:
@@ -76,24 +90,22 @@ def score(output: Output, baseline: Output, test_set: TestSet, beam: int) -> Qua
 
 def measure_quality(
     bundle: Path | str,
-    src: Path | str,
-    ref: Path | str,
+    pairs: TestSet,
     levels: Sequence[str] | None = None,
     *,
     beam: int = 4,
-    test_set: str | None = None,
     device: str = "auto",
     progress: Progress = silent,
+    warn: Callable[[str], None] = silent,
 ) -> dict[str, Quality]:
-    """Quality of a bundle's `levels` (None: all that run on `device`) on the sentences of `src` and `ref`.
+    """Quality of a bundle's `levels` (None: all that run on `device`) on a test set with references.
 
     The reference level is translated even if it is not asked for; it may then run on another device than `device`.
-    The name `test_set` defaults to that of the file `src`, less its suffixes.
+    warn: hears what keeps scores from being the model's.
     Raises InvalidRequestError, LevelNotFoundError, InvalidArtifactError, DeviceUnavailableError.
     """
     manifest = validate(bundle)
     chosen = [level.name for level in choose_levels(manifest, levels, device).levels]
-    pairs = TestSet.read(src, ref, name=test_set)
     reference = reference_level(manifest)
     outputs = {}
     for name in dict.fromkeys([reference, *chosen]):
@@ -101,6 +113,8 @@ def measure_quality(
         place = device if name in chosen else "auto"
         with Translator(bundle, name, device=place, manifest=manifest) as translator:
             outputs[name] = translate_all(translator, name, pairs.sources, beam)
+    if warning := cut_sources(outputs.values(), pairs):
+        warn(warning)
     return {name: score(outputs[name], outputs[reference], pairs, beam) for name in chosen}
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from hmc.artifact.bundle import Level, Manifest, Quality, read_manifest, write_manifest
 from hmc.artifact.bundle_checks import validate
+from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.latency import LatencyResult, measure_latency
 from hmc.benchmark.levels import Chosen, choose_levels, reference_level
 from hmc.benchmark.machine import this_machine
 from hmc.benchmark.memory import MemoryRequest, MemoryResult, measure_memory
-from hmc.benchmark.quality import Output, Progress, score, silent, translate_all
+from hmc.benchmark.quality import Output, Progress, cut_sources, score, silent, translate_all
 from hmc.benchmark.report import BundleInfo, Conditions, LevelReport, Report, contract
 from hmc.benchmark.settings import BenchmarkSettings
 from hmc.benchmark.text import TestSet
@@ -60,15 +61,23 @@ def run_benchmark(
             reference=conditions.latency_reference,
             progress=progress,
         )
-        quality = _quality(settings, test_set, manifest, translators, progress)
+        quality = _quality(settings, test_set, manifest, translators, say, progress)
     reports = [_level_report(level, chosen.devices[level.name], quality, latency, memory) for level in chosen.levels]
     info = BundleInfo(str(settings.bundle), manifest.version, manifest.source_language, manifest.target_language)
     return Report(promise, info, conditions, machine, tuple(reports))
 
 
 def record(bundle: Path | str, report: Report) -> Manifest:
-    """Writes each level's quality and latency at the headline setting into the manifest; its version stays."""
+    """Writes each level's quality and latency at the headline setting into the manifest; its version stays.
+
+    Raises InvalidRequestError where the bundle is not the one that was measured any more.
+    """
     manifest = read_manifest(bundle)
+    if manifest.version != report.bundle.version:
+        raise InvalidRequestError(
+            f"{bundle} has been compiled again since its levels were measured (version {report.bundle.version}, now "
+            f"{manifest.version}): nothing is recorded; measure it again"
+        )
     for measured in report.levels:
         level = manifest.level(measured.name)
         level.latency = report.recorded_latency(measured)
@@ -127,12 +136,14 @@ def _quality(
     test_set: TestSet,
     manifest: Manifest,
     translators: Mapping[str, Translator],
+    say: Callable[[str], None],
     progress: Progress,
 ) -> dict[str, list[Quality]]:
     if test_set.references is None:
         return {}
     reference = reference_level(manifest)
     measured: dict[str, list[Quality]] = {name: [] for name in translators}
+    outputs: dict[str, Output] = {}
     with ExitStack() as stack:
         every = dict(translators)
         if reference not in every:
@@ -140,12 +151,14 @@ def _quality(
                 Translator(settings.bundle, reference, threads=settings.threads, manifest=manifest)
             )
         for beam in settings.beams:
-            outputs: dict[str, Output] = {}
+            outputs = {}
             for name, translator in every.items():
                 progress(f"{name}: quality at beam {beam}")
                 outputs[name] = translate_all(translator, name, test_set.sources, beam)
             for name in translators:
                 measured[name].append(score(outputs[name], outputs[reference], test_set, beam))
+    if warning := cut_sources(outputs.values(), test_set):
+        say(warning)
     return measured
 
 

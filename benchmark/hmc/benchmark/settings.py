@@ -9,6 +9,7 @@ from pathlib import Path
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.latency import Setting
 from hmc.serving.options import MAX_BEAM
+from hmc.serving.threads import check_threads
 
 DEFAULT_BATCHES = (1, 32)
 PREFERRED_BEAM = 4
@@ -52,13 +53,12 @@ class BenchmarkSettings:
                     raise InvalidRequestError(f"{name} {value}: choose {allowed}")
             if len(set(values)) < len(values):
                 raise InvalidRequestError(f"{name} {','.join(map(str, values))}: give each size once")
-        for name in ("rounds", "latency_limit", "workers"):
+        for name in ("rounds", "latency_limit"):
             if getattr(self, name) < 1:
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 1 or more")
         if self.limit is not None and self.limit < 1:
             raise InvalidRequestError(f"limit {self.limit}: choose 1 sentence or more, or leave it out for all")
-        if self.threads < 0:
-            raise InvalidRequestError(f"threads {self.threads}: choose 0 (one per physical core) or more")
+        check_threads(self.threads, self.workers)
         if self.levels is not None and not self.levels:
             raise InvalidRequestError("levels: name at least one, or say all")
         if self.levels is not None and len(set(self.levels)) < len(self.levels):

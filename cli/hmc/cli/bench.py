@@ -70,7 +70,7 @@ def command(
         memory=memory,
         test_set_name=test_set,
     )
-    _check_outputs(settings, json_out, plot)
+    _check_outputs(settings, json_out, plot, record=record)
     to_stdout = json_out == Path("-")
     console, people = Console(stderr=True), Console(stderr=to_stdout)
     if not people.is_terminal:
@@ -81,6 +81,11 @@ def command(
             say=lambda text: people.print(text + "\n", highlight=False, markup=False, soft_wrap=True),
             progress=progress,
         )
+    if json_out is not None and not to_stdout:  # first: whatever fails from here on, the measurement is kept
+        try:
+            json_out.write_text(report.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise InvalidRequestError(f"--json {json_out}: cannot be written: {error.strerror}") from error
     people.print(tables(report))
     if record:
         runner.record(bundle, report)
@@ -90,11 +95,6 @@ def command(
         people.print(f"plot: {', '.join(map(str, paths))}", highlight=False, markup=False, soft_wrap=True)
     if to_stdout:
         typer.echo(report.to_json(), nl=False)
-    elif json_out is not None:
-        try:
-            json_out.write_text(report.to_json(), encoding="utf-8")
-        except OSError as error:
-            raise InvalidRequestError(f"--json {json_out}: cannot be written: {error.strerror}") from error
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
@@ -107,17 +107,24 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
         raise InvalidRequestError(f"{option} {text!r}: write whole numbers with commas, e.g. 1,32") from error
 
 
-def _check_outputs(settings: BenchmarkSettings, json_out: Path | None, plot: Path | None) -> None:
-    """What would fail at the end of a long measurement is refused before it."""
+def _check_outputs(settings: BenchmarkSettings, json_out: Path | None, plot: Path | None, *, record: bool) -> None:
+    """What would fail at the end of a long measurement, or destroy what it reads, is refused before it."""
     from hmc.artifact.errors import InvalidRequestError
     from hmc.benchmark.plots import require_matplotlib
-    from hmc.cli.outputs import check_file
+    from hmc.cli.outputs import check_file, check_folder, check_not_read
 
+    read = [settings.bundle, settings.src, *([settings.ref] if settings.ref else [])]
+    if record:
+        check_folder("--record", settings.bundle)
     if json_out is not None and json_out != Path("-"):
         check_file("--json", json_out)
+        check_not_read("--json", json_out, read)
     if plot is not None:
+        if not plot.name:
+            raise InvalidRequestError(f"--plot {plot}: give the beginning of a file's name, such as results/pareto")
         for suffix in (".png", ".svg"):
-            check_file("--plot", plot.with_name(plot.name + suffix))
+            check_file("--plot", image := plot.with_name(plot.name + suffix))
+            check_not_read("--plot", image, read)
         require_matplotlib()
         if settings.ref is None:
             raise InvalidRequestError("--plot shows BLEU against latency: give references with --ref FILE")

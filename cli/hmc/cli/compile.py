@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hmc.artifact.bundle import Manifest, Precision
+    from hmc.benchmark.text import TestSet
     from hmc.cli.compile_search import BudgetPlan
     from hmc.compiler.bundle_builder import LevelRequest
     from hmc.compiler.shortlist_text import ShortlistText
@@ -111,8 +112,8 @@ def command(
         else:
             with replace_bundle(out, inputs) as folder:
                 manifest = _compile(requests, folder, precisions, sentences, listed, console)
-                if evaluate:
-                    manifest = _score(folder, evaluate, size, test_set, console)
+                if pairs:
+                    manifest = _score(folder, pairs, size, console)
     if as_json:
         typer.echo(json.dumps(manifest.model_dump(mode="json") | searched, indent=1))
         return
@@ -154,13 +155,16 @@ def _compile(
         )
 
 
-def _score(out: Path, evaluate: tuple[Path, Path], beam: int, test_set: str | None, console: Console) -> Manifest:
+def _score(out: Path, pairs: TestSet, beam: int, console: Console) -> Manifest:
     from hmc.artifact.bundle import read_manifest
     from hmc.benchmark.quality import measure_quality, record_quality
     from hmc.cli.compile_progress import level_steps
 
+    warnings: list[str] = []
     with level_steps(console, len(read_manifest(out).levels)) as progress:
-        record_quality(out, measure_quality(out, *evaluate, beam=beam, test_set=test_set, progress=progress))
+        record_quality(out, measure_quality(out, pairs, beam=beam, progress=progress, warn=warnings.append))
+    for warning in warnings:
+        console.print(f"--eval: {warning}", style="yellow", markup=False, soft_wrap=True)
     return read_manifest(out)
 
 

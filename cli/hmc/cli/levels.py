@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,12 +96,35 @@ def _table(levels: LevelList) -> Table:
     if levels.device:
         table.add_column("MiB in memory", justify="right", no_wrap=True)
         table.add_column("serves")
-        if levels.memory_bytes:
-            table.caption = f"The server's process has {levels.memory_bytes / 2**20:.0f} MiB in memory."
-            table.caption_justify = "left"
+    notes = [*_measured(levels)]
+    if levels.memory_bytes:
+        notes.append(f"The server's process has {levels.memory_bytes / 2**20:.0f} MiB in memory.")
+    table.caption, table.caption_justify = "\n".join(notes) or None, "left"
     for level in levels.levels:
         table.add_row(*_row(level), *([_mebibytes(level.memory), _serves(level)] if levels.device else []))
     return table
+
+
+def _measured(levels: LevelList) -> Iterator[str]:
+    """What scores and times are of, and which of them cannot be compared."""
+    scored: dict[str, list[str]] = {}
+    timed: dict[str, list[str]] = {}
+    for level in levels.levels:
+        quality, recorded = level.quality, level.recorded_latency
+        if quality:
+            of = f"{quality.test_set}, {quality.sentences} sentences, beam {quality.beam}"
+            scored.setdefault(of, []).append(level.name)
+        if level.latency:
+            timed.setdefault("calls that this server has answered", []).append(level.name)
+        elif recorded:
+            of = f"requests of {recorded.batch} at beam {recorded.beam} on {recorded.machine}"
+            timed.setdefault(of, []).append(level.name)
+    for what, found in (("BLEU and chrF", scored), ("Times", timed)):
+        if len(found) == 1:
+            yield f"{what}: {next(iter(found))}."
+        elif found:
+            several = "; ".join(f"{', '.join(names)}: {of}" for of, names in found.items())
+            yield f"{what} of different measurements, not to be compared: {several}."
 
 
 def _row(level: LevelInfo) -> list[str]:

@@ -25,7 +25,7 @@ def open_lines(arguments: Sequence[str], file: Path | None) -> Iterator[Iterator
             raise InvalidRequestError("stdin is closed: give texts as arguments or with --file, or pipe them in")
         if sys.stdin.isatty():
             sys.stderr.write("Reading texts from the terminal, one a line; Ctrl-D ends.\n")
-        yield decode_lines(sys.stdin.buffer, "stdin")
+        yield decode_lines(_stdin(), "stdin")
     else:
         try:
             stream = file.open("rb")
@@ -33,6 +33,15 @@ def open_lines(arguments: Sequence[str], file: Path | None) -> Iterator[Iterator
             raise InvalidRequestError(f"cannot read {file}: {error.strerror}") from error
         with stream:
             yield decode_lines(stream, str(file))
+
+
+def _stdin() -> BinaryIO:
+    """A reader of its own, never closed: Python ends in a fatal error where a thread waits in that of `sys.stdin`, and
+    closing one waits for whoever reads."""
+    try:
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    except (OSError, ValueError):  # no file: somebody has put another stream in its place
+        return sys.stdin.buffer
 
 
 def check_stdout() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -27,6 +28,17 @@ def check_file(option: str, file: Path) -> None:
         raise InvalidRequestError(f"{option} {file}: folder {file.parent} does not exist; create it first")
     if not os.access(file if file.exists() else file.parent, os.W_OK):
         raise InvalidRequestError(f"{option} {file}: cannot be written; choose another file")
+
+
+def check_not_read(option: str, file: Path, read: Iterable[Path]) -> None:
+    """Raises InvalidRequestError where `file` is one of `read`, or in one of them that is a folder."""
+    from hmc.artifact.errors import InvalidRequestError
+
+    target = Path(os.path.realpath(file))
+    for path in read:
+        place = Path(os.path.realpath(path))
+        if target == place or place in target.parents:
+            raise InvalidRequestError(f"{option} {file} would be written over {path}, or into it, which is read")
 
 
 def check_run_folder(out: Path) -> None:

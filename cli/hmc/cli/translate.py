@@ -169,16 +169,18 @@ def command(
 
 
 def _write_lines(desk: Desk, lines: Iterator[str], options: DecodeOptions, prefix: str, json_output: bool) -> None:
+    import contextlib
     import json
 
     from hmc.cli.records import plain, record, warn_if_cut
 
     sent: dict[int, str] = {}
-    for answer in desk.translate(_remember(lines, sent), options, prefix):
-        text = sent.pop(answer.index)
-        if not json_output:
-            warn_if_cut(answer.index, answer.result(), "translated")
-        _write((json.dumps(record(text, answer), ensure_ascii=False) if json_output else plain(answer)) + "\n")
+    with contextlib.closing(desk.translate(_remember(lines, sent), options, prefix)) as answers:
+        for answer in answers:
+            text = sent.pop(answer.index)
+            if not json_output:
+                warn_if_cut(answer.index, answer.result(), "translated")
+            _write((json.dumps(record(text, answer), ensure_ascii=False) if json_output else plain(answer)) + "\n")
 
 
 def _write_pieces(desk: Desk, lines: Iterator[str], options: DecodeOptions, prefix: str) -> None:

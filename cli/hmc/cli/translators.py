@@ -3,15 +3,17 @@ they still read."""
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count, repeat
+from itertools import count, repeat, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from hmc.artifact.bundle import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 IN_FLIGHT = 256
 """Texts under way at a time: what was read and not yet written."""
+Answers: TypeAlias = Generator[StreamAnswer, None, None]
+READER_SECONDS = 0.5
+"""How long a thread that reads is waited for at the end: more than it computes for a line."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Place:
 class Desk(Protocol):
     """A place that is open. Every method raises the first error of a line, with its number if it is about the text."""
 
-    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Iterator[StreamAnswer]:
+    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Answers:
         """A translation of each line that begins with `prefix`, in order."""
         ...
 
@@ -92,7 +97,7 @@ class ServerDesk:
     def __init__(self, client: Client, place: Place) -> None:
         self._client, self._selector, self._timeout = client, place.selector, place.timeout
 
-    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Iterator[StreamAnswer]:
+    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Answers:
         """See `Desk`."""
         answers = self._client.translate_stream(
             lines,
@@ -102,7 +107,7 @@ class ServerDesk:
             target_prefixes=_prefixes(prefix),
             timeout=self._timeout,
         )
-        return map(_checked, answers)
+        return (_checked(answer) for answer in answers)
 
     def stream(self, index: int, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
         """See `Desk`."""
@@ -122,27 +127,33 @@ class BundleDesk:
     def __init__(self, translator: Translator) -> None:
         self._translator = translator
 
-    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Iterator[StreamAnswer]:
+    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Answers:
         """See `Desk`."""
         waiting: queue.Queue[Future[Translation] | BaseException | None] = queue.Queue(IN_FLIGHT)
+        over = threading.Event()
 
         def read() -> None:
             try:
-                for text in lines:
+                for text in takewhile(lambda _: not over.is_set(), lines):
                     waiting.put(self._submit(text, options, Target(prefix)))
                 waiting.put(None)
             except BaseException as error:  # noqa: BLE001 - raised by the thread that writes
                 waiting.put(error)
 
         # A thread of its own: answers are written while stdin is silent. A daemon: stdin cannot hold us.
-        threading.Thread(target=read, name="hmc-read", daemon=True).start()
-        for index in count():
-            item = waiting.get()
-            if item is None:
-                return
-            if isinstance(item, BaseException):
-                raise item
-            yield _checked(self._answer(index, item))
+        reader = threading.Thread(target=read, name="hmc-read", daemon=True)
+        reader.start()
+        try:
+            for index in count():
+                item = waiting.get()
+                if item is None:
+                    return
+                if isinstance(item, BaseException):
+                    raise item
+                yield _checked(self._answer(index, item))
+        finally:
+            over.set()
+            _wait_for(reader, waiting)
 
     def stream(self, index: int, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
         """See `Desk`."""
@@ -169,6 +180,17 @@ class BundleDesk:
             return StreamAnswer(index, future.result(), None, level, version)
         except HmcError as error:
             return StreamAnswer(index, None, error, level, version)
+
+
+def _wait_for(reader: threading.Thread, waiting: queue.Queue[Any]) -> None:
+    """Returns when the thread has ended, or waits for a line that may never come: a process must not end while one of
+    its threads computes."""
+    end = time.monotonic() + READER_SECONDS
+    while reader.is_alive() and time.monotonic() < end:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                waiting.get_nowait()
+        reader.join(0.01)
 
 
 def _prefixes(prefix: str) -> Iterator[str] | None:

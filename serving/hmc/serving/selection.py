@@ -81,11 +81,13 @@ class Candidate:
     """Its latency on this server; None where it is not loaded."""
 
     def p95_ms(self) -> float | None:
-        """Measured here if there are enough requests, otherwise as the bundle records it, otherwise None."""
+        """Measured here if there are enough requests, otherwise as the bundle records it for one sentence, otherwise
+        None."""
         here = self.measured.summary() if self.measured else None
         if here and here.requests >= ENOUGH_REQUESTS:
             return here.p95_ms
-        return self.level.latency.p95_ms if self.level.latency else None
+        recorded = self.level.latency
+        return recorded.p95_ms if recorded and recorded.batch == 1 else None
 
 
 def rank(level: Level) -> tuple[int, int, int]:

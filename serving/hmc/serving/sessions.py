@@ -23,6 +23,7 @@ from hmc.artifact.shortlist import Lexicon
 from hmc.serving.memory import return_free_memory
 from hmc.serving.opening import Opener, check_unchanged
 from hmc.serving.packed_weights import PackedWeights
+from hmc.serving.threads import threads_here
 
 Arrays = dict[str, npt.NDArray[Any]]
 ENCODER_SPIN_US, DECODER_SPIN_US = 300, 1000
@@ -122,7 +123,7 @@ class LevelSessions:
         workers: int = 1,
     ) -> LevelSessions:  # fmt: skip
         """Loads a level's graphs; weights are found in the bundle. threads: of each of `workers` that run them at the
-        same time; 0: one per physical core, and one each for several workers.
+        same time; 0: one per physical core that this process may use, and one each for several workers.
 
         cache: where weights are kept as this machine's kernels want them, to be shared between levels (see
         `cache_folder`); None: every level has its own. Raises InvalidArtifactError.
@@ -131,6 +132,8 @@ class LevelSessions:
         cuda = device.index if device.kind == "cuda" else None
         if workers > 1:  # who runs a graph is one of its threads; the others are in common
             threads = workers * (max(threads, 1) - 1) + 1
+        elif cuda is None:
+            threads = threads_here(threads)
         opened = cls(arch, level, device, Opener(bundle, level.files, cuda, threads, packed))
         opened.decoder()
         if any(level.layout.cross):

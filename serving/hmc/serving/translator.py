@@ -17,6 +17,7 @@ from hmc.serving.options import MAX_TOKENS, DecodeOptions, Target, scoring_optio
 from hmc.serving.packed_weights import cache_folder
 from hmc.serving.results import Decoded, Partial, Translation
 from hmc.serving.sessions import LevelSessions, resolve_device
+from hmc.serving.threads import check_threads
 from hmc.serving.tokenizer import Tokenizer, shared_tokenizer
 from hmc.serving.wording import Wording
 
@@ -45,10 +46,7 @@ class Translator:
         and processes share them in memory; `auto`: what HMC_CACHE says, or the platform's; `none`: nothing is kept.
         Raises InvalidArtifactError (every problem of the bundle), LevelNotFoundError, DeviceUnavailableError.
         """
-        if threads < 0:
-            raise InvalidRequestError(f"threads {threads}: choose 0 (one per physical core) or more")
-        if workers < 1:
-            raise InvalidRequestError(f"workers {workers}: choose 1 or more")
+        check_threads(threads, workers)
         path = Path(bundle)
         self.manifest = manifest or validate(path)
         self.level = self.manifest.level(level or self.manifest.default_level)
