@@ -122,18 +122,23 @@ def test_bfloat16_is_read_where_numpy_knows_it(opus: Path, repository_roots: str
         assert ("pip install '.[compile]'" in ran.stdout) == (there == "without")
 
 
-def test_one_model_whose_ids_are_the_vocabulary_becomes_tokenizer_model(opus: Path) -> None:
-    import sentencepiece
-
-    joint = tiny_tokenizer()
-    pieces = sentencepiece.SentencePieceProcessor(model_proto=joint)
-    vocabulary = {pieces.id_to_piece(i): i for i in range(pieces.vocab_size())}
-    arch = import_marian(opus).architecture.model_copy(update={"vocab_size": 120, "pad_id": 2})
-    write_weights(opus, arch)
+def one_model(opus: Path, joint: bytes) -> dict[str, int]:
+    """Makes `joint`, whose pieces are the vocabulary, the tokenizer of both sides; returns that vocabulary."""
+    vocabulary = {piece: number for number, piece in enumerate(pieces_of(joint))}
+    eos, unk, pad = (vocabulary[piece] for piece in ("</s>", "<unk>", "<pad>"))
+    ids = {"vocab_size": len(vocabulary), "pad_id": pad, "eos_id": eos, "unk_id": unk}
+    write_weights(opus, import_marian(opus).architecture.model_copy(update=ids))
     for name in ("source.spm", "target.spm"):
         (opus / name).write_bytes(joint)
     (opus / "vocab.json").write_text(json.dumps(vocabulary))
-    edit(opus / "config.json", vocab_size=120, pad_token_id=2, decoder_start_token_id=2)
+    fields = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": eos, "vocab_size": len(vocabulary)}
+    edit(opus / "config.json", **fields)
+    return vocabulary
+
+
+def test_one_model_whose_ids_are_the_vocabulary_becomes_tokenizer_model(opus: Path) -> None:
+    joint = tiny_tokenizer()
+    vocabulary = one_model(opus, joint)
     assert import_marian(opus).tokenizer == joint
     vocabulary["▁A"], vocabulary["."] = vocabulary["."], vocabulary["▁A"]
     (opus / "vocab.json").write_text(json.dumps(vocabulary))
@@ -143,34 +148,18 @@ def test_one_model_whose_ids_are_the_vocabulary_becomes_tokenizer_model(opus: Pa
 def test_one_model_with_language_codes_keeps_its_files(opus: Path) -> None:
     """Marian takes a code off a text before SentencePiece sees it; a joint model would leave a `▁` before it."""
     joint = pieces_model(SENTENCES, 120, pad_id=2, user_defined_symbols=[">>deu<<"])
-    vocabulary = {piece: number for number, piece in enumerate(pieces_of(joint))}
-    arch = import_marian(opus).architecture.model_copy(update={"vocab_size": 120, "pad_id": 2})
-    write_weights(opus, arch)
-    for name in ("source.spm", "target.spm"):
-        (opus / name).write_bytes(joint)
-    (opus / "vocab.json").write_text(json.dumps(vocabulary))
-    edit(opus / "config.json", vocab_size=120, pad_token_id=2, decoder_start_token_id=2)
+    one_model(opus, joint)
     checkpoint = import_marian(opus)
     assert isinstance(checkpoint.tokenizer, MarianFiles)
     tokenizer = open_tokenizer(checkpoint.tokenizer)
     assert [tokenizer.source_piece(i) for i in tokenizer.encode(">>deu<< A man.")][:2] == [">>deu<<", "▁A"]
-    checkpoint.tokenizer = joint
     with pytest.raises(InvalidArtifactError, match="MarianTokenizer takes it off"):
         marian_files(joint, checkpoint.architecture)
 
 
 def test_one_model_that_does_not_know_its_eos_keeps_its_files(opus: Path, tmp_path: Path) -> None:
     joint = pieces_model(SENTENCES, 120, unk_id=0, eos_id=-1, user_defined_symbols=["</s>", "<pad>"])
-    vocabulary = {piece: number for number, piece in enumerate(pieces_of(joint))}
-    eos, pad = vocabulary["</s>"], vocabulary["<pad>"]
-    ids = {"vocab_size": 120, "pad_id": pad, "eos_id": eos, "unk_id": 0}
-    write_weights(opus, import_marian(opus).architecture.model_copy(update=ids))
-    for name in ("source.spm", "target.spm"):
-        (opus / name).write_bytes(joint)
-    (opus / "vocab.json").write_text(json.dumps(vocabulary))
-    edit(
-        opus / "config.json", vocab_size=120, pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=eos
-    )  # fmt: skip
+    one_model(opus, joint)
     checkpoint = import_marian(opus)
     assert isinstance(checkpoint.tokenizer, MarianFiles)
     save_checkpoint(checkpoint, tmp_path / "c")
