@@ -1,5 +1,6 @@
 """MarianMT directories that hmc cannot express are refused, with every reason at once."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,8 +69,14 @@ def test_what_transformers_would_generate_otherwise_is_refused(opus: Path, field
 def test_the_decoder_start_may_stand_in_either_file(opus: Path) -> None:
     before = import_marian(opus)
     edit(opus / "config.json", decoder_start_token_id=None)
+    without = json.loads((opus / "config.json").read_text())
     edit(opus / "generation_config.json", decoder_start_token_id=[before.architecture.pad_id])
     assert import_marian(opus).architecture == before.architecture
+    (opus / "config.json").write_text(json.dumps(without | {"decoder_start_token_id": None}))
+    assert import_marian(opus).architecture == before.architecture
+    edit(opus / "generation_config.json", decoder_start_token_id=[[3], [3]])
+    with pytest.raises(InvalidArtifactError, match="decoder_start_token_id: Input should be a valid integer"):
+        import_marian(opus)
 
 
 def _pickle_only(opus: Path) -> None:

@@ -88,10 +88,12 @@ def test_what_is_read_is_not_written_over(tiny_bundle: Path, tmp_path: Path, src
     bundle = tmp_path / "bundle"
     shutil.copytree(tiny_bundle, bundle)
     (tmp_path / "same.de").symlink_to(ref)
+    (tmp_path / "hard.en").hardlink_to(src)
     before = {path: path.read_bytes() for path in (src, ref, bundle / "bundle.json")}
     for option, out in (
         ("--json", src),
         ("--json", tmp_path / "same.de"),
+        ("--json", tmp_path / "hard.en"),
         ("--json", bundle / "bundle.json"),
         ("--plot", bundle / "full" / "p"),
     ):
@@ -99,23 +101,28 @@ def test_what_is_read_is_not_written_over(tiny_bundle: Path, tmp_path: Path, src
         assert ran.exit_code == 2, ran.output
         assert "would be written over" in ran.stderr
     assert before == {path: path.read_bytes() for path in before}
+    both = ("--json", tmp_path / "p.svg", "--plot", tmp_path / "p")
+    assert "which is --json's file too" in run(bundle, "--src", src, "--ref", ref, *SMALL, *both).stderr
 
 
+@pytest.mark.parametrize("where", ["-", "out.json"])
 def test_a_bundle_compiled_again_meanwhile_keeps_its_own_scores(
-    tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    bundle, out = tmp_path / "bundle", tmp_path / "out.json"
+    bundle = tmp_path / "bundle"
+    monkeypatch.chdir(tmp_path)
     shutil.copytree(tiny_bundle, bundle)
+
+    plain = runner.record
 
     def compiled_again(bundle: Path, _: object) -> Manifest:
         with changed_manifest(Path(bundle)) as raw:
             raw["version"] = "another"
-        monkeypatch.undo()
-        return runner.record(bundle, _)  # type: ignore[arg-type]  # as given
+        return plain(bundle, _)  # type: ignore[arg-type]  # as given
 
     monkeypatch.setattr(runner, "record", compiled_again)
-    ran = run(bundle, "--src", src, "--ref", ref, "--levels", "full", *SMALL, "--record", "--json", out)
+    ran = run(bundle, "--src", src, "--ref", ref, "--levels", "full", *SMALL, "--record", "--json", where)
     assert ran.exit_code == 2
     assert "has been compiled again since its levels were measured" in ran.stderr
     assert read_manifest(bundle).level("full").quality is None
-    assert json.loads(out.read_text(encoding="utf-8"))["levels"]  # the measurement is not lost
+    assert json.loads(ran.stdout if where == "-" else Path(where).read_text(encoding="utf-8"))["levels"]  # not lost

@@ -72,3 +72,27 @@ def test_what_cannot_be_compared_is_told(hmc: Hmc, tiny_bundle: Path, tmp_path: 
         " beam 1." in told()
     )
     assert "Times of different measurements, not to be compared: full: requests of 1 at beam 1" in told()
+
+
+def test_names_are_no_markup(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle, text = tmp_path / "bundle", tmp_path / "a.en"
+    shutil.copytree(tiny_bundle, bundle)
+    text.write_text("A man runs.\n" * 3)
+    few = (
+        "--levels",
+        "h5",
+        "--batch",
+        "1",
+        "--beam",
+        "1",
+        "--rounds",
+        "1",
+        "--threads",
+        "1",
+        "--no-memory",
+        "--record",
+    )
+    ran = hmc("bench", bundle, "--src", text, "--ref", text, "--test-set", "dev[/short]", *few)
+    assert ran.exit_code == 0, ran.output
+    assert "dev[/short]" in ran.stdout
+    assert "BLEU and chrF: dev[/short], 3 sentences" in hmc("levels", bundle).stdout

@@ -15,6 +15,7 @@ from hmc.benchmark.quality import Output, Progress, score, silent, translate_all
 from hmc.benchmark.text import TestSet
 from hmc.serving import Translator
 from hmc.serving.options import MAX_BEAM
+from hmc.serving.threads import described
 
 ROUNDS, TIMED_SENTENCES = 3, 64
 
@@ -40,7 +41,7 @@ class Workload:
     def __str__(self) -> str:
         return (
             f"median of {self.rounds} × {len(self.sentences)} requests, one sentence each, beam {self.beam}, after "
-            "warm-up, one thread per physical core; loading and gRPC are not timed"
+            f"warm-up, {described(0)}; loading and gRPC are not timed"
         )
 
 

@@ -10,6 +10,7 @@ from hmc.artifact.bundle import Latency, Quality
 from hmc.benchmark.latency import LatencyResult, Setting
 from hmc.benchmark.machine import Machine
 from hmc.benchmark.memory import MemoryResult
+from hmc.serving.threads import described
 
 SCHEMA_VERSION = 1
 
@@ -41,7 +42,7 @@ class Conditions:
     headline: Setting
     """The setting that stands for a level in plots and in the manifest."""
     threads: int
-    """Of each level's runtime; 0: the runtime's own choice, one per physical core."""
+    """Of each level's runtime; 0: one per physical core that the process may use."""
     quality_reference: str | None
     """Level that BLEU is compared with; None without references."""
     latency_reference: str
@@ -118,7 +119,7 @@ class Report:
 def contract(conditions: Conditions, devices: dict[str, str]) -> str:
     """What is timed and what is not, said before any number."""
     c = conditions
-    threads = "one thread per physical core" if c.threads == 0 else f"{c.threads} thread{'s' if c.threads > 1 else ''}"
+    threads = described(c.threads)
     if c.workers > 1:
         threads = f"{c.workers} workers of {max(c.threads, 1)} thread{'s' if c.threads > 1 else ''}"
     sizes = f"batch {_listed(c.batches)} and beam {_listed(c.beams)}"

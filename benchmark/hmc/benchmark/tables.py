@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from hmc.artifact.bundle import Quality
 from hmc.benchmark.latency import Setting
@@ -26,7 +27,7 @@ def tables(report: Report) -> RenderableType:
 
 def table_of(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
     """An empty table: columns of texts, then of numbers."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in texts:
         table.add_column(name, no_wrap=True)
     for name in numbers:

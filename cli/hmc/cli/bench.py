@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,6 +87,8 @@ def command(
             json_out.write_text(report.to_json(), encoding="utf-8")
         except OSError as error:
             raise InvalidRequestError(f"--json {json_out}: cannot be written: {error.strerror}") from error
+    if to_stdout:
+        typer.echo(report.to_json(), nl=False)
     people.print(tables(report))
     if record:
         runner.record(bundle, report)
@@ -93,8 +96,6 @@ def command(
     if plot is not None:
         paths = plots.write_pareto(report, plot)
         people.print(f"plot: {', '.join(map(str, paths))}", highlight=False, markup=False, soft_wrap=True)
-    if to_stdout:
-        typer.echo(report.to_json(), nl=False)
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
@@ -125,6 +126,8 @@ def _check_outputs(settings: BenchmarkSettings, json_out: Path | None, plot: Pat
         for suffix in (".png", ".svg"):
             check_file("--plot", image := plot.with_name(plot.name + suffix))
             check_not_read("--plot", image, read)
+            if json_out is not None and os.path.realpath(image) == os.path.realpath(json_out):
+                raise InvalidRequestError(f"--plot would write {image}, which is --json's file too")
         require_matplotlib()
         if settings.ref is None:
             raise InvalidRequestError("--plot shows BLEU against latency: give references with --ref FILE")

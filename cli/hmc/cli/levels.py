@@ -83,6 +83,7 @@ def as_json(listed: LevelList | LevelInfo) -> str:
 
 def _table(levels: LevelList) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     where = f" on {levels.device}" if levels.device else ""
     table = Table(
@@ -99,7 +100,7 @@ def _table(levels: LevelList) -> Table:
     notes = [*_measured(levels)]
     if levels.memory_bytes:
         notes.append(f"The server's process has {levels.memory_bytes / 2**20:.0f} MiB in memory.")
-    table.caption, table.caption_justify = "\n".join(notes) or None, "left"
+    table.caption, table.caption_justify = Text("\n".join(notes)) if notes else None, "left"
     for level in levels.levels:
         table.add_row(*_row(level), *([_mebibytes(level.memory), _serves(level)] if levels.device else []))
     return table

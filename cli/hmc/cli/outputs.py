@@ -37,7 +37,8 @@ def check_not_read(option: str, file: Path, read: Iterable[Path]) -> None:
     target = Path(os.path.realpath(file))
     for path in read:
         place = Path(os.path.realpath(path))
-        if target == place or place in target.parents:
+        same = file.exists() and path.exists() and file.samefile(path)  # a hard link, too
+        if same or target == place or place in target.parents:
             raise InvalidRequestError(f"{option} {file} would be written over {path}, or into it, which is read")
 
 

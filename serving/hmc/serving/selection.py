@@ -144,8 +144,8 @@ def _within_budget(budget_ms: int, ranked: Sequence[Candidate]) -> Level:
     measured = [(p95, c.level) for c in ranked if (p95 := c.p95_ms()) is not None]
     if not measured:
         raise LevelNotFoundError(
-            f"latency_budget_ms: no level has a measured latency; it has one after {ENOUGH_REQUESTS} requests to a "
-            "server, or recorded with `hmc bench --record`"
+            "latency_budget_ms: no level has a measured latency of single sentences; it has one after "
+            f"{ENOUGH_REQUESTS} requests to a server, or recorded with `hmc bench --batch 1 --record`"
         )
     for p95, level in measured:
         if p95 <= budget_ms:

@@ -41,7 +41,7 @@ def decoding_of(config: dict[str, Any], generation: dict[str, Any]) -> dict[str,
 def start_of(generation: dict[str, Any]) -> Any:
     """generation_config.json's decoder start; Transformers takes a list, too, of one for each text."""
     told = generation.get("decoder_start_token_id")
-    return told[0] if isinstance(told, list) and len(set(told)) == 1 else told
+    return told[0] if isinstance(told, list) and told and all(i == told[0] for i in told) else told
 
 
 def id_problems(arch: Architecture, generation: dict[str, Any]) -> list[str]:

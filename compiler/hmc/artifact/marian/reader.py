@@ -57,7 +57,8 @@ def import_marian(
     problems += [*wrong, *_piece_problems(files)]
     arch: Architecture | None = None
     if readable:
-        raw[CONFIG].setdefault("decoder_start_token_id", start_of(raw[GENERATION]))
+        if raw[CONFIG].get("decoder_start_token_id") is None:
+            raw[CONFIG]["decoder_start_token_id"] = start_of(raw[GENERATION])
         arch, wrong = architecture_of(raw[CONFIG], _unknown(files))
         problems += wrong
         if arch:
