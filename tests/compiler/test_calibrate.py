@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from hmc.compiler.calibrate import LEAST_SPAN, fit_range
-from hmc.compiler.linears import quantize_columns
 
 
 def restored(values: np.ndarray) -> np.ndarray:
@@ -35,10 +34,3 @@ def test_values_of_one_sign_use_all_steps() -> None:
 def test_values_that_hardly_vary(least: float, most: float) -> None:
     values = np.linspace(least, most, 100).astype(np.float32)
     assert np.abs(restored(values) - values).max() <= max(abs(least), abs(most), LEAST_SPAN) / 250
-
-
-def test_columns_are_quantised_to_half_a_step() -> None:
-    weight = np.random.default_rng(0).standard_normal((6, 40)).astype(np.float32)
-    integers, scales = quantize_columns(weight)
-    assert integers.shape == (40, 6)
-    assert np.abs(integers.T * scales[:, None] - weight).max() <= scales.max() / 2 + 1e-6

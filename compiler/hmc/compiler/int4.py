@@ -15,7 +15,7 @@ from hmc.compiler.linears import Array, Int8Linears, Parts, cut_apart
 
 BLOCK = 32
 """Weights that share a scale. ONNX Runtime's kernel gives a row the same result in any batch with 32, not with 64 and
-more."""
+more (decision 20: on AVX2 in any batch of two rows or more)."""
 ACCURACY_LEVEL = 4
 """The operator quantises each block of a row of activations to int8 by itself."""
 CLIPS = np.linspace(0.6, 1.0, 9)

@@ -122,8 +122,14 @@ def cut_apart(linears: Linears, g: GraphBuilder, name: str, x: ir.Value, parts: 
 
 
 def quantize_columns(weight: Array) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """weight `[out, in]` → int8 `[in, out]` and a scale per output column `[out]` (symmetric, absolute maximum)."""
-    scale = np.maximum(np.abs(weight).max(axis=1), 1e-8).astype(np.float32) / np.float32(127)
+    """weight `[out, in]` → int8 `[in, out]` and a scale per output column `[out]`, symmetric.
+
+    Every processor multiplies the result by uint8 exactly. Without VNNI they add the products of inputs 2i and 2i + 1
+    in 16 bits, which saturate, so neighbours of one sign make at most 128: 255 · 128 < 2¹⁵ (decision 19).
+    """
+    pairs = np.pad(weight, ((0, 0), (0, weight.shape[1] % 2))).reshape(len(weight), -1, 2)
+    largest = np.maximum(np.maximum(pairs, 0).sum(axis=2).max(axis=1), np.maximum(-pairs, 0).sum(axis=2).max(axis=1))
+    scale = np.maximum(largest, 1e-8).astype(np.float32) / np.float32(127)  # and 128 by rounding two of them up
     return np.ascontiguousarray(np.round(weight / scale[:, None]).astype(np.int8).T), scale
 
 
