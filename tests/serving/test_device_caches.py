@@ -40,7 +40,7 @@ def on_device(sessions: LevelSessions, mode: Mode) -> DeviceCaches:
 
 @pytest.fixture
 def as_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    return lambda: monkeypatch.setattr(batch, "_caches", on_device)
+    return lambda: monkeypatch.setattr(batch, "caches_for", on_device)
 
 
 def opened(bundle: Path, level: str) -> LevelSessions:

@@ -9,19 +9,16 @@ import numpy as np
 
 from hmc.artifact.bundle import Variant
 from hmc.serving.ahead import run_ahead
-from hmc.serving.caches import HostCaches
+from hmc.serving.cache_choice import caches_for
 from hmc.serving.device_caches import DeviceCaches
 from hmc.serving.device_rows import DeviceRows
-from hmc.serving.device_tree import DeviceTree
 from hmc.serving.jobs import Job, Mode
 from hmc.serving.padding import alike
 from hmc.serving.progress import tell
 from hmc.serving.results import Decoded
 from hmc.serving.row_caches import RowCaches
 from hmc.serving.sessions import LevelSessions
-from hmc.serving.shortlists import Shortlists
 from hmc.serving.state import DecodeState
-from hmc.serving.tree_caches import TreeCaches
 from hmc.serving.turns import BeamTurns, GreedyTurns, SampleTurns, Turns
 
 
@@ -32,7 +29,7 @@ class Batch:
         """Opens the mode's decoder if it was not. Raises InvalidArtifactError."""
         arch = sessions.arch
         self.sessions, self.mode = sessions, mode
-        self.caches = _caches(sessions, mode)
+        self.caches = caches_for(sessions, mode)
         turns: dict[Variant | None, type[BeamTurns | SampleTurns]] = {"greedy": GreedyTurns, "sampling": SampleTurns}
         self.turns: Turns = turns.get(mode.variant, BeamTurns)(arch)
         self.state = DecodeState(mode.rows, arch.pad_id, arch.eos_id)
@@ -110,16 +107,6 @@ class Batch:
         hypotheses = tuple(self.state.finished[index][: job.options.n_best])
         if job.future.set_running_or_notify_cancel():
             job.future.set_result(Decoded(hypotheses, job.started - job.submitted, now - job.started))
-
-
-def _caches(sessions: LevelSessions, mode: Mode) -> HostCaches | DeviceCaches:
-    greedy = mode.variant == "greedy"
-    if sessions.device.kind != "cpu":
-        return (DeviceRows if greedy else DeviceTree)(sessions, mode.variant, mode.rows)
-    shortlists = None
-    if sessions.lexicon:
-        shortlists = Shortlists(sessions.output_projection, sessions.arch.vocab_size, sessions.arch.pad_id, mode.rows)
-    return (RowCaches if greedy else TreeCaches)(sessions.decoder(mode.variant), mode.rows, shortlists)
 
 
 def _compact(count: int, gone: set[int]) -> list[int]:

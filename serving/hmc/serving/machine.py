@@ -30,6 +30,12 @@ def processor() -> dict[str, str]:
     return {"machine": platform.machine(), **known}
 
 
+def instructions() -> frozenset[str]:
+    """What the processor can do, by Linux's names; nothing on other systems."""
+    known = processor()
+    return frozenset((known.get("flags") or known.get("Features") or "").split())
+
+
 @cache
 def machine_digest() -> str:
     """Hex sha256 that is another one where weights may have to be packed in another way."""
