@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import shlex
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.training.text_files import text_lines
 
 Pair = tuple[str, str]
-
-
-def _lines(path: Path) -> Iterator[str]:
-    if not path.is_file():
-        raise InvalidRequestError(f"corpus file {path} does not exist (paths are relative to the working directory)")
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8-sig", newline="\n") as handle:  # no other character ends a line
-            for line in handle:
-                yield line.removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        raise InvalidRequestError(f"{path} is not UTF-8: {error}; convert it first, e.g. with iconv") from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InvalidRequestError(f"{path}: not a whole gzip file ({error}); copy it again, or unpack it") from error
-    except OSError as error:
-        raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def corpus_files(corpus: str) -> list[Path]:
@@ -55,7 +38,7 @@ def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterat
         return
     files = corpus_files(corpus)
     if len(files) == 1 and ".tsv" in files[0].name:
-        for number, line in enumerate(_lines(files[0]), 1):
+        for number, line in enumerate(text_lines(files[0]), 1):
             source, tab, target = line.partition("\t")
             if not tab:
                 raise InvalidRequestError(f"{files[0]} line {number}: no TAB between source and target")
@@ -65,7 +48,7 @@ def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterat
         raise InvalidRequestError(
             f"corpus {corpus!r}: give 'SRC TGT' (two files), 'FILE.tsv' or 'hub:NAME'; paths with spaces in quotes"
         )
-    sides: Iterator[tuple[str | None, str | None]] = zip_longest(_lines(files[0]), _lines(files[1]))
+    sides: Iterator[tuple[str | None, str | None]] = zip_longest(text_lines(files[0]), text_lines(files[1]))
     for number, pair in enumerate(sides, 1):
         if pair[0] is None or pair[1] is None:
             raise InvalidRequestError(f"{files[0]} and {files[1]} differ in length: one ends before line {number}")

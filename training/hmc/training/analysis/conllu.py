@@ -6,13 +6,12 @@ tokens give the text, the words inside them the tree; empty nodes of the enhance
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.training.text_files import text_lines
 
 COLUMNS = 10
 
@@ -62,25 +61,17 @@ class _Draft:
 
 def read_trees(path: Path) -> Iterator[Tree]:
     """Sentences of a CoNLL-U file, plain or gzip. Raises InvalidRequestError with the line that is wrong."""
-    if not path.is_file():
-        raise InvalidRequestError(f"treebank {path} does not exist; give a CoNLL-U file, plain or .gz")
-    opener = gzip.open if path.suffix == ".gz" else open
-    draft, number = _Draft(), 0  # number: for the message of an error
+    draft, number = _Draft(), 0
     try:
-        with opener(path, "rt", encoding="utf-8-sig") as handle:
-            for number, line in enumerate(handle, 1):  # noqa: B007
-                if line.strip():
-                    if not line.startswith("#"):
-                        _read_line(draft, line.rstrip("\r\n"))
-                elif draft.words:
-                    yield _finish(draft)
-                    draft = _Draft()
+        for number, line in enumerate(text_lines(path, "treebank"), 1):  # noqa: B007 - for the message of an error
+            if line.strip():
+                if not line.startswith("#"):
+                    _read_line(draft, line)
+            elif draft.words:
+                yield _finish(draft)
+                draft = _Draft()
         if draft.words:
             yield _finish(draft)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InvalidRequestError(f"{path}: not a whole gzip file ({error}); copy it again, or unpack it") from error
-    except (UnicodeDecodeError, OSError) as error:
-        raise InvalidRequestError(f"{path}: not readable as UTF-8 text: {error}") from error
     except ValueError as error:
         raise InvalidRequestError(f"{path} line {number}: {error}") from error
 
