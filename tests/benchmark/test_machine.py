@@ -1,11 +1,13 @@
 """What is recorded about the machine."""
 
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hmc.benchmark.machine import this_machine
+from hmc.benchmark.machine import cpu_name, this_machine
+from hmc.serving import machine
 
 
 def test_this_machine() -> None:
@@ -39,3 +41,26 @@ def test_without_the_drivers_tool_the_device_keeps_its_name(monkeypatch: pytest.
 
     monkeypatch.setattr(subprocess, "run", run)
     assert this_machine(["cuda:0"]).devices == {"cuda:0": "cuda:0"}
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("model name\t: AMD EPYC\nflags\t\t: fpu avx avx2\n\nmodel name: second\n", "AMD EPYC with AVX2 without VNNI"),
+        ("model name\t: AMD EPYC\nflags\t\t: avx2 avx512f avx512_vnni\n", "AMD EPYC with AVX512-VNNI"),
+        ("model name\t: Old\nflags\t\t: sse2\n", "Old"),
+    ],
+)
+def test_the_processor_is_named_with_what_it_can_do(
+    cpuinfo: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    assert cpu_name() == name
+    assert this_machine(["cpu"]).devices == {"cpu": name}
+
+
+def test_a_processor_that_linux_gives_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nFeatures\t: fp asimd asimddp\nCPU part\t: 0xd0c\n")
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    assert cpu_name() == f"{machine.processor()['machine']} with DotProd"

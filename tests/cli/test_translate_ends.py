@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,15 @@ def ended(process: subprocess.Popen[str], code: int) -> str:
     return told
 
 
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """What a shell starts in the background ignores SIGINT, and so do the processes that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_while_stdin_is_open(tiny_bundle: Path) -> None:
     with start(tiny_bundle) as process:
         process.send_signal(signal.SIGINT)
