@@ -8,6 +8,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Extra arguments of the PyTorch install only, for whoever wants another build of it than their package index's default.
 TORCH_PIP_ARGS ?=
 
+# Processes that share the tests; each gives PyTorch one thread, so that they do not wait for each other's.
+TEST_JOBS ?= 2
+
 PROTOS := $(wildcard protos/hmc/v1/*.proto)
 
 .DEFAULT_GOAL := help
@@ -19,8 +22,8 @@ help: ## List these targets
 demo: $(VENV)/.demo-ready ## Compile, serve, query and benchmark the embedded model at three pruning levels
 	$(BIN)/hmc demo
 
-test: $(VENV)/.dev-ready ## Run every test
-	$(BIN)/python -m pytest
+test: $(VENV)/.dev-ready ## Run every test, TEST_JOBS at a time
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
 
 lint: $(VENV)/.dev-ready ## Check style, types and the imports between rooms
 	$(BIN)/ruff check .
