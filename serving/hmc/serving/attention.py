@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,15 +23,13 @@ def chosen_heads(layout: HeadLayout, names: Sequence[str]) -> npt.NDArray[np.int
         raise InvalidRequestError("this level has no open cross-attention head: choose a level that has for alignment")
     if not names:
         return np.array([i for i, (layer, _) in enumerate(places) if layer == places[-1][0]], np.int64)
-    chosen = []
+    known = {f"cross.{layer}.{index}": i for i, (layer, index) in enumerate(places)}
     for name in names:
-        match = re.fullmatch(r"cross\.(\d+)\.(\d+)", name)
-        place = (int(match[1]), int(match[2])) if match else None
-        if place not in places:
-            there = ", ".join(f"cross.{layer}.{index}" for layer, index in places)
-            raise InvalidRequestError(f"attention head {name!r}: the cross heads open at this level are {there}")
-        chosen.append(places.index(place))
-    return np.array(sorted(set(chosen)), np.int64)
+        if name not in known:
+            raise InvalidRequestError(
+                f"attention head {name!r}: the cross heads open at this level are {', '.join(known)}"
+            )
+    return np.array(sorted({known[name] for name in names}), np.int64)
 
 
 class AttentionTrace:

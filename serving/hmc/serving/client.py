@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.serving.answers import Answer, LevelInfo, LevelList, StreamAnswer
-from hmc.serving.client_stream import ClientStream, check_encodable, check_list
-from hmc.serving.options import DecodeOptions
+from hmc.serving.client_stream import ClientStream
+from hmc.serving.options import DecodeOptions, check_list, check_text
 from hmc.serving.results import Partial
 from hmc.serving.selection import Selector
 from hmc.serving.server import converters, level_converters
@@ -105,8 +105,8 @@ class Client:
         target_prefix: str = "",
     ) -> Iterator[Partial]:
         """What is certain of one translation as soon as it is, and at last all of it; see `Translator.stream`."""
-        check_encodable(text, "text")
-        check_encodable(target_prefix, "target_prefix")
+        check_text(text, "text")
+        check_text(target_prefix, "target_prefix")
         request = pb.TranslateTokensRequest(text=text, target_prefix=target_prefix, **_how(level, options))
         with _domain_errors(self.address):
             call = self._translation.TranslateTokens(request, timeout=_seconds(timeout), metadata=self._metadata)
@@ -154,6 +154,7 @@ class Client:
 
     def load_level(self, name: str, timeout: float | None = None) -> LevelInfo:
         """Loads a level of the server's bundle; returns when it serves."""
+        check_text(name, "level")
         with _domain_errors(self.address):
             request = pb.LoadLevelRequest(name=name)
             response = self._admin.LoadLevel(request, timeout=_seconds(timeout), metadata=self._metadata)
@@ -161,6 +162,7 @@ class Client:
 
     def unload_level(self, name: str, timeout: float | None = None) -> LevelInfo:
         """Frees a level after it has finished its work."""
+        check_text(name, "level")
         with _domain_errors(self.address):
             request = pb.UnloadLevelRequest(name=name)
             response = self._admin.UnloadLevel(request, timeout=_seconds(timeout), metadata=self._metadata)
@@ -170,6 +172,7 @@ class Client:
         """Puts the bundle at this path of the server's machine (None: the same path, read again) in place of the
         current one; returns the version that serves then."""
         path = str(bundle) if bundle is not None else None
+        check_text(path or "", "bundle")
         with _domain_errors(self.address):
             request = pb.ReloadRequest(bundle_path=path)
             response = self._admin.Reload(request, timeout=_seconds(timeout), metadata=self._metadata)
@@ -234,6 +237,10 @@ def _domain_errors(address: str) -> Iterator[None]:
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             message = f"{address} gave no answer in time; allow more, send less, or choose a level with fewer heads"
         raise error_of(code, message) from error
+    except ValueError as error:  # gRPC's word for a channel that was closed
+        if "closed" not in str(error):
+            raise
+        raise UnavailableError(f"this client of {address} is closed: open another one") from error
 
 
 def _status(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:

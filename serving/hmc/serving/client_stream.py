@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.answers import StreamAnswer
+from hmc.serving.options import check_text
 from hmc.serving.server import converters
 from hmc.v1 import translation_pb2 as pb
 
@@ -22,6 +23,9 @@ class ClientStream:
         """prefixes None: there are none. how: the `level` and `options` of every request."""
         if in_flight < 1:
             raise InvalidRequestError(f"in_flight {in_flight}: choose 1 or more")
+        for name, given in (("texts", texts), ("target_prefixes", prefixes)):
+            if isinstance(given, str | bytes):
+                raise InvalidRequestError(f"{name} takes a list: put a single text in a list")
         self._texts, self._how = texts, how
         self._prefixes = repeat("") if prefixes is None else iter(prefixes)
         self._places = threading.Semaphore(in_flight)
@@ -36,11 +40,11 @@ class ClientStream:
                 self._places.acquire()
                 if self._closed:
                     return
-                check_encodable(text, f"text {index}")
+                check_text(text, f"text {index}")
                 prefix = next(self._prefixes, None)
                 if prefix is None:
                     raise InvalidRequestError(f"text {index} has no target prefix: give one for each text")
-                check_encodable(prefix, f"target prefix {index}")
+                check_text(prefix, f"target prefix {index}")
                 yield pb.TranslateStreamRequest(id=str(index), text=text, target_prefix=prefix, **self._how)
         except Exception as error:  # noqa: BLE001 - raised again by translate_stream
             self.error = error
@@ -63,22 +67,3 @@ class ClientStream:
     def close(self) -> None:
         self._closed = True
         self._places.release()
-
-
-def check_list(texts: Sequence[str], name: str) -> None:
-    """Raises InvalidRequestError that names the first text that cannot be sent."""
-    if isinstance(texts, str):
-        raise InvalidRequestError(f"{name} takes a list: put the text into a list")
-    for index, text in enumerate(texts):
-        check_encodable(text, f"{name}[{index}]")
-
-
-def check_encodable(text: str, name: str) -> None:
-    """Raises InvalidRequestError for a text that UTF-8 cannot write."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(
-            f"{name} cannot be written as UTF-8: character {error.start} is {text[error.start]!a}; decode the input "
-            "with its own encoding"
-        ) from error

@@ -5,12 +5,19 @@ futures."""
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from hmc.artifact.errors import HmcError, InvalidRequestError, OverloadedError, UnavailableError
+from hmc.artifact.errors import (
+    FailedPreconditionError,
+    HmcError,
+    InvalidRequestError,
+    OverloadedError,
+    UnavailableError,
+)
 from hmc.serving.batch import Batch
 from hmc.serving.constraints import Constraints
 from hmc.serving.jobs import Job, Mode, Progress, plan_job
@@ -40,7 +47,7 @@ class Engine:
         self.max_tokens = -(-max_tokens // workers)
         self.bulk_size = -(-queue_size // 2)
         """Sentences that may be queued before bulk work has to wait: it leaves the rest of the queue to others."""
-        self.queue = Lanes()
+        self.queue, self._process = Lanes(), os.getpid()
         self.changed = threading.Condition()
         self.closing = False
         self.cancellations = 0
@@ -75,8 +82,12 @@ class Engine:
 
         patient: others may pass (`Lanes`). bulk: that, and the queue is full for it at `bulk_size`. A full queue raises
         OverloadedError, or with block is waited for. Raises InvalidRequestError for a beam that can never fit and for
-        what the level cannot do; UnavailableError once closed.
+        what the level cannot do; UnavailableError once closed; FailedPreconditionError in a forked process.
         """
+        if os.getpid() != self._process:
+            raise FailedPreconditionError(
+                "this level was opened in another process, and a fork leaves its threads behind: open it in this one"
+            )
         if options.rows > self.max_rows:
             name = "n_best" if options.sampling else "beam_size"
             raise InvalidRequestError(

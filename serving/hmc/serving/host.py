@@ -130,7 +130,7 @@ class ModelHost:
         return self._status(generation, level)
 
     def unload(self, name: str) -> LevelStatus:
-        """Gives a level no new work, lets it finish what it has, frees it; blocks until then.
+        """Gives a level no new work, lets it finish what it has, frees it; blocks until then, while others may load.
 
         Raises LevelNotFoundError, and FailedPreconditionError for the default level.
         """
@@ -144,7 +144,10 @@ class ModelHost:
                 )
             with self._state:
                 slots = [generation.slots.pop(name)] if name in generation.slots else []
-            self._retire(slots)
+            self._retire_later(slots)
+            waiting = [thread for thread in self._retiring if thread.name == f"retire-{name}"]
+        for thread in waiting:
+            thread.join()
         return self._status(generation, level)
 
     def reload(self, path: Path | str | None = None) -> HostStatus:
@@ -158,14 +161,21 @@ class ModelHost:
             self._fill(new, set(old.slots))
             with self._state:
                 self._current = new
-            while old.slots:
-                name, slot = old.slots.popitem()
-                thread = threading.Thread(target=self._retire, args=([slot],), name=f"retire-{name}")
-                del slot  # the thread alone holds it, and frees it
-                thread.start()
-                self._retiring = [t for t in self._retiring if t.is_alive()] + [thread]
+            slots = list(old.slots.values())
+            old.slots.clear()
+            self._retire_later(slots)
         log.info("bundle %s replaces %s", new.manifest.version, old.manifest.version)
         return self.status()
+
+    def _retire_later(self, slots: list[Slot]) -> None:
+        """In a thread for each; nothing but the list may hold them, so that they are freed there. Only with
+        `_changing`."""
+        self._retiring = [thread for thread in self._retiring if thread.is_alive()]
+        while slots:
+            alone = [slots.pop()]
+            thread = threading.Thread(target=self._retire, args=(alone,), name=f"retire-{alone[0].level.name}")
+            thread.start()
+            self._retiring.append(thread)
 
     def _retire(self, slots: list[Slot]) -> None:
         """Frees levels once they are no longer used. Empties the list, so that nothing holds them afterwards."""

@@ -15,6 +15,10 @@ MAX_SUPPRESSED = 256
 """Most suppressed tokens and phrases of one request, together."""
 MAX_TOKENS = 32768
 """Default of an engine's `max_tokens`: Transformer-base keeps 6 KB a token at int8, 24 KB at fp32."""
+MAX_PHRASE = 1000
+"""Most characters of one of them."""
+MAX_HEADS = 1024
+"""Most attention heads that one request names."""
 NUCLEUS_TOKENS = 256
 """Most tokens that top-k and top-p sampling choose among."""
 MAX_INT32 = 2**31 - 1
@@ -93,7 +97,7 @@ class DecodeOptions:
             given: object = getattr(self, name)
             if isinstance(given, str | bytes) or not isinstance(given, Iterable):
                 raise InvalidRequestError(f"{name} takes a list: put a single one in a list")
-            object.__setattr__(self, name, tuple(given))
+            object.__setattr__(self, name, _words(name, given))
         whole("beam_size", self.beam_size, 1, MAX_BEAM)
         _within("length_penalty", self.length_penalty, 0, 10)
         if self.max_length is not None:
@@ -111,6 +115,8 @@ class DecodeOptions:
         whole("no_repeat_ngram_size", self.no_repeat_ngram_size, 0, 100)
         if len(self.suppressed_tokens) + len(self.suppressed_phrases) > MAX_SUPPRESSED:
             raise InvalidRequestError(f"suppressed tokens and phrases: give at most {MAX_SUPPRESSED} of them together")
+        if len(self.attention_heads) > MAX_HEADS:
+            raise InvalidRequestError(f"{len(self.attention_heads)} attention_heads: give at most {MAX_HEADS}")
         if self.sampling is not None and (self.patience is not None or self.coverage_penalty):
             raise InvalidRequestError("patience and coverage_penalty guide a beam: leave them out when sampling")
 
@@ -158,8 +164,7 @@ def targets_of(texts: Sequence[str], known: Sequence[str], *, complete: bool) ->
     """
     name = "references" if complete else "target_prefixes"
     for what, given in (("texts", texts), (name, known)):
-        if isinstance(given, str):
-            raise InvalidRequestError(f"{what} takes a list: put a single text in a list")
+        check_list(given, what)
     if not known and not complete:
         return [Target()] * len(texts)
     if len(known) != len(texts):
@@ -190,6 +195,39 @@ def whole(name: str, value: object, low: int, high: int = MAX_INT32) -> None:
     if not low <= int(value) <= high:
         bound = f"or more, up to {high}" if high >= MAX_INT32 else f"to {high}"
         raise InvalidRequestError(f"{name} {value}: choose {low} {bound}")
+
+
+def _words(name: str, given: Iterable[object]) -> tuple[str, ...]:
+    words = []
+    for index, word in enumerate(given):
+        check_text(word, f"{name}[{index}]")
+        if len(str(word)) > MAX_PHRASE:
+            raise InvalidRequestError(f"{name}[{index}] has {len(str(word))} characters: at most {MAX_PHRASE} may be")
+        words.append(str(word))
+    return tuple(words)
+
+
+def check_text(text: object, name: str) -> None:
+    """Raises InvalidRequestError for what is no text, or one that UTF-8 cannot write."""
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"{name} is {text!r:.100}: give a text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{name} cannot be written as UTF-8: character {error.start} is {text[error.start]!a}; decode the input "
+            "with its own encoding"
+        ) from error
+
+
+def check_list(texts: object, name: str) -> None:
+    """Raises InvalidRequestError for what is no list of texts, and for a text as `check_text`, by its place."""
+    if isinstance(texts, str | bytes):
+        raise InvalidRequestError(f"{name} takes a list: put a single text in a list")
+    if not (hasattr(texts, "__len__") and hasattr(texts, "__getitem__")):
+        raise InvalidRequestError(f"{name} takes a list, and not a {type(texts).__name__}: put the texts in a list")
+    for index in range(len(texts)):
+        check_text(texts[index], f"{name}[{index}]")
 
 
 def _number(name: str, value: object) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from hmc.artifact.bundle import Level
 from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
 from hmc.serving.latency import LatencyWindow
-from hmc.serving.options import whole
+from hmc.serving.options import check_text, whole
 
 PRECISION_RANK = {"fp32": 0, "fp16": 1, "bf16": 2, "int8": 3, "int4": 4}
 RECENT_S = 30.0
@@ -41,6 +41,8 @@ class Selector:
         chosen = [name for name, value in values.items() if value is not None and value is not False]
         if len(chosen) > 1:
             raise InvalidRequestError(f"level selector: {' and '.join(chosen)} exclude each other; give one")
+        if self.name is not None:
+            check_text(self.name, "level")
         if self.max_heads is not None:
             whole("max_heads", self.max_heads, 0)
         if self.max_bleu_drop is not None and not (self.max_bleu_drop >= 0 and math.isfinite(self.max_bleu_drop)):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from types import TracebackType
 
 from hmc.artifact.bundle import Manifest
 from hmc.artifact.bundle_checks import validate
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.serving.engine import Engine
 from hmc.serving.options import MAX_TOKENS, DecodeOptions, Target, scoring_options, targets_of
 from hmc.serving.packed_weights import cache_folder
@@ -129,7 +129,7 @@ class Translator:
         try:
             while (piece := heard.get()) is not None:
                 yield Partial(piece)
-            yield Partial("", future.result())
+            yield Partial("", _result(future))
         finally:
             future.cancel()
 
@@ -149,7 +149,8 @@ class Translator:
     def score(
         self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions | None = None
     ) -> list[Translation]:
-        """Scores given translations: each answer's text is the reference, its score what `translate` would give it.
+        """Scores given translations: each answer's text is the reference as the vocabulary can write it, its score what
+        `translate` would give it.
 
         Of the options only the length, coverage and repetition penalties, token scores and alignment have meaning.
         Raises InvalidRequestError as `translate`.
@@ -166,7 +167,7 @@ class Translator:
                     futures[index] = self.submit(texts[index], options, targets[index], block=True)
                 except InvalidRequestError as error:
                     raise InvalidRequestError(f"text {index}: {error}") from error
-            return [future.result() for future in futures if future is not None]
+            return [_result(future) for future in futures if future is not None]
         except BaseException:
             for future in futures:
                 if future is not None:
@@ -213,6 +214,13 @@ class _Certain:
                 self._progress(piece)
             except Exception:
                 log.exception("whoever listens to a translation failed; the translation goes on")
+
+
+def _result(future: Future[Translation]) -> Translation:
+    try:
+        return future.result()
+    except CancelledError:
+        raise UnavailableError("the translator was closed before this was finished") from None
 
 
 def _settle(

@@ -18,7 +18,7 @@ class Wording:
 
     def __init__(self, tokenizer: Tokenizer, arch: Architecture) -> None:
         self._tokenizer, self._arch = tokenizer, arch
-        self._suppressed = lru_cache(maxsize=64)(self._read_suppressed)
+        self._suppressed = lru_cache(maxsize=16)(self._read_suppressed)
 
     def constraints(self, options: DecodeOptions, target: Target) -> Constraints:
         """Raises InvalidRequestError for a piece that the vocabulary has not, and for what may not be suppressed."""
@@ -84,5 +84,7 @@ class Wording:
             ids = tuple(self._tokenizer.encode_target(phrase))
             if not ids:
                 raise InvalidRequestError("a suppressed phrase is blank: leave it out")
+            if len(ids) > self._arch.max_positions:
+                continue  # no translation is as long
             read.append(ids)
         return tuple(read)

@@ -24,14 +24,16 @@ from hmc.serving.memory import process_bytes
 from hmc.serving.options import DecodeOptions, Target
 from hmc.serving.results import Translation
 from hmc.serving.selection import Selector
+from hmc.serving.server.answer_room import AnswerRoom
 from hmc.serving.server.metrics import Metrics, Request
+from hmc.serving.server.own_thread import in_own_thread
 from hmc.serving.server.room import Room
 from hmc.serving.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
-CHUNK = 32
-"""Texts handed to a level before other calls get their turn."""
+CHUNK, CHUNK_CHARACTERS = 32, 16384
+"""Texts handed to a level before other calls get their turn, and their characters."""
 IN_A_HURRY = 32
 """Texts of a call that is in a hurry; longer lists are patient, as streams are."""
 
@@ -80,7 +82,7 @@ class Handlers:
             room = self._rooms.setdefault(lease.slot, Room())
             future = await room.submit(lease, text, options, target)
             begun()
-            request.answer = _answer([await _wait(future)], lease)
+            request.answer = _answer([await _wait(future, AnswerRoom())], lease)
         return request.answer
 
     async def translate_tokens(
@@ -99,13 +101,13 @@ class Handlers:
             try:
                 while (piece := await heard.get()) is not None:
                     yield piece
-                request.answer = _answer([await _wait(future)], lease)
+                request.answer = _answer([await _wait(future, AnswerRoom())], lease)
             finally:
                 future.cancel()
         yield request.answer
 
     def _check_count(self, texts: int) -> None:
-        most = self._settings.max_texts_per_call
+        most = min(self._settings.max_texts_per_call, self._settings.queue_size)  # more would never find room
         if texts == 0:
             raise InvalidRequestError("texts is empty: send at least one text")
         if texts > most:
@@ -135,17 +137,17 @@ class Handlers:
 
     async def load(self, name: str) -> LevelInfo:
         """Errors as `ModelHost.load`."""
-        status = await asyncio.to_thread(self._host.load, name)
+        status = await in_own_thread(self._host.load, name)
         return LevelInfo.of(status.level, status)
 
     async def unload(self, name: str) -> LevelInfo:
         """Errors as `ModelHost.unload`."""
-        status = await asyncio.to_thread(self._host.unload, name)
+        status = await in_own_thread(self._host.unload, name)
         return LevelInfo.of(status.level, status)
 
     async def reload(self, path: Path | None) -> LevelList:
         """Errors as `ModelHost.reload`."""
-        return LevelList.of(await asyncio.to_thread(self._host.reload, path))
+        return LevelList.of(await in_own_thread(self._host.reload, path))
 
 
 async def _run(
@@ -153,12 +155,16 @@ async def _run(
 ) -> list[Translation]:
     """Every text or none: when one fails or the caller goes away, the others are cancelled."""
     futures: list[Future[Translation]] = []
+    room = AnswerRoom()
+    read = 0
     try:
         for index, (text, target) in enumerate(zip(texts, targets, strict=True)):
-            if index % CHUNK == CHUNK - 1:
-                await asyncio.sleep(0)
             futures.append(_submit(lease, index, text, options, target))
-        return await asyncio.gather(*(_wait(future) for future in futures))
+            read += 1 + CHUNK * (len(text) + len(target.text)) // CHUNK_CHARACTERS
+            if read >= CHUNK:
+                read = 0
+                await asyncio.sleep(0)
+        return await asyncio.gather(*(_wait(future, room) for future in futures))
     except BaseException:
         for future in futures:
             future.cancel()
@@ -174,10 +180,11 @@ def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target:
         raise OverloadedError(f"texts[{index}]: {error}") from error
 
 
-async def _wait(future: Future[Translation]) -> Translation:
-    """Waits; being cancelled cancels the future. A level that stops without us is UnavailableError."""
+async def _wait(future: Future[Translation], room: AnswerRoom) -> Translation:
+    """Waits; being cancelled cancels the future. A level that stops without us is UnavailableError; InvalidRequestError
+    when an answer with this translation could not be sent."""
     try:
-        return await asyncio.wrap_future(future)
+        return room.add(await asyncio.wrap_future(future))
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from hmc.artifact.errors import HmcError
+from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.serving.options import Target, scoring_options, targets_of
 from hmc.serving.server import converters, level_converters
 from hmc.serving.server.handlers import Handlers
@@ -94,5 +94,7 @@ class AdminServicer(rpc.AdminServiceServicer):
 
     async def Reload(self, request: pb.ReloadRequest, _context: object) -> pb.ReloadResponse:
         path = Path(request.bundle_path) if request.HasField("bundle_path") else None
+        if path is not None and not request.bundle_path:
+            raise InvalidRequestError("bundle_path is empty: leave it out to read the same bundle again")
         levels = level_converters.levels_to_proto(await self._handlers.reload(path))
         return pb.ReloadResponse(bundle_version=levels.bundle_version, levels=levels.levels)

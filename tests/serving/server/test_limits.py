@@ -1,0 +1,121 @@
+"""What one caller may ask for, so that the others are served meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tests.serving.fakes import FakeFactory, eventually
+
+from hmc.artifact.errors import DeadlineExceededError, InvalidRequestError, UnavailableError
+from hmc.serving.answers import Answer
+from hmc.serving.client import Client
+from hmc.serving.options import DecodeOptions
+from hmc.serving.results import Alternative, Token, Translation
+from hmc.serving.server import converters, handlers
+from hmc.serving.server.answer_room import AnswerRoom, largest
+from hmc.serving.server.background import BackgroundServer
+from hmc.serving.server.settings import ServerSettings
+from hmc.v1 import translation_pb2 as pb
+from hmc.v1 import translation_pb2_grpc as rpc
+
+
+def test_a_call_that_never_fits_into_the_queue(bundle: Path, factory: FakeFactory) -> None:
+    settings = ServerSettings(port=0, queue_size=3)
+    with BackgroundServer(bundle, settings, factory) as server, Client(server.address) as client:
+        assert len(client.translate(["a"] * 3)) == 3
+        with pytest.raises(InvalidRequestError, match="4 texts in one call, and 3 are the most: split"):
+            client.translate(["a"] * 4)
+
+
+def test_an_answer_that_cannot_be_sent_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "AnswerRoom", lambda: AnswerRoom(20_000))
+    assert len(client.translate(["a" * 1000] * 8)) == 8
+    with pytest.raises(InvalidRequestError, match=r"larger than 0 MiB.*send fewer texts in a call"):
+        client.translate(["a" * 1000] * 8, options=DecodeOptions(n_best=4))
+
+
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_no_answer_takes_more_than_it_is_thought_to(count: int) -> None:
+    tokens = tuple(Token("▁Straße" * (i % 3), -1e9, (1e-9,) * count) for i in range(count))
+    others = tuple(Alternative("ü" * i, -3e8, 2**31 - 1, True, tokens) for i in range(count))
+    pieces = tuple("▁Häuser" for _ in range(count))
+    told = Translation("ö" * count, -2e7, 2**31 - 1, 2**31 - 1, True, True, others, tokens, pieces, 1e9, 1e9)
+    message = converters.answer_to_proto(Answer((told,) * 3, "level", "version", 1.0, 1.0))
+    assert message.ByteSize() <= 3 * largest(told) + 1024
+
+
+def test_waiting_changes_leave_the_rest_alone(client: Client, factory: FakeFactory) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        held = pool.submit(client.translate, ["hold"], "h6")
+        eventually(lambda: factory["h6"].pending == 1)
+        for _ in range(40):
+            with pytest.raises(DeadlineExceededError):
+                client.unload_level("h6", timeout=0.05)
+        listed = {level.name: level.loaded for level in client.levels(timeout=10).levels}
+        assert listed == {"full": True, "h12": True, "h6": False}
+        client.unload_level("h12", timeout=10)
+        assert client.load_level("h12", timeout=10).loaded
+        waiting = pool.submit(client.unload_level, "h6")
+        factory["h6"].release.set()
+        assert held.result(10)[0].text == "h6:hold"
+        assert not waiting.result(10).loaded
+    assert factory["h6"].closed == "drained"
+
+
+def test_a_server_that_closes_waits_for_a_level_that_is_unloaded(bundle: Path, factory: FakeFactory) -> None:
+    settings = ServerSettings(port=0, drain_seconds=5.0)
+    with BackgroundServer(bundle, settings, factory) as server, Client(server.address) as client:
+        thread = threading.Thread(target=lambda: client.translate(["hold"], "h6"))
+        thread.start()
+        eventually(lambda: factory["h6"].pending == 1)
+        with pytest.raises(DeadlineExceededError):
+            client.unload_level("h6", timeout=0.1)
+        factory["h6"].release.set()
+        thread.join(10)
+    assert factory["h6"].closed == "drained"
+
+
+def test_a_reload_from_nowhere(channel: grpc.Channel) -> None:
+    with pytest.raises(grpc.RpcError, match="bundle_path is empty: leave it out"):
+        rpc.AdminServiceStub(channel).Reload(pb.ReloadRequest(bundle_path=""))
+
+
+SURROGATE = "a\ud800"
+MISUSES: list[tuple[str, Callable[[Any], Any]]] = [
+    ("texts takes a list: put a single", lambda c: c.translate("ab")),
+    ("texts takes a list, and not a generator", lambda c: c.translate(x for x in ["a"])),
+    (r"texts\[1\] is None: give a text", lambda c: c.translate(["a", None])),
+    (r"references\[0\] is 3", lambda c: c.score(["a"], [3])),
+    ("texts takes a list", lambda c: list(c.translate_stream("ab"))),
+    ("target_prefixes takes a list", lambda c: list(c.translate_stream(["a"], target_prefixes="E"))),
+    ("text 1 is None", lambda c: list(c.translate_stream(["a", None]))),
+    ("level is 5: give a text", lambda c: c.translate(["a"], 5)),
+    ("level cannot be written as UTF-8", lambda c: c.translate(["a"], SURROGATE)),
+    ("level cannot be written as UTF-8", lambda c: c.load_level(SURROGATE)),
+    ("level cannot be written as UTF-8", lambda c: c.unload_level(SURROGATE)),
+    ("bundle cannot be written as UTF-8", lambda c: c.reload(SURROGATE)),
+    (
+        r"suppressed_phrases\[0\] cannot be written as UTF-8",
+        lambda c: c.translate(["a"], options=DecodeOptions(suppressed_phrases=(SURROGATE,))),
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "misuse"), MISUSES)
+def test_the_client_says_what_is_wrong(client: Client, message: str, misuse: Callable[[Any], Any]) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        misuse(client)
+
+
+def test_a_closed_client(server: BackgroundServer) -> None:
+    client = Client(server.address)
+    client.close()
+    for call in (lambda: client.translate(["a"]), client.levels, lambda: list(client.translate_stream(["a"]))):
+        with pytest.raises(UnavailableError, match="is closed: open another one"):
+            call()
