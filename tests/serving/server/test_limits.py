@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -84,6 +85,22 @@ def test_a_server_that_closes_waits_for_a_level_that_is_unloaded(bundle: Path, f
 def test_a_reload_from_nowhere(channel: grpc.Channel) -> None:
     with pytest.raises(grpc.RpcError, match="bundle_path is empty: leave it out"):
         rpc.AdminServiceStub(channel).Reload(pb.ReloadRequest(bundle_path=""))
+
+
+@pytest.mark.parametrize("texts", [["a"] * 11, ["a", "b" * 70_000]])
+def test_a_refused_request_does_not_stay(channel: grpc.Channel, texts: list[str]) -> None:
+    """Not even until Python next looks for rings of objects, which may be hundreds of calls later."""
+    call: Any = channel.unary_unary("/hmc.v1.TranslationService/Translate")  # of bytes: requests are the server's alone
+    data = pb.TranslateRequest(texts=texts).SerializeToString()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            with pytest.raises(grpc.RpcError, match="texts"):
+                call(data)
+        eventually(lambda: pb.TranslateRequest not in map(type, gc.get_objects()))
+    finally:
+        gc.enable()
 
 
 SURROGATE = "a\ud800"

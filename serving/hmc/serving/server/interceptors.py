@@ -76,6 +76,7 @@ class _Edge:
                 self._admit(context)
                 response = await behaviour(self._parse(data), context)
             except BaseException as error:
+                data = b""  # the runtime keeps this frame, see `_fail`
                 await self._fail(error, context)
                 raise
             self._count(self._method, grpc.StatusCode.OK)
@@ -97,6 +98,7 @@ class _Edge:
                 async for response in behaviour(sent, context):
                     yield response
             except BaseException as error:
+                sent = None  # as above
                 await self._fail(error, context)
                 raise
             self._count(self._method, grpc.StatusCode.OK)
@@ -116,7 +118,11 @@ class _Edge:
             raise InvalidRequestError(_why_not_decoded(data, self._decode)) from error
 
     async def _fail(self, error: BaseException, context: Context) -> None:
-        """Ends the call with the error's status; returns only for errors that the runtime handles itself."""
+        """Ends the call with the error's status; returns only for errors that the runtime handles itself.
+
+        The runtime's state of a call and the error that `abort` raises hold each other, and with them all that the
+        frames of the call hold, until Python looks for such rings: large requests would stay for hundreds of calls.
+        """
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             self._count(self._method, code_of(error))
             return
@@ -127,7 +133,15 @@ class _Edge:
             reference = new_reference()
             log.error("unexpected error %s in %s", reference, self._method, exc_info=error)
         self._count(self._method, code)
-        await context.abort(code, message_of(error, reference))
+        message = message_of(error, reference)
+        _forget_frames(error)
+        await context.abort(code, message)
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 def _why_not_decoded(data: bytes, decode: Callable[[bytes], Any]) -> str:
