@@ -92,7 +92,8 @@ class TranslationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """Scores given translations. Each answer's text is the reference, and its score what Translate would have given it.
+        """Scores given translations. Each answer's text is the reference as the vocabulary can write it, and its score what
+        Translate would have given it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

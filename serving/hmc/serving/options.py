@@ -13,12 +13,12 @@ MAX_TEXT_BYTES = 64 * 1024
 """Longest text of one sentence, in UTF-8 bytes; longer ones are refused: split them into sentences first."""
 MAX_SUPPRESSED = 256
 """Most suppressed tokens and phrases of one request, together."""
-MAX_TOKENS = 32768
-"""Default of an engine's `max_tokens`: Transformer-base keeps 6 KB a token at int8, 24 KB at fp32."""
 MAX_PHRASE = 1000
 """Most characters of one of them."""
 MAX_HEADS = 1024
 """Most attention heads that one request names."""
+MAX_TOKENS = 32768
+"""Default of an engine's `max_tokens`: Transformer-base keeps 6 KB a token at int8, 24 KB at fp32."""
 NUCLEUS_TOKENS = 256
 """Most tokens that top-k and top-p sampling choose among."""
 MAX_INT32 = 2**31 - 1
