@@ -130,7 +130,7 @@ def test_the_extreme_random_numbers_draw_tokens_that_may_be_drawn(
 
 
 def test_caches_are_let_go_when_nothing_comes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hmc.serving.engine.IDLE_S", 0.3)
+    monkeypatch.setattr("hmc.serving.worker.IDLE_S", 0.3)
     found = engine.submit(SOURCE, PLAIN).result().hypotheses
     caches = weakref.ref(next(iter(engine.workers[0]._batches.values())).caches)
     eventually(lambda: not engine.workers[0]._batches)

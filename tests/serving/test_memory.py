@@ -133,7 +133,7 @@ def test_an_unloaded_level_is_gone(lively_bundle: Path, monkeypatch: pytest.Monk
     host.unload("h5")
     assert [sessions() is None for sessions in made] == [False, True]
     host.reload()
-    for thread in host._retiring:
+    for thread in host._retirement.threads():
         thread.join(20)
     assert made[0]() is None
     host.close()

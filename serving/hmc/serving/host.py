@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from hmc.artifact.errors import (
     UnavailableError,
 )
 from hmc.serving.loaded import Generation, HostStatus, Lease, LevelStatus, Slot, TranslatorFactory
+from hmc.serving.retirement import Retirement
 from hmc.serving.selection import AutoPolicy, Selector, choose, rank, runs_on
 from hmc.serving.shares import disk_shares, shares
 
@@ -52,8 +52,8 @@ class ModelHost:
         self._changing = threading.Lock()  # one load, unload or reload at a time; held while a level loads
         self._closed = False
         self._stopping = False
-        self._retiring: list[threading.Thread] = []
         self._current = self._read(Path(bundle))
+        self._retirement = Retirement(self._state, lambda: list(self._current.slots.values()))
         for name in levels or ():
             self._current.manifest.level(name)
 
@@ -144,8 +144,8 @@ class ModelHost:
                 )
             with self._state:
                 slots = [generation.slots.pop(name)] if name in generation.slots else []
-            self._retire_later(slots)
-            waiting = [thread for thread in self._retiring if thread.name == f"retire-{name}"]
+            self._retirement.begin(slots)
+            waiting = self._retirement.threads(name)
         for thread in waiting:
             thread.join()
         return self._status(generation, level)
@@ -163,31 +163,9 @@ class ModelHost:
                 self._current = new
             slots = list(old.slots.values())
             old.slots.clear()
-            self._retire_later(slots)
+            self._retirement.begin(slots)
         log.info("bundle %s replaces %s", new.manifest.version, old.manifest.version)
         return self.status()
-
-    def _retire_later(self, slots: list[Slot]) -> None:
-        """In a thread for each; nothing but the list may hold them, so that they are freed there. Only with
-        `_changing`."""
-        self._retiring = [thread for thread in self._retiring if thread.is_alive()]
-        while slots:
-            alone = [slots.pop()]
-            thread = threading.Thread(target=self._retire, args=(alone,), name=f"retire-{alone[0].level.name}")
-            thread.start()
-            self._retiring.append(thread)
-
-    def _retire(self, slots: list[Slot]) -> None:
-        """Frees levels once they are no longer used. Empties the list, so that nothing holds them afterwards."""
-        while slots:
-            with self._state:
-                self._state.wait_for(lambda: slots[-1].users == 0)
-            slots.pop().translator.close(drain=True)
-        gc.collect()
-        with self._state:
-            left = list(self._current.slots.values())
-        for slot in left[:1]:  # levels have their working memory in common
-            slot.translator.rest()
 
     def stop_loading(self) -> None:
         """No further level is loaded: `start`, `load` and `reload` end before the next one with UnavailableError. For
@@ -204,7 +182,7 @@ class ModelHost:
                 self._current.slots.clear()
             for slot in slots:
                 slot.translator.close(drain=drain)
-        for thread in self._retiring:
+        for thread in self._retirement.threads():
             thread.join()
 
     # ---- use ----
