@@ -9,9 +9,9 @@ taken: a lone call after a pause tells how cold the caches are. Weights are rand
 exactly `--target` tokens, so all do the same work. Each round runs every system once, in an order that rotates, with a
 pause between, so that threads of one that still spin do not slow the next; a ratio is that of two times of the same
 round, and the median over rounds is reported with the smallest and the largest. CTranslate2 runs at fp32 and int8 and
-meets HMC at the same one, int4 at int8. HMC runs a level with a thread per core, and with two workers of one thread, as
-CTranslate2 does. Transformers (`generate`, PyTorch) and Optimum (`ORTModelForSeq2SeqLM`) run at fp32 in processes of
-their own, and meet HMC at both.
+meets HMC at the same one, int4 at int8. HMC runs a level with a thread per core, and with a worker of one thread per
+core, as CTranslate2 does. Transformers (`generate`, PyTorch) and Optimum (`ORTModelForSeq2SeqLM`) run at fp32 in
+processes of their own, and meet HMC at both.
 
 With --text, parallel text, sentences are real ones and so is the vocabulary; then HMC also runs levels with vocabulary
 shortlists, and CTranslate2 with a vocabulary map (`use_vmap`) of the same lexicon. Both are learnt from that text, less
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 from bitext import Bitext
-from peers import PEERS, Ids, Run, ctranslate2_peers, generate_peers
+from peers import CORES, CT2_DEFAULTS, PEERS, Ids, Run, ctranslate2_peers, generate_peers
 from random_checkpoint import base_size_checkpoint, random_sentences
 from scripts import machine_report, run_script, write_report
 
@@ -84,7 +84,7 @@ def prepare(
         print(f"compiled two budgets at three precisions in {time.monotonic() - began:.1f} s")
     systems = {}
     for level in validate(out / "bundle").levels:
-        for workers in (1,) if level.precision == "int4" else (1, 2):  # 4-bit weights are for one sentence
+        for workers in (1,) if level.precision == "int4" else sorted({1, CORES}):  # 4-bit weights are for one sentence
             name = f"hmc {level.name}" + (f" {workers} workers" if workers > 1 else "")
             systems[name] = ours(out / "bundle", level.name, target, workers, out / "cache")
     if "ctranslate2" in peers:
@@ -129,18 +129,21 @@ def agreement(written: dict[str, Ids], target: int) -> dict[str, float]:
 
 
 def ratios(times: dict[str, list[float]]) -> dict[str, tuple[float, float, float]]:
-    """A peer's time, at its better setting, over ours: median, smallest, largest over rounds."""
+    """A peer's time, at its better setting, over ours: median, smallest, largest over rounds. Where that is not
+    CTranslate2's default, also its default over ours."""
     groups: dict[str, list[str]] = {}
     for name in times:
         if not name.startswith("hmc"):
             groups.setdefault(" ".join(name.split()[:2]), []).append(name)
     found = {}
     for group, members in groups.items():
-        rival = min(members, key=lambda n: statistics.median(times[n]))
-        for name, seconds in times.items():
-            if name.startswith("hmc") and (not group.startswith("ct2") or _int8(name) == _int8(group)):
-                each = [rival_s / own_s for rival_s, own_s in zip(times[rival], seconds, strict=True)]
-                found[f"{name} against {rival}"] = (statistics.median(each), min(each), max(each))
+        better = min(members, key=lambda n: statistics.median(times[n]))
+        for rival in [better, *(n for n in members if n != better and n.endswith(CT2_DEFAULTS))]:
+            for name, seconds in times.items():
+                alike = not group.startswith("ct2") or _int8(name) == _int8(group)
+                if name.startswith("hmc") and alike and (rival == better or not name.endswith(" workers")):
+                    each = [rival_s / own_s for rival_s, own_s in zip(times[rival], seconds, strict=True)]
+                    found[f"{name} against {rival}"] = (statistics.median(each), min(each), max(each))
     return found
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import psutil
 from workers import Worker
 
 from hmc.artifact.architecture import Architecture
@@ -17,8 +18,12 @@ Ids = list[list[int]]
 Run = Callable[[Ids, int], Ids]
 """Sources (ids with EOS) and beam size → the ids written, each list as long as was asked for."""
 PEERS = ("ctranslate2", "transformers", "optimum")
-CT2_THREADS = {"2 threads": (1, 2), "2 workers": (2, 1)}
-"""(inter_threads, intra_threads) tried for CTranslate2; the faster one of each setting is the one compared."""
+CORES = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+"""Threads of a batch that all share, or workers of one thread, in every engine."""
+CT2_DEFAULTS = f"{CORES} threads"
+CT2_THREADS = {CT2_DEFAULTS: (1, CORES), f"{CORES} workers": (CORES, 1)}
+"""(inter_threads, intra_threads) tried for CTranslate2. The faster one of each setting is compared with everything; the
+first, which on few cores is what it does unless told otherwise, with HMC's own defaults too."""
 
 
 def ctranslate2_peers(

@@ -21,7 +21,7 @@ from typing import Any
 
 import sacrebleu
 from base_size import REFERENCE, measure, ours, ratios
-from peers import Ids, Run, ctranslate2_peers
+from peers import CORES, Ids, Run, ctranslate2_peers
 from scripts import machine_report, run_script, write_report
 
 from hmc.artifact.bundle_checks import validate
@@ -49,7 +49,7 @@ def prepare(path: Path, checkpoint: Checkpoint, text: TestSet, out: Path) -> dic
     levels = validate(out / "bundle").levels
     systems = {}
     for level in levels:
-        for workers in (1,) if level.precision == "int4" else (1, 2):  # 4-bit weights are for one sentence
+        for workers in (1,) if level.precision == "int4" else sorted({1, CORES}):  # 4-bit weights are for one sentence
             name = f"hmc {level.name}" + (f" {workers} workers" if workers > 1 else "")
             systems[name] = ours(out / "bundle", level.name, None, workers, out / "cache")
     [lexicon] = {out / "bundle" / level.shortlist for level in levels if level.shortlist}

@@ -6,8 +6,10 @@ import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
+import psutil
 import pytest
 from tests.artifact.opus import GERMAN, edit, opus_directory
 from tests.benchmarks.conftest import Script
@@ -17,6 +19,8 @@ from hmc.artifact.checkpoint import save_checkpoint
 
 Lines = Callable[[str, list[str]], Path]
 PEERS = ("transformers", "ctranslate2")
+CORES = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+WORKERS = f" {CORES} workers" if CORES > 1 else ""
 pytestmark = pytest.mark.slow
 
 
@@ -94,16 +98,28 @@ def test_base_size_of_a_small_model(script: Script, tmp_path: Path) -> None:
     assert list(ran.report["settings"]) == ["3x1", "2x4"]
     for found in ran.report["settings"].values():
         peers = {name: share for name, share in found["agreement"].items() if "fp32" in name}
-        assert peers == {"ct2 fp32 2 threads": 1, "ct2 fp32 2 workers": 1, "transformers fp32": 1}
+        assert peers == {f"ct2 fp32 {CORES} threads": 1, f"ct2 fp32 {CORES} workers": 1, "transformers fp32": 1}
         assert set(found["milliseconds"]) == set(found["agreement"])
         rivals = [name.split(" against ") for name in found["ratios"]]
         assert {own for own, rival in rivals if rival == "transformers fp32"} == {
             "hmc full", "hmc full-int8", "hmc full-int4", "hmc h6", "hmc h6-int8", "hmc h6-int4",
-            *(f"hmc {level} 2 workers" for level in ("full", "full-int8", "h6", "h6-int8")),
+            *(f"hmc {level}{WORKERS}" for level in ("full", "full-int8", "h6", "h6-int8")),
         }  # fmt: skip
         assert {own for own, rival in rivals if rival.startswith("ct2 int8")} == {
-            f"hmc {level}{rest}" for level in ("full", "h6") for rest in ("-int8", "-int8 2 workers", "-int4")
+            f"hmc {level}{rest}" for level in ("full", "h6") for rest in ("-int8", f"-int8{WORKERS}", "-int4")
         }
+
+
+def test_ratios_are_to_the_better_setting_and_to_the_defaults(module: Callable[[str], ModuleType]) -> None:
+    defaults, workers = f"ct2 int8 {CORES} threads", "ct2 int8 other workers"
+    times = {"hmc full-int8": [1.0, 2.0], "hmc full-int8 2 workers": [2.0, 2.0], "hmc full": [1.0, 1.0]}
+    found = module("base_size").ratios(times | {defaults: [6.0, 6.0], workers: [4.0, 4.0], "optimum fp32": [9.0, 9.0]})
+    assert {name: middle for name, (middle, _, _) in found.items()} == {
+        f"hmc full-int8 against {workers}": 3.0, f"hmc full-int8 2 workers against {workers}": 2.0,
+        f"hmc full-int8 against {defaults}": 4.5, "hmc full against optimum fp32": 9.0,
+        "hmc full-int8 against optimum fp32": 6.75, "hmc full-int8 2 workers against optimum fp32": 4.5,
+    }  # fmt: skip
+    assert f"hmc full-int8 against {defaults}" in module("base_size").ratios(times | {defaults: [1.0, 1.0]})
 
 
 @pytest.mark.skipif(importlib.util.find_spec("optimum") is not None, reason="Optimum is installed")
