@@ -42,6 +42,43 @@ def test_budgets_by_kind() -> None:
     assert not parse_budgets("14")[0].within(first)
 
 
+def test_both_forms_beside_each_other() -> None:
+    budgets = parse_budgets("24,12;enc=3,dec=5;6")
+    assert [budget.name for budget in budgets] == ["h24", "h12", "enc3-dec5", "h6"]
+    assert ";".join(map(str, budgets)) == "24;12;enc=3,dec=5;6"
+
+
+def test_shares_are_of_the_heads_there_are() -> None:
+    asked: list[HeadLayout] = []
+
+    def layout() -> HeadLayout:
+        asked.append(select_heads(scores(), FULL, 17))
+        return asked[-1]
+
+    assert [budget.heads for budget in parse_budgets("100%, 50%,0%", layout=layout)] == [17, 8, 0]
+    own, mixed = parse_budgets("25%;enc=50%,cross=1", ["encoder_self", "cross"], layout)
+    in_scope = {kind: number for kind, number in zip(KINDS, counts(asked[0]), strict=True) if kind != "decoder_self"}
+    assert own.heads == round(sum(in_scope.values()) / 4)
+    assert dict(mixed.parts) == {("encoder_self",): round(in_scope["encoder_self"] / 2), ("cross",): 1}
+    assert len(asked) == 2  # once a text
+    assert parse_budgets("3", layout=layout) == parse_budgets("3")
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("101%", "101% is no share; choose 0% to 100%"), ("-1%", "no share"), ("nan%", "no share"),
+        ("%", "no whole number and no share; write 72,36 or 50%,25% or enc="), ("enc=1e9%", "no share"),
+    ],
+)  # fmt: skip
+def test_unreadable_shares(text: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        parse_budgets(text, layout=lambda: FULL)
+    with pytest.raises(InvalidRequestError, match="no whole number; write 72,36 or enc="):
+        parse_budgets(text)
+
+
 def test_a_budget_keeps_the_best_of_each_part_and_all_outside() -> None:
     assert parse_budgets("9")[0].select(scores(), FULL) == select_heads(scores(), FULL, 9)
     kept = parse_budgets("enc=3,cross=0")[0].select(scores(), FULL)

@@ -30,6 +30,23 @@ def test_budgets_given(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Pa
     assert validate(out).level("h12").quality is not None
 
 
+def test_heads_by_share_by_kind_and_by_file(hmc: Hmc, prunable: Path, tmp_path: Path) -> None:
+    layout = {"encoder_self": [[0], []], "decoder_self": [[], [1, 3]], "cross": [[2], [0]]}
+    (tmp_path / "mine.json").write_text(json.dumps(layout))
+    ran = hmc(
+        "compile", prunable, "--target-heads", "50%;enc=2,dec=5,cross=4", "--layout", tmp_path / "mine.json",
+        "--layout", prunable, "--json", "-o", tmp_path / "b",
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    levels = {level["name"]: level["head_layout"] for level in json.loads(ran.stdout)["levels"]}
+    assert list(levels) == ["h12", "enc2-dec5-cross4", "mine", "checkpoint"]
+    assert levels["mine"] == layout
+    heads = {name: [sum(map(len, rows)) for rows in kept.values()] for name, kept in levels.items()}
+    assert sum(heads["h12"]) == 12
+    assert heads["enc2-dec5-cross4"] == [2, 5, 4]
+    assert sum(heads["checkpoint"]) == 24
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -40,7 +57,25 @@ def test_budgets_given(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Pa
         (["--max-bleu-drop", "1", "--eval", "SRC", "REF", "--beam", "0"], "--beam 0: choose 1 to"),
         (["--max-bleu-drop", "1", "--eval", "SRC", "missing"], "missing: no such file"),
         (["--precision", "fp64"], "--precision 'fp64': choose fp32, int8, int4, fp16, bf16"),
-        (["--target-heads", "x"], "--target-heads 'x': write whole numbers"),
+        (
+            ["--target-heads", "x"],
+            "head budget 'x': 'x' is no whole number and no share; write 72,36 or 50%,25% or enc=",
+        ),
+        (
+            ["--target-heads", "enc=3,dec=9"],
+            "--target-heads enc=3,dec=9: 9 heads of decoder_self asked for, this model",
+        ),
+        (["--layout", "missing"], "head layout missing does not exist"),
+        (["--layout", "SRC"], "is not JSON"),
+        (["--layout", "DEEP"], "level 'deep': does not fit this checkpoint: head layout encoder_self: 3 layers"),
+        (["--layout", "WEIGHTS"], "weights: a bundle has a file or folder called weights"),
+        (
+            ["--max-latency-ms", "9", "--eval", "SRC", "REF", "--layout", "missing"],
+            "without --target-heads and --layout",
+        ),
+        (["--rank-by", "luck", "--target-heads", "12"], "--rank-by luck: choose gates or importance"),
+        (["--rank-by", "importance", "--target-heads", "12"], "has no importance to choose heads by"),
+        (["--rank-by", "gates"], "--rank-by chooses among heads: give --target-heads or a limit"),
         (["--target-heads", ","], "--target-heads ',' holds no number; write some, e.g. 144,72,36"),
         (["--target-heads", "24,12,25"], "--target-heads 25: this checkpoint has 24 open heads"),
         (["--target-heads", "24,-1"], "--target-heads -1: this checkpoint has 24 open heads; choose 0 to 24"),
@@ -75,12 +110,15 @@ def test_wrong_words(
     (tmp_path / "short").write_text("One line.\n")
     (tmp_path / "long").write_text("\n".join([SENTENCES[0], "x" * 70_000, *(SENTENCES * 9)[2:]]) + "\n")
     (tmp_path / "few").write_text("A dog.\n" * 99 + "\n" * 20)
-    files = {"SRC": pairs[0], "REF": pairs[1]} | {name.upper(): tmp_path / name for name in ("short", "long", "few")}
+    (tmp_path / "deep").write_text('{"encoder_self": [[], [], []], "decoder_self": [[], []], "cross": [[], []]}')
+    (tmp_path / "weights").write_text('{"encoder_self": [[], []], "decoder_self": [[], []], "cross": [[], []]}')
+    names = ("short", "long", "few", "deep", "weights")
+    files = {"SRC": pairs[0], "REF": pairs[1]} | {name.upper(): tmp_path / name for name in names}
     ran = hmc("compile", prunable, *(str(files.get(word, word)) for word in words), "-o", tmp_path / "b")
     assert ran.exit_code == 2
     assert message in ran.stderr
     assert ran.stderr.count("\n") == 1  # no level was begun
-    assert {path.name for path in tmp_path.iterdir()} == {"short", "long", "few"}
+    assert {path.name for path in tmp_path.iterdir()} == set(names)
 
 
 def test_levels_that_cannot_be_scored_here_are_named(
@@ -230,5 +268,5 @@ def test_names_that_a_bundle_needs_itself(hmc: Hmc, prunable: Path, tmp_path: Pa
 def test_level_names(hmc: Hmc, prunable: Path, tmp_path: Path, name: str) -> None:
     ran = hmc("compile", f"{name}={prunable}", "-o", tmp_path / "b")
     assert ran.exit_code == 2
-    assert "write NAME=CHECKPOINT; a name has letters, digits" in ran.stderr
+    assert "a level's name has letters, digits" in ran.stderr
     assert not (tmp_path / "b").exists()

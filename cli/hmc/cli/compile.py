@@ -22,7 +22,27 @@ def command(
         list[str], typer.Argument(help="One CHECKPOINT for all budgets, or NAME=CHECKPOINT pairs, one level each.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Bundle directory to write.")],
-    target_heads: Annotated[str, typer.Option(help="Budgets for one checkpoint, e.g. 144,72,36.")] = "",
+    target_heads: Annotated[
+        str,
+        typer.Option(
+            help="Heads that stay, a level each: 144,72,36, shares 50%,25%, or by kind, enc=10,dec=20,cross=24 "
+            "(several with ';'). A kind left out keeps its heads."
+        ),
+    ] = "",
+    layout: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A level of just these heads: a JSON file with a head layout, or another checkpoint, whose heads they "
+            "are. The level is called as the file. May be given again."
+        ),
+    ] = None,
+    rank_by: Annotated[
+        str | None,
+        typer.Option(
+            help="Which heads stay: those of the highest gates or importance; default gates, if there are any.",
+            metavar="gates|importance",
+        ),
+    ] = None,
     max_bleu_drop: Annotated[
         float | None,
         typer.Option(help="Instead of budgets: the fewest heads that lose at most this on --eval.", metavar="BLEU"),
@@ -78,11 +98,8 @@ def command(
     from hmc.serving.options import MAX_BEAM
 
     limits = parse_limits(max_bleu_drop, max_latency_ms, confidence)
-    requests, precisions = parse_requests(checkpoints, target_heads), parse_precisions(precision)
-    if limits and (target_heads or requests[0].name):
-        raise InvalidRequestError(
-            "--max-bleu-drop and --max-latency-ms search in one checkpoint: give it alone, without --target-heads"
-        )
+    precisions = parse_precisions(precision)
+    requests = parse_requests(checkpoints, target_heads, layout or [], rank_by, searching=limits is not None)
     if limits and not evaluate:
         raise InvalidRequestError("the levels of a search are scored and timed on a test set: give --eval SRC REF")
     if not evaluate and (beam is not None or test_set is not None):
@@ -102,12 +119,12 @@ def command(
         console.print(f"--shortlist: {left_out} of its pairs are in --eval and are not learnt from", style="yellow")
     if pairs and not limits and (unscored := _cannot_score(precisions)):
         console.print(f"--eval: levels in {unscored} run on CUDA, and there is none here: not scored", style="yellow")
-    files = (calibrate, *(shortlist or ()), *(evaluate or ()))
+    files = (calibrate, *(shortlist or ()), *(evaluate or ()), *(layout or ()))
     inputs = [*(request.checkpoint for request in requests), *(file for file in files if file)]
     searched: dict[str, Any] = {}
     with exit_on_sigterm():
         if limits and pairs:
-            plan = BudgetPlan(requests[0].checkpoint, out, precisions, sentences, pairs, size, limits, listed, inputs)
+            plan = BudgetPlan(requests[0], out, precisions, sentences, pairs, size, limits, listed, inputs)
             manifest, searched = _search(plan, console, people)
         else:
             with replace_bundle(out, inputs) as folder:

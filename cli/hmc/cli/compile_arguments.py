@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hmc.benchmark.budget import Limits
     from hmc.benchmark.text import TestSet
     from hmc.compiler.bundle_builder import LevelRequest
+    from hmc.compiler.layouts import Ranking
     from hmc.compiler.shortlist_text import ShortlistText
 
 
@@ -73,37 +74,82 @@ def parse_precisions(text: str) -> list[Precision]:
     return [known[word] for word in words]
 
 
-def parse_requests(checkpoints: list[str], target_heads: str) -> list[LevelRequest]:
-    """Command-line words → level requests. Raises InvalidRequestError."""
+def parse_requests(
+    checkpoints: list[str], target_heads: str, layouts: list[Path], rank_by: str | None, *, searching: bool
+) -> list[LevelRequest]:
+    """Command-line words → level requests; searching: one for all heads, where a number is searched for.
+
+    Raises InvalidRequestError.
+    """
+    from functools import partial
+
+    from hmc.artifact.budgets import parse_budgets
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.artifact.layout_files import read_layout
+    from hmc.compiler.bundle_builder import LevelRequest
+
+    ranking, named = _ranking(rank_by), [c for c in checkpoints if "=" in c]
+    if searching and (target_heads or layouts or named):
+        raise InvalidRequestError(
+            "--max-bleu-drop and --max-latency-ms search in one checkpoint: give it alone, without --target-heads and "
+            "--layout"
+        )
+    if ranking and not (searching or target_heads):
+        raise InvalidRequestError("--rank-by chooses among heads: give --target-heads or a limit to search for, too")
+    if named:
+        if len(named) != len(checkpoints) or target_heads or layouts:
+            raise InvalidRequestError(
+                "give either one CHECKPOINT with --target-heads or --layout, or NAME=CHECKPOINT pairs without them"
+            )
+        return [_named(word) for word in named]
+    if len(checkpoints) != 1:
+        raise InvalidRequestError("several checkpoints need names: full=A h36=B")
+    checkpoint = Path(checkpoints[0])
+    budgets = parse_budgets(target_heads, layout=partial(read_layout, checkpoint))
+    if target_heads and not budgets:
+        raise InvalidRequestError(f"--target-heads {target_heads!r} holds no number; write some, e.g. 144,72,36")
+    given = [
+        LevelRequest(checkpoint, read_layout(path), _level_name(path.stem, f"--layout {path}")) for path in layouts
+    ]
+    chosen = [LevelRequest(checkpoint, budget, rank_by=ranking) for budget in budgets]
+    return [*chosen, *given] or [LevelRequest(checkpoint, rank_by=ranking)]
+
+
+def _ranking(word: str | None) -> Ranking | None:
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.compiler.layouts import WRITTEN_BY
+
+    if found := next((ranking for ranking in WRITTEN_BY if ranking == word), None):
+        return found
+    if word is not None:
+        raise InvalidRequestError(f"--rank-by {word}: choose {' or '.join(WRITTEN_BY)}")
+    return None
+
+
+def _named(word: str) -> LevelRequest:
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.compiler.bundle_builder import LevelRequest
+
+    name, _, path = word.partition("=")
+    if not path:
+        raise InvalidRequestError(f"{word!r}: write NAME=CHECKPOINT")
+    return LevelRequest(Path(path), name=_level_name(name, repr(word)))
+
+
+def _level_name(name: str, where: str) -> str:
+    """`name`, if a level may be called so. Raises InvalidRequestError."""
     import re
 
     from hmc.artifact.bundle import LEVEL_NAME
     from hmc.artifact.bundle_files import RESERVED
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.compiler.bundle_builder import LevelRequest
 
-    named = [c for c in checkpoints if "=" in c]
-    if named and (len(named) != len(checkpoints) or target_heads):
-        raise InvalidRequestError("give either one CHECKPOINT with --target-heads, or NAME=CHECKPOINT pairs without it")
-    if named:
-        pairs = [c.partition("=") for c in named]
-        for word, (name, _, path) in zip(named, pairs, strict=True):
-            if not path or not re.fullmatch(LEVEL_NAME, name):
-                raise InvalidRequestError(
-                    f"{word!r}: write NAME=CHECKPOINT; a name has letters, digits, '.', '_' and '-' and begins with a "
-                    "letter or a digit"
-                )
-            if name in RESERVED:
-                raise InvalidRequestError(
-                    f"{word!r}: a bundle has a file or folder called {name}; choose another name for the level"
-                )
-        return [LevelRequest(Path(path), name=name) for name, _, path in pairs]
-    if len(checkpoints) != 1:
-        raise InvalidRequestError("several checkpoints need names: full=A h36=B")
-    try:
-        targets: list[int | None] = [int(part) for part in target_heads.split(",") if part.strip()]
-    except ValueError as error:
-        raise InvalidRequestError(f"--target-heads {target_heads!r}: write whole numbers, e.g. 144,72,36") from error
-    if target_heads and not targets:
-        raise InvalidRequestError(f"--target-heads {target_heads!r} holds no number; write some, e.g. 144,72,36")
-    return [LevelRequest(Path(checkpoints[0]), target) for target in targets or [None]]
+    if not re.fullmatch(LEVEL_NAME, name):
+        raise InvalidRequestError(
+            f"{where}: a level's name has letters, digits, '.', '_' and '-' and begins with a letter or a digit"
+        )
+    if name in RESERVED:
+        raise InvalidRequestError(
+            f"{where}: a bundle has a file or folder called {name}; choose another name for the level"
+        )
+    return name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ Progress = Callable[[str], None]
 class BudgetPlan:
     """What to search for, and in what."""
 
-    checkpoint: Path
+    request: LevelRequest
+    """The level with all heads; those of others are chosen by what it says."""
     out: Path
     precisions: Sequence[Precision]
     calibration: Sequence[str]
@@ -74,15 +75,16 @@ class BudgetRun:
                 f"--precision {on_cuda[0]}: such levels run on CUDA, and there is none here to score and time them on; "
                 "search at fp32 or int8, then compile the heads found with --target-heads"
             )
-        with replace_bundle(plan.out, [plan.checkpoint, *plan.inputs]) as folder:
+        checkpoint = plan.request.checkpoint
+        with replace_bundle(plan.out, [checkpoint, *plan.inputs]) as folder:
             builder = BundleBuilder(
-                [plan.checkpoint], folder, calibration=plan.calibration, shortlist=plan.shortlist, progress=progress
+                [checkpoint], folder, calibration=plan.calibration, shortlist=plan.shortlist, progress=progress
             )
-            head_scores(builder.checkpoint(plan.checkpoint), "a search for a head budget")
-            request, wanted = LevelRequest(plan.checkpoint), forms(plan.precisions, plan.shortlist)
-            builder.prepare([(request, *form) for form in wanted])
+            head_scores(builder.checkpoint(checkpoint), "a search for a head budget", plan.request.rank_by)
+            wanted = forms(plan.precisions, plan.shortlist)
+            builder.prepare([(plan.request, *form) for form in wanted])
             meter = Meter(folder, plan.test_set, plan.workload, plan.limits.confidence, progress, self.devices)
-            whole = [builder.add(request, precision, listed=listed) for precision, listed in wanted]
+            whole = [builder.add(plan.request, precision, listed=listed) for precision, listed in wanted]
             measured = _measure_whole(builder, meter, whole)
             for precision in plan.precisions:
                 reasons = {}
@@ -103,7 +105,7 @@ class BudgetRun:
         def evaluate(heads: int) -> Candidate:
             if heads == everything.heads:
                 return everything
-            level = builder.add(LevelRequest(plan.checkpoint, heads), precision, listed=listed)
+            level = builder.add(replace(plan.request, target_heads=heads), precision, listed=listed)
             candidate = meter.measure(builder.manifest([level]), level)
             if not candidate.keeps(plan.limits):
                 builder.discard(level.name)

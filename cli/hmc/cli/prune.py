@@ -16,7 +16,7 @@ def command(
     target_heads: Annotated[
         str,
         typer.Option(
-            help="Exactly so many heads in scope stay open: budgets 72 or 72,36, or one a kind, "
+            help="Exactly so many heads in scope stay open: budgets 72 or 72,36, shares 50%,25%, or one a kind, "
             "enc=10,dec=20,cross=24 (several with ';'). A kind left out keeps its heads.",
         ),
     ] = "",
@@ -53,11 +53,14 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Learn which heads and neurons to close (hard-concrete gates), end at exact budgets, write a checkpoint each."""
+    from functools import partial
+
     from pydantic import ValidationError
 
     from hmc.artifact.budgets import parse_budgets, parse_kinds
     from hmc.artifact.errors import InvalidRequestError
     from hmc.artifact.ffn import parse_neuron_budgets
+    from hmc.artifact.layout_files import read_layout
     from hmc.cli.outputs import check_run_folder
     from hmc.cli.train import report
     from hmc.training.nested import nested_finetune
@@ -67,7 +70,8 @@ def command(
 
     check_run_folder(out)
     kinds = parse_kinds(scope)
-    targets, neurons = parse_budgets(target_heads, kinds), parse_neuron_budgets(target_ffn)
+    targets = parse_budgets(target_heads, kinds, partial(read_layout, checkpoint))
+    neurons = parse_neuron_budgets(target_ffn)
     if nested_steps and neurons:
         raise InvalidRequestError(
             "--nested-steps serves head budgets with one set of weights: prune with --target-ffn alone first, then the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hmc.artifact.errors import InvalidRequestError
@@ -22,6 +22,13 @@ class HeadBudget:
 
     parts: tuple[tuple[tuple[Kind, ...], int], ...]
 
+    def __str__(self) -> str:
+        """As `parse_budgets` reads it."""
+        [*rest, (kinds, heads)] = self.parts
+        if not rest and kinds == KINDS:
+            return str(heads)
+        return ",".join(f"{_short(kinds)}={heads}" for kinds, heads in self.parts)
+
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """Kinds whose heads may be closed, in the order of `KINDS`."""
@@ -33,8 +40,7 @@ class HeadBudget:
         [*rest, (kinds, heads)] = self.parts
         if not rest and kinds == KINDS:
             return f"h{heads}"
-        short = {kind: name for name, kind in SHORT_NAMES.items()}
-        return "-".join("+".join(short[k] for k in kinds) + str(heads) for kinds, heads in self.parts)
+        return "-".join(f"{_short(kinds)}{heads}" for kinds, heads in self.parts)
 
     @property
     def heads(self) -> int:
@@ -48,7 +54,7 @@ class HeadBudget:
     def select(self, scores: HeadScores, layout: HeadLayout) -> HeadLayout:
         """Keeps the heads of highest score in each part, and everything outside. Raises InvalidRequestError."""
         if problems := self.problems(layout):
-            raise InvalidRequestError(f"head budget {self.name}: {problems[0]}")
+            raise InvalidRequestError(f"head budget {self}: {problems[0]}")
         ranked = rank_heads(scores, layout)
         kept = [head for head in ranked if head.kind not in self.kinds]
         for kinds, heads in self.parts:
@@ -73,15 +79,17 @@ class HeadBudget:
         return all(mine <= theirs for mine, theirs in pairs) and self != other
 
 
-def parse_budgets(text: str, kinds: Sequence[Kind] = KINDS) -> list[HeadBudget]:
-    """Reads `72,36` (several budgets over `kinds` together) or `enc=10,dec=20,cross=24` (one budget a kind).
+def parse_budgets(
+    text: str, kinds: Sequence[Kind] = KINDS, layout: Callable[[], HeadLayout] | None = None
+) -> list[HeadBudget]:
+    """Reads `72,36` (several budgets over `kinds` together) or `enc=10,dec=20,cross=24` (one budget a kind), several of
+    either with `;` between them.
 
-    Several budgets by kind are separated by `;`. Raises InvalidRequestError.
+    layout: asked for once where a number is a share, `25%`, of the heads that it has of those kinds; None: shares are
+    refused. Raises InvalidRequestError.
     """
-    if "=" not in text:
-        words = [part.strip() for part in text.split(",") if part.strip()]
-        return [HeadBudget(((tuple(k for k in KINDS if k in kinds), _number(word, text)),)) for word in words]
-    return [_by_kind(part, kinds, text) for part in text.split(";") if part.strip()]
+    reader = _Reader(text, tuple(kind for kind in KINDS if kind in kinds), layout)
+    return [budget for part in text.split(";") for budget in reader.part(part)]
 
 
 def parse_kinds(text: str, option: str = "--scope") -> tuple[Kind, ...]:
@@ -92,17 +100,54 @@ def parse_kinds(text: str, option: str = "--scope") -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if kind in named)
 
 
-def _by_kind(part: str, scope: Sequence[Kind], text: str) -> HeadBudget:
-    heads: dict[Kind, int] = {}
-    for word in part.split(","):
-        name, _, number = word.partition("=")
-        kind = _kind(name.strip(), f"head budget {text!r}")
-        if kind in heads:
-            raise InvalidRequestError(f"head budget {text!r}: {kind} is given twice; separate budgets with ';'")
-        if kind not in scope:
-            raise InvalidRequestError(f"head budget {text!r}: {kind} is outside the scope {', '.join(scope)}")
-        heads[kind] = _number(number, text)
-    return HeadBudget(tuple(((kind,), heads[kind]) for kind in KINDS if kind in heads))
+class _Reader:
+    """One text with budgets."""
+
+    def __init__(self, text: str, scope: tuple[Kind, ...], layout: Callable[[], HeadLayout] | None) -> None:
+        self._text, self._scope, self._ask = text, scope, layout
+        self._layout: HeadLayout | None = None
+
+    def part(self, part: str) -> list[HeadBudget]:
+        words = [word.strip() for word in part.split(",") if word.strip()]
+        if "=" in part:
+            return [self._by_kind(words)]
+        return [HeadBudget(((self._scope, self._number(word, self._scope)),)) for word in words]
+
+    def _by_kind(self, words: Sequence[str]) -> HeadBudget:
+        heads: dict[Kind, int] = {}
+        for word in words:
+            name, _, number = word.partition("=")
+            kind = _kind(name.strip(), f"head budget {self._text!r}")
+            if kind in heads:
+                raise InvalidRequestError(
+                    f"head budget {self._text!r}: {kind} is given twice; separate budgets with ';'"
+                )
+            if kind not in self._scope:
+                scope = ", ".join(self._scope)
+                raise InvalidRequestError(f"head budget {self._text!r}: {kind} is outside the scope {scope}")
+            heads[kind] = self._number(number.strip(), (kind,))
+        return HeadBudget(tuple(((kind,), heads[kind]) for kind in KINDS if kind in heads))
+
+    def _number(self, word: str, kinds: Sequence[Kind]) -> int:
+        try:
+            if not (word.endswith("%") and self._ask):
+                return int(word)
+            share = float(word[:-1])
+        except ValueError as error:
+            example = "72,36 or 50%,25%" if self._ask else "72,36"
+            raise InvalidRequestError(
+                f"head budget {self._text!r}: {word!r} is no whole number{' and no share' if self._ask else ''}; write "
+                f"{example} or enc=10,dec=20,cross=24"
+            ) from error
+        if not 0 <= share <= 100:  # NaN is not either
+            raise InvalidRequestError(f"head budget {self._text!r}: {word} is no share; choose 0% to 100%")
+        self._layout = self._layout or self._ask()
+        return round(share / 100 * sum(len(row) for kind in kinds for row in self._layout[kind]))
+
+
+def _short(kinds: Sequence[Kind]) -> str:
+    names = {kind: name for name, kind in SHORT_NAMES.items()}
+    return "+".join(names[kind] for kind in kinds)
 
 
 def _kind(name: str, where: str) -> Kind:
@@ -110,12 +155,3 @@ def _kind(name: str, where: str) -> Kind:
     if kind is None:
         raise InvalidRequestError(f"{where}: {name!r} is no kind of head; choose {', '.join(KINDS)} or enc, dec, cross")
     return kind
-
-
-def _number(word: str, text: str) -> int:
-    try:
-        return int(word)
-    except ValueError as error:
-        raise InvalidRequestError(
-            f"head budget {text!r}: {word.strip()!r} is no whole number; write 72,36 or enc=10,dec=20,cross=24"
-        ) from error

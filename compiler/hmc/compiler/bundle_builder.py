@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hmc.artifact.budgets import HeadBudget
 from hmc.artifact.bundle import Level, Manifest, Precision, write_manifest
 from hmc.artifact.bundle_checks import validate
 from hmc.artifact.bundle_files import RESERVED
@@ -24,6 +25,7 @@ from hmc.artifact.shortlist import Lexicon
 from hmc.artifact.tokenizer import open_tokenizer
 from hmc.artifact.tokenizer_files import tokenizer_digest, write_tokenizer
 from hmc.compiler.check import TOLERANCE
+from hmc.compiler.layouts import Ranking, Target, choose_layout
 from hmc.compiler.level_checks import check_level
 from hmc.compiler.pipeline import LevelDraft, compile_level
 from hmc.compiler.ranges import ActivationRange
@@ -37,12 +39,15 @@ GENERATOR = f"hmc {version('hmc')}"
 
 @dataclass(frozen=True)
 class LevelRequest:
-    """One head budget to compile. `name` None: `full` for every head of the architecture, else `hN`."""
+    """One head layout to compile. `name` None: `full` for every head of the architecture, else `hN`, or what the kinds
+    of a budget keep, such as `enc10-dec20-cross24`."""
 
     checkpoint: Path
-    target_heads: int | None = None
+    target_heads: Target | None = None
     """None: the checkpoint's own layout."""
     name: str | None = None
+    rank_by: Ranking | None = None
+    """What the heads of a budget are chosen by; None: gates where there are any, else importance."""
 
 
 def ignore(_: str) -> None:
@@ -114,7 +119,8 @@ class BundleBuilder:
             name=name,
             checkpoint=checkpoint,
             digest=self._digests[request.checkpoint],
-            target_heads=_target(request, checkpoint),
+            target_heads=request.target_heads,
+            rank_by=request.rank_by,
             precision=precision,
             bundle=self._folder,
             probe=self._sentences[:PROBE_SENTENCES] or _synthetic_probe(checkpoint),
@@ -128,8 +134,8 @@ class BundleBuilder:
 
     def _checked_name(self, request: LevelRequest, precision: Precision, listed: bool, taken: Container[str]) -> str:
         checkpoint = self._checkpoints[request.checkpoint]
-        check_level(checkpoint, _target(request, checkpoint), precision, self._sentences, listed=listed)
         name = _level_name(request, checkpoint, precision) + ("-shortlist" if listed else "")
+        check_level(precision, self._sentences, listed=listed)
         if name in RESERVED:
             raise InvalidRequestError(f"a level cannot be called {name}: a bundle has a file or folder of that name")
         if name in taken:
@@ -172,13 +178,14 @@ class BundleBuilder:
         return validate(self._folder)
 
 
-def _target(request: LevelRequest, checkpoint: Checkpoint) -> int:
-    return checkpoint.layout.total if request.target_heads is None else request.target_heads
-
-
 def _level_name(request: LevelRequest, checkpoint: Checkpoint, precision: Precision) -> str:
-    arch, neurons, target = checkpoint.architecture, checkpoint.ffn_widths, _target(request, checkpoint)
-    heads = "" if target == arch.full_layout().total else f"h{target}"
+    arch, neurons, target = checkpoint.architecture, checkpoint.ffn_widths, request.target_heads
+    try:
+        kept = choose_layout(checkpoint, target, request.rank_by).total
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"level {request.name!r}: {error}" if request.name else str(error)) from error
+    heads = target.name if isinstance(target, HeadBudget) else f"h{kept}"
+    heads = "" if kept == arch.full_layout().total else heads
     rest = "" if neurons == arch.full_ffn() else f"f{neurons.total}"
     name = request.name or f"{heads}{rest}" or "full"
     return name if precision == "fp32" else f"{name}-{precision}"

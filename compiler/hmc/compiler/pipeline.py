@@ -19,7 +19,7 @@ from hmc.compiler.decoder_graph import author_decoder
 from hmc.compiler.encoder_graph import author_encoder
 from hmc.compiler.head_width import slim_model
 from hmc.compiler.int4 import Int4Linears
-from hmc.compiler.layouts import choose_layout
+from hmc.compiler.layouts import Ranking, Target, choose_layout
 from hmc.compiler.linears import FloatLinears, Int8Linears, Linears
 from hmc.compiler.ranges import ActivationRange
 from hmc.compiler.serialize import check_structure, write_graph, write_lexicon
@@ -38,7 +38,7 @@ class LevelDraft:
     name: str
     checkpoint: Checkpoint
     digest: str
-    target_heads: int
+    target_heads: Target | None
     precision: Precision
     bundle: Path
     probe: Sequence[Sequence[int]]
@@ -49,6 +49,7 @@ class LevelDraft:
     """Layouts of this checkpoint that passed the parity check already; its other levels share it."""
     calibrated: dict[HeadLayout, dict[str, ActivationRange]] = field(default_factory=dict)
     """Activation ranges of its layouts that are known already, shared likewise."""
+    rank_by: Ranking | None = None
     lexicon: Lexicon | None = None
     """Makes it a level with vocabulary shortlists."""
     layout: HeadLayout | None = None
@@ -63,7 +64,7 @@ class LevelDraft:
 
 def select_layout(draft: LevelDraft) -> None:
     """Chooses the open heads."""
-    draft.layout = choose_layout(draft.checkpoint, draft.target_heads)
+    draft.layout = choose_layout(draft.checkpoint, draft.target_heads, draft.rank_by)
 
 
 def verify_layout(draft: LevelDraft) -> None:
