@@ -39,7 +39,7 @@ def sentences(seed: int) -> list[list[int]]:
 @pytest.mark.parametrize("layout", [FULL, random_layout(ARCH, 5)], ids=["full", "some"])
 def test_scores_are_those_of_the_tree(kept: str, linears: type[Int8Linears], layout: HeadLayout) -> None:
     tensors = slim_tensors(random_tensors(ARCH, FULL), ARCH, FULL, layout)
-    ranges = calibrate(ARCH, layout, tensors, sentences(1))
+    ranges = calibrate(ARCH, layout, tensors, sentences(1)).ranges
     chosen = linears({name: found for name, found in ranges.items() if name not in KEPT[kept]})
     greedy = author_decoder(ARCH, layout, tensors, chosen, variant="greedy")
     assert states_by_row(ARCH, layout, chosen) == (kept == "nothing")
@@ -59,7 +59,7 @@ def test_fp32_has_states_without_rows(linears: Linears) -> None:
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
     tensors = random_tensors(ARCH, FULL)
-    linears = Int8Linears(calibrate(ARCH, FULL, tensors, sentences(1)))
+    linears = Int8Linears(calibrate(ARCH, FULL, tensors, sentences(1)).ranges)
     runner = GraphRunner.author(ARCH, FULL, tensors, linears)
     greedy = author_decoder(ARCH, FULL, tensors, linears, variant="greedy")
     runner.decoder = open_session(serialized(greedy.model({})))

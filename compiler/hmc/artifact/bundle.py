@@ -88,6 +88,9 @@ class Level(Strict):
     shortlist: str | None = None
     """Path within the bundle of the lexicon that vocabulary shortlists are made with (see `Lexicon`); None: the level
     chooses among all tokens."""
+    fp32_layers: tuple[str, ...] = Field(default=(), exclude_if=lambda layers: not layers)
+    """Linears and attention layers of an int8 or int4 level that stay in fp32, as it would lose quality with them in
+    8 bits."""
     quality: Quality | None = None
     latency: Latency | None = None
 

@@ -28,7 +28,7 @@ from hmc.compiler.check import TOLERANCE
 from hmc.compiler.layouts import Ranking, Target, choose_layout
 from hmc.compiler.level_checks import check_level
 from hmc.compiler.pipeline import LevelDraft, compile_level
-from hmc.compiler.ranges import ActivationRange
+from hmc.compiler.precise_layers import Quantization
 from hmc.compiler.shortlist_text import ShortlistText, lexicon_of
 
 PROBE_SENTENCES, CALIBRATION_SENTENCES = 8, 256
@@ -76,9 +76,7 @@ class BundleBuilder:
         self._digests = {path: checkpoint_digest(path) for path in self._checkpoints}
         self._sentences = _encode(self._first, calibration)
         self._verified: dict[Path, set[HeadLayout]] = {path: set() for path in self._checkpoints}
-        self._calibrated: dict[Path, dict[HeadLayout, dict[str, ActivationRange]]] = {
-            path: {} for path in self._checkpoints
-        }
+        self._calibrated: dict[Path, dict[HeadLayout, Quantization]] = {path: {} for path in self._checkpoints}
         self._folder, self._progress, self._shortlist = folder, progress, shortlist
         self.levels: dict[str, Level] = {}
         """The levels in the folder by their names."""

@@ -86,17 +86,28 @@ def fit_range(values: npt.NDArray[np.float32]) -> ActivationRange:
     return best
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """What was learnt from greedy translations of sentences in fp32."""
+
+    ranges: dict[str, ActivationRange]
+    """Name of a linear, or of `ATTENTION.query`, `.key`, `.value` → range."""
+    runner: GraphRunner
+    """The fp32 graphs."""
+    pairs: tuple[tuple[Sequence[int], Sequence[int]], ...]
+    """Sentences and their translations (ids with EOS)."""
+
+
 def calibrate(
     arch: Architecture, layout: HeadLayout, tensors: Tensors, sentences: Sequence[Sequence[int]], max_length: int = 64
-) -> dict[str, ActivationRange]:
-    """Name of a linear, or of `ATTENTION.query`, `.key`, `.value` → range.
-
-    Learnt from greedy translations of `sentences` (ids with EOS) in fp32.
-    """
-    encoder, decoder, samples = CalibrationLinears(), CalibrationLinears(), _Samples()
-    runner = GraphRunner.author(arch, layout, tensors, decoder, encoder)
+) -> Calibration:
+    """Translates `sentences` (ids with EOS) and fits ranges to what is met on the way."""
+    samples, pairs = _Samples(), []
+    runner = GraphRunner.author(arch, layout, tensors, CalibrationLinears(), CalibrationLinears())
     ordered = sorted(sentences, key=len)
     for start in range(0, len(ordered), SENTENCES_AT_ONCE):
         batch = ordered[start : start + SENTENCES_AT_ONCE]
-        runner.greedy(batch, min(max_length, arch.max_positions - 1, 2 * len(batch[-1]) + 10), samples)
-    return {name: fit_range(np.concatenate(values)) for name, values in samples.values.items()}
+        limit = min(max_length, arch.max_positions - 1, 2 * len(batch[-1]) + 10)
+        pairs += list(zip(batch, runner.greedy(batch, limit, samples), strict=True))
+    ranges = {name: fit_range(np.concatenate(values)) for name, values in samples.values.items()}
+    return Calibration(ranges, runner, tuple(pairs))

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from hmc.artifact.architecture import Architecture, parameter_count
 from hmc.artifact.bundle import VARIANTS, Level, Precision, decoder_path, encoder_path, shortlist_path
 from hmc.artifact.checkpoint import Checkpoint, Tensors
+from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.heads import HeadLayout
 from hmc.artifact.shortlist import Lexicon
 from hmc.compiler.calibrate import calibrate
@@ -21,7 +22,7 @@ from hmc.compiler.head_width import slim_model
 from hmc.compiler.int4 import Int4Linears
 from hmc.compiler.layouts import Ranking, Target, choose_layout
 from hmc.compiler.linears import FloatLinears, Int8Linears, Linears
-from hmc.compiler.ranges import ActivationRange
+from hmc.compiler.precise_layers import Quantization, settle
 from hmc.compiler.serialize import check_structure, write_graph, write_lexicon
 from hmc.compiler.shortlist_graph import author_shortlist
 
@@ -47,8 +48,8 @@ class LevelDraft:
     """Real sentences (ids with EOS) for the activation ranges of int8 and int4; may be empty for other precisions."""
     verified: set[HeadLayout] = field(default_factory=set)
     """Layouts of this checkpoint that passed the parity check already; its other levels share it."""
-    calibrated: dict[HeadLayout, dict[str, ActivationRange]] = field(default_factory=dict)
-    """Activation ranges of its layouts that are known already, shared likewise."""
+    calibrated: dict[HeadLayout, Quantization] = field(default_factory=dict)
+    """How its layouts are quantised, as far as that is known already, shared likewise."""
     rank_by: Ranking | None = None
     lexicon: Lexicon | None = None
     """Makes it a level with vocabulary shortlists."""
@@ -58,6 +59,8 @@ class LevelDraft:
     tensors: Tensors = field(default_factory=dict)
     linears: Linears | None = None
     encoder_linears: Linears | None = None
+    fp32_layers: tuple[str, ...] = ()
+    """Of int8 and int4, what stays in fp32."""
     graphs: dict[str, ir.Model] = field(default_factory=dict)
     level: Level | None = None
 
@@ -90,9 +93,15 @@ def choose_precision(draft: LevelDraft) -> None:
     assert draft.arch is not None
     if draft.precision in CALIBRATED:
         if draft.layout not in draft.calibrated:
-            found = calibrate(draft.arch, draft.layout, draft.tensors, draft.calibration)
-            draft.calibrated[draft.layout] = found
-        ranges = draft.calibrated[draft.layout]
+            calibration = calibrate(draft.arch, draft.layout, draft.tensors, draft.calibration)
+            draft.calibrated[draft.layout] = settle(draft.arch, draft.layout, draft.tensors, calibration)
+        found = draft.calibrated[draft.layout]
+        if draft.lexicon and "shared" in found.fp32:
+            raise InvalidRequestError(
+                f"{draft.name}: this model loses quality where its output projection is in 8 bits, and vocabulary "
+                "shortlists need it so: leave --shortlist out"
+            )
+        draft.fp32_layers, ranges = found.fp32, found.ranges
         draft.encoder_linears = Int8Linears(ranges)
         draft.linears = Int4Linears(ranges) if draft.precision == "int4" else draft.encoder_linears
     else:
@@ -143,6 +152,7 @@ def write_level(draft: LevelDraft) -> None:
         source_checkpoint=draft.digest,
         files=dict(sorted(files.items())),
         shortlist=lexicon,
+        fp32_layers=draft.fp32_layers,
     )
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 
 @dataclass(frozen=True)
 class ActivationRange:
@@ -16,3 +19,9 @@ class ActivationRange:
     def symmetric_scale(self) -> float:
         """The scale with which int8, real = scale · q, covers the same values."""
         return self.scale * max(self.zero_point, 255 - self.zero_point) / 127
+
+    def rounded(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """What is left of values of any shape once they are quantised."""
+        steps = np.clip(np.round(values / np.float32(self.scale)) + self.zero_point, 0, 255) - self.zero_point
+        rounded: npt.NDArray[np.float32] = (steps * np.float32(self.scale)).astype(np.float32)
+        return rounded

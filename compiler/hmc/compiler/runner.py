@@ -120,12 +120,20 @@ class GraphRunner:
         tap: Tap | None = None,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """One step of all rows at the same position; `cache` is updated. Returns scores and ids `[R, candidates]`."""
+        out = self._run(tokens, position, cross, cache, {"candidates": np.array([candidates])}, tap)
+        return out["scores"], out["ids"]
+
+    def _run(
+        self, tokens: npt.NDArray[np.int32], position: int, cross: Feeds, cache: Feeds, asked: Feeds,
+        tap: Tap | None = None,
+    ) -> Feeds:  # fmt: skip
         feeds: Feeds = {
             "tokens": tokens,
             "lengths": np.full(len(tokens), position, np.int32),
-            "candidates": np.array([candidates]),
+            "candidates": np.array([1]),
             "wanted": np.zeros(len(tokens), np.int64),
             **cache,
+            **asked,
         }
         if cache:
             feeds |= self._places(position, cache)
@@ -138,7 +146,7 @@ class GraphRunner:
                 cache[past] = value
             elif name.startswith("tap.") and tap:
                 tap(name, value)
-        return out["scores"], out["ids"]
+        return out
 
     def _places(self, position: int, cache: Feeds) -> Feeds:
         """Every row is a sentence of its own: it writes at `position` and attends to that and all before."""
@@ -164,6 +172,21 @@ class GraphRunner:
             steps.append(dense)
             tokens = np.array([t[position] if position < len(t) else self.arch.eos_id for t in targets], np.int32)
         return np.stack(steps, axis=1)
+
+    def target_scores(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> npt.NDArray[np.float32]:
+        """Teacher forcing: the log-probability of every token of the targets (ids with EOS), all in one row `[N]`."""
+        cross, longest = self.encode(sources), max(map(len, targets))
+        cache, steps = self.empty_cache(len(sources), longest), []
+        tokens = np.full(len(sources), self.arch.pad_id, np.int32)
+        for position in range(longest):
+            wanted = np.array([t[position] if position < len(t) else self.arch.eos_id for t in targets], np.int64)
+            steps.append(self._run(tokens, position, cross, cache, {"wanted": wanted})["wanted_scores"])
+            tokens = wanted.astype(np.int32)
+        real = np.arange(longest)[None] < np.array([len(t) for t in targets])[:, None]
+        scores: npt.NDArray[np.float32] = np.stack(steps, axis=1)[real]
+        return scores
 
     def greedy(self, sources: Sequence[Sequence[int]], max_length: int, tap: Tap | None = None) -> list[list[int]]:
         """Greedy translations, ids with EOS; `tap` sees the activations of rows that still run."""
