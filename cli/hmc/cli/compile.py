@@ -208,4 +208,5 @@ def _summary(manifest: Manifest, out: Path) -> None:
         quality = f"  BLEU {level.quality.bleu:.2f} ({level.quality.bleu_delta:+.2f})" if level.quality else ""
         size = f"{level.parameters:>12,} parameters  {level.bytes / 2**20:7.1f} MiB"
         default = "  default" if level.name == manifest.default_level else ""
-        typer.echo(f"  {level.name:{width}} {level.heads:4} heads  {level.precision}  {size}{quality}{default}")
+        kept = f"  in fp32: {', '.join(level.fp32_layers)}" if level.fp32_layers else ""
+        typer.echo(f"  {level.name:{width}} {level.heads:4} heads  {level.precision}  {size}{quality}{default}{kept}")
