@@ -14,7 +14,8 @@ from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.compiler.bundle_builder import LevelRequest
 from hmc.compiler.bundle_writer import compile_bundle
-from hmc.compiler.precise_layers import _fewest
+from hmc.compiler.calibrate import calibrate
+from hmc.compiler.precise_layers import _fewest, settle
 from hmc.compiler.shortlist_text import ShortlistText
 from hmc.serving import Translator
 from hmc.serving.options import DecodeOptions, Sampling
@@ -51,6 +52,19 @@ def test_just_the_layers_that_lose_are_kept(compiled: tuple[Path, Manifest]) -> 
 
 def test_nothing_is_kept_where_nothing_loses(tiny_bundle: Path) -> None:
     assert "fp32_layers" not in (tiny_bundle / "bundle.json").read_text()
+
+
+def test_where_nothing_helps_all_are_kept(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hmc.compiler.precise_layers.TOLERANCE", -1.0)
+    checkpoint = load_checkpoint(tiny_checkpoint)
+    model = (checkpoint.architecture, checkpoint.layout, checkpoint.tensors)
+    calibration = calibrate(*model, [[5, 6, 7, checkpoint.architecture.eos_id]])
+    found = settle(*model, calibration)
+    assert found.ranges == {}
+    assert (
+        len(found.fp32) == len(set(found.fp32)) == 2 * 4 + 2 * (7 + 2) + 1
+    )  # linears of both stacks, attentions, shared
+    assert 0 <= found.change < 0.1  # embeddings are in 8 bits still
 
 
 @pytest.mark.parametrize("level", ["full-int8", "full-int4"])

@@ -59,13 +59,15 @@ def settle(arch: Architecture, layout: HeadLayout, tensors: Tensors, calibration
         return Quantization(calibration.ranges, (), all_int8)
     errors = _errors(arch, layout, tensors, calibration.ranges, sources)
     ranked = sorted(errors, key=lambda layer: (-errors[layer], layer))
-    tried = {0: all_int8}
+    tried: dict[int, float] = {}
 
     def keeps(number: int) -> bool:
         tried[number] = change(_without(calibration.ranges, ranked[:number]))
         return tried[number] <= TOLERANCE
 
     number = _fewest(len(ranked), keeps)
+    if number not in tried:  # all of them: nothing less will do
+        keeps(number)
     return Quantization(_without(calibration.ranges, ranked[:number]), tuple(ranked[:number]), tried[number])
 
 
