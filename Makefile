@@ -40,7 +40,7 @@ protos: $(VENV)/.dev-ready ## Regenerate the committed gRPC stubs
 
 clean: ## Remove build output and caches; trained models and .venv stay
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find protos compiler training serving benchmark cli tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	find protos compiler training serving benchmark pipelines cli experiments tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## Remove .venv too
 	rm -rf $(VENV)

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import REPOSITORY
 from tests.tiny import LEVELS, SENTENCES, tiny_checkpoint_at
+
+FEW = {
+    "A man.": "Ein Mann.",
+    "A dog runs.": "Ein Hund läuft.",
+    "Two women.": "Zwei Frauen.",
+    "A red car.": "Ein rotes Auto.",
+}
+"""A test set of four sentences."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,13 +36,41 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle with levels full, h12, h5 in fp32 and int8. Read-only: copy it before changing anything."""
-    from hmc.compiler.bundle_builder import LevelRequest
-    from hmc.compiler.bundle_writer import compile_bundle
+    from hmc.compiler.bundle.requests import LevelRequest
+    from hmc.compiler.bundle.writer import compile_bundle
 
     path = tmp_path_factory.mktemp("tiny") / "bundle"
     requests = [LevelRequest(tiny_checkpoint, heads) for heads in LEVELS]
     compile_bundle(requests, path, precisions=("fp32", "int8"), calibration=SENTENCES)
     return path
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The top folder of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture
+def src(tmp_path: Path) -> Path:
+    """Source sentences of a small test set."""
+    path = tmp_path / "set.en"
+    path.write_text("\n".join(FEW) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def ref(tmp_path: Path) -> Path:
+    """References of the small test set."""
+    path = tmp_path / "set.de"
+    path.write_text("\n".join(FEW.values()) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without a CUDA device."""
+    monkeypatch.setattr("hmc.serving.runtime.device.cuda_problem", lambda _=0: "the NVIDIA driver is missing")
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +80,12 @@ def data() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("HMC_DATA does not name a folder with the optional corpora (multi30k/ …)")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def counting_libraries() -> Path:
+    """Folder of stand-ins for CUDA's libraries, from HMC_CUDA_COUNTING; tests that count over them skip without."""
+    folder = os.environ.get("HMC_CUDA_COUNTING")
+    if not folder or not (Path(folder) / "libcudart.so.13").is_file():
+        pytest.skip("HMC_CUDA_COUNTING does not name a folder of stand-ins for CUDA's libraries (libcudart.so.13 …)")
+    return Path(folder).resolve()

@@ -1,4 +1,4 @@
-"""Bundle manifests that say something else than `hmc compile` wrote."""
+"""Changing the manifest of a bundle, with a valid digest."""
 
 import json
 from collections.abc import Iterator
@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hmc.artifact.bundle import MANIFEST, manifest_digest
+from hmc.artifact.bundle.manifest import MANIFEST, manifest_digest
 
 
 @contextmanager
 def changed_manifest(bundle: Path) -> Iterator[dict[str, Any]]:
-    """The manifest as JSON, to be changed in the block; it is written with the digest that it then has."""
+    """The manifest as JSON, to be changed in the block. It is then written with a new digest."""
     raw = json.loads((bundle / MANIFEST).read_text())
     yield raw
     raw["digest"] = manifest_digest(raw)

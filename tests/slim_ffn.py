@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from hmc.artifact.architecture import Architecture
-from hmc.artifact.checkpoint import Checkpoint
-from hmc.artifact.ffn import STACKS, FfnWidths, Neurons, Stack
-from hmc.artifact.slimming import slim_ffn
+from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact.checkpoint.slimming import slim_ffn
+from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack
 
 
 def random_neurons(arch: Architecture, seed: int) -> dict[Stack, list[list[int]]]:

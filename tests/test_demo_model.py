@@ -10,20 +10,20 @@ import pytest
 import torch
 
 import hmc.cli
-from hmc.artifact.bundle import Manifest
-from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from hmc.artifact.heads import KINDS, HeadLayout, select_heads
-from hmc.artifact.slimming import masked_tensors, slim_tensors
-from hmc.compiler.bundle_builder import LevelRequest
-from hmc.compiler.bundle_writer import compile_bundle
-from hmc.compiler.linears import FloatLinears
-from hmc.compiler.runner import GraphRunner
+from hmc.artifact.bundle.manifest import Manifest
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact.checkpoint.slimming import masked_tensors, slim_tensors
+from hmc.artifact.model.heads import KINDS, HeadLayout, select_heads
+from hmc.compiler.bundle.requests import LevelRequest
+from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler.checks.runner import GraphRunner
+from hmc.compiler.precisions.linears import FloatLinears
 from hmc.serving import DecodeOptions, Translator
-from hmc.training.batches import make_batch
-from hmc.training.beam_search import beam_search
-from hmc.training.convert import model_from_checkpoint
-from hmc.training.gating import mask_to_layout
-from hmc.training.vocabulary import Vocabulary
+from hmc.training.data.batches import make_batch
+from hmc.training.data.vocabulary import Vocabulary
+from hmc.training.model.beam_search import beam_search
+from hmc.training.model.checkpoints import model_from_checkpoint
+from hmc.training.model.regimes import mask_to_layout
 from tests.tiny import random_layout
 
 pytestmark = pytest.mark.slow

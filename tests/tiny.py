@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from hmc.artifact.architecture import Architecture, tensor_shapes
-from hmc.artifact.checkpoint import Checkpoint, CheckpointConfig, Tensors, save_checkpoint
-from hmc.artifact.heads import KINDS, HeadLayout
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, Tensors, save_checkpoint
+from hmc.artifact.model.architecture import Architecture, tensor_shapes
+from hmc.artifact.model.heads import KINDS, HeadLayout
 
 LEVELS = (24, 12, 5)
 """Head budgets of the tiny bundle."""
@@ -59,7 +59,7 @@ def random_tensors(arch: Architecture, layout: HeadLayout, seed: int = 0) -> Ten
 
 
 def random_layout(arch: Architecture, seed: int) -> HeadLayout:
-    """An uneven layout: every head open with a probability drawn per layer, so that empty and full layers occur."""
+    """An uneven layout: each layer draws the probability of an open head, so that empty and full layers occur."""
     rng = np.random.default_rng(seed)
     rows: dict[str, list[list[int]]] = {}
     for kind in KINDS:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hmc.artifact.bundle import Quality
-from hmc.benchmark.latency import LatencyResult, Setting
-from hmc.benchmark.machine import Machine
-from hmc.benchmark.memory import MemoryResult
-from hmc.benchmark.report import BundleInfo, Conditions, LevelReport, Report, contract
+from hmc.artifact.bundle.manifest import Quality
+from hmc.benchmark.measure.latency import LatencyResult, Setting
+from hmc.benchmark.measure.machine import Machine
+from hmc.benchmark.measure.memory import MemoryResult
+from hmc.benchmark.report.results import BundleInfo, Conditions, LevelReport, Report, contract
 from hmc.serving import DecodeOptions, Translation
 
 

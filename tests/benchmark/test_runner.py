@@ -6,28 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import FEW
+from tests.manifests import changed_manifest
 
-from hmc.artifact.bundle_checks import validate
+from hmc.artifact.bundle.checks import validate
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, LevelNotFoundError
 from hmc.benchmark.runner import record, run_benchmark
 from hmc.benchmark.settings import BenchmarkSettings
-
-SOURCES = ["A man.", "A dog runs.", "Two women.", "A red car."]
-REFERENCES = ["Ein Mann.", "Ein Hund läuft.", "Zwei Frauen.", "Ein rotes Auto."]
-
-
-@pytest.fixture
-def src(tmp_path: Path) -> Path:
-    path = tmp_path / "set.en"
-    path.write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def ref(tmp_path: Path) -> Path:
-    path = tmp_path / "set.de"
-    path.write_text("\n".join(REFERENCES) + "\n", encoding="utf-8")
-    return path
 
 
 def settings(bundle: Path, src: Path, ref: Path | None, **changed: Any) -> BenchmarkSettings:
@@ -60,6 +45,20 @@ def test_the_quality_reference_need_not_be_among_the_levels(tiny_bundle: Path, s
     assert report.levels[0].quality[0].sentences == 2
     assert report.conditions.latency_reference == "h5"
     assert report.levels[0].memory is not None
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_the_reference_is_a_level_that_runs_here(tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path) -> None:
+    """The first level is in fp16, as `--precision fp16,int8` writes it, and there is no CUDA device."""
+    bundle = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle, bundle)
+    with changed_manifest(bundle) as raw:
+        assert raw["levels"][0]["name"] == "full"
+        raw["levels"][0]["precision"] = "fp16"
+    report = run_benchmark(settings(bundle, src, ref, batches=(1,), beams=(1,), rounds=1))
+    assert report.conditions.left_out == ("full",)
+    assert {level.quality[0].reference_level for level in report.levels} == {"full-int8"}
+    assert report.conditions.latency_reference == "full-int8"
 
 
 def test_sentences_that_fill_no_request_are_not_called_timed(tiny_bundle: Path, src: Path) -> None:
@@ -103,7 +102,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(
         run_benchmark(settings(tiny_bundle, src, ref), say=said.append)
     with pytest.raises(InvalidRequestError, match="batch 5: only 4 sentences are timed"):
         run_benchmark(settings(tiny_bundle, src, None, batches=(5,), latency_limit=9), say=said.append)
-    ref.write_text("\n".join(REFERENCES) + "\n", encoding="utf-8")
+    ref.write_text("\n".join(list(FEW.values())) + "\n", encoding="utf-8")
     with pytest.raises(InvalidRequestError, match="1 sentence pair, and the significance of a BLEU difference needs 2"):
         run_benchmark(settings(tiny_bundle, src, ref, limit=1, batches=(1,)), say=said.append)
     with pytest.raises(LevelNotFoundError, match="unknown level 'h9'"):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.benchmark.latency import Setting
+from hmc.benchmark.measure.latency import Setting
 from hmc.benchmark.settings import BenchmarkSettings
 
 
@@ -54,7 +54,7 @@ def test_a_batch_that_was_asked_for_must_be_filled() -> None:
     assert settings(batches=(5, 2)).fitted(5).batches == (5, 2)
     with pytest.raises(InvalidRequestError, match=r"batch 100: only 5 sentences are timed .*; choose 5 or less"):
         settings(batches=(1, 100)).fitted(5)
-    with pytest.raises(InvalidRequestError, match="every line that is read is blank: there is nothing to time"):
+    with pytest.raises(InvalidRequestError, match="every line that was read is blank, so there is nothing to time"):
         settings().fitted(0)
     with pytest.raises(
         InvalidRequestError, match=r"only 8 sentences .*test set has 1000 that are not blank, the latency limit is 8"

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.processes import environment
 from tests.serving.fakes import FakeFactory, write_bundle
 from tests.tiny import SENTENCES
 from typer.testing import CliRunner, Result
 
-from hmc.artifact.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from hmc.artifact.heads import HeadLayout, select_heads
-from hmc.artifact.slimming import masked_tensors, slim_tensors
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact.checkpoint.slimming import masked_tensors, slim_tensors
+from hmc.artifact.model.heads import HeadLayout, select_heads
 from hmc.cli.main import build
-from hmc.compiler.bundle_builder import LevelRequest
-from hmc.compiler.bundle_writer import compile_bundle
+from hmc.compiler.bundle.requests import LevelRequest
+from hmc.compiler.bundle.writer import compile_bundle
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
 Hmc = Callable[..., Result]
-REPOSITORY = Path(__file__).resolve().parents[2]
 NEEDED = 12
 """Heads that the model `prunable` cannot do without; all others add nothing."""
-
-
-def environment() -> dict[str, str]:
-    """For `hmc` as a process of its own."""
-    roots = [str(path.parent) for path in REPOSITORY.glob("*/hmc")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
 
 
 @pytest.fixture
@@ -62,7 +55,7 @@ def server(fake_bundle: Path, factory: FakeFactory) -> Iterator[BackgroundServer
 
 
 def _needed(checkpoint: Checkpoint) -> HeadLayout:
-    """Its NEEDED best heads."""
+    """The NEEDED best heads of the checkpoint."""
     assert checkpoint.gates
     return select_heads(checkpoint.gates, checkpoint.layout, NEEDED)
 
@@ -80,7 +73,7 @@ def prunable(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="session")
 def pruned(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The prunable checkpoint without the heads that add nothing: it needs all it has, and translates alike."""
+    """The prunable checkpoint without the heads that add nothing. It translates alike, and needs every head."""
     checkpoint = load_checkpoint(prunable)
     best = _needed(checkpoint)
     checkpoint.tensors = slim_tensors(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, best)
@@ -92,7 +85,7 @@ def pruned(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def pairs(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Sentences, and what the prunable model at all its heads makes of them: `full` scores 100 BLEU."""
+    """Sentences, and as references their translations by the prunable model, so that `full` has 100 BLEU."""
     folder = tmp_path_factory.mktemp("pairs")
     src, ref = folder / "tiny.en", folder / "tiny.de"
     compile_bundle([LevelRequest(prunable)], folder / "bundle")
@@ -109,9 +102,9 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def in_a_process(hash_seed: int, *words: str | Path) -> subprocess.Popen[str]:
-    """`hmc WORDS…` in an interpreter of its own."""
+    """Runs `hmc WORDS…` in a new process."""
     command = [sys.executable, "-m", "hmc.cli", *map(str, words)]
     return subprocess.Popen(
-        command, env={**environment(), "PYTHONHASHSEED": str(hash_seed)}, stdout=subprocess.PIPE,
+        command, env=environment(PYTHONHASHSEED=str(hash_seed)), stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

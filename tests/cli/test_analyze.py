@@ -11,8 +11,9 @@ from tests.guards.test_help_is_light import probe
 from tests.tiny import SENTENCES
 from tests.training.analysis.helpers import scored_bundle
 
-from hmc.artifact.checkpoint import load_checkpoint
-from hmc.training.analysis.result import read_result
+from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.cli.analyze import ANALYSES
+from hmc.training.analysis.common.result import read_result
 
 FEW = ("--resamples", "100", "--device", "cpu")
 
@@ -55,12 +56,28 @@ def test_a_table_the_data_and_the_figures(
 def test_json_on_standard_output_is_the_file(
     hmc: Hmc, tiny_checkpoint: Path, corpora: tuple[str, str], tmp_path: Path
 ) -> None:
-    options = ("--data", corpora[0], "--out", tmp_path, "--sentences", "3", "--device", "cpu", "--json")
+    options = ("--data", corpora[0], "-o", tmp_path, "--sentences", "3", "--device", "cpu", "--json")
     ran = hmc("analyze", "importance", tiny_checkpoint, *options, "--save", tmp_path / "copy")
     assert ran.exit_code == 0, ran.output
     assert ran.stdout == (tmp_path / "importance.json").read_text(encoding="utf-8")
     assert json.loads(ran.stdout)["corpora"][0]["sentences"] == 3
     assert load_checkpoint(tmp_path / "copy").importance is not None
+
+
+def test_the_seed_is_recorded_and_comes_from_sacrebleus_variable(
+    hmc: Hmc, tiny_checkpoint: Path, corpora: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", "77")
+    options = ("--data", corpora[0], *FEW, "--no-bleu", "--head", "cross.0.3")
+    for name, more, seed in (("variable", (), 77), ("option", ("--seed", "5"), 5)):
+        ran = hmc("analyze", "ablate", tiny_checkpoint, *options, *more, "-o", tmp_path / name)
+        assert ran.exit_code == 0, ran.output
+        settings = read_result(tmp_path / name / "ablate.json").settings
+        assert settings["seed"] == seed
+        assert (settings["test"], settings["trials"], settings["resamples"]) == ("sacrebleu paired-ar", 100, 100)
+    ran = hmc("analyze", "ablate", tiny_checkpoint, *options, "--seed", "0", "-o", tmp_path / "none")
+    assert ran.exit_code == 2
+    assert "seed 0: sacreBLEU takes 0 as no seed" in ran.stderr
 
 
 def test_results_are_compared_and_texts_correlated(
@@ -103,7 +120,7 @@ def test_budgets_of_a_scored_bundle(hmc: Hmc, tiny_bundle: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("ablate", "--head", "cross.9.0"), "head cross.9.0 is closed in this checkpoint, or was never there"),
+        (("ablate", "--head", "cross.9.0"), "head cross.9.0 is not open in this checkpoint"),
         (("ablate", "--resamples", "3"), "resamples 3: choose 100 or more"),
         (
             ("groups", "--groups", "99", "--rank-data", "nowhere nowhere"),
@@ -126,6 +143,15 @@ def test_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_every_subcommand_has_the_same_outputs_and_a_help_in_panels(hmc: Hmc) -> None:
+    for name in ANALYSES:
+        ran = hmc("analyze", name, "--help")
+        assert ran.exit_code == 0, ran.output
+        for part in ("--out", "-o", "--json", "─ Output ─"):
+            assert part in ran.stdout, (name, part)
+        assert "─ Input ─" in ran.stdout or name in ("compare", "trajectory"), name
+
+
 def test_a_misspelt_subcommand_is_named(hmc: Hmc) -> None:
     ran = hmc("analyze", "ablat")
     assert ran.exit_code == 2
@@ -133,11 +159,10 @@ def test_a_misspelt_subcommand_is_named(hmc: Hmc) -> None:
 
 
 def test_help_lists_the_subcommands_and_loads_nothing_heavy() -> None:
-    repository = Path(__file__).resolve().parents[2]
-    printed, heavy = probe(repository, "analyze", "--help")
+    printed, heavy = probe("analyze", "--help")
     assert heavy == []
     for command in (*COMMANDS, "correlate", "compare", "survivors", "budgets", "trajectory"):
         assert command in printed
-    printed, heavy = probe(repository, "analyze", "ablate", "--help")
+    printed, heavy = probe("analyze", "ablate", "--help")
     assert heavy == []
     assert "--no-bleu" in printed

@@ -10,7 +10,7 @@ from tests.cli.conftest import Hmc
 from tests.guards.test_help_is_light import probe
 from tests.tiny import SENTENCES
 
-from hmc.training.analysis.result import read_result
+from hmc.training.analysis.common.result import read_result
 
 TREE = "\n".join(
     "\t".join([str(n), form, "_", "_", "_", "_", str(head), relation, "_", "_"])
@@ -70,8 +70,8 @@ def test_attention_maps(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--trees", "nowhere.conllu"), "treebank nowhere.conllu does not exist"),
-        (("--frequencies", "nowhere.en"), "nowhere.en does not exist"),
+        (("--trees", "nowhere.conllu"), "nowhere.conllu: no such file"),
+        (("--frequencies", "nowhere.en"), "nowhere.en: no such file"),
     ],
 )
 def test_refused(
@@ -84,8 +84,7 @@ def test_refused(
 
 
 def test_help_loads_nothing_heavy() -> None:
-    repository = Path(__file__).resolve().parents[2]
     for command in ("confidence", "lrp", "roles", "attention"):
-        printed, heavy = probe(repository, "analyze", command, "--help")
+        printed, heavy = probe("analyze", command, "--help")
         assert heavy == []
         assert "--out" in printed

@@ -8,7 +8,7 @@ import pytest
 from tests.manifests import changed_manifest
 from typer.testing import CliRunner, Result
 
-from hmc.artifact.bundle import Manifest, read_manifest
+from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.benchmark import runner
 from hmc.cli.main import build
 
@@ -17,27 +17,13 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(build(), ["bench", *map(str, arguments)])
 
 
-@pytest.fixture
-def src(tmp_path: Path) -> Path:
-    path = tmp_path / "set.en"
-    path.write_text("A man.\nA dog runs.\nTwo women.\n", encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def ref(tmp_path: Path) -> Path:
-    path = tmp_path / "set.de"
-    path.write_text("Ein Mann.\nEin Hund läuft.\nZwei Frauen.\n", encoding="utf-8")
-    return path
-
-
 SMALL = ("--batch", "1,2", "--beam", "2", "--rounds", "1", "--threads", "1", "--no-memory")
 
 
 def test_contract_then_table_then_files(tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path) -> None:
     bundle, out = tmp_path / "bundle", tmp_path / "out.json"
     shutil.copytree(tiny_bundle, bundle)
-    ran = run(bundle, "--src", src, "--ref", ref, *SMALL, "--json", out, "--plot", tmp_path / "pareto", "--record")
+    ran = run(bundle, "--src", src, "--ref", ref, *SMALL, "--out", out, "--plot", tmp_path / "pareto", "--record")
     assert ran.exit_code == 0, ran.output
     assert ran.stdout.startswith("Timed: ")
     assert ran.stdout.index("Not timed: ") < ran.stdout.index("BLEU ") < ran.stdout.index("Latency of a request")
@@ -51,7 +37,7 @@ def test_contract_then_table_then_files(tiny_bundle: Path, tmp_path: Path, src: 
 
 
 def test_json_on_standard_output_is_all_there_is(tiny_bundle: Path, src: Path) -> None:
-    ran = run(tiny_bundle, "--src", src, "--levels", "full, h5", *SMALL, "--json", "-")
+    ran = run(tiny_bundle, "--src", src, "--levels", "full, h5", *SMALL, "--json")
     assert ran.exit_code == 0, ran.output
     assert [level["name"] for level in json.loads(ran.stdout)["levels"]] == ["full", "h5"]
     assert ran.stderr.startswith("Timed: ")
@@ -62,12 +48,12 @@ def test_json_on_standard_output_is_all_there_is(tiny_bundle: Path, src: Path) -
     [
         (("--batch", "1,x"), "--batch '1,x': write whole numbers with commas, e.g. 1,32"),
         (("--batch", "0"), "batch 0: choose 1 or more"),
-        (("--batch", "100"), "batch 100: only 3 sentences are timed"),
+        (("--batch", "100"), "batch 100: only 4 sentences are timed"),
         (("--levels", "h5,h5"), "levels h5,h5: give each level once"),
         (("--levels", "h7"), "unknown level 'h7'"),
         (("--levels", ","), "levels: name at least one, or say all"),
-        (("--device", "tpu"), "device 'tpu': choose auto, cpu, cuda or cuda:N"),
-        (("--json", "nowhere/out.json"), "folder nowhere does not exist; create it first"),
+        (("--device", "tpu"), "device 'tpu': choose auto, cpu, cuda, cuda:N or several"),
+        (("-o", "nowhere/out.json"), "folder nowhere does not exist; create it first"),
         (("--plot", "pareto"), "--plot shows BLEU against latency: give references with --ref FILE"),
         (("--ref", "missing.de"), "missing.de: no such file"),
         (("--plot", "."), "--plot .: give the beginning of a file's name"),
@@ -91,21 +77,21 @@ def test_what_is_read_is_not_written_over(tiny_bundle: Path, tmp_path: Path, src
     (tmp_path / "hard.en").hardlink_to(src)
     before = {path: path.read_bytes() for path in (src, ref, bundle / "bundle.json")}
     for option, out in (
-        ("--json", src),
-        ("--json", tmp_path / "same.de"),
-        ("--json", tmp_path / "hard.en"),
-        ("--json", bundle / "bundle.json"),
+        ("--out", src),
+        ("--out", tmp_path / "same.de"),
+        ("--out", tmp_path / "hard.en"),
+        ("--out", bundle / "bundle.json"),
         ("--plot", bundle / "full" / "p"),
     ):
         ran = run(bundle, "--src", src, "--ref", ref, *SMALL, option, out)
         assert ran.exit_code == 2, ran.output
         assert "would be written over" in ran.stderr
     assert before == {path: path.read_bytes() for path in before}
-    both = ("--json", tmp_path / "p.svg", "--plot", tmp_path / "p")
-    assert "which is --json's file too" in run(bundle, "--src", src, "--ref", ref, *SMALL, *both).stderr
+    both = ("--out", tmp_path / "p.svg", "--plot", tmp_path / "p")
+    assert "which is --out's file too" in run(bundle, "--src", src, "--ref", ref, *SMALL, *both).stderr
 
 
-@pytest.mark.parametrize("where", ["-", "out.json"])
+@pytest.mark.parametrize("where", ["--json", "--out=out.json"])
 def test_a_bundle_compiled_again_meanwhile_keeps_its_own_scores(
     tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -121,8 +107,8 @@ def test_a_bundle_compiled_again_meanwhile_keeps_its_own_scores(
         return plain(bundle, _)  # type: ignore[arg-type]  # as given
 
     monkeypatch.setattr(runner, "record", compiled_again)
-    ran = run(bundle, "--src", src, "--ref", ref, "--levels", "full", *SMALL, "--record", "--json", where)
+    ran = run(bundle, "--src", src, "--ref", ref, "--levels", "full", *SMALL, "--record", where)
     assert ran.exit_code == 2
     assert "has been compiled again since its levels were measured" in ran.stderr
     assert read_manifest(bundle).level("full").quality is None
-    assert json.loads(ran.stdout if where == "-" else Path(where).read_text(encoding="utf-8"))["levels"]  # not lost
+    assert json.loads(ran.stdout if where == "--json" else Path("out.json").read_text())["levels"]  # not lost

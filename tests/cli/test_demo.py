@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from hmc.artifact.bundle_checks import validate
-from hmc.benchmark.text import read_sentences
+from hmc.artifact.bundle.checks import validate
+from hmc.benchmark.measure.text import read_sentences
 from hmc.cli import demo_steps
 from hmc.cli.main import build
 
@@ -71,11 +71,11 @@ def test_the_embedded_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["results.json", "pareto.svg"])
-def test_results_of_somebody_else_stay(tiny_checkpoint: Path, tmp_path: Path, name: str) -> None:
+def test_results_of_another_program_stay(tiny_checkpoint: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     ran = run("--checkpoint", tiny_checkpoint, "--out", tmp_path)
     assert ran.exit_code == 2
-    assert f"--out {tmp_path} holds {name}, and no demo; choose another folder" in ran.stderr
+    assert f"--out {tmp_path} holds {name}, which no demo wrote; choose another folder" in ran.stderr
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 

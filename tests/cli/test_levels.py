@@ -7,20 +7,22 @@ import shutil
 from pathlib import Path
 
 from tests.cli.conftest import Hmc
+from tests.serving.fakes import FactoryOnDevices
 
-from hmc.artifact.bundle import read_manifest
+from hmc.artifact.bundle.manifest import read_manifest
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
+from hmc.serving.server.settings import ServerSettings
 
 
 def test_bytes_of_a_bundle_are_told_apart(hmc: Hmc, tiny_bundle: Path) -> None:
     levels = {level["name"]: level for level in json.loads(hmc("levels", tiny_bundle, "--json").stdout)["levels"]}
     for level in read_manifest(tiny_bundle).levels:
-        told = levels[level.name]
-        assert told["disk"]["own"] + told["disk"]["shared"] == told["bytes"] == level.bytes
-        assert told["disk"]["own"] > 0
-        assert told["disk"]["shared"] > 0
-        assert told["memory"] is None
+        reported = levels[level.name]
+        assert reported["disk"]["own"] + reported["disk"]["shared"] == reported["bytes"] == level.bytes
+        assert reported["disk"]["own"] > 0
+        assert reported["disk"]["shared"] > 0
+        assert reported["memory"] is None
     table = hmc("levels", tiny_bundle).stdout
     assert "in memory" not in table
     disk = levels["full"]["disk"]
@@ -30,13 +32,23 @@ def test_bytes_of_a_bundle_are_told_apart(hmc: Hmc, tiny_bundle: Path) -> None:
 def test_bytes_of_a_server(hmc: Hmc, server: BackgroundServer) -> None:
     with Client(server.address) as client:
         client.unload_level("h12")
-    told = json.loads(hmc("levels", "--server", server.address, "--json").stdout)
-    assert told["memory_bytes"] > 2**20
-    memory = {level["name"]: level["memory"] for level in told["levels"]}
+    reported = json.loads(hmc("levels", "--server", server.address, "--json").stdout)
+    assert reported["memory_bytes"] > 2**20
+    memory = {level["name"]: level["memory"] for level in reported["levels"]}
     assert memory == {"full": {"own": 40, "shared": 100}, "h12": None, "h6": {"own": 20, "shared": 100}}
     table = hmc("levels", "--server", server.address).stdout
     assert "MiB in memory" in table
     assert "The server's process has" in table
+
+
+def test_bytes_of_devices(hmc: Hmc, fake_bundle: Path) -> None:
+    with BackgroundServer(fake_bundle, ServerSettings(port=0), FactoryOnDevices()) as running:
+        table = hmc("levels", "--server", running.address).stdout
+    assert "MiB on GPU" in table
+    assert "3.0 + 2.0" in table
+    assert "on cuda:0,cuda:1" in table
+    assert "cuda:0: weights and caches have 5 of at most 80 MiB; 90 MiB are free." in table
+    assert "cuda:1: weights and caches have 0 MiB." in table
 
 
 def test_a_bundle_that_lacks_a_file_names_it(hmc: Hmc, fake_bundle: Path) -> None:
@@ -59,19 +71,19 @@ def test_what_cannot_be_compared_is_told(hmc: Hmc, tiny_bundle: Path, tmp_path: 
         ran = hmc("bench", bundle, *files, "--levels", level, "--batch", batch, *few, "--record")
         assert ran.exit_code == 0, ran.output
 
-    def told() -> str:
+    def reported() -> str:
         return " ".join(hmc("levels", bundle).stdout.split())
 
-    assert "BLEU and chrF" not in told()
+    assert "BLEU and chrF" not in reported()
     record("full", 4, "1")
     record("h5", 4, "1")
-    assert "BLEU and chrF: a, 4 sentences, beam 1. Times: requests of 1 at beam 1 on" in told()
+    assert "BLEU and chrF: a, 4 sentences, beam 1. Times: requests of 1 at beam 1 on" in reported()
     record("h5", 3, "2")
     assert (
         "BLEU and chrF of different measurements, not to be compared: full: a, 4 sentences, beam 1; h5: a, 3 sentences,"
-        " beam 1." in told()
+        " beam 1." in reported()
     )
-    assert "Times of different measurements, not to be compared: full: requests of 1 at beam 1" in told()
+    assert "Times of different measurements, not to be compared: full: requests of 1 at beam 1" in reported()
 
 
 def test_names_are_no_markup(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> None:

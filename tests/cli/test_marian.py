@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from safetensors import SafetensorError
-from tests.artifact.opus import opus_directory
+from tests.artifact.marian.opus import opus_directory
 from tests.cli.conftest import Hmc
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint import checkpoint_problems
+from hmc.artifact.checkpoint.checkpoint import checkpoint_problems
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_import_writes_a_checkpoint_and_says_what_has_no_effect(hmc: Hmc, opus: 
     assert ran.exit_code == 0, ran.output
     assert "eng to gmw, 2+2 layers, 24 heads" in ran.stdout
     assert "beam_size 5, max_length 77" in ran.stdout
-    assert "Without effect here: no_repeat_ngram_size, forced_eos_token_id." in ran.stdout
+    assert "Settings of the model that HMC ignores: no_repeat_ngram_size, forced_eos_token_id." in ran.stdout
     assert checkpoint_problems(tmp_path / "c") == []
 
 
@@ -45,7 +45,7 @@ def test_export_masks_only_when_told(hmc: Hmc, tmp_path: Path) -> None:
     layout = random_layout(arch, 1)
     tiny_checkpoint_at(tmp_path / "c", arch=arch, layout=layout)
     ran = hmc("export", tmp_path / "c", "--out", tmp_path / "m")
-    assert (ran.exit_code, "give --masked" in ran.stderr) == (2, True)
+    assert (ran.exit_code, "hmc export --masked" in ran.stderr) == (2, True)
     assert not (tmp_path / "m").exists()
     ran = hmc("export", tmp_path / "c", "--out", tmp_path / "m", "--masked")
     assert f"24 heads, {24 - layout.total} of them masked" in ran.stdout
@@ -82,7 +82,7 @@ def test_an_output_that_would_destroy_something(hmc: Hmc, opus: Path, tmp_path: 
 
 @pytest.mark.parametrize("config", ["{}", '{"model_type": "marian"}', '{"architecture": {}, "head_layout": {}}'])
 def test_a_project_is_never_replaced(hmc: Hmc, opus: Path, tmp_path: Path, config: str) -> None:
-    """As a clone from the Hugging Face hub is: files of the format, and others."""
+    """A clone from the Hugging Face hub holds files of the format, and other files."""
     tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(d_model=64))
     project = tmp_path / "project"
     for file, text in ((".git/HEAD", "ref"), ("src/main.py", "x"), ("config.json", config)):
@@ -101,10 +101,10 @@ def test_a_checkpoint_and_a_model_do_not_replace_each_other(hmc: Hmc, opus: Path
     assert hmc("export", tmp_path / "c", "-o", tmp_path / "m").exit_code == 0
     assert hmc("export", tmp_path / "c", "-o", tmp_path / "m").exit_code == 0
     ran = hmc("import", opus, "-o", tmp_path / "m")
-    assert "holds a config.json that is not that of a checkpoint" in ran.stderr
+    assert "holds a config.json that does not belong to a checkpoint" in ran.stderr
     assert hmc("import", opus, "-o", tmp_path / "i").exit_code == 0
     ran = hmc("export", tmp_path / "c", "-o", tmp_path / "i")
-    assert "holds a config.json that is not that of a MarianMT model that HMC wrote" in ran.stderr
+    assert "holds a config.json that does not belong to a MarianMT model that HMC wrote" in ran.stderr
 
 
 def test_a_link_is_followed(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_full_disk_is_one_line(
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(d_model=64))
-    monkeypatch.setattr("hmc.artifact.checkpoint.save_file", full)
+    monkeypatch.setattr("hmc.artifact.checkpoint.checkpoint.save_file", full)
     monkeypatch.setattr("hmc.artifact.marian.writer.save_file", full)
     ran = hmc(command, opus if command == "import" else tmp_path / "c", "-o", tmp_path / "out")
     assert ran.exit_code == 2

@@ -1,4 +1,4 @@
-"""Paths that cannot be written, and folders that hold something else: said before the work, in one line."""
+"""Paths that cannot be written, and folders that hold other files: refused before the work, in one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cli.conftest import Hmc
 from tests.tiny import SENTENCES
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.cli.outputs import check_file, check_folder, check_run_folder
+from hmc.cli.common.outputs import check_file, check_folder, check_run_folder
 
 
 def test_a_folder_that_can_be_made(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_file_on_the_way_to_a_folder(tmp_path: Path) -> None:
 
 @pytest.fixture
 def closed_folder() -> Iterator[Path]:
-    """A folder that this process may not write; root, who may write everywhere, is nobody meanwhile."""
+    """A folder that this process may not write to. Root may write everywhere, so root acts as `nobody` meanwhile."""
     nobody = 65534
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o555)
@@ -81,7 +81,7 @@ def test_commands_refuse_before_they_work(hmc: Hmc, tiny_checkpoint: Path, tmp_p
     assert compiled.stderr.splitlines() == [said]
 
 
-def test_runs_do_not_write_over_files_of_somebody(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_runs_do_not_write_over_files_of_other_programs(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
     for name in ("t.en", "t.de"):
         (tmp_path / name).write_text("\n".join(SENTENCES) + "\n")
     corpus, out = f"{tmp_path / 't.en'} {tmp_path / 't.de'}", tmp_path / "out"
@@ -103,19 +103,19 @@ def test_results_do_not_write_over_what_they_come_from(hmc: Hmc, tiny_checkpoint
     (tmp_path / "trajectory.json").write_text("[]")
     ran = hmc("analyze", "trajectory", f"run={tmp_path / 'trajectory.json'}", "--out", tmp_path)
     assert ran.exit_code == 2
-    assert "would write over" in ran.stderr
+    assert "would overwrite the input" in ran.stderr
     assert (tmp_path / "trajectory.json").read_text() == "[]"
     both = ("--out", tmp_path / "x", "--save", tmp_path / "x")
     ran = hmc("analyze", "importance", tiny_checkpoint, "--data", "a b", *both)
     assert ran.exit_code == 2
-    assert "x is --out too" in ran.stderr
+    assert "x is also --out" in ran.stderr
 
 
 def test_a_corpus_that_is_missing_leaves_the_run_folder_free(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
     words = ["prune", tiny_checkpoint, "--target-heads", 12, "--dev", "a b", "--out", tmp_path / "run"]
     ran = hmc(*words, "--data", f"{tmp_path / 'a'} {tmp_path / 'b'}")
     assert ran.exit_code == 2
-    assert "a does not exist" in ran.stderr
+    assert "a: no such file" in ran.stderr
     assert not (tmp_path / "run").exists()
 
 

@@ -9,10 +9,10 @@ import pytest
 from tests.cli.conftest import Hmc
 
 from hmc.artifact.errors import FailedPreconditionError
-from hmc.cli.translators import Place, open_desk
+from hmc.cli.common.backends import BackendOptions, open_backend
 from hmc.serving.client import Client
-from hmc.serving.options import DecodeOptions
-from hmc.serving.selection import Selector
+from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.requests.selectors import Selector
 from hmc.serving.server.background import BackgroundServer
 
 
@@ -94,12 +94,12 @@ def test_selectors_that_choose_nothing(
 @pytest.mark.parametrize("selector", [Selector(max_heads=12), Selector(latency_budget_ms=20)])
 def test_the_level_is_chosen_once_for_all_lines(server: BackgroundServer, selector: Selector) -> None:
     options = DecodeOptions(beam_size=1)
-    with open_desk(Place(server.address, None, selector)) as desk, Client(server.address) as client:
-        assert desk.score(["a"], ["b"], options)[0].level == "h12"
+    with open_backend(BackendOptions(server.address, None, selector)) as backend, Client(server.address) as client:
+        assert backend.score(["a"], ["b"], options)[0].level == "h12"
         client.unload_level("h12")
         assert client.translate(["a"], selector).level == "h6"
         with pytest.raises(FailedPreconditionError, match="level 'h12' is not loaded; load it with `hmc admin load`"):
-            desk.score(["a"], ["b"], options)
+            backend.score(["a"], ["b"], options)
 
 
 @pytest.mark.parametrize("place", ["--bundle", "--server"])

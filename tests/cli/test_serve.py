@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import environment
+from tests.processes import environment
 from tests.serving.certificates import make_certificate
 from tests.serving.fakes import write_bundle
 
 from hmc.serving.client import Client
-from hmc.serving.options import DecodeOptions
+from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.translator import Translator
 
 pytestmark = pytest.mark.slow
@@ -76,12 +76,12 @@ def test_from_start_to_sigterm(tiny_bundle: Path) -> None:
 
 
 LOADS_FOREVER = """
-import sys, time
+import sys, threading
 from hmc.serving.server import app
 
 def load(*_):
     print("loading", flush=True)
-    time.sleep(600)
+    threading.Event().wait()  # nothing sets it
 
 app.translator_factory = lambda settings: load
 sys.argv = ["hmc", "serve", sys.argv[1], "--port", "0"]
@@ -128,7 +128,7 @@ def test_a_busy_port(tmp_path: Path) -> None:
     ("damage", "said"),
     [
         ("none", "bundle.json is missing"),
-        ("future", "schema version 99; this hmc reads versions 2 to 4\nUpgrade hmc"),
+        ("future", "schema version 99; this hmc reads versions 2 to 5\nUpgrade hmc"),
         ("missing", "h6/decoder.onnx is missing"),
         ("changed", "h6/decoder.onnx has sha256"),
         ("unknown level", "unknown level 'h7'; this bundle has: full, h12, h6"),
@@ -153,9 +153,9 @@ def test_what_cannot_be_served(tmp_path: Path, damage: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--host", "."], "hmc: --host '.' is no name of a machine; choose another"),
-        (["--host", "a" * 64], "is no name of a machine"),
-        (["--cache", ""], "hmc: cache: name a folder, or say auto or none"),
+        (["--host", "."], "hmc: --host '.' is not a valid host name; choose another"),
+        (["--host", "a" * 64], "is not a valid host name"),
+        (["--cache", ""], "hmc: cache: name a folder, or give auto or none"),
     ],
 )
 def test_words_of_no_use(tiny_bundle: Path, arguments: list[str], said: str) -> None:
@@ -167,8 +167,8 @@ def test_an_empty_token_opens_nothing(tiny_bundle: Path, monkeypatch: pytest.Mon
     assert "hmc: the token must be printable ASCII and not empty" in fails(tiny_bundle, "--port", "0")
 
 
-def test_nobody_to_tell(tiny_bundle: Path) -> None:
-    """What it cannot say, it says so, and stops as it should."""
+def test_an_address_that_cannot_be_printed_is_an_error(tiny_bundle: Path) -> None:
+    """When the address cannot be printed, the command says so and stops in order."""
     command = [sys.executable, "-m", "hmc.cli", "serve", str(tiny_bundle), "--port", "0", "--device", "cpu"]
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(
@@ -188,16 +188,20 @@ def test_nobody_to_tell(tiny_bundle: Path) -> None:
         ("server.pem", "other.key", "hmc: TLS: the key {0}/other.key does not belong to the first certificate in {0}/"),
     ],
 )
-def test_tls_files_of_no_use_are_told_before_the_bundle_is_read(tmp_path: Path, cert: str, key: str, said: str) -> None:
+def test_tls_files_that_cannot_be_used_are_reported_before_the_bundle_is_read(
+    tmp_path: Path, cert: str, key: str, said: str
+) -> None:
     make_certificate(tmp_path)
     make_certificate(tmp_path, "other")
     (tmp_path / "text").write_text("no certificate\n")
-    told = fails(tmp_path / "no bundle", "--tls-cert", tmp_path / cert, "--tls-key", tmp_path / key)
-    assert told.startswith(said.format(tmp_path))
-    assert "bundle" not in told
+    reported = fails(tmp_path / "no bundle", "--tls-cert", tmp_path / cert, "--tls-key", tmp_path / key)
+    assert reported.startswith(said.format(tmp_path))
+    assert "bundle" not in reported
 
 
 def test_cuda_that_is_not_there_is_never_the_cpu(tiny_bundle: Path) -> None:
     if shutil.which("nvidia-smi"):
         pytest.skip("this machine has a CUDA device")
-    assert "no CUDA device" in fails(tiny_bundle, "--device", "cuda", "--port", "0")
+    said = fails(tiny_bundle, "--device", "cuda", "--port", "0")
+    assert "level 'full' on cuda: the NVIDIA driver is missing" in said
+    assert "Or use --device cpu" in said

@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Hmc, environment
+from tests.cli.conftest import Hmc
+from tests.processes import environment
 from tests.serving.fakes import FakeFactory
 
-from hmc.cli.records import plain, record
-from hmc.serving.answers import StreamAnswer
-from hmc.serving.results import Alternative, Translation
+from hmc.cli.common.records import plain, record
+from hmc.serving.requests.answers import StreamAnswer
+from hmc.serving.requests.results import Alternative, Translation
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -112,7 +113,7 @@ def test_no_server(hmc: Hmc) -> None:
 def test_a_bug_of_the_server_is_exit_code_1(hmc: Hmc, server: BackgroundServer) -> None:
     ran = hmc("translate", "--server", server.address, "crash")
     assert ran.exit_code == 1
-    assert "a bug in the server" in ran.stderr
+    assert "the server has a bug" in ran.stderr
 
 
 def test_levels_of_a_server(hmc: Hmc, server: BackgroundServer, factory: FakeFactory) -> None:
@@ -123,7 +124,7 @@ def test_levels_of_a_server(hmc: Hmc, server: BackgroundServer, factory: FakeFac
     (row,) = [line for line in ran.stdout.splitlines() if "h12" in line]
     assert [cell.strip() for cell in row.split("│")[1:-1]] == [
         "h12", "fp32", "12", "4/4/4", "2,000", "0.0 + 0.0", "29.80", "-0.20 (-0.30 to -0.10)", "50.00",
-        "5.0", "20.0", "0.0 + 0.0", "yes",
+        "5.0", "20.0", "0.0 + 0.0", "on cpu",
     ]  # fmt: skip
     listed = json.loads(hmc("levels", "--server", server.address, "--json").stdout)
     assert [level["name"] for level in listed["levels"]] == ["full", "h12", "h6"]
@@ -204,7 +205,7 @@ def test_no_limit_is_no_limit(hmc: Hmc, server: BackgroundServer) -> None:
 
 
 def test_a_translation_stays_on_its_line() -> None:
-    """A vocabulary with bytes can write anything."""
+    """A vocabulary with byte pieces can produce every character, also newlines."""
     best = Translation("one\ntwo\r", 0.0, 3, 4, alternatives=(Alternative("a\tb", -1.0),))
     answer = StreamAnswer(0, best, None, "full", "v1")
     assert plain(answer) == "one two \ta b"
@@ -226,9 +227,9 @@ def test_a_text_that_is_cut_is_said(hmc: Hmc, tiny_bundle: Path, tmp_path: Path)
     (tmp_path / "short").write_text("A dog.\nA dog.\n")
     scored = hmc("score", "--bundle", tiny_bundle, tmp_path / "long", tmp_path / "short")
     assert scored.stderr == said.replace("translated", "scored with") + "\n"
-    told = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, "--json", long)
-    assert told.stderr == ""
-    assert json.loads(told.stdout)["source_truncated"]
+    reported = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, "--json", long)
+    assert reported.stderr == ""
+    assert json.loads(reported.stdout)["source_truncated"]
 
 
 @pytest.mark.parametrize(

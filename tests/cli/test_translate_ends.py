@@ -1,4 +1,4 @@
-"""How `hmc translate` ends, as whoever started it sees it: with its exit code, whatever its threads are at."""
+"""How `hmc translate` ends: the exit code that its caller sees, in every state of its threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMAND = [sys.executable, "-m", "hmc.cli", "translate", "--threads", "1", "--le
 
 
 def start(bundle: Path, *options: str) -> subprocess.Popen[str]:
-    """With stdin open, and a first line written into it and answered."""
+    """Starts the command with an open stdin, writes a first line, and waits for its translation."""
     process = subprocess.Popen(
         [*COMMAND, str(bundle), *options],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -31,16 +31,16 @@ def start(bundle: Path, *options: str) -> subprocess.Popen[str]:
 def ended(process: subprocess.Popen[str], code: int) -> str:
     assert process.stderr is not None
     assert process.wait(60) == code, process.stderr.read()
-    told = process.stderr.read()
-    assert "Fatal" not in told
-    assert "terminate called" not in told
-    assert "Traceback" not in told
-    return told
+    reported = process.stderr.read()
+    assert "Fatal" not in reported
+    assert "terminate called" not in reported
+    assert "Traceback" not in reported
+    return reported
 
 
 @pytest.fixture
 def heeds_ctrl_c() -> Iterator[None]:
-    """What a shell starts in the background ignores SIGINT, and so do the processes that it starts."""
+    """A process that a shell runs in the background ignores SIGINT, and so do the processes that it starts."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""A client in another language, through server reflection alone."""
+"""A client in another language, which knows the service from server reflection only."""
 
 import json
 import shutil
@@ -30,12 +30,12 @@ def test_levels_and_a_translation_at_two_of_them(tiny_bundle: Path) -> None:
         ran = run(server.address, text, "full", "h12-int8")
         refused = run(server.address, text, "nope")
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    said = json.loads(ran.stdout)
-    assert {"hmc.v1.TranslationService", "grpc.health.v1.Health"} <= set(said["services"])
-    assert {"full", "h12", "full-int8", "h12-int8"} <= {level["name"] for level in said["levels"]}
-    for translation in said["translations"]:
+    printed = json.loads(ran.stdout)
+    assert {"hmc.v1.TranslationService", "grpc.health.v1.Health"} <= set(printed["services"])
+    assert {"full", "h12", "full-int8", "h12-int8"} <= {level["name"] for level in printed["levels"]}
+    for translation in printed["translations"]:
         with Translator(tiny_bundle, translation["level"], device="cpu") as translator:
             assert translation["text"] == translator.translate([text])[0].text
-    assert [t["level"] for t in said["translations"]] == ["full", "h12-int8"]
+    assert [t["level"] for t in printed["translations"]] == ["full", "h12-int8"]
     assert refused.returncode == 1
     assert json.loads(refused.stdout)["error"]["code"] == "NOT_FOUND"

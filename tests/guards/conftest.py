@@ -6,14 +6,6 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="session")
-def repository() -> Path:
-    """The checkout's top folder."""
-    return REPOSITORY
-
 
 @pytest.fixture(scope="session")
 def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,5 +14,5 @@ def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(repository)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
-    (path,) = out.glob("hmc-*.whl")
+    (path,) = out.glob("headmask-*.whl")
     return path

@@ -1,4 +1,4 @@
-"""The wheel with base dependencies serves: no PyTorch and no onnx, in an environment made for the purpose."""
+"""The wheel serves with its base dependencies alone, in a new environment without PyTorch and onnx."""
 
 import json
 import os
@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from hmc.artifact.distribution import VERSION
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +54,14 @@ def test_base_dependencies_bring_neither_torch_nor_onnx(clean_python: Path, tmp_
 
 
 def test_the_command_is_installed(clean_python: Path, tmp_path: Path) -> None:
-    assert "translate" in run([str(clean_python.with_name("hmc")), "--help"], tmp_path)
+    command = str(clean_python.with_name("hmc"))
+    assert "translate" in run([command, "--help"], tmp_path)
+    assert run([command, "--version"], tmp_path) == f"hmc {VERSION}\n"
+
+
+def test_the_advice_for_an_extra_names_the_wheel(clean_python: Path, wheel: Path, tmp_path: Path) -> None:
+    ask = "from hmc.artifact.distribution import how_to_install as how; print(how('train'))"
+    assert run([str(clean_python), "-c", ask], tmp_path) == f"pip install 'headmask[train] @ {wheel.as_uri()}'\n"
 
 
 def test_a_bundle_is_translated(clean_python: Path, tmp_path: Path, tiny_bundle: Path) -> None:

@@ -1,29 +1,28 @@
-"""docs/heads.md and recipes/heads.sh: commands that exist, figures that are there, tables written by the script."""
+"""docs/heads.md and experiments/heads: commands that exist, figures that are there, tables written by the study."""
 
 from __future__ import annotations
 
 import errno
-import importlib.util
 import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from experiments.heads import run, tables
 from tests.training.analysis.helpers import scored_bundle
 from typer.main import get_command
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.cli.main import build
-from hmc.training.analysis import budgets, importance
-from hmc.training.analysis.result import Result, write_result
+from hmc.training.analysis.across import budgets
+from hmc.training.analysis.common.result import Result, write_result
+from hmc.training.analysis.masking import importance
 
 Call = list[str]
 MISSING = os.strerror(errno.ENOENT)
@@ -42,80 +41,82 @@ for option in ("--out", "-o"):
 """
 
 
-class Script:
-    """recipes/heads.sh in a folder of its own, with a stand-in for `hmc` that writes its arguments down."""
+class Recorded:
+    """`experiments.heads.run` in a folder of its own, with a stand-in for `hmc` that records its arguments."""
 
-    def __init__(self, repository: Path, place: Path) -> None:
-        self.path, self.place, self.log = repository / "recipes" / "heads.sh", place, place / "calls.jsonl"
-        recorder = place / "hmc"
-        recorder.write_text(RECORDER.format(python=sys.executable, log=str(self.log)))
-        recorder.chmod(0o755)
-        self.environment = {"PATH": os.environ["PATH"], "HMC": str(recorder), "PYTHON": shutil.which("true") or "true"}
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place, self.log, self.hmc = place, place / "calls.jsonl", place / "hmc"
+        self.hmc.write_text(RECORDER.format(python=sys.executable, log=str(self.log)))
+        self.hmc.chmod(0o755)
+        (place / "report.md").write_text("no tables\n")
+        monkeypatch.chdir(place)
 
-    def run(self, *stages: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Runs stages; variables are the script's."""
-        command, environment = ["sh", str(self.path), *stages], {**self.environment, **variables}
-        return subprocess.run(command, cwd=self.place, env=environment, capture_output=True, text=True, check=False)
+    def run(self, *arguments: str) -> None:
+        run.main([*arguments, "--hmc", str(self.hmc), "--report", "report.md"])
 
     def calls(self) -> list[Call]:
-        """What `hmc` was asked, in order. A bundle is made under another name and moved when it is whole."""
+        """Arguments of each call of `hmc`, in order. A bundle has its final name, not that of the incomplete one."""
         lines = self.log.read_text().splitlines()
         return [[argument.removesuffix(".part") for argument in json.loads(line)] for line in lines]
 
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
-    """What the whole script asks of `hmc` where nothing is there yet."""
-    script = Script(Path(__file__).resolve().parents[2], tmp_path_factory.mktemp("heads"))
-    ran = script.run()
-    assert ran.returncode == 0, ran.stderr
-    return script.calls()
+    """All calls of `hmc` by the whole study where nothing exists yet."""
+    place = tmp_path_factory.mktemp("heads")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        recorded = Recorded(place, monkeypatch)
+        recorded.run()
+        figures = {path.name for path in (place / "report").iterdir()}
+        assert figures == {f"{name}.svg" for name in run.FIGURES}
+        return recorded.calls()
 
 
-@pytest.fixture(scope="module")
-def tables() -> ModuleType:
-    """recipes/heads_tables.py."""
-    path = Path(__file__).resolve().parents[2] / "recipes" / "heads_tables.py"
-    spec = importlib.util.spec_from_file_location("heads_tables", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_script_calls_hmc_with_arguments_that_it_takes(calls: list[Call]) -> None:
+def test_the_study_calls_hmc_with_arguments_that_it_takes(calls: list[Call]) -> None:
     assert {call[0] for call in calls} == {"train", "prune", "compile", "analyze"}
     for call in calls:
         name, command, words = "hmc", cast(Any, get_command(build())), list(call)
         while hasattr(command, "get_command"):
             name = words.pop(0)
             command = command.get_command(None, name)
-        command.make_context(name, words)  # raises for what the command does not take
+        command.make_context(name, words)  # raises for an argument that the command does not take
 
 
-def test_what_is_there_is_not_made_again(repository: Path, tmp_path: Path) -> None:
-    script = Script(repository, tmp_path)
+def test_what_exists_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded(tmp_path, monkeypatch)
     for name in ("heads/baseline", "heads/random", "heads/important", "demo", "demo-tuned"):
         (tmp_path / "runs" / name / "final").mkdir(parents=True)
     (tmp_path / "runs" / "heads" / "seed1" / "h10").mkdir(parents=True)
-    assert script.run("train", SEEDS="1").returncode == 0
-    (call,) = script.calls()
+    recorded.run("train", "--seeds", "1")
+    (call,) = recorded.calls()
     assert call[:2] == ["prune", "runs/demo-tuned/final"]
     assert "--nested-steps" in call
-    ran = script.run("tain")
-    assert ran.returncode == 2
-    assert ran.stderr == "heads.sh: unknown stage tain; choose from train, methods, measure, tables\n"
 
 
-def test_commands_of_the_report_are_those_of_the_script(repository: Path, calls: list[Call]) -> None:
+def test_a_command_that_fails_ends_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded(tmp_path, monkeypatch)
+    recorded.hmc.write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(subprocess.CalledProcessError, match="returned non-zero exit status 3"):
+        recorded.run("train")
+
+
+def test_an_unknown_stage_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        Recorded(tmp_path, monkeypatch).run("tain")
+    assert ended.value.code == 2
+    assert "unknown stage tain; choose from train, methods, measure, tables" in capsys.readouterr().err
+
+
+def test_commands_of_the_report_are_those_of_the_study(repository: Path, calls: list[Call]) -> None:
     report = (repository / "docs" / "heads.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```console\n(.*?)```", report, re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     named = [shlex.split(line.removeprefix("$ ")) for line in lines if line.startswith("$ hmc ")]
     assert len(named) >= 6
     for words in named:
-        assert words[1:] in calls, f"not in recipes/heads.sh: {shlex.join(words)}"
+        assert words[1:] in calls, f"not run by experiments.heads.run: {shlex.join(words)}"
 
 
 def test_figures_are_there_small_and_shown(repository: Path) -> None:
@@ -126,7 +127,7 @@ def test_figures_are_there_small_and_shown(repository: Path) -> None:
     assert max(there.values()) < 100_000
 
 
-def test_tables_of_the_report_are_known_and_written(repository: Path, tables: ModuleType) -> None:
+def test_tables_of_the_report_are_known_and_written(repository: Path) -> None:
     report = (repository / "docs" / "heads.md").read_text(encoding="utf-8")
     found = {match[2]: match[0] for match in tables.MARKED.finditer(report)}
     assert set(found) == set(tables.TABLES)
@@ -135,9 +136,7 @@ def test_tables_of_the_report_are_known_and_written(repository: Path, tables: Mo
     assert "{{" not in report
 
 
-def test_a_table_is_filled_from_json_and_a_missing_one_is_named(
-    tables: ModuleType, tiny_bundle: Path, tmp_path: Path
-) -> None:
+def test_a_table_is_filled_from_json_and_a_missing_one_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
     report = "a\n<!-- table: headmask -->\nold\n<!-- end -->\nb\n"
     text, problems = tables.fill(report, tmp_path)
     assert text == report

@@ -1,10 +1,10 @@
 """`hmc --help` loads nothing heavy, and neither does any other `--help`."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
+
+from tests.processes import environment
 
 HEAVY = ("torch", "onnx", "onnx_ir", "onnxruntime", "datasets", "matplotlib", "lightning_fabric", "pandas", "pyarrow")
 
@@ -24,12 +24,12 @@ print(json.dumps({"code": code, "modules": sorted({name.split(".")[0] for name i
 """
 
 
-def probe(repository: Path, *arguments: str) -> tuple[str, list[str]]:
-    """What `hmc arguments…` prints, and which heavy modules it loads."""
-    roots = [str(path.parent) for path in repository.glob("*/hmc")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots), "COLUMNS": "120", "NO_COLOR": "1"}
+def probe(*arguments: str) -> tuple[str, list[str]]:
+    """The output of `hmc ARGUMENTS…`, and the heavy modules that it loads."""
     command = [sys.executable, "-c", PROBE, *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    ran = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment(COLUMNS="120", NO_COLOR="1")
+    )
     assert ran.returncode == 0, ran.stderr
     printed, _, last = ran.stdout.rstrip().rpartition("\n")
     report = json.loads(last)
@@ -37,13 +37,13 @@ def probe(repository: Path, *arguments: str) -> tuple[str, list[str]]:
     return printed, [name for name in HEAVY if name in report["modules"]]
 
 
-def test_help_loads_nothing_heavy(repository: Path) -> None:
-    printed, heavy = probe(repository, "--help")
+def test_help_loads_nothing_heavy() -> None:
+    printed, heavy = probe("--help")
     assert heavy == []
     for command in ("train", "prune", "compile", "serve", "translate", "levels", "bench", "demo", "import", "export"):
         assert command in printed
 
 
-def test_help_of_a_command_loads_nothing_heavy(repository: Path) -> None:
-    _, heavy = probe(repository, "serve", "--help")
+def test_help_of_a_command_loads_nothing_heavy() -> None:
+    _, heavy = probe("serve", "--help")
     assert heavy == []

@@ -3,10 +3,13 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 ROOMS = {
     "v1": "protos",
     "artifact": "compiler",
@@ -14,6 +17,7 @@ ROOMS = {
     "compiler": "compiler",
     "serving": "serving",
     "benchmark": "benchmark",
+    "pipelines": "pipelines",
     "cli": "cli",
 }
 ALLOWED = {
@@ -23,11 +27,13 @@ ALLOWED = {
     "compiler": {"artifact", "onnx", "onnxruntime"},
     "serving": {"artifact", "v1", "onnxruntime"},
     "benchmark": {"serving", "artifact"},
+    "pipelines": {"artifact", "training", "compiler", "serving", "benchmark"},
 }
 EXTERNAL = {
     "artifact": {"torch", "onnx", "onnxruntime"},
     "compiler": {"torch"},
     "serving": {"torch", "onnx"},
+    "pipelines": {"torch", "onnx", "onnxruntime"},
 }
 
 
@@ -40,6 +46,28 @@ def lint(config: Path, roots: list[Path], folder: Path) -> subprocess.CompletedP
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
 
 
+def layer_contracts() -> list[dict[str, Any]]:
+    """The contracts that put the packages of one room, or of one package, in layers."""
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    return [contract for contract in contracts if contract["type"] == "layers"]
+
+
+def layers(contract: dict[str, Any]) -> list[list[str]]:
+    """Names of packages, top layer first; those of one layer may not import each other."""
+    return [[name.strip(" ()") for name in layer.split("|")] for layer in contract["layers"]]
+
+
+def skeleton(folder: Path) -> list[Path]:
+    """Makes every room, and every package that has layers, empty. Returns the roots."""
+    containers = [container for contract in layer_contracts() for container in contract["containers"]]
+    for name in [*(f"hmc.{room}" for room in ROOMS), *containers]:
+        package = folder / ROOMS[name.split(".")[1]] / name.replace(".", "/")
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").touch()
+    return [folder / root for root in sorted(set(ROOMS.values()))]
+
+
 def test_contracts_hold(repository: Path) -> None:
     roots = sorted({repository / root for root in ROOMS.values()})
     verdict = lint(repository / "pyproject.toml", roots, repository)
@@ -49,16 +77,13 @@ def test_contracts_hold(repository: Path) -> None:
 @pytest.mark.parametrize("room", sorted(ALLOWED))
 def test_every_forbidden_import_is_reported(repository: Path, tmp_path: Path, room: str) -> None:
     """One module a room imports everything it must not: the report names each of them."""
-    for name, root in ROOMS.items():
-        package = tmp_path / root / "hmc" / name
-        package.mkdir(parents=True)
-        (package / "__init__.py").touch()
+    roots = skeleton(tmp_path)
     forbidden = sorted(f"hmc.{name}" for name in ROOMS if name not in {room, *ALLOWED[room]})
     forbidden += sorted(EXTERNAL.get(room, set()))
     planted = tmp_path / ROOMS[room] / "hmc" / room / "planted.py"
     planted.write_text("".join(f"import {name}\n" for name in forbidden), encoding="utf-8")
 
-    verdict = lint(repository / "pyproject.toml", [tmp_path / root for root in set(ROOMS.values())], tmp_path)
+    verdict = lint(repository / "pyproject.toml", roots, tmp_path)
 
     assert verdict.returncode == 1, verdict.stdout + verdict.stderr
     missed = [name for name in forbidden if f"hmc.{room}.planted -> {name}" not in verdict.stdout]
@@ -66,13 +91,52 @@ def test_every_forbidden_import_is_reported(repository: Path, tmp_path: Path, ro
 
 
 def test_allowed_imports_pass(repository: Path, tmp_path: Path) -> None:
+    roots = skeleton(tmp_path)
     for name, root in ROOMS.items():
         package = tmp_path / root / "hmc" / name
-        package.mkdir(parents=True)
         allowed = ALLOWED.get(name, set(ROOMS) - {"cli"})
         lines = [f"import hmc.{other}\n" if other in ROOMS else f"import {other}\n" for other in sorted(allowed)]
         (package / "__init__.py").write_text("".join(lines), encoding="utf-8")
 
-    verdict = lint(repository / "pyproject.toml", [tmp_path / root for root in set(ROOMS.values())], tmp_path)
+    verdict = lint(repository / "pyproject.toml", roots, tmp_path)
 
     assert verdict.returncode == 0, verdict.stdout + verdict.stderr
+
+
+@pytest.mark.parametrize("contract", layer_contracts(), ids=lambda contract: contract["containers"][0])
+def test_every_import_against_the_layers_is_reported(
+    repository: Path, tmp_path: Path, contract: dict[str, Any]
+) -> None:
+    """Each package imports all that are above it, and those beside it: the report names each import."""
+    roots = skeleton(tmp_path)
+    (container,) = contract["containers"]
+    inside = tmp_path / ROOMS[container.split(".")[1]] / container.replace(".", "/")
+    expected, above = [], list[str]()
+    for layer in layers(contract):
+        for name in layer:
+            forbidden = [*above, *(other for other in layer if other != name)]
+            (inside / f"{name}.py").write_text(
+                "".join(f"import {container}.{x}\n" for x in forbidden), encoding="utf-8"
+            )
+            expected += [f"{container}.{name} -> {container}.{other}" for other in forbidden]
+        above += layer
+
+    verdict = lint(repository / "pyproject.toml", roots, tmp_path)
+
+    assert verdict.returncode == 1, verdict.stdout + verdict.stderr
+    assert len(expected) > 2
+    missed = [line for line in expected if f"- {line} (l." not in verdict.stdout]
+    assert not missed, verdict.stdout
+
+
+def test_a_package_in_no_layer_is_reported(repository: Path, tmp_path: Path) -> None:
+    roots = skeleton(tmp_path)
+    for contract in layer_contracts():
+        (container,) = contract["containers"]
+        inside = tmp_path / ROOMS[container.split(".")[1]] / container.replace(".", "/")
+        (inside / "unheard_of.py").touch()
+
+    verdict = lint(repository / "pyproject.toml", roots, tmp_path)
+
+    assert verdict.returncode == 1
+    assert verdict.stdout.count("unheard_of") >= len(layer_contracts()), verdict.stdout

@@ -1,14 +1,19 @@
-"""The wheel holds `hmc/`, all of it, and nothing else at its top."""
+"""The wheel holds all of `hmc/`, and nothing else at its top level."""
 
+import subprocess
+import sys
+import tarfile
 import zipfile
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
 
+from hmc.artifact.distribution import VERSION
+
 pytestmark = pytest.mark.slow
 
-ROOTS = ("protos", "compiler", "training", "serving", "benchmark", "cli")
+ROOTS = ("protos", "compiler", "training", "serving", "benchmark", "pipelines", "cli")
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +37,16 @@ def test_every_file_of_every_room_is_in_it(repository: Path, names: set[str]) ->
     assert {name for name in names if name.startswith("hmc/")} == files
 
 
+def test_experiments_are_in_the_source_distribution_only(repository: Path, names: set[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(repository)]
+    subprocess.run(command, capture_output=True, check=True)
+    (path,) = tmp_path.glob("headmask-*.tar.gz")
+    with tarfile.open(path) as archive:
+        files = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"experiments/base_size.py", "experiments/peers/engines.py", "tests/tiny.py", "pyproject.toml"} <= files
+    assert not [name for name in names if name.startswith("experiments")]
+
+
 def test_demo_data_stubs_and_markers_are_in_it(names: set[str]) -> None:
     assert "hmc/cli/demo_data/test.en" in names
     assert "hmc/v1/translation.proto" in names
@@ -44,6 +59,7 @@ def test_metadata_keeps_the_base_light(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (path,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(path).decode())
+    assert (metadata["Name"], metadata["Version"]) == ("headmask", VERSION)
     assert metadata["License-Expression"] == "Apache-2.0"
     assert set(metadata.get_all("Provides-Extra", [])) == {"compile", "train", "plot", "demo", "peers", "dev"}
     base = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]

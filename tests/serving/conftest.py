@@ -1,4 +1,5 @@
-"""A tiny random model whose translations differ in their words and lengths: a plain random one repeats itself."""
+"""Fixtures. The random model is tuned so that its translations differ in words and lengths; a plain random one repeats
+one token."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
+from tests.serving.fakes import FakeFactory
 from tests.serving.reference import Pieces, Reference
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.bundle import Precision, read_manifest
-from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
-from hmc.artifact.shortlist import Lexicon
+from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact.bundle.shortlist import Lexicon
+from hmc.artifact.checkpoint.checkpoint import load_checkpoint, save_checkpoint
+from hmc.artifact.precisions import Precision
 from hmc.serving import Translator
 
 
@@ -32,8 +35,8 @@ def lively_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def lively_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Levels full, h12, h5 in fp32 and int8. Read-only."""
-    from hmc.compiler.bundle_builder import LevelRequest
-    from hmc.compiler.bundle_writer import compile_bundle
+    from hmc.compiler.bundle.requests import LevelRequest
+    from hmc.compiler.bundle.writer import compile_bundle
 
     path = tmp_path_factory.mktemp("lively") / "bundle"
     requests = [LevelRequest(lively_checkpoint, heads) for heads in (24, 12, 5)]
@@ -42,16 +45,28 @@ def lively_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
+def lively_device_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Levels full and h12 in fp32, in device form. Read-only."""
+    from hmc.compiler.bundle.requests import LevelRequest
+    from hmc.compiler.bundle.writer import compile_bundle
+
+    path = tmp_path_factory.mktemp("lively") / "device"
+    compile_bundle([LevelRequest(lively_checkpoint, heads) for heads in (24, 12)], path, device_form=True)
+    return path
+
+
+@pytest.fixture(scope="session")
 def listed_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Levels with shortlists: full in fp32, int8 and int4. Read-only."""
-    from hmc.compiler.bundle_builder import BundleBuilder, LevelRequest
-    from hmc.compiler.shortlist_text import ShortlistText
+    from hmc.compiler.bundle.builder import BundleBuilder
+    from hmc.compiler.bundle.requests import LevelRequest
+    from hmc.compiler.lexicon.shortlist_text import ShortlistText
 
-    path = tmp_path_factory.mktemp("listed")
+    path = tmp_path_factory.mktemp("listed") / "bundle"
     text = ShortlistText(SENTENCES, [*SENTENCES[5:], *SENTENCES[:5]], frequent=30, best=12)
-    builder = BundleBuilder([lively_checkpoint], path, calibration=SENTENCES, shortlist=text)
     precisions: tuple[Precision, ...] = ("fp32", "int8", "int4")
-    builder.finish([builder.add(LevelRequest(lively_checkpoint), p, listed=True) for p in precisions])
+    with BundleBuilder.open(path, [lively_checkpoint], calibration=SENTENCES, shortlist=text) as builder:
+        builder.finish([builder.add(LevelRequest(lively_checkpoint), p, with_shortlist=True) for p in precisions])
     return path
 
 
@@ -82,3 +97,11 @@ def reference(bundle: Path, lively_checkpoint: Path, level: str) -> Reference:
     checkpoint, found = load_checkpoint(lively_checkpoint), read_manifest(bundle).level(level)
     lexicon = Lexicon.load(bundle / found.shortlist, checkpoint.architecture) if found.shortlist else None
     return Reference(checkpoint, found.layout, lexicon)
+
+
+@pytest.fixture
+def factory() -> Iterator[FakeFactory]:
+    made = FakeFactory()
+    yield made
+    for translator in made.made:
+        translator.release.set()

@@ -1,4 +1,4 @@
-"""A bundle that validates and translators that answer at once: what the server does, without what the models do."""
+"""A bundle that validates, and fake translators that answer at once, to test the server without models."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from typing import Any
 import grpc
 import pytest
 
-from hmc.artifact.architecture import Architecture
-from hmc.artifact.bundle import Latency, Level, Manifest, Quality, decoder_path, encoder_path, write_manifest
+from hmc.artifact.bundle.manifest import Latency, Level, Manifest, Quality, decoder_path, encoder_path, write_manifest
 from hmc.artifact.errors import InvalidRequestError, OverloadedError
-from hmc.artifact.heads import HeadLayout
-from hmc.artifact.tokenizer_files import TOKENIZER
-from hmc.serving.options import MAX_TEXT_BYTES, DecodeOptions, Target
-from hmc.serving.results import Alternative, Translation
+from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.tokenizer.files import TOKENIZER
+from hmc.serving.requests.answers import DeviceUse
+from hmc.serving.requests.options import MAX_TEXT_BYTES, DecodeOptions, Target
+from hmc.serving.requests.priority import Priority
+from hmc.serving.requests.results import Alternative, Translation
 
 ARCHITECTURE = Architecture(
     vocab_size=16,
@@ -41,7 +43,8 @@ LEVELS = {"full": (4, 0.0), "h12": (2, -0.2), "h6": (1, -0.9)}
 
 @dataclass
 class FakeTranslator:
-    """Answers `LEVEL:TEXT`. A text `hold…` waits for `release`; `crash` is a bug; the queue holds `queue_size`."""
+    """Answers `LEVEL:TEXT`. A text `hold…` waits for `release`. The text `crash` fails with an error that is no
+    HmcError. The queue holds `queue_size` texts."""
 
     level: str
     version: str = ""
@@ -50,20 +53,29 @@ class FakeTranslator:
     release: threading.Event = field(default_factory=threading.Event)
     futures: list[Future[Translation]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
-    patient: list[bool] = field(default_factory=list)
+    priorities: list[Priority] = field(default_factory=list)
     waiting: list[Callable[[], None]] = field(default_factory=list)
     warm: bool = False
     closed: str = ""
     weights: dict[str, int] = field(default_factory=dict)
-    rested: int = 0
+    device_bytes: dict[str, int] = field(default_factory=dict)
+    device_use: tuple[DeviceUse, ...] = ()
+    released: int = 0
+    failure: str | None = None
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    """Notified after a text is queued or has ended, and after calls of `call_when_space` and `close`."""
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Waits until `condition`, which reads this translator, holds; fails the test if it never does."""
+        wait_for(self.changed, condition)
 
     @property
     def pending(self) -> int:
         return sum(not future.done() for future in self.futures)
 
     @property
-    def hurried(self) -> int:
-        return sum(not f.done() and not patient for f, patient in zip(self.futures, self.patient, strict=True))
+    def pending_interactive(self) -> int:
+        return sum(not f.done() and p.interactive for f, p in zip(self.futures, self.priorities, strict=True))
 
     def submit(
         self,
@@ -72,8 +84,7 @@ class FakeTranslator:
         target: Target | None = None,
         progress: Callable[[str], None] | None = None,
         *,
-        patient: bool = False,
-        bulk: bool = False,
+        priority: Priority = Priority.INTERACTIVE,
     ) -> Future[Translation]:
         assert not self.closed, "a closed translator got a text"
         target = target or Target()
@@ -81,14 +92,16 @@ class FakeTranslator:
             text = f"{text}|{target.text}|{'given' if target.complete else 'prefix'}"
         if len(text.encode()) > MAX_TEXT_BYTES:
             raise InvalidRequestError(f"text is longer than {MAX_TEXT_BYTES} bytes: split it into sentences")
-        if self.pending >= (self.bulk_size if bulk else self.queue_size):
+        if self.pending >= (self.bulk_size if priority is Priority.BULK else self.queue_size):
             raise OverloadedError("the queue is full: try again later")
         options = options or DecodeOptions()
         future: Future[Translation] = Future()
-        self.futures.append(future)
-        self.texts.append(text)
-        self.patient.append(patient)
-        future.add_done_callback(self._tell_room)
+        with self.changed:
+            self.futures.append(future)
+            self.texts.append(text)
+            self.priorities.append(priority)
+            self.changed.notify_all()
+        future.add_done_callback(self._announce_space)
         if progress is not None and text.strip():
             for piece in (self.level, ":", text):
                 progress(piece)
@@ -104,15 +117,17 @@ class FakeTranslator:
     def bulk_size(self) -> int:
         return -(-self.queue_size // 2)
 
-    def call_when_room(self, call: Callable[[], None]) -> None:
+    def call_when_space(self, call: Callable[[], None]) -> None:
         self.waiting.append(call)
-        self._tell_room(None)
+        self._announce_space(None)
 
-    def _tell_room(self, _: object) -> None:
+    def _announce_space(self, _: object) -> None:
         if self.pending < self.bulk_size:
             calls, self.waiting = self.waiting, []
             for call in calls:
                 call()
+        with self.changed:
+            self.changed.notify_all()
 
     def translation(self, text: str, options: DecodeOptions) -> Translation:
         others = tuple(Alternative(f"{text} #{i}", -0.5 - i) for i in range(1, options.n_best))
@@ -129,15 +144,17 @@ class FakeTranslator:
     def warm_up(self) -> None:
         self.warm = True
 
-    def rest(self) -> None:
-        self.rested += 1
+    def release_memory(self) -> None:
+        self.released += 1
 
     def close(self, drain: bool = True) -> None:
         if drain:
-            eventually(lambda: self.pending == 0)
+            self.wait_for(lambda: self.pending == 0)
         for future in self.futures:
             future.cancel()
-        self.closed = "drained" if drain else "cancelled"
+        with self.changed:
+            self.closed = "drained" if drain else "cancelled"
+            self.changed.notify_all()
 
 
 class FakeFactory:
@@ -148,9 +165,17 @@ class FakeFactory:
         self.fail: dict[str, Exception] = {}
         self.hold_at: dict[str, threading.Event] = {}
         self.asked: list[str] = []
+        self.changed = threading.Condition()
+        """Notified when a level is added to `asked`."""
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Waits until `condition`, which reads `asked`, holds; fails the test if it never does."""
+        wait_for(self.changed, condition)
 
     def __call__(self, bundle: Path, manifest: Manifest, level: str) -> FakeTranslator:
-        self.asked.append(level)
+        with self.changed:
+            self.asked.append(level)
+            self.changed.notify_all()
         if level in self.hold_at:
             self.hold_at[level].wait(20)
         if level in self.fail:
@@ -162,8 +187,42 @@ class FakeFactory:
         return [t for t in self.made if t.level == level][-1]
 
 
+FIRST_DEVICE = DeviceUse("cuda:0", reserved=5 * 2**20, budget=80 * 2**20, free=90 * 2**20)
+SECOND_DEVICE = DeviceUse("cuda:1", reserved=7, budget=0, free=0)
+
+
+class FactoryOnDevices(FakeFactory):
+    """Levels on two devices, which share a weight on each; `h6` is on a CPU."""
+
+    def __call__(self, bundle: Path, manifest: Manifest, level: str) -> FakeTranslator:
+        made = super().__call__(bundle, manifest, level)
+        if level != "h6":
+            made.device, made.weights = "cuda:0,cuda:1", {}
+            names = {f"{device}/w": 2**20 for device in ("cuda:0", "cuda:1")}
+            made.device_bytes = {**names, f"caches {level}": 3 * 2**20}
+            made.device_use = (FIRST_DEVICE, SECOND_DEVICE)
+        return made
+
+
+@dataclass
+class FakeClock:
+    """Seconds that pass only when a test adds them to `now`."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def wait_for(changed: threading.Condition, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Waits until `condition` holds; fails the test if it never does. changed: notified when it may have changed."""
+    with changed:
+        assert changed.wait_for(condition, seconds), "never became true"
+
+
 def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Waits until `condition` holds; fails the test if it never does."""
+    """Waits until `condition` holds; fails the test if it never does. It asks again and again, so use it only for the
+    state of objects that tell nobody when it changes; `FakeTranslator` and `FakeFactory` have `wait_for`."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "never became true"
@@ -173,12 +232,13 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 def write_bundle(
     path: Path, version: str = "0123456789abcdef", levels: tuple[str, ...] = tuple(LEVELS), precision: str = "fp32"
 ) -> Path:
-    """A bundle that validates; its graphs are not graphs."""
+    """A bundle that validates; its ONNX files hold no graphs."""
     made = []
     for name in levels:
         heads, delta = LEVELS[name]
         layout = HeadLayout.full(ARCHITECTURE.encoder_layers, ARCHITECTURE.decoder_layers, heads)
-        files = {p: _write(path / p, f"{name} {version}") for p in (encoder_path(name), decoder_path(name))}
+        graph = _graph(f"{name} {version}")
+        files = {p: _write(path / p, graph) for p in (encoder_path(name), decoder_path(name))}
         quality = Quality(
             test_set="synthetic",
             sentences=10,
@@ -214,7 +274,7 @@ def write_bundle(
         source_language="en",
         target_language="de",
         architecture=ARCHITECTURE,
-        tokenizer_sha256=_write(path / TOKENIZER, "tokenizer"),
+        tokenizer_sha256=_write(path / TOKENIZER, b"tokenizer"),
         levels=made,
         default_level=levels[0],
     )
@@ -222,10 +282,15 @@ def write_bundle(
     return path
 
 
-def _write(path: Path, text: str) -> str:
+def _graph(text: str) -> bytes:
+    """An ONNX file without a graph, whose description (field 6 of the model, a string) is `text`."""
+    return bytes([6 << 3 | 2, len(text)]) + text.encode()
+
+
+def _write(path: Path, content: bytes) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return hashlib.sha256(text.encode()).hexdigest()
+    path.write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def failure(call: Callable[[], object]) -> tuple[str, str]:

@@ -13,15 +13,15 @@ import sentencepiece
 import torch
 from tests.tiny import SENTENCES
 
-from hmc.artifact.checkpoint import Checkpoint
-from hmc.artifact.heads import HeadLayout
-from hmc.artifact.shortlist import Lexicon
-from hmc.serving.options import DecodeOptions
-from hmc.serving.results import Translation
-from hmc.training.attention import Attention
-from hmc.training.batches import pad_rows
-from hmc.training.convert import model_from_checkpoint
-from hmc.training.gating import mask_to_layout
+from hmc.artifact.bundle.shortlist import Lexicon
+from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact.model.heads import HeadLayout
+from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.requests.results import Translation
+from hmc.training.data.batches import pad_rows
+from hmc.training.model.attention import Attention
+from hmc.training.model.checkpoints import model_from_checkpoint
+from hmc.training.model.regimes import mask_to_layout
 
 TEXTS = SENTENCES[:8]
 LIMIT = 12

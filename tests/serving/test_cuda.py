@@ -1,4 +1,4 @@
-"""On a CUDA device: 16-bit levels translate as fp32 does on a CPU, in every way of decoding, and memory comes back."""
+"""On a CUDA device 16-bit levels translate as fp32 does on a CPU, in every way of decoding, and free their memory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import onnxruntime
 import pytest
 
 import hmc.cli
-from hmc.artifact.bundle_checks import validate
-from hmc.compiler.bundle_builder import LevelRequest
-from hmc.compiler.bundle_writer import compile_bundle
+from hmc.artifact.bundle.checks import validate
+from hmc.compiler.bundle.requests import LevelRequest
+from hmc.compiler.bundle.writer import compile_bundle
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.client import Client
-from hmc.serving.options import Sampling
+from hmc.serving.requests.options import Sampling
+from hmc.serving.runtime.device import cuda_available
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.sessions import cuda_available
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,10 +35,9 @@ OPTIONS = {
     "banned": DecodeOptions(beam_size=4, max_length=60, no_repeat_ngram_size=2, suppress_unknown=True),
 }
 SAME = {"full-fp16": 0.95, "full-bf16": 0.7}
-"""Share of sentences of which the best translation must be that of fp32: rounding decides some near ties."""
-
-
+"""Share of sentences whose best translation must be that of fp32. Rounding decides some near ties."""
 OF_SHAPES = {"Shape", "Concat", "Div", "Slice", "Gather", "Squeeze", "Unsqueeze", "Cast", "Range"}
+"""Operators on shapes, which may run on the host."""
 
 
 @pytest.fixture(scope="module")
@@ -63,16 +62,16 @@ def on_cuda(bundle: Path, request: pytest.FixtureRequest) -> Iterator[Translator
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_translations_are_those_of_fp32(reference: Translator, on_cuda: Translator, name: str) -> None:
-    """96 sentences at 64 rows: they join, leave, and use slots again."""
+    """96 sentences at 64 rows: sentences join and leave, and slots are used again."""
     expected, found = (t.translate(TEXTS, OPTIONS[name]) for t in (reference, on_cuda))
     same = [a.text == b.text for a, b in zip(expected, found, strict=True)]
     assert np.mean(same) >= SAME[on_cuda.level.name]
-    gaps = [abs(a.score - b.score) for a, b, alike in zip(expected, found, same, strict=True) if alike]
+    gaps = [abs(a.score - b.score) for a, b, equal in zip(expected, found, same, strict=True) if equal]
     assert max(gaps) <= 0.05
 
 
 def test_the_same_twice_and_one_by_one(on_cuda: Translator) -> None:
-    """Twice the same; alone, products run in another order, so near ties may fall otherwise."""
+    """A repeated batch gives the same. Alone, products are summed in another order, which may decide near ties."""
     together = [t.text for t in on_cuda.translate(TEXTS[:32], OPTIONS["beam"])]
     assert [t.text for t in on_cuda.translate(TEXTS[:32], OPTIONS["beam"])] == together
     alone = [on_cuda.translate([text], OPTIONS["beam"])[0].text for text in TEXTS[:32]]
@@ -88,15 +87,15 @@ def test_samples_prefixes_scores_and_alignment(reference: Translator, on_cuda: T
     assert all(t.text.startswith("Ein") for t in begun)
     options = DecodeOptions(max_length=60, alignment=True)
     aligned, expected = (t.translate(TEXTS[:8], options) for t in (on_cuda, reference))
-    alike = [(one, other) for one, other in zip(aligned, expected, strict=True) if one.text == other.text]
-    assert len(alike) >= 4
-    for one, other in alike:
+    same = [(one, other) for one, other in zip(aligned, expected, strict=True) if one.text == other.text]
+    assert len(same) >= 4
+    for one, other in same:
         for mine, theirs in zip(one.tokens, other.tokens, strict=True):
             np.testing.assert_allclose(mine.attention, theirs.attention, atol=0.05)
 
 
 def test_a_long_text_among_short_ones(reference: Translator, on_cuda: Translator) -> None:
-    """Caches get more room while sentences are in them."""
+    """Caches grow while sentences are in them."""
     texts = [*TEXTS[:6], " ".join(TEXTS[:9]), *TEXTS[6:12]]
     expected, found = (t.translate(texts, DecodeOptions(beam_size=4, max_length=200)) for t in (reference, on_cuda))
     same = [a.text == b.text for a, b in zip(expected, found, strict=True)]
@@ -104,14 +103,14 @@ def test_a_long_text_among_short_ones(reference: Translator, on_cuda: Translator
 
 
 def test_every_operator_runs_on_the_device(bundle: Path) -> None:
-    """Only what works on shapes may be the host's: anything else would be copied to and fro at each step."""
+    """Only operators on shapes may run on the host: for any other, data would be copied there and back at each step."""
     for level in (level for level in validate(bundle).levels if level.on_cuda):
         for name in (name for name in level.files if name.endswith(".onnx")):
             assert host_operators(bundle, name) <= OF_SHAPES, name
 
 
 def host_operators(bundle: Path, name: str) -> set[str]:
-    """Kinds of operators that are not CUDA's."""
+    """Kinds of operators that do not run on CUDA."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(bundle.absolute()))
@@ -137,7 +136,7 @@ def test_a_server_answers_from_the_device(bundle: Path) -> None:
 def test_memory_of_the_device_comes_back(bundle: Path) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
-        pytest.skip("PyTorch sees no CUDA device, and it is what tells its memory")
+        pytest.skip("PyTorch sees no CUDA device, and it measures the memory")
 
     def used() -> int:
         free, total = torch.cuda.mem_get_info()
@@ -148,7 +147,7 @@ def test_memory_of_the_device_comes_back(bundle: Path) -> None:
             translator.translate(TEXTS, OPTIONS["beam"])
         gc.collect()
 
-    translate()  # what CUDA's libraries keep for themselves
+    translate()  # CUDA's libraries allocate what they keep
     before = used()
     for _ in range(3):
         translate()

@@ -1,4 +1,4 @@
-"""Beam search with every option against the plain reference, on tiny random models: the same tokens and scores."""
+"""Beam search with every option gives the tokens and scores of the plain reference, on tiny random models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.serving.reference import LIMIT, TEXTS, Pieces, Reference, assert_same
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving import DecodeOptions, Translator
-from hmc.serving.constraints import Constraints
+from hmc.serving.decoding.constraints import Constraints
 
 CASES: list[dict[str, Any]] = [
     {},
@@ -53,7 +53,7 @@ def test_equals_the_reference(
 def test_some_translations_end_and_some_do_not(translator: Translator) -> None:
     found = translator.translate(TEXTS, options_of({}))
     lengths = {h.target_tokens for t in found for h in t.hypotheses if not h.hit_max_length}
-    assert len(lengths) >= 4  # or the tests here would say little about ends
+    assert len(lengths) >= 4  # otherwise these tests would say little about ends
     assert any(t.hit_max_length for t in found)
     assert len({t.text for t in found}) >= 6
 
@@ -134,7 +134,7 @@ def test_when_every_token_is_suppressed_the_translation_stops(translator: Transl
         (DecodeOptions(min_length=200), "min_length of 200 tokens: at most 95 fit here"),
     ],
 )
-def test_what_the_model_cannot_do(translator: Translator, options: DecodeOptions, message: str) -> None:
+def test_options_that_the_model_cannot_follow(translator: Translator, options: DecodeOptions, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         translator.translate(TEXTS, options)
 

@@ -1,10 +1,9 @@
-"""What callers get wrong about a Translator, and what they are told."""
+"""Wrong uses of a Translator, and their errors."""
 
 from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from tests.tiny import SENTENCES
 
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError, UnavailableError
 from hmc.serving import DecodeOptions, Translator
-from hmc.serving.options import MAX_HEADS, MAX_PHRASE
+from hmc.serving.requests.options import MAX_HEADS, MAX_PHRASE
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def test_lists_of_other_libraries(tiny_bundle: Path) -> None:
     [
         (
             {"suppressed_phrases": ["a", "b" * (MAX_PHRASE + 1)]},
-            rf"phrases\[1\] has 1001 characters: at most {MAX_PHRASE}",
+            rf"phrases\[1\] has 1001 characters: give at most {MAX_PHRASE}",
         ),
         ({"suppressed_tokens": [3]}, r"suppressed_tokens\[0\] is 3: give a text"),
         ({"attention_heads": ["cross.0.0"] * (MAX_HEADS + 1)}, f"1025 attention_heads: give at most {MAX_HEADS}"),
@@ -68,7 +67,7 @@ def test_a_phrase_longer_than_any_translation_changes_nothing(tiny_bundle: Path)
         assert [t.text for t in found] == [t.text for t in translator.translate(SENTENCES)]
 
 
-def test_a_fork_is_told(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_is_refused(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Translator(tiny_bundle, "h5", device="cpu", threads=1) as translator:
         here = os.getpid()
         with monkeypatch.context() as patch:
@@ -78,23 +77,22 @@ def test_a_fork_is_told(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert translator.translate(["a"])
 
 
-def test_closing_at_once_is_told_to_those_who_wait(tiny_bundle: Path) -> None:
-    translator = Translator(tiny_bundle, "full", device="cpu", threads=1, max_rows=4)
-    told: list[BaseException] = []
+def test_closing_at_once_ends_calls_that_wait(tiny_bundle: Path) -> None:
+    translator = Translator(tiny_bundle, "full", device="cpu", threads=1, max_rows=4, queue_size=20)
+    errors: list[BaseException] = []
 
     def wait() -> None:
         try:
             while True:
                 translator.translate(SENTENCES * 50)
         except UnavailableError as error:
-            told.append(error)
+            errors.append(error)
 
     threads = [threading.Thread(target=wait, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
-    eventually(lambda: translator.pending > 20)
-    time.sleep(0.05)
+    eventually(lambda: translator.pending >= 20)  # a full queue: the threads wait for space
     translator.close(drain=False)
     for thread in threads:
         thread.join(20)
-    assert len(told) == 3
+    assert len(errors) == 3

@@ -1,21 +1,21 @@
-"""Translations told piece by piece: only what is certain, and all of it in the end."""
+"""Translations that come piece by piece: a piece is never taken back, and all pieces make the translation."""
 
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.serving.fakes import eventually
 from tests.serving.reference import LIMIT, TEXTS
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving import DecodeOptions, Translator
-from hmc.serving.options import Sampling, Target
-from hmc.serving.progress import certain_tokens
-from hmc.serving.results import Hypothesis
-from hmc.serving.state import DecodeState, Rules
+from hmc.serving.decoding.state import DecodeState, Rules
+from hmc.serving.requests.options import Sampling, Target
+from hmc.serving.requests.results import Hypothesis
+from hmc.serving.scheduling.batch import certain_tokens
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_what_is_certain_is_what_all_hypotheses_share() -> None:
     assert certain_tokens(state, 0) == ()
 
 
-def test_nothing_told_is_ever_taken_back(lively_bundle: Path) -> None:
+def test_no_piece_is_ever_taken_back(lively_bundle: Path) -> None:
     with Translator(lively_bundle, "full", device="cpu", threads=1, max_rows=16) as translator:
         options = DecodeOptions(beam_size=4, max_length=30, length_penalty=0.2)
-        told: list[list[str]] = [[] for _ in TEXTS]
-        futures = [translator.submit(t, options, None, told[n].append) for n, t in enumerate(TEXTS)]
-        for text, future, pieces in zip(TEXTS, futures, told, strict=True):
+        given: list[list[str]] = [[] for _ in TEXTS]
+        futures = [translator.submit(t, options, None, given[n].append) for n, t in enumerate(TEXTS)]
+        for text, future, pieces in zip(TEXTS, futures, given, strict=True):
             assert future.result().text == "".join(pieces), text
 
 
@@ -75,13 +75,10 @@ def test_leaving_early_cancels(translator: Translator) -> None:
     stream = translator.stream(TEXTS[4], DecodeOptions(beam_size=1, max_length=95, min_length=95))
     assert next(stream).text
     stream.close()  # type: ignore[attr-defined]  # a generator
-    end = time.monotonic() + 20
-    while translator.pending and time.monotonic() < end:
-        time.sleep(0.01)
-    assert translator.pending == 0
+    eventually(lambda: translator.pending == 0)
 
 
-def test_a_listener_that_fails_disturbs_nobody(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_that_raises_changes_nothing(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: str) -> None:
         raise RuntimeError("gone")
 
@@ -89,4 +86,4 @@ def test_a_listener_that_fails_disturbs_nobody(translator: Translator, caplog: p
     with caplog.at_level(logging.ERROR):
         found = [translator.submit(t, options, None, fail).result().text for t in TEXTS]
     assert found == [t.text for t in translator.translate(TEXTS, options)]
-    assert "whoever listens to a translation failed" in caplog.text
+    assert "the progress callback of a translation raised" in caplog.text

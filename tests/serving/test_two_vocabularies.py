@@ -5,18 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.artifact.opus import GERMAN
-from tests.artifact.two_vocabularies import two_vocabularies
+from tests.artifact.marian.opus import GERMAN
+from tests.artifact.marian.two_vocabularies import two_vocabularies
 from tests.serving.reference import LIMIT, Reference
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle import Precision, read_manifest
-from hmc.artifact.checkpoint import load_checkpoint, save_checkpoint
+from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact.bundle.shortlist import Lexicon
+from hmc.artifact.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from hmc.artifact.marian.reader import import_marian
-from hmc.artifact.shortlist import Lexicon
-from hmc.artifact.tokenizer import Tokenizer, open_tokenizer
-from hmc.compiler.bundle_builder import BundleBuilder, LevelRequest
-from hmc.compiler.shortlist_text import ShortlistText
+from hmc.artifact.precisions import Precision
+from hmc.artifact.tokenizer.tokenizer import Tokenizer, open_tokenizer
+from hmc.compiler.bundle.builder import BundleBuilder
+from hmc.compiler.bundle.requests import LevelRequest
+from hmc.compiler.lexicon.shortlist_text import ShortlistText
 from hmc.serving import DecodeOptions, Translator
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8", "int4")
@@ -30,11 +32,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     two_vocabularies(folder / "opus", seed=6)
     checkpoint = import_marian(folder / "opus")
     save_checkpoint(checkpoint, folder / "c")
-    (folder / "b").mkdir()
     text = ShortlistText(SENTENCES[:8], GERMAN, frequent=20, best=8)
-    builder = BundleBuilder([folder / "c"], folder / "b", calibration=SENTENCES, shortlist=text)
     request = LevelRequest(folder / "c")
-    builder.finish([builder.add(request, p, listed=listed) for p in PRECISIONS for listed in (False, True)])
+    with BundleBuilder.open(folder / "b", [folder / "c"], calibration=SENTENCES, shortlist=text) as builder:
+        builder.finish(
+            [builder.add(request, p, with_shortlist=shortlist) for p in PRECISIONS for shortlist in (False, True)]
+        )
     return folder
 
 

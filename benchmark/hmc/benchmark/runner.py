@@ -1,4 +1,4 @@
-"""`hmc bench`: from settings to a report."""
+"""Running a benchmark (`hmc bench`): settings in, a report out."""
 
 from __future__ import annotations
 
@@ -6,27 +6,30 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from hmc.artifact.bundle import Level, Manifest, Quality, read_manifest, write_manifest
-from hmc.artifact.bundle_checks import validate
+from hmc.artifact.bundle.checks import validate
+from hmc.artifact.bundle.manifest import Level, Manifest, Quality, read_manifest, write_manifest
 from hmc.artifact.errors import InvalidRequestError
-from hmc.benchmark.latency import LatencyResult, measure_latency
-from hmc.benchmark.levels import Chosen, choose_levels, reference_level
-from hmc.benchmark.machine import this_machine
-from hmc.benchmark.memory import MemoryRequest, MemoryResult, measure_memory
-from hmc.benchmark.quality import Output, Progress, cut_sources, score, silent, translate_all
-from hmc.benchmark.report import BundleInfo, Conditions, LevelReport, Report, contract
+from hmc.benchmark.measure.latency import LatencyResult, measure_latency
+from hmc.benchmark.measure.levels import Chosen, choose_levels, reference_level
+from hmc.benchmark.measure.machine import this_machine
+from hmc.benchmark.measure.memory import MemoryRequest, MemoryResult, measure_memory
+from hmc.benchmark.measure.quality import Output, Progress, cut_sources, score, silent, translate_all
+from hmc.benchmark.measure.text import TestSet
+from hmc.benchmark.report.results import BundleInfo, Conditions, LevelReport, Report, contract
 from hmc.benchmark.settings import BenchmarkSettings
-from hmc.benchmark.text import TestSet
 from hmc.serving import Translator
 
 MEMORY_BATCHES = 3
-"""Requests that a level translates for its memory, of the largest batch and beam."""
+"""Requests that a level translates before its memory is read, at the largest batch and beam."""
 
 
 def run_benchmark(
     settings: BenchmarkSettings, *, say: Callable[[str], None] = silent, progress: Progress = silent
 ) -> Report:
-    """Measures memory, then latency, then quality. `say` gets the contract, before anything is measured.
+    """Measures memory, then latency, then quality.
+
+    say: called with the contract, which states what is measured, before anything is; and with warnings. progress:
+    called with `LEVEL: STEP` when a step begins.
 
     Raises InvalidRequestError, LevelNotFoundError, InvalidArtifactError, DeviceUnavailableError.
     """
@@ -68,9 +71,9 @@ def run_benchmark(
 
 
 def record(bundle: Path | str, report: Report) -> Manifest:
-    """Writes each level's quality and latency at the headline setting into the manifest; its version stays.
+    """Writes each level's quality and latency at the headline setting into the manifest. The bundle's version stays.
 
-    Raises InvalidRequestError where the bundle is not the one that was measured any more.
+    Raises InvalidRequestError if the bundle was replaced since it was measured.
     """
     manifest = read_manifest(bundle)
     if manifest.version != report.bundle.version:

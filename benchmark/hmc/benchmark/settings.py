@@ -1,4 +1,4 @@
-"""What a benchmark is asked to do."""
+"""The settings of a benchmark."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from itertools import product
 from pathlib import Path
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.benchmark.latency import Setting
-from hmc.serving.options import MAX_BEAM
-from hmc.serving.threads import check_threads
+from hmc.benchmark.measure.latency import Setting
+from hmc.serving.requests.options import MAX_BEAM
+from hmc.serving.runtime.threads import check_threads
 
 DEFAULT_BATCHES = (1, 32)
 PREFERRED_BEAM = 4
-"""The beam of the one setting a level is summed up by, if it is measured: what `hmc serve` decodes with by default."""
+"""Beam size of the headline setting, if it is measured. It is the default of `hmc serve`."""
 
 
 @dataclass(frozen=True)
 class BenchmarkSettings:
-    """Raises InvalidRequestError on values out of range."""
+    """What to measure, and how. Raises InvalidRequestError on values out of range."""
 
     bundle: Path
     src: Path
     ref: Path | None = None
-    """Without references there is no quality."""
+    """References. None: quality is not measured."""
     levels: tuple[str, ...] | None = None
-    """None: all levels of the bundle."""
+    """Level names; None: all levels that run on `device`."""
     batches: tuple[int, ...] | None = None
-    """Sentences of a request; None: 1 and 32, or as many as are timed where those are fewer."""
+    """Sentences of one request. None: 1 and 32, or fewer if the test set is smaller."""
     beams: tuple[int, ...] = (1, 4)
     rounds: int = 5
     limit: int | None = None
-    """Sentence pairs read, from the start of the files; None: all. Quality is of these."""
+    """Number of sentence pairs to read, from the start of the files; None: all. Quality is measured on them."""
     latency_limit: int = 128
-    """Sentences of a round, from the start of those."""
+    """Number of sentences to time in a round, from the start of those read."""
     device: str = "auto"
     threads: int = 0
-    """Threads of each worker of a level; 0: one per physical core, and one each for several workers."""
+    """Threads of each worker of a level. 0: one for each physical core; with several workers, one each."""
     workers: int = 1
     """Batches that a level runs at the same time."""
     memory: bool = True
-    """Measure each level's memory, in a process of its own."""
+    """Whether to measure the memory of each level, in a process of its own."""
     test_set_name: str | None = None
 
     def __post_init__(self) -> None:
@@ -66,14 +66,19 @@ class BenchmarkSettings:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """`batches`, or what stands for None."""
+        """`batches`, or the default sizes."""
         return DEFAULT_BATCHES if self.batches is None else self.batches
 
     def fitted(self, sentences: int) -> BenchmarkSettings:
-        """These settings with batches that `sentences`, those that are not blank, fill. Raises InvalidRequestError."""
+        """These settings with batches that a test set of `sentences` sentences, blank ones not counted, can fill.
+
+        Raises InvalidRequestError if a batch that was asked for is larger.
+        """
         timed = min(self.latency_limit, sentences)
         if not timed:
-            raise InvalidRequestError("every line that is read is blank: there is nothing to time; give more lines")
+            raise InvalidRequestError(
+                "every line that was read is blank, so there is nothing to time: give a file with text"
+            )
         if self.batches is None:
             return replace(self, batches=tuple(dict.fromkeys(min(size, timed) for size in DEFAULT_BATCHES)))
         if max(self.batches) > timed:
@@ -86,11 +91,11 @@ class BenchmarkSettings:
 
     @property
     def points(self) -> list[Setting]:
-        """Every kind of request to time: beams within batches."""
+        """Every combination of batch size and beam size."""
         return [Setting(batch, beam) for batch, beam in product(self.sizes, self.beams)]
 
     @property
     def headline(self) -> Setting:
-        """The setting that stands for a level in plots and in the manifest: smallest batch, beam 4 if measured."""
+        """The setting whose latency is plotted and recorded: the smallest batch, and beam 4 if it is measured."""
         beam = PREFERRED_BEAM if PREFERRED_BEAM in self.beams else max(self.beams)
         return Setting(min(self.sizes), beam)

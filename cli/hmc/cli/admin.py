@@ -1,4 +1,4 @@
-"""`hmc admin`: change what a running server has loaded."""
+"""`hmc admin`: loads, unloads or replaces levels of a running server."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.errors import guarded
-from hmc.cli.options import SERVER, WHERE, TlsCa, Token
+from hmc.cli.common.errors import guarded
+from hmc.cli.common.options import SERVER, WHERE, TlsCa, Token
 
 if TYPE_CHECKING:
     from hmc.serving.client import Client
@@ -19,14 +19,16 @@ Name = Annotated[str, typer.Argument(help="Name of a level, as `hmc levels` list
 Server = Annotated[str, SERVER]
 Timeout = Annotated[
     float | None,
-    typer.Option(help="Seconds to wait until it is done; default: no limit.", rich_help_panel=WHERE),
+    typer.Option(help="Seconds to wait until the server is done. Default: no limit.", rich_help_panel=WHERE),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def group() -> typer.Typer:
-    """The group with its three commands."""
-    app = typer.Typer(no_args_is_help=True, help="Change what a running server has loaded, without losing a request.")
+    """The group of the commands load, unload and reload."""
+    app = typer.Typer(
+        no_args_is_help=True, help="Load, unload or replace levels of a running server without losing a request."
+    )
     app.callback()(lambda: None)
     for command in (load, unload, reload):
         app.command()(guarded(command))
@@ -41,12 +43,12 @@ def load(
     timeout: Timeout = None,
     json_output: AsJson = False,
 ) -> None:
-    """Load a level of the server's bundle and warm it up. Does nothing if it is loaded."""
-    from hmc.cli.levels import as_json
+    """Load a level of the server's bundle and warm it up. A level that is loaded already stays as it is."""
+    from hmc.cli.common.results import levels_as_json
 
     with _asking(server, token, tls_ca, timeout) as client:
         level = client.load_level(name, timeout=timeout)
-    typer.echo(as_json(level) if json_output else f"{level.name} is loaded and serves.")
+    typer.echo(levels_as_json(level) if json_output else f"{level.name} is loaded and serves.")
 
 
 def unload(
@@ -57,12 +59,12 @@ def unload(
     timeout: Timeout = None,
     json_output: AsJson = False,
 ) -> None:
-    """Unload a level: it gets no new requests, finishes those it has, and its memory is freed."""
-    from hmc.cli.levels import as_json
+    """Unload a level: it gets no new requests, finishes the running ones, and its memory is freed."""
+    from hmc.cli.common.results import levels_as_json
 
     with _asking(server, token, tls_ca, timeout) as client:
         level = client.unload_level(name, timeout=timeout)
-    typer.echo(as_json(level) if json_output else f"{level.name} is unloaded.")
+    typer.echo(levels_as_json(level) if json_output else f"{level.name} is unloaded.")
 
 
 def reload(
@@ -70,7 +72,8 @@ def reload(
     bundle: Annotated[
         str | None,
         typer.Argument(
-            help="Absolute path on the server's machine; default: the bundle it has, read again.", metavar="BUNDLE"
+            help="Absolute path on the server's machine. Default: the present bundle, read again.",
+            metavar="BUNDLE",
         ),
     ] = None,
     token: Token = None,
@@ -78,7 +81,7 @@ def reload(
     timeout: Timeout = None,
     json_output: AsJson = False,
 ) -> None:
-    """Load a bundle beside the present one and switch to it; if it cannot be used, the present one stays."""
+    """Load a bundle and switch to it without losing a request. If loading fails, the present bundle stays."""
     import json
 
     from hmc.artifact.errors import InvalidRequestError
@@ -92,15 +95,15 @@ def reload(
 
 @contextmanager
 def _asking(server: str, token: str | None, tls_ca: Path | None, timeout: float | None) -> Iterator[Client]:
-    """As `connected`; a server that is not done in time is said to go on, as it does."""
+    """As `connected`. If the time is up, the error says that the server continues."""
     from hmc.artifact.errors import DeadlineExceededError
-    from hmc.cli.connection import connected
+    from hmc.cli.common.connection import connected
 
     try:
         with connected(server, token, tls_ca) as client:
             yield client
     except DeadlineExceededError as error:
         raise DeadlineExceededError(
-            f"{server} is not done after {timeout:g} s, and goes on: requests under way are finished first. "
-            f"`hmc levels --server {server}` shows what is loaded; a greater --timeout waits longer"
+            f"{server} is not done after {timeout:g} s and continues: it finishes running requests first. "
+            f"`hmc levels --server {server}` shows which levels are loaded; a greater --timeout waits longer"
         ) from error

@@ -11,49 +11,115 @@ import typer
 if TYPE_CHECKING:
     from hmc.benchmark.settings import BenchmarkSettings
 
+QUALITY, LATENCY, DEVICE, OUTPUT = "Levels and test set", "What is timed", "Device", "Output"
+
 
 def command(
     bundle: Annotated[Path, typer.Argument(help="Directory that `hmc compile` wrote.", metavar="BUNDLE")],
-    src: Annotated[Path, typer.Option(help="Source sentences, one a line; plain or .gz.")],
+    src: Annotated[
+        Path,
+        typer.Option(help="Source sentences, one a line; plain or .gz.", metavar="FILE", rich_help_panel=QUALITY),
+    ],
     ref: Annotated[
-        Path | None, typer.Option(help="Reference translations, line for line; without: no quality.")
+        Path | None,
+        typer.Option(
+            help="Their reference translations, line for line. Without them quality is not measured.",
+            metavar="FILE",
+            rich_help_panel=QUALITY,
+        ),
     ] = None,
-    levels: Annotated[str, typer.Option(help="all, or level names with commas.")] = "all",
+    levels: Annotated[
+        str, typer.Option(help="Level names separated by commas, or all.", rich_help_panel=QUALITY)
+    ] = "all",
+    limit: Annotated[
+        int, typer.Option(help="Read only the first N sentence pairs. 0: all.", metavar="N", rich_help_panel=QUALITY)
+    ] = 0,
+    test_set: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the test set in the report. Default: the name of the source file without its suffixes.",
+            metavar="NAME",
+            rich_help_panel=QUALITY,
+        ),
+    ] = None,
     batch: Annotated[
         str | None,
-        typer.Option(help="Sentences of a request; several sizes with commas. Default: 1,32, or all that are timed."),
+        typer.Option(
+            help="Sentences of one request; separate several sizes with commas. Default: 1,32.",
+            rich_help_panel=LATENCY,
+        ),
     ] = None,
-    beam: Annotated[str, typer.Option(help="Beam sizes; several with commas.")] = "1,4",
-    rounds: Annotated[int, typer.Option(help="Times every level translates the timed sentences, taking turns.")] = 5,
-    limit: Annotated[int, typer.Option(help="Read only so many sentence pairs; 0: all.")] = 0,
-    latency_limit: Annotated[int, typer.Option(help="Time only so many of those a round; quality is of all.")] = 128,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int, typer.Option(help="Threads of a level; 0: one per physical core.")] = 0,
+    beam: Annotated[
+        str, typer.Option(help="Beam size; separate several with commas.", rich_help_panel=LATENCY)
+    ] = "1,4",
+    rounds: Annotated[
+        int,
+        typer.Option(
+            help="Times that each level translates the timed sentences. Each round measures every level.",
+            rich_help_panel=LATENCY,
+        ),
+    ] = 5,
+    latency_limit: Annotated[
+        int,
+        typer.Option(
+            help="Time only the first N sentences. Quality is always measured on all.",
+            metavar="N",
+            rich_help_panel=LATENCY,
+        ),
+    ] = 128,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory/--no-memory",
+            help="Measure the peak memory of each level, in a process of its own.",
+            rich_help_panel=LATENCY,
+        ),
+    ] = True,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", rich_help_panel=DEVICE)] = "auto",
+    threads: Annotated[
+        int, typer.Option(help="Threads of each level. 0: one for each physical core.", rich_help_panel=DEVICE)
+    ] = 0,
     workers: Annotated[
-        int, typer.Option(help="Batches that a level runs at the same time, each on --threads threads.")
+        int,
+        typer.Option(
+            help="Batches that a level runs at the same time, each on --threads threads.", rich_help_panel=DEVICE
+        ),
     ] = 1,
-    memory: Annotated[bool, typer.Option(help="Measure peak memory, a process for each level.")] = True,
-    test_set: Annotated[
-        str | None, typer.Option(help="Name of the test set; default: the file's, less its suffixes.")
-    ] = None,
-    json_out: Annotated[
-        Path | None, typer.Option("--json", help="Write the report as JSON; - for standard output.", metavar="OUT")
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Write the report to this file, as JSON.", metavar="FILE", rich_help_panel=OUTPUT
+        ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Write a Pareto plot to PREFIX.png and PREFIX.svg.", metavar="PREFIX")
+        Path | None,
+        typer.Option(
+            help="Plot BLEU against latency to PREFIX.png and PREFIX.svg.", metavar="PREFIX", rich_help_panel=OUTPUT
+        ),
     ] = None,
     record: Annotated[
-        bool, typer.Option("--record", help="Write quality and latency into the bundle's manifest.")
+        bool,
+        typer.Option(
+            "--record",
+            help="Write quality and latency into the bundle's manifest, where `hmc serve` finds them.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the report as JSON, not as tables.", rich_help_panel=OUTPUT)
     ] = False,
 ) -> None:
-    """Say what is timed and what is not, then measure every level: BLEU with its significance, latency, memory."""
-    from rich.console import Console
+    """Measure the levels of a bundle: BLEU with its significance, latency and memory.
 
+    Before the measurement it prints what is timed and what is not.
+    """
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.benchmark import plots, runner
+    from hmc.benchmark import runner
+    from hmc.benchmark.report import plots
+    from hmc.benchmark.report.tables import tables
     from hmc.benchmark.settings import BenchmarkSettings
-    from hmc.benchmark.tables import tables
-    from hmc.cli.progress import steps
+    from hmc.cli.common.consoles import note, open_console
+    from hmc.cli.common.progress import steps
 
     settings = BenchmarkSettings(
         bundle=bundle,
@@ -71,31 +137,23 @@ def command(
         memory=memory,
         test_set_name=test_set,
     )
-    _check_outputs(settings, json_out, plot, record=record)
-    to_stdout = json_out == Path("-")
-    console, people = Console(stderr=True), Console(stderr=to_stdout)
-    if not people.is_terminal:
-        people.width = max(people.width, 200)  # a file or a pipe has room for every column
-    with steps(console) as progress:
-        report = runner.run_benchmark(
-            settings,
-            say=lambda text: people.print(text + "\n", highlight=False, markup=False, soft_wrap=True),
-            progress=progress,
-        )
-    if json_out is not None and not to_stdout:  # first: whatever fails from here on, the measurement is kept
-        try:
-            json_out.write_text(report.to_json(), encoding="utf-8")
-        except OSError as error:
-            raise InvalidRequestError(f"--json {json_out}: cannot be written: {error.strerror}") from error
-    if to_stdout:
+    _check_outputs(settings, out, plot, record=record)
+    console = open_console(stderr=as_json)
+    with steps(open_console(stderr=True)) as progress:
+        report = runner.run_benchmark(settings, say=lambda text: note(console, text + "\n"), progress=progress)
+    if as_json:  # print and write first: if a later step fails, the measurement is not lost
         typer.echo(report.to_json(), nl=False)
-    people.print(tables(report))
+    if out is not None:
+        try:
+            out.write_text(report.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise InvalidRequestError(f"--out {out}: cannot be written: {error.strerror}") from error
+    console.print(tables(report))
     if record:
         runner.record(bundle, report)
-        people.print(f"recorded in {bundle / 'bundle.json'}", highlight=False, markup=False, soft_wrap=True)
+        note(console, f"recorded in {bundle / 'bundle.json'}")
     if plot is not None:
-        paths = plots.write_pareto(report, plot)
-        people.print(f"plot: {', '.join(map(str, paths))}", highlight=False, markup=False, soft_wrap=True)
+        note(console, f"plot: {', '.join(map(str, plots.write_pareto(report, plot)))}")
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
@@ -108,26 +166,26 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
         raise InvalidRequestError(f"{option} {text!r}: write whole numbers with commas, e.g. 1,32") from error
 
 
-def _check_outputs(settings: BenchmarkSettings, json_out: Path | None, plot: Path | None, *, record: bool) -> None:
-    """What would fail at the end of a long measurement, or destroy what it reads, is refused before it."""
+def _check_outputs(settings: BenchmarkSettings, out: Path | None, plot: Path | None, *, record: bool) -> None:
+    """Refuses, before the long measurement, outputs that cannot be written or that would overwrite an input."""
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.benchmark.plots import require_matplotlib
-    from hmc.cli.outputs import check_file, check_folder, check_not_read
+    from hmc.benchmark.report.plots import require_matplotlib
+    from hmc.cli.common.outputs import check_file, check_folder, check_not_read
 
     read = [settings.bundle, settings.src, *([settings.ref] if settings.ref else [])]
     if record:
         check_folder("--record", settings.bundle)
-    if json_out is not None and json_out != Path("-"):
-        check_file("--json", json_out)
-        check_not_read("--json", json_out, read)
+    if out is not None:
+        check_file("--out", out)
+        check_not_read("--out", out, read)
     if plot is not None:
         if not plot.name:
             raise InvalidRequestError(f"--plot {plot}: give the beginning of a file's name, such as results/pareto")
         for suffix in (".png", ".svg"):
             check_file("--plot", image := plot.with_name(plot.name + suffix))
             check_not_read("--plot", image, read)
-            if json_out is not None and os.path.realpath(image) == os.path.realpath(json_out):
-                raise InvalidRequestError(f"--plot would write {image}, which is --json's file too")
+            if out is not None and os.path.realpath(image) == os.path.realpath(out):
+                raise InvalidRequestError(f"--plot would write {image}, which is --out's file too")
         require_matplotlib()
         if settings.ref is None:
             raise InvalidRequestError("--plot shows BLEU against latency: give references with --ref FILE")

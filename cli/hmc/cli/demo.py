@@ -1,4 +1,4 @@
-"""`hmc demo`: the embedded model compiled, served, asked and measured, in under two minutes."""
+"""`hmc demo`: compiles, serves and measures the embedded model, in under two minutes."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from hmc.benchmark.report import Report
+    from hmc.benchmark.report.results import Report
     from hmc.cli.demo_steps import Example
 
 NEEDED = ("onnx", "onnx_ir", "ml_dtypes", "matplotlib")
-"""What the steps import that a base installation lacks; the extra `demo` brings it."""
+"""Modules that the demo imports and that a base installation lacks. The extra `demo` installs them."""
 
 
 def command(
-    out: Annotated[Path, typer.Option(help="Folder for the bundle, the results and the plot.")] = Path("demo-output"),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for the bundle, the results and the plot.", metavar="DIR")
+    ] = Path("demo-output"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     checkpoint: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Compile the embedded English→German model at three head budgets, serve it, translate with it, measure it."""
+    """Show what HMC does: compile an embedded English→German model, serve it, translate with it and measure it."""
     import json
     import os
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _require_extra()
-    from rich.console import Console
-
     from hmc.cli import demo_steps
+    from hmc.cli.common.consoles import open_console
     from hmc.cli.demo_steps import Demo, result
 
-    console = Console(stderr=as_json)
-    if not console.is_terminal:
-        console.width = max(console.width, 160)
+    console = open_console(stderr=as_json)
     demo, steps = Demo(checkpoint or demo_steps.CHECKPOINT, out, demo_steps.SIZE), Steps(console)
     with steps.step("compile at 144, 72 and 36 heads, fp32 and int8") as progress:
         manifest = demo.compile(progress)
@@ -64,7 +63,7 @@ def command(
 
 
 class Steps:
-    """Announces steps, and remembers how long each took."""
+    """Prints the number, the name and the duration of each step."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -72,10 +71,10 @@ class Steps:
 
     @contextmanager
     def step(self, what: str) -> Iterator[Callable[[str], None]]:
-        """Says what happens and how long it took; yields a function for what happens within, shown on terminals."""
+        """Prints the step and, at its end, its duration. Yields a function that shows progress on a terminal."""
         import time
 
-        from hmc.cli.progress import steps
+        from hmc.cli.common.progress import steps
 
         number = len(self.seconds) + 1
         start = time.perf_counter()
@@ -86,12 +85,14 @@ class Steps:
         self.note(f"{number}. done in {self.seconds[what]:.1f} s")
 
     def note(self, text: str) -> None:
-        """Lines for people, not wrapped, so that commands can be copied."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        """Prints lines that are not wrapped, so that commands in them can be copied."""
+        from hmc.cli.common.consoles import note
+
+        note(self.console, text)
 
 
 def next_commands(bundle: Path) -> list[str]:
-    """Three command lines that work from the present folder."""
+    """Three commands to try next, which work in the present folder."""
     import shlex
     import sys
 
@@ -108,14 +109,15 @@ def next_commands(bundle: Path) -> list[str]:
 
 
 def _shown(path: Path) -> str:
-    """Relative to the present folder where it lies in it."""
+    """The path, relative to the present folder if it lies in it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _require_extra() -> None:
     from importlib.util import find_spec
 
-    from hmc.artifact.errors import FailedPreconditionError, how_to_install
+    from hmc.artifact.distribution import how_to_install
+    from hmc.artifact.errors import FailedPreconditionError
 
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise FailedPreconditionError(f"the demo needs {', '.join(missing)}: {how_to_install('demo')}")
@@ -133,7 +135,7 @@ def _example_table(example: Example) -> Table:
 
 
 def _result_table(report: Report) -> Table:
-    from hmc.benchmark.tables import delta, mebibytes, milliseconds, settings_of, table_of
+    from hmc.benchmark.report.tables import delta, mebibytes, milliseconds, settings_of, table_of
 
     conditions = report.conditions
     settings = settings_of(conditions)

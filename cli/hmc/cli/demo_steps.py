@@ -1,4 +1,4 @@
-"""What `hmc demo` does, step by step, as functions that return data: compile, serve and translate, benchmark."""
+"""The steps of `hmc demo` as functions that return data: compile, serve and translate, benchmark, plot."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hmc.artifact.bundle import MANIFEST, Manifest, Precision
+from hmc.artifact.bundle.manifest import MANIFEST, Manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError
-from hmc.benchmark.plots import write_pareto
-from hmc.benchmark.report import Report
+from hmc.artifact.precisions import Precision
+from hmc.benchmark.measure.text import TestSet, read_sentences
+from hmc.benchmark.report.plots import write_pareto
+from hmc.benchmark.report.results import Report
 from hmc.benchmark.runner import record, run_benchmark
 from hmc.benchmark.settings import BenchmarkSettings
-from hmc.benchmark.text import TestSet, read_sentences
-from hmc.cli.outputs import check_run_folder
-from hmc.compiler.bundle_builder import LevelRequest
-from hmc.compiler.bundle_writer import compile_bundle
+from hmc.cli.common.outputs import check_run_folder
+from hmc.compiler.bundle.requests import LevelRequest
+from hmc.compiler.bundle.writer import compile_bundle
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
@@ -27,17 +28,17 @@ SRC, REF = DATA / "test.en", DATA / "test.de"
 HEADS = (144, 72, 36)
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 EXAMPLES = (3, 7, 57)
-"""Lines of the test set, from 0, that are shown at every level."""
+"""Lines of the test set, counted from 0, whose translations are shown."""
 DEVICE = "cpu"
 RESULTS, PLOT = "results.json", "pareto"
-"""Files of a demo beside its bundle; the plot is PLOT.png and PLOT.svg."""
+"""Files in the demo's folder; the plot is PLOT.png and PLOT.svg."""
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much the benchmark measures."""
+    """Size of the benchmark."""
 
     sentences: int | None = None
     """Sentence pairs scored; None: all."""
@@ -46,12 +47,12 @@ class Size:
 
 
 SIZE = Size()
-"""Fits, with all else, into two minutes on two cores."""
+"""With it the demo takes less than two minutes on two cores."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence at every level."""
+    """A sentence, translated at every level."""
 
     source: str
     reference: str
@@ -61,7 +62,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Demo:
-    """Where the results go."""
+    """The checkpoint to demonstrate, the folder for the results, and the size of the benchmark."""
 
     checkpoint: Path
     out: Path
@@ -73,15 +74,15 @@ class Demo:
         return self.out / "bundle"
 
     def compile(self, progress: Progress) -> Manifest:
-        """Every head budget at every precision, int8 calibrated on sentences that are not in the test set."""
+        """Compiles every head budget at every precision. int8 is calibrated on sentences outside the test set."""
         if not self.checkpoint.is_dir():
             raise InvalidRequestError(
-                f"{self.checkpoint}: the checkpoint is missing; install hmc again, or clone it whole"
+                f"{self.checkpoint}: the checkpoint is missing; install HMC again, or clone the whole repository"
             )
         check_run_folder(self.out)
         for name in (RESULTS, *(f"{PLOT}{suffix}" for suffix in (".png", ".svg"))):
             if (self.out / name).exists() and not (self.bundle / MANIFEST).is_file():
-                raise InvalidRequestError(f"--out {self.out} holds {name}, and no demo; choose another folder")
+                raise InvalidRequestError(f"--out {self.out} holds {name}, which no demo wrote; choose another folder")
         return compile_bundle(
             [LevelRequest(self.checkpoint, heads) for heads in HEADS],
             self.bundle,
@@ -91,7 +92,7 @@ class Demo:
         )
 
     def translate(self) -> tuple[str, list[Example]]:
-        """Serves the bundle on a free port and asks for the examples at every level, through the gRPC client."""
+        """Serves the bundle on a free port and translates the examples at every level with the gRPC client."""
         test_set = TestSet.read(SRC, REF)
         sources = [test_set.sources[line] for line in EXAMPLES]
         found: list[dict[str, str]] = [{} for _ in EXAMPLES]
@@ -102,7 +103,7 @@ class Demo:
                 for level in client.levels().levels:
                     answer = client.translate(sources, level.name, timeout=60)
                     if answer.level != level.name:
-                        raise HmcError(f"asked for level {level.name}, and {answer.level} answered")
+                        raise HmcError(f"level {level.name} was requested, but level {answer.level} answered")
                     for translations, translation in zip(found, answer, strict=True):
                         translations[level.name] = translation.text
         references = test_set.references or ()
@@ -113,7 +114,7 @@ class Demo:
         return address, examples
 
     def benchmark(self, say: Progress, progress: Progress) -> Report:
-        """Quality on the test set, latency sentence by sentence and in batches of 16; the manifest gets both."""
+        """Measures quality, and latency at batch 1 and 16. Both are recorded in the bundle's manifest."""
         settings = BenchmarkSettings(
             bundle=self.bundle,
             src=SRC,
@@ -137,6 +138,6 @@ class Demo:
 
 
 def result(address: str, examples: list[Example], report: Report, seconds: dict[str, float]) -> dict[str, Any]:
-    """Everything the demo found, as JSON-ready values. Seconds are those of each step."""
+    """The results of the demo as values for JSON. seconds: duration of each step."""
     shown = [vars(example) for example in examples]
     return {"address": address, "examples": shown, "seconds": seconds, "report": report.to_dict()}

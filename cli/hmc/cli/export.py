@@ -9,25 +9,30 @@ import typer
 
 
 def command(
-    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint that train, prune or import wrote.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="MarianMT directory to write.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="A checkpoint that `hmc train`, `prune` or `import` wrote.", metavar="CHECKPOINT")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="MarianMT directory to write.", metavar="DIR")],
     masked: Annotated[
-        bool, typer.Option("--masked", help="Write the closed heads of a pruned checkpoint as zeros.")
+        bool, typer.Option("--masked", help="Accept a pruned checkpoint: its closed heads are written as zeros.")
     ] = False,
     zero_start: Annotated[
         bool,
-        typer.Option("--zero-start", help="Write a model that starts its decoder from zeros, as CTranslate2 does."),
+        typer.Option(
+            "--zero-start",
+            help="Change the model so that its decoder starts from a zero embedding, as CTranslate2 assumes.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Write a checkpoint as a MarianMT model, for Transformers and, if it has one vocabulary, CTranslate2."""
+    """Write a checkpoint as a MarianMT model for Transformers, and for CTranslate2 if it has one vocabulary."""
     import json
 
-    from hmc.artifact.checkpoint import load_checkpoint
-    from hmc.artifact.formats import check_replaceable
+    from hmc.artifact.checkpoint.checkpoint import load_checkpoint
     from hmc.artifact.marian.layout import FORMAT
     from hmc.artifact.marian.writer import export_marian
     from hmc.artifact.marian.zero_start import starts_from_zero
+    from hmc.artifact.storage.formats import check_replaceable
 
     check_replaceable(out, FORMAT, [checkpoint])
     loaded = load_checkpoint(checkpoint)
@@ -46,11 +51,11 @@ def command(
     typer.echo(f"{out}: {whole} heads, {result['masked_heads']} of them masked")
     if result["vocabularies"] == 2:
         typer.echo(
-            "Sources and targets have vocabularies of their own: for Transformers. CTranslate2's converter knows one "
-            "vocabulary and cannot translate with this model."
+            "The model has separate vocabularies for source and target. Transformers can read it. CTranslate2 cannot: "
+            "its converter knows one vocabulary."
         )
     elif not result["starts_from_zero_embedding"]:
         typer.echo(
-            "The embedding of <pad>, which starts the decoder, is not zero. Transformers uses it; CTranslate2 starts "
-            "from zeros, so it would translate otherwise: give --zero-start for it."
+            "The embedding of <pad>, with which the decoder starts, is not zero. CTranslate2 takes it for zero and "
+            "would translate differently: for CTranslate2, export with --zero-start."
         )

@@ -12,19 +12,23 @@ def command(
     model: Annotated[
         Path, typer.Argument(help="MarianMT directory in the layout of OPUS-MT, with safetensors.", metavar="DIR")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Checkpoint directory to write.")],
-    source_language: Annotated[str | None, typer.Option(help="Default: source_lang of tokenizer_config.json.")] = None,
-    target_language: Annotated[str | None, typer.Option(help="Default: target_lang of tokenizer_config.json.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Checkpoint directory to write.", metavar="DIR")],
+    source_language: Annotated[
+        str | None, typer.Option(help="Source language. Default: source_lang of tokenizer_config.json.")
+    ] = None,
+    target_language: Annotated[
+        str | None, typer.Option(help="Target language. Default: target_lang of tokenizer_config.json.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Read a MarianMT model (OPUS-MT and its like) into a checkpoint that prune and compile take."""
+    """Convert a MarianMT model, such as OPUS-MT, into a checkpoint for `hmc prune` and `hmc compile`."""
     import json
 
-    from hmc.artifact.architecture import parameter_count
-    from hmc.artifact.checkpoint import FORMAT, save_checkpoint
-    from hmc.artifact.formats import check_replaceable
+    from hmc.artifact.checkpoint.checkpoint import FORMAT, save_checkpoint
     from hmc.artifact.marian.generation import REQUEST_OPTIONS, ignored
     from hmc.artifact.marian.reader import import_marian
+    from hmc.artifact.model.architecture import parameter_count
+    from hmc.artifact.storage.formats import check_replaceable
 
     check_replaceable(out, FORMAT, [model])
     checkpoint = import_marian(model, source_language=source_language, target_language=target_language)
@@ -52,6 +56,6 @@ def command(
     )
     options = [f"{option} {decoding[name]}" for name, option in REQUEST_OPTIONS.items() if name in decoding]
     if options:
-        typer.echo(f"Its own decoding defaults, to be given with each request: {', '.join(options)}.")
+        typer.echo(f"The model's own decoding defaults, which every request has to give: {', '.join(options)}.")
     if result["generation_ignored"]:
-        typer.echo(f"Without effect here: {', '.join(ignored(decoding, arch))}.")
+        typer.echo(f"Settings of the model that HMC ignores: {', '.join(ignored(decoding, arch))}.")

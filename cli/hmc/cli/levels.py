@@ -1,4 +1,4 @@
-"""`hmc levels`: what a server or a bundle has to offer."""
+"""`hmc levels`: the levels of a bundle, or of a running server."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.options import WHERE, Server, TlsCa, Token
+from hmc.cli.common.options import WHERE, Server, TlsCa, Token
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hmc.serving.answers import LevelInfo, LevelList
-    from hmc.serving.shares import Shares
+    from hmc.serving.requests.answers import LevelBytes, LevelInfo, LevelList
 
 
 def command(
@@ -22,44 +21,45 @@ def command(
     server: Server = None,
     token: Token = None,
     tls_ca: TlsCa = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the server.", rich_help_panel=WHERE)] = 10.0,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for the server's answer.", rich_help_panel=WHERE)
+    ] = 10.0,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the levels as JSON.")] = False,
 ) -> None:
     """List the levels of a bundle, or of a running server: heads, size, quality and latency.
 
-    MiB is what a level takes on disk; after the plus sign, what of it other levels share. Of a server also in memory.
+    The column MiB is the size on disk: files of this level alone + files that it shares with other levels.
+
+    With --server, the size in memory is listed too.
     """
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.cli.lines import check_stdout
+    from hmc.cli.common.consoles import open_console
+    from hmc.cli.common.lines import check_stdout
+    from hmc.cli.common.results import levels_as_json
 
     check_stdout()
     if (bundle is None) == (server is None):
         raise InvalidRequestError("give exactly one of BUNDLE (a directory) and --server HOST:PORT")
     levels = _of_bundle(bundle) if bundle is not None else _of_server(str(server), token, tls_ca, timeout)
     if json_output:
-        typer.echo(as_json(levels))
+        typer.echo(levels_as_json(levels))
         return
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, 200)  # a file or a pipe has room for every column
-    console.print(_table(levels))
+    open_console().print(_table(levels))
 
 
 def _of_server(address: str, token: str | None, tls_ca: Path | None, timeout: float) -> LevelList:
-    from hmc.cli.connection import connected
+    from hmc.cli.common.connection import connected
 
     with connected(address, token, tls_ca) as client:
         return client.levels(timeout=timeout)
 
 
 def _of_bundle(path: Path) -> LevelList:
-    from hmc.artifact.bundle import FIX, read_manifest
+    from hmc.artifact.bundle.manifest import FIX, read_manifest
     from hmc.artifact.errors import InvalidArtifactError
-    from hmc.serving.answers import LevelInfo, LevelList
-    from hmc.serving.selection import rank
-    from hmc.serving.shares import disk_shares
+    from hmc.serving.levels.byte_shares import disk_shares
+    from hmc.serving.levels.choosing import rank
+    from hmc.serving.requests.answers import LevelInfo, LevelList
 
     manifest = read_manifest(path)
     try:
@@ -71,14 +71,6 @@ def _of_bundle(path: Path) -> LevelList:
         for x in sorted(manifest.levels, key=rank)
     ]
     return LevelList(tuple(infos), manifest.version, manifest.source_language, manifest.target_language)
-
-
-def as_json(listed: LevelList | LevelInfo) -> str:
-    """Everything that is known of the levels, or of one."""
-    import dataclasses
-    import json
-
-    return json.dumps(dataclasses.asdict(listed), indent=1, default=lambda model: model.model_dump())
 
 
 def _table(levels: LevelList) -> Table:
@@ -94,20 +86,33 @@ def _table(levels: LevelList) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("heads", "enc/dec/cross", "parameters", "MiB", "BLEU", "Δ BLEU (95 %)", "chrF", "p50 ms", "p95 ms"):
         table.add_column(name, justify="right", no_wrap=True)
+    on_gpu = any(level.device_memory for level in levels.levels)
     if levels.device:
         table.add_column("MiB in memory", justify="right", no_wrap=True)
+        if on_gpu:
+            table.add_column("MiB on GPU", justify="right", no_wrap=True)
         table.add_column("serves")
     notes = [*_measured(levels)]
     if levels.memory_bytes:
         notes.append(f"The server's process has {levels.memory_bytes / 2**20:.0f} MiB in memory.")
+    notes += [*_devices(levels)]
     table.caption, table.caption_justify = Text("\n".join(notes)) if notes else None, "left"
     for level in levels.levels:
-        table.add_row(*_row(level), *([_mebibytes(level.memory), _serves(level)] if levels.device else []))
+        memory = [_mebibytes(level.memory), *([_mebibytes(level.device_memory)] if on_gpu else [])]
+        table.add_row(*_row(level), *([*memory, _serves(level, levels.device)] if levels.device else []))
     return table
 
 
+def _devices(levels: LevelList) -> Iterator[str]:
+    """Notes on the memory of CUDA devices."""
+    for use in levels.devices:
+        most = f" of at most {use.budget / 2**20:.0f}" if use.budget else ""
+        free = f"; {use.free / 2**20:.0f} MiB are free" if use.free else ""
+        yield f"{use.device}: weights and caches have {use.reserved / 2**20:.0f}{most} MiB{free}."
+
+
 def _measured(levels: LevelList) -> Iterator[str]:
-    """What scores and times are of, and which of them cannot be compared."""
+    """Notes on what was scored and timed. They say so if scores or times cannot be compared."""
     scored: dict[str, list[str]] = {}
     timed: dict[str, list[str]] = {}
     for level in levels.levels:
@@ -142,10 +147,13 @@ def _row(level: LevelInfo) -> list[str]:
     return row + ([f"{latency.p50_ms:.1f}", f"{latency.p95_ms:.1f}"] if latency else ["–"] * 2)
 
 
-def _mebibytes(shares: Shares | None) -> str:
-    """Own + shared."""
+def _mebibytes(shares: LevelBytes | None) -> str:
+    """`OWN + SHARED` in MiB."""
     return f"{shares.own / 2**20:.1f} + {shares.shared / 2**20:.1f}" if shares else "–"
 
 
-def _serves(level: LevelInfo) -> str:
-    return "yes" if level.loaded else "not loaded"
+def _serves(level: LevelInfo, device: str) -> str:
+    """device: of all levels, which the table's title names."""
+    if not level.loaded:
+        return "not loaded"
+    return f"on {level.device}" if level.device and level.device != device else "yes"

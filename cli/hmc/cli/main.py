@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from hmc.cli.errors import guarded
+from hmc.cli.common.errors import guarded
 
-# In the order of `hmc --help`. Each name is a module `hmc.cli.NAME` whose function `command` is the command; the module
-# may import only the standard library, typer and `hmc.cli.options` when it loads. A name that Python reserves ends in
-# `_` there.
+# In the order of `hmc --help`. Each name is a module or package `hmc.cli.NAME` with a function `command`. On import it
+# may load only the standard library, typer and `hmc.cli.common.options`. The name of a reserved word ends in `_`.
 COMMANDS = (
     "train",
+    "distill",
     "prune",
     "import_",
     "export",
@@ -25,15 +27,17 @@ COMMANDS = (
     "bench",
     "demo",
 )
-# Groups of commands, shown after them: each a module or package `hmc.cli.NAME` with a function `group`.
+# Groups of commands, listed after the commands. Each is a module or package `hmc.cli.NAME` with a function `group`.
 GROUPS = ("admin", "analyze")
+HELP_WIDTH = "120"
+"""Columns of help that does not go to a terminal."""
 
 
 def _show_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        from hmc.artifact.distribution import VERSION
 
-        typer.echo(f"hmc {version('hmc')}")
+        typer.echo(f"hmc {VERSION}")
         raise typer.Exit
 
 
@@ -43,7 +47,6 @@ def build() -> typer.Typer:
         name="hmc",
         help="Translation models with fewer heads: train, prune, compile, serve and measure them.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
     app.callback()(_common)
@@ -59,9 +62,11 @@ def _common(
         bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
-    """What every command has."""
+    """Options of `hmc` itself."""
 
 
 def main() -> None:
     """Entry point of the console script."""
+    if not (sys.stdout and sys.stdout.isatty()):  # typer reads the width of its help here; without, it wraps at 80
+        os.environ.setdefault("TERMINAL_WIDTH", HELP_WIDTH)
     build()()

@@ -1,4 +1,4 @@
-"""`hmc prune`: close heads and feed-forward neurons of a converged checkpoint down to exact budgets."""
+"""`hmc prune`: a checkpoint in, checkpoints with fewer heads and feed-forward neurons out."""
 
 from __future__ import annotations
 
@@ -7,69 +7,301 @@ from typing import Annotated
 
 import typer
 
+from hmc.cli.common.distill_options import (
+    Distill,
+    Hidden,
+    OutputsOfAttention,
+    TeacherPath,
+    Temperature,
+    option_of,
+)
+
+LATENCY = "What to remove: by latency on this machine"
+DATA, BUDGET, SCHEDULE, TRAINING, OUTPUT = "Data", "What to remove", "How long", "Training", "Output"
+NESTED = "One set of weights for all budgets"
+
 
 def command(
-    checkpoint: Annotated[Path, typer.Argument(help="A converged checkpoint, as `hmc train` writes it.")],
-    data: Annotated[list[str], typer.Option(help="Training corpus: 'SRC TGT', 'FILE.tsv' or 'hub:NAME'. Repeatable.")],
-    dev: Annotated[str, typer.Option(help="Dev corpus, written the same way.")],
-    out: Annotated[Path, typer.Option(help="Run folder; one checkpoint a budget. The same command again resumes.")],
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(
+            help="A fully trained checkpoint, as `hmc train` writes it; with --source also a MarianMT directory.",
+            metavar="CHECKPOINT",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Run folder, with one checkpoint for each budget. The same command again resumes an interrupted run.",
+            metavar="DIR",
+            rich_help_panel=OUTPUT,
+        ),
+    ],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Training corpus: 'SRC TGT', 'FILE.tsv' or 'hub:NAME'. Repeatable.",
+            metavar="CORPUS",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    dev: Annotated[
+        str | None, typer.Option(help="Dev corpus, written the same way.", metavar="CORPUS", rich_help_panel=DATA)
+    ] = None,
+    source: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Plain source text, or .gz, one sentence a line: the model translates it first, and is pruned with "
+            "its own translations. Some are held out as dev text if --dev is not given. Repeatable; --data adds to it.",
+            metavar="FILE",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
     target_heads: Annotated[
         str,
         typer.Option(
-            help="Exactly so many heads in scope stay open: budgets 72 or 72,36, shares 50%,25%, or one a kind, "
-            "enc=10,dec=20,cross=24 (several with ';'). A kind left out keeps its heads.",
+            help="Number of heads in --scope that stay open: one budget or several, such as 72,36; shares of all "
+            "heads: 50%,25%; or a number for each kind: enc=10,dec=20,cross=24 (separate several with ';'). A kind "
+            "that is not named keeps all its heads.",
+            rich_help_panel=BUDGET,
         ),
     ] = "",
     target_ffn: Annotated[
         str,
         typer.Option(
-            help="Exactly so many feed-forward neurons of the whole model stay: 1536, a share 50%, or several budgets, "
-            "50%,25%. With --target-heads, one for all of its budgets or as many.",
+            help="Number of feed-forward neurons of the whole model that stay: 1536; a share: 50%; or several budgets: "
+            "50%,25%. With --target-heads: one number for all head budgets, or one for each.",
+            rich_help_panel=BUDGET,
         ),
     ] = "",
-    l0_lambda: Annotated[
-        float | None, typer.Option(help="Instead of budgets: the paper's λ, in nats per token and open head.")
+    target_speedup: Annotated[
+        str,
+        typer.Option(
+            help="Instead of budgets: how much faster the model shall be on this machine, such as 2x, or several: "
+            "1.5x,2x. Heads, neurons and whole layers close together, each weighed by what it costs.",
+            metavar="FACTOR",
+            rich_help_panel=LATENCY,
+        ),
+    ] = "",
+    target_latency_ms: Annotated[
+        str,
+        typer.Option(
+            help="The same as milliseconds of one request, such as 12.5, or several: 20,12.5.",
+            metavar="MS",
+            rich_help_panel=LATENCY,
+        ),
+    ] = "",
+    serve_precision: Annotated[
+        str,
+        typer.Option(help="Precision that the model is served at: fp32, int8 or int4.", rich_help_panel=LATENCY),
+    ] = "int8",
+    serve_batch: Annotated[int, typer.Option(help="Sentences of a request.", metavar="N", rich_help_panel=LATENCY)] = 1,
+    serve_beam: Annotated[int, typer.Option(help="Beam of the search.", metavar="N", rich_help_panel=LATENCY)] = 4,
+    serve_threads: Annotated[
+        int,
+        typer.Option(help="Threads that serve it; 0 is one per physical core.", metavar="N", rich_help_panel=LATENCY),
+    ] = 0,
+    latency_table: Annotated[
+        Path | None,
+        typer.Option(
+            help="Latency table to prune by, as an earlier run on this machine left it in DIR/latency.json. Without it "
+            "the table is measured first.",
+            metavar="FILE",
+            rich_help_panel=LATENCY,
+        ),
     ] = None,
+    l0_lambda: Annotated[
+        float | None,
+        typer.Option(
+            help="Instead of budgets: the λ of Voita et al. 2019, in nats per token and open head. The loss is the "
+            "paper's, L_xent + λ·Σ(1-P(g=0)), with nothing added; some gates may stay undecided.",
+            rich_help_panel=BUDGET,
+        ),
+    ] = None,
+    settle_gates: Annotated[
+        bool,
+        typer.Option(
+            "--settle-gates",
+            help="With --l0-lambda: also press every gate to decide, and fix the decisions at the end, as budgets do.",
+            rich_help_panel=BUDGET,
+        ),
+    ] = False,
     scope: Annotated[
-        str, typer.Option(help="Kinds whose heads may close: all, or encoder_self, decoder_self, cross with commas.")
+        str,
+        typer.Option(
+            help="Kinds of heads that may close: all; or some of encoder_self, decoder_self, cross, separated by "
+            "commas.",
+            rich_help_panel=BUDGET,
+        ),
     ] = "all",
     freeze: Annotated[
         str | None,
-        typer.Option(help="encoder or decoder: its weights, and the embeddings, stay as they are.", metavar="STACK"),
+        typer.Option(
+            help="Stack whose weights are not trained; the embeddings are then not trained either.",
+            metavar="encoder|decoder",
+            rich_help_panel=TRAINING,
+        ),
     ] = None,
-    close_steps: Annotated[int, typer.Option(help="Updates per budget while gates close.")] = 1500,
-    recover_steps: Annotated[int, typer.Option(help="Updates per budget with the layout fixed.")] = 1500,
+    close_steps: Annotated[
+        int, typer.Option(help="Updates for each budget in which gates close.", rich_help_panel=SCHEDULE)
+    ] = 1500,
+    recover_steps: Annotated[
+        int,
+        typer.Option(
+            help="Updates for each budget after the gates have closed; the heads no longer change.",
+            rich_help_panel=SCHEDULE,
+        ),
+    ] = 1500,
     nested_steps: Annotated[
         int,
-        typer.Option(help="Then fine-tune the full model this long so that one set of weights serves every budget."),
+        typer.Option(
+            help="Updates of a last training of the full model, after which one set of weights serves all head "
+            "budgets. 0: none.",
+            rich_help_panel=SCHEDULE,
+        ),
     ] = 0,
-    learning_rate: Annotated[float, typer.Option(help="Of the weights.")] = 3e-4,
-    batch_tokens: Annotated[int, typer.Option(help="Padded source + target tokens in a batch.")] = 4096,
-    dropout: Annotated[float, typer.Option(help="Share of activations dropped while training.")] = 0.1,
-    seed: Annotated[int, typer.Option(help="Of gates, batches and dropout.")] = 1,
-    precision: Annotated[str, typer.Option(help="32-true or bf16-mixed.")] = "32-true",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    eval_sentences: Annotated[int, typer.Option(help="Dev sentences scored before and after.")] = 500,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    save_every: Annotated[
+        int, typer.Option(help="Updates between saved states, from which a run resumes.", rich_help_panel=SCHEDULE)
+    ] = 500,
+    eval_every: Annotated[
+        int,
+        typer.Option(
+            help="Updates of --nested-steps between dev scores of all levels; the best checkpoints are averaged.",
+            rich_help_panel=NESTED,
+        ),
+    ] = 500,
+    learning_rate: Annotated[
+        float, typer.Option(help="Learning rate of the weights.", rich_help_panel=TRAINING)
+    ] = 3e-4,
+    warmup_steps: Annotated[
+        int,
+        typer.Option(
+            help="First updates of the run, over which the learning rate rises linearly.", rich_help_panel=TRAINING
+        ),
+    ] = 1,
+    batch_tokens: Annotated[
+        int, typer.Option(help="Source and target tokens of a batch, padding included.", rich_help_panel=TRAINING)
+    ] = 4096,
+    accumulate: Annotated[
+        int, typer.Option(help="Batches in one update; their gradients are summed.", rich_help_panel=TRAINING)
+    ] = 1,
+    dropout: Annotated[
+        float, typer.Option(help="Share of activations dropped while training.", rich_help_panel=TRAINING)
+    ] = 0.1,
+    bpe_dropout: Annotated[
+        float | None,
+        typer.Option(
+            help="Probability of skipping a BPE merge in training text. Default: as in the checkpoint's recipe.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    bpe_dropout_copies: Annotated[
+        int | None,
+        typer.Option(
+            help="Segmentations that BPE-dropout draws of each pair. Default: as in the checkpoint's recipe.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    nested_levels: Annotated[
+        str,
+        typer.Option(
+            help="Levels that an update of --nested-steps trains: sandwich (the largest, the smallest and one between) "
+            "or one (drawn at random, a third of the time).",
+            metavar="sandwich|one",
+            rich_help_panel=NESTED,
+        ),
+    ] = "sandwich",
+    nested_between: Annotated[
+        str,
+        typer.Option(
+            help="The level between: one of the budgets, or any number of heads from the smallest to the largest.",
+            metavar="budgets|any",
+            rich_help_panel=NESTED,
+        ),
+    ] = "budgets",
+    nested_teacher: Annotated[
+        str,
+        typer.Option(
+            help="With --distill: levels learn from the frozen teacher, or from the largest level itself.",
+            metavar="frozen|in-place",
+            rich_help_panel=NESTED,
+        ),
+    ] = "frozen",
+    nested_shrink: Annotated[
+        float,
+        typer.Option(
+            help="First share of the updates, over which the levels shrink from all heads to their budgets.",
+            metavar="SHARE",
+            rich_help_panel=NESTED,
+        ),
+    ] = 0.0,
+    nested_heads: Annotated[
+        str,
+        typer.Option(
+            help="What ranks the heads: the checkpoints of each budget; or, without closing any gates first, the log α "
+            "of CHECKPOINT (gates), its importance, or both.",
+            metavar="checkpoints|gates|importance|both",
+            rich_help_panel=NESTED,
+        ),
+    ] = "checkpoints",
+    distill: Distill = 0.0,
+    temperature: Temperature = 1.0,
+    teacher: TeacherPath = None,
+    distill_hidden: Hidden = 0.0,
+    distill_attention: OutputsOfAttention = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of gates, batches and dropout.", rich_help_panel=TRAINING)] = 1,
+    precision: Annotated[str, typer.Option(help="32-true or bf16-mixed.", rich_help_panel=TRAINING)] = "32-true",
+    compile_loss: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="On CUDA: let torch.compile write the kernels of an update. The first updates are slow.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.", rich_help_panel=TRAINING)] = "auto",
+    eval_sentences: Annotated[
+        int, typer.Option(help="Dev sentences that are scored before and after.", metavar="N", rich_help_panel=DATA)
+    ] = 500,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
-    """Learn which heads and neurons to close (hard-concrete gates), end at exact budgets, write a checkpoint each."""
+    """Find the heads and neurons that a model needs least, and remove them until exactly the given number is left.
+
+    Each budget gives one checkpoint. With --target-speedup or --target-latency-ms, layers are removed too, until the
+    model's measured latency keeps the target. The method is hard-concrete gates with an L0 penalty (Voita et al. 2019).
+    """
     from functools import partial
 
     from pydantic import ValidationError
 
-    from hmc.artifact.budgets import parse_budgets, parse_kinds
+    from hmc.artifact.checkpoint.layout_files import read_layout
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.artifact.ffn import parse_neuron_budgets
-    from hmc.artifact.layout_files import read_layout
-    from hmc.cli.outputs import check_run_folder
-    from hmc.cli.train import report
-    from hmc.training.nested import nested_finetune
-    from hmc.training.processes import is_first_process
-    from hmc.training.prune_settings import PruneSettings
-    from hmc.training.pruner import PruningRun
+    from hmc.artifact.model.budgets import parse_budgets, parse_kinds
+    from hmc.artifact.model.ffn import parse_neuron_budgets
+    from hmc.cli.common.outputs import check_run_folder
+    from hmc.cli.common.results import show_checkpoints
+    from hmc.training.pruning.request import check_request, prune
+    from hmc.training.pruning.settings import PruneSettings
+    from hmc.training.runs.processes import is_first_process
 
     check_run_folder(out)
-    kinds = parse_kinds(scope)
+    if not source and not (data and dev):
+        raise InvalidRequestError("give --data and --dev (parallel text), or --source (plain source text)")
+    kinds = parse_kinds(scope, "--scope")
+    if source:
+        from hmc.pipelines.pruning.text import imported  # with what the compiler and the engine need
+
+        checkpoint = imported(checkpoint, out)
+    by_latency = bool(target_speedup or target_latency_ms)
+    if by_latency and (target_heads or target_ffn or nested_steps):
+        raise InvalidRequestError(
+            "a latency decides on heads, neurons and layers together: give it without --target-heads, --target-ffn and "
+            "--nested-steps"
+        )
+    if latency_table and not by_latency:
+        raise InvalidRequestError("--latency-table belongs to --target-speedup or --target-latency-ms")
     targets = parse_budgets(target_heads, kinds, partial(read_layout, checkpoint))
     neurons = parse_neuron_budgets(target_ffn)
     if nested_steps and neurons:
@@ -83,21 +315,66 @@ def command(
                 "close_steps": close_steps,
                 "recover_steps": recover_steps,
                 "learning_rate": learning_rate,
+                "warmup_steps": warmup_steps,
                 "l0_lambda": l0_lambda,
+                "settle_gates": settle_gates,
                 "scope": kinds,
                 "freeze": freeze,
                 "batch_tokens": batch_tokens,
+                "accumulate": accumulate,
                 "dropout": dropout,
+                "bpe_dropout": bpe_dropout,
+                "bpe_dropout_copies": bpe_dropout_copies,
                 "seed": seed,
-                "run": {"precision": precision, "device": device, "eval_sentences": eval_sentences},
+                "distill": {
+                    "weight": distill,
+                    "temperature": temperature,
+                    "teacher": str(teacher) if teacher else None,
+                    "hidden": distill_hidden,
+                    "attention": distill_attention,
+                },
+                "nested": {
+                    "levels": nested_levels,
+                    "between": nested_between,
+                    "teacher": nested_teacher,
+                    "shrink": nested_shrink,
+                    "heads": nested_heads,
+                },
+                "run": {
+                    "precision": precision,
+                    "device": device,
+                    "compile": compile_loss,
+                    "save_every": save_every,
+                    "eval_every": eval_every,
+                    "eval_sentences": eval_sentences,
+                },
             }
         )
     except ValidationError as error:
-        raise InvalidRequestError(
-            "; ".join(f"--{e['loc'][-1]}: {e['msg']}".replace("_", "-") for e in error.errors())
-        ) from error
-    written = PruningRun(checkpoint, targets, data, dev, out, settings, neurons, nested_steps).run()
-    if nested_steps:
-        written.append(nested_finetune(checkpoint, written, data, dev, out, settings, nested_steps))
+        raise InvalidRequestError("; ".join(f"--{option_of(e['loc'])}: {e['msg']}" for e in error.errors())) from error
+    check_request(settings, neurons, nested_steps)
+    corpora, dev_corpus = list(data or ()), dev or ""
+    if by_latency:
+        from hmc.cli.latency_pruning import prune_by_latency
+
+        prune_by_latency(
+            checkpoint, out, settings, (target_speedup, target_latency_ms),
+            (serve_precision, serve_batch, serve_beam, serve_threads), (corpora, dev, source or []),
+            latency_table, as_json,
+        )  # fmt: skip
+        return
+    if source:
+        from hmc.cli.common.consoles import open_console
+        from hmc.cli.common.translating import translating
+        from hmc.pipelines.pruning.text import translate_for_pruning
+        from hmc.training.data.parallel_text import check_corpora
+
+        check_corpora([*corpora, *([dev] if dev else [])])
+        with translating(open_console(stderr=True)) as (report, step):
+            text = translate_for_pruning(
+                checkpoint, source, out, targets, neurons, settings, hold_out=not dev, report=report, step=step
+            )
+        corpora, dev_corpus = [*corpora, text.train], dev or text.dev
+    written = prune(checkpoint, targets, corpora, dev_corpus, out, settings, neurons, nested_steps)
     if is_first_process():
-        report(written, as_json)
+        show_checkpoints(written, as_json)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hmc.cli.options import (
+from hmc.cli.common.options import (
     WHERE,
     Auto,
     Bundle,
@@ -22,13 +22,16 @@ from hmc.cli.options import (
     Token,
 )
 
+MODEL, OUTPUT = "How the score is computed", "Output"
 CHUNK = 64
 """Lines scored in one call."""
 
 
 def command(
-    source: Annotated[Path, typer.Argument(help="UTF-8 file, a text a line.", metavar="SOURCE")],
-    reference: Annotated[Path, typer.Argument(help="UTF-8 file, a translation a line.", metavar="REFERENCE")],
+    source: Annotated[Path, typer.Argument(help="UTF-8 file with one text on each line.", metavar="SOURCE")],
+    reference: Annotated[
+        Path, typer.Argument(help="UTF-8 file with their translations, line for line.", metavar="REFERENCE")
+    ],
     server: Server = None,
     bundle: Bundle = None,
     level: Level = None,
@@ -36,13 +39,31 @@ def command(
     max_bleu_drop: MaxBleuDrop = None,
     latency_budget_ms: LatencyBudgetMs = None,
     auto: Auto = False,
-    length_penalty: Annotated[float, typer.Option(help="Exponent of the length normalisation.")] = 1.0,
-    coverage_penalty: Annotated[float, typer.Option(help="Weight of how much of the source is attended to.")] = 0.0,
-    repetition_penalty: Annotated[float, typer.Option(help="Above 1: repeated tokens are less likely.")] = 1.0,
-    token_scores: Annotated[bool, typer.Option("--token-scores", help="With --json: every token's score.")] = False,
-    alignment: Annotated[bool, typer.Option("--alignment", help="With --json: every token's attention.")] = False,
+    length_penalty: Annotated[
+        float, typer.Option(help="Scores are log P / length ^ this.", rich_help_panel=MODEL)
+    ] = 1.0,
+    coverage_penalty: Annotated[
+        float,
+        typer.Option(
+            help="Weight of a penalty for source tokens that get little attention. 0: none.", rich_help_panel=MODEL
+        ),
+    ] = 0.0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1: tokens that are repeated become less likely.", rich_help_panel=MODEL)
+    ] = 1.0,
+    token_scores: Annotated[
+        bool, typer.Option("--token-scores", help="With --json: the score of every token.", rich_help_panel=OUTPUT)
+    ] = False,
+    alignment: Annotated[
+        bool, typer.Option("--alignment", help="With --json: the attention of every token.", rich_help_panel=OUTPUT)
+    ] = False,
     attention_head: Annotated[
-        list[str] | None, typer.Option(help="Head that tells it, as cross.5.3; repeatable.", metavar="HEAD")
+        list[str] | None,
+        typer.Option(
+            help="With --alignment: take the attention of this head, such as cross.5.3. Repeatable.",
+            metavar="HEAD",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     device: Device = "auto",
     threads: Threads = 0,
@@ -50,22 +71,24 @@ def command(
     tls_ca: TlsCa = None,
     timeout: Annotated[
         float | None,
-        typer.Option(help="With --server: seconds for each call; default: no limit.", rich_help_panel=WHERE),
+        typer.Option(help="With --server: seconds that a call may take. Default: no limit.", rich_help_panel=WHERE),
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each pair.")] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON for each pair.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
-    """Score given translations: a line with log P / length^penalty for each pair of lines, 0 is certain.
+    """Score given translations. Prints log P / length^penalty for each pair of lines; 0 means certain.
 
-    The level is chosen once, and all lines are scored at it: scores of different levels cannot be compared.
+    All lines are scored at the same level, since scores of different levels cannot be compared.
     """
     import json
 
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.cli.lines import check_stdout, open_lines
-    from hmc.cli.records import record, warn_if_cut
-    from hmc.cli.translators import Place, open_desk
-    from hmc.serving.options import DecodeOptions
-    from hmc.serving.selection import Selector
+    from hmc.cli.common.backends import BackendOptions, open_backend
+    from hmc.cli.common.lines import check_stdout, open_lines
+    from hmc.cli.common.records import record, warn_if_cut
+    from hmc.serving.requests.options import DecodeOptions
+    from hmc.serving.requests.selectors import Selector
 
     check_stdout()
     if (token_scores or alignment) and not json_output:
@@ -84,14 +107,16 @@ def command(
     with open_lines([], reference) as lines:
         references = list(lines)
     if len(texts) != len(references):
-        raise InvalidRequestError(f"{source} has {len(texts)} lines and {reference} {len(references)}: pair them up")
+        raise InvalidRequestError(
+            f"{source} has {len(texts)} lines and {reference} {len(references)}: each line needs one translation"
+        )
     selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto)
-    place = Place(server, bundle, selector, device, threads, 1, token, tls_ca, timeout)
-    with open_desk(place) as desk:
+    where = BackendOptions(server, bundle, selector, device, threads, 1, token, tls_ca, timeout)
+    with open_backend(where) as backend:
         for start in range(0, len(texts), CHUNK):
             chunk = slice(start, start + CHUNK)
             try:
-                answers = desk.score(texts[chunk], references[chunk], options)
+                answers = backend.score(texts[chunk], references[chunk], options)
             except InvalidRequestError as error:
                 raise InvalidRequestError(in_file(str(error), start)) from error
             for index, (text, answer) in enumerate(zip(texts[chunk], answers, strict=True), start):
@@ -102,7 +127,10 @@ def command(
 
 
 def in_file(message: str, start: int) -> str:
-    """What a call says of a text (`text 3: …`, or a server's `texts[3]: …`), said of a line; text 0 is `start` + 1."""
+    """An error about a text of a call, `text 3: …` or `texts[3]: …`, as an error about a line of the file.
+
+    start: index of the line that is text 0.
+    """
     import re
 
     return re.sub(r"^texts?(?: |\[)(\d+)\]?: ", lambda found: f"line {start + int(found[1]) + 1}: ", message)

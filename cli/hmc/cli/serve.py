@@ -3,87 +3,181 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 if TYPE_CHECKING:
+    from hmc.serving.runtime.device import CudaAttention
     from hmc.serving.server.app import Server
+
+
+LEVELS, CAPACITY, RUNTIME, AUTO, SECURITY, OPERATION = (
+    "Which levels", "How much at a time", "Device and threads", "The level `auto`", "Security", "Operation",
+)  # fmt: skip
 
 
 def command(
     bundle: Annotated[Path, typer.Argument(help="Directory that `hmc compile` wrote.", metavar="BUNDLE")],
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all of the machine's.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.")] = 50051,
+    host: Annotated[
+        str,
+        typer.Option(help="Address to listen on; 0.0.0.0: every address of this machine.", rich_help_panel=OPERATION),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 takes any free one.", rich_help_panel=OPERATION)
+    ] = 50051,
     device: Annotated[
-        str, typer.Option(help="auto, cpu, cuda or cuda:N. A device that is missing is an error.")
+        str,
+        typer.Option(
+            help="auto, cpu, cuda, cuda:N, or several such as cuda:0,cuda:1: each gets a replica of every level. A "
+            "device that is missing is an error.",
+            rich_help_panel=RUNTIME,
+        ),
     ] = "auto",
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Most memory of each CUDA device for weights and caches, such as 8GiB, 500MB or 80% of what is free "
+            "at the start. Default: 80%.",
+            metavar="SIZE",
+            rich_help_panel=RUNTIME,
+        ),
+    ] = None,
+    gpu_attention: Annotated[
+        str,
+        typer.Option(
+            help="How CUDA computes attention. plain: no plans for shapes; efficient: also fused kernels; cudnn: "
+            "cuDNN, which builds a plan for every new shape.",
+            metavar="NAME",
+            rich_help_panel=RUNTIME,
+        ),
+    ] = "plain",
     levels: Annotated[
-        str, typer.Option(help="Levels to load, such as full,h36; `all` is all that run on the device.")
+        str,
+        typer.Option(
+            help="Names of the levels to load, such as full,h36; all: every level that runs on the device.",
+            rich_help_panel=LEVELS,
+        ),
     ] = "all",
     default_level: Annotated[
-        str | None, typer.Option(help="Level of requests that choose none; default: the bundle's.")
+        str | None,
+        typer.Option(
+            help="Level for requests that choose none. Default: the bundle's default level.",
+            metavar="NAME",
+            rich_help_panel=LEVELS,
+        ),
     ] = None,
-    lazy: Annotated[bool, typer.Option("--lazy", help="Load levels when they are first asked for.")] = False,
-    queue_size: Annotated[int, typer.Option(help="Texts that may wait at a level before it refuses more.")] = 1024,
-    max_rows: Annotated[int, typer.Option(help="Hypotheses that a level decodes together.")] = 128,
+    lazy: Annotated[
+        bool, typer.Option("--lazy", help="Load a level when it is first requested.", rich_help_panel=LEVELS)
+    ] = False,
+    queue_size: Annotated[
+        int,
+        typer.Option(help="Texts that may wait at one level. Further texts are refused.", rich_help_panel=CAPACITY),
+    ] = 1024,
+    max_rows: Annotated[
+        int,
+        typer.Option(help="Most hypotheses that a level decodes in one batch.", rich_help_panel=CAPACITY),
+    ] = 128,
     max_tokens: Annotated[
-        int, typer.Option(help="These times the positions that the longest of their texts may need: bounds memory.")
+        int,
+        typer.Option(
+            help="Limits the memory of a batch: most hypotheses × positions that its longest text may need.",
+            rich_help_panel=CAPACITY,
+        ),
     ] = 32768,
-    max_texts: Annotated[int, typer.Option(help="Texts that one Translate call may hold.")] = 1024,
-    threads: Annotated[int, typer.Option(help="Threads of each level; 0: one per physical core.")] = 0,
+    max_texts: Annotated[int, typer.Option(help="Most texts in one Translate call.", rich_help_panel=CAPACITY)] = 1024,
+    threads: Annotated[
+        int, typer.Option(help="Threads of each level. 0: one for each physical core.", rich_help_panel=RUNTIME)
+    ] = 0,
     workers: Annotated[
         int,
         typer.Option(
-            help="Batches that a level runs at the same time, each on --threads threads (0 is then one): more "
-            "throughput on a CPU, but a sentence alone takes longer."
+            help="Batches that a level runs at the same time, each on --threads threads (0 then means one). More "
+            "workers raise the throughput on a CPU, but a single sentence takes longer.",
+            rich_help_panel=RUNTIME,
         ),
     ] = 1,
     cache: Annotated[
         str,
         typer.Option(
-            help="Folder for weights as this machine's kernels want them, which levels and processes share; auto: "
-            "HMC_CACHE or the platform's; none: each level has its own.",
+            help="Folder for weights in the form that this machine's kernels need. Levels and processes share them. "
+            "auto: HMC_CACHE, or the platform's cache folder; none: every level has its own copy in memory.",
             metavar="DIR",
+            rich_help_panel=RUNTIME,
         ),
     ] = "auto",
     auto_pending: Annotated[
-        int, typer.Option(help="Texts pending at a level (of short calls, for a short call) before `auto` steps down.")
+        int,
+        typer.Option(
+            help="`auto` skips a level while this many texts are pending there, and takes one with fewer heads. For a "
+            "call of at most 32 texts, only texts of such calls count.",
+            metavar="N",
+            rich_help_panel=AUTO,
+        ),
     ] = 64,
     auto_target_ms: Annotated[
-        float | None, typer.Option(help="95th percentile latency, in milliseconds, that `auto` keeps.")
+        float | None,
+        typer.Option(
+            help="`auto` also takes fewer heads to keep the 95th percentile of latency below this. Default: no such "
+            "limit.",
+            metavar="MS",
+            rich_help_panel=AUTO,
+        ),
     ] = None,
-    drain_seconds: Annotated[float, typer.Option(help="Seconds that running calls get after SIGTERM.")] = 30.0,
+    drain_seconds: Annotated[
+        float, typer.Option(help="Seconds that running calls get to finish after SIGTERM.", rich_help_panel=OPERATION)
+    ] = 30.0,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="PEM certificate chain; with --tls-key, serves TLS only.")
+        Path | None,
+        typer.Option(
+            help="PEM certificate chain. With it and --tls-key the server accepts only TLS.",
+            metavar="FILE",
+            rich_help_panel=SECURITY,
+        ),
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its PEM private key, not encrypted.")] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(help="PEM private key of the certificate, unencrypted.", metavar="FILE", rich_help_panel=SECURITY),
+    ] = None,
     token: Annotated[
-        str | None, typer.Option(help="Token that calls must send; better set in the environment.", envvar="HMC_TOKEN")
+        str | None,
+        typer.Option(
+            help="Token that every call must send. Set it in the environment: other users can see command lines.",
+            envvar="HMC_TOKEN",
+            rich_help_panel=SECURITY,
+        ),
     ] = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Port for Prometheus; none by default.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Say where it listens as a line of JSON.")] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(help="Port for Prometheus metrics over HTTP. Default: no metrics.", rich_help_panel=OPERATION),
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the address as a line of JSON.", rich_help_panel=OPERATION)
+    ] = False,
 ) -> None:
     """Serve a bundle over gRPC, at the level that each request chooses.
 
-    SIGTERM or Ctrl-C stops taking calls and lets running ones finish; a second one stops at once.
+    After SIGTERM or Ctrl-C the server refuses new calls and finishes running ones. A second signal stops it at once.
     """
     import asyncio
     import logging
     import os
 
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters is raised; the rest is noise on the terminal
-    from hmc.serving.selection import AutoPolicy
-    from hmc.serving.server.app import Server, model_host, serve
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are raised; gRPC's own log would only clutter the terminal
+    from hmc.serving.levels.choosing import AutoPolicy
+    from hmc.serving.server.app import Server, model_host
+    from hmc.serving.server.run import serve
     from hmc.serving.server.settings import ServerSettings
 
-    if token is None and "HMC_TOKEN" in os.environ:  # an empty one must not open the server
+    if token is None and "HMC_TOKEN" in os.environ:  # an empty token must be refused, not taken for none
         token = os.environ["HMC_TOKEN"]
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     settings = ServerSettings(
         host=host,
         port=port,
         device=device,
+        gpu_memory=gpu_memory,
+        gpu_attention=cast("CudaAttention", gpu_attention),  # checked by the settings
         levels=None if levels == "all" else tuple(name.strip() for name in levels.split(",") if name.strip()),
         default_level=default_level,
         lazy=lazy,
@@ -105,7 +199,7 @@ def command(
     async def run() -> None:
         server = Server(model_host(bundle, settings), settings)
         if not await serve(server, lambda server: _announce(server, json_output)):
-            os._exit(0)  # a thread that loads a level would keep the process until it is done
+            os._exit(0)  # else a thread that loads a level would keep the process alive
 
     asyncio.run(run())
 

@@ -1,4 +1,4 @@
-"""The errors every room raises. One base class, so an edge (CLI, gRPC interceptor) can map them in one place."""
+"""The errors that all rooms raise. They have one base class, so that the CLI and the service map them in one place."""
 
 
 class HmcError(Exception):
@@ -60,8 +60,3 @@ class DeadlineExceededError(HmcError):
 
 class InternalServiceError(HmcError):
     """The service failed in a way it should not: a bug there, to be found in its log."""
-
-
-def how_to_install(part: str) -> str:
-    """What to do where an optional part of HMC (`train`, `compile` …) is not installed."""
-    return f"in the folder of HMC's source, pip install '.[{part}]'"

@@ -1,3 +1,53 @@
-"""The pruning compiler: head layouts → slim weights → ONNX graphs → a checked bundle (NumPy, onnx-ir, ONNX Runtime)."""
+"""The pruning compiler: head layouts → slim weights → ONNX graphs → a checked bundle (NumPy, onnx-ir, ONNX Runtime).
 
-import hmc.artifact  # noqa: F401 - before ONNX Runtime
+`compile_bundle` does all of it:
+
+    requests = [LevelRequest(Path("checkpoint"), heads) for heads in (144, 72)]
+    compile_bundle(requests, Path("bundle"), precisions=("fp32", "int8"), calibration=sentences)
+
+Names are imported when they are first used, so that `import hmc.compiler` loads neither onnx nor ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import hmc.artifact  # noqa: F401 - switches off the telemetry of ONNX Runtime, before any module imports it
+from hmc.artifact.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from hmc.compiler.bundle.builder import BundleBuilder
+    from hmc.compiler.bundle.requests import LevelRequest
+    from hmc.compiler.bundle.writer import compile_bundle, progress_steps
+    from hmc.compiler.calibration.text import read_calibration
+    from hmc.compiler.checks.parity import ParityError
+    from hmc.compiler.checks.runs import BrokenGraphError
+    from hmc.compiler.lexicon.shortlist_text import ShortlistText
+    from hmc.compiler.weights.layouts import Ranking, Target
+
+__all__ = [
+    "BrokenGraphError",
+    "BundleBuilder",
+    "LevelRequest",
+    "ParityError",
+    "Ranking",
+    "ShortlistText",
+    "Target",
+    "compile_bundle",
+    "progress_steps",
+    "read_calibration",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "hmc.compiler.bundle.builder": ("BundleBuilder",),
+        "hmc.compiler.bundle.requests": ("LevelRequest",),
+        "hmc.compiler.bundle.writer": ("compile_bundle", "progress_steps"),
+        "hmc.compiler.calibration.text": ("read_calibration",),
+        "hmc.compiler.checks.parity": ("ParityError",),
+        "hmc.compiler.checks.runs": ("BrokenGraphError",),
+        "hmc.compiler.lexicon.shortlist_text": ("ShortlistText",),
+        "hmc.compiler.weights.layouts": ("Ranking", "Target"),
+    },
+)

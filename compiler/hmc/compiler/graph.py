@@ -13,6 +13,7 @@ import onnx_ir as ir
 MICROSOFT = "com.microsoft"
 OPSET, IR_VERSION = 21, 10
 DTYPES = {
+    "float64": ir.DataType.DOUBLE,
     "float32": ir.DataType.FLOAT,
     "float16": ir.DataType.FLOAT16,
     "bfloat16": ir.DataType.BFLOAT16,
@@ -21,17 +22,21 @@ DTYPES = {
     "int8": ir.DataType.INT8,
     "uint8": ir.DataType.UINT8,
 }
+"""Names of element types, as the compiler writes them → as ONNX does."""
 Dims = Sequence[int | str]
 
 
 def of_type(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
-    """The array in one of DTYPES; NumPy itself has no bfloat16."""
-    return array.astype(DTYPES[dtype].numpy())
+    """The array in one of DTYPES; the same array if it has that type. NumPy itself has no bfloat16."""
+    return array.astype(DTYPES[dtype].numpy(), copy=False)
 
 
 @dataclass
 class GraphBuilder:
-    """Collects inputs, nodes, initializers and outputs of one graph; names are deterministic."""
+    """Collects inputs, nodes, initializers and outputs of one graph.
+
+    Names are deterministic: the n-th node of operator `Kind` is `Kind_n`, and so is its output.
+    """
 
     name: str
     inputs: list[ir.Value] = field(default_factory=list)
@@ -52,14 +57,20 @@ class GraphBuilder:
         self.outputs.append(value)
 
     def weight(self, name: str, array: npt.NDArray[Any]) -> ir.Value:
-        """An initializer; asking again for the same name returns the same value."""
-        if name not in self.initializers:
-            data = np.array(array, order="C")
-            tensor = ir.tensor(data, name=name)
-            self.initializers[name] = ir.Value(
-                name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(data.shape), const_value=tensor
-            )
-        return self.initializers[name]
+        """The initializer `name`, which holds `array` itself, not a copy. Asking again returns the same value.
+
+        Raises ValueError where the name already stands for other numbers.
+        """
+        if name in self.initializers:
+            value = self.initializers[name]
+            if not _same(_held(value), array):
+                raise ValueError(f"graph {self.name}: initializer {name!r} is asked for with other numbers")
+            return value
+        data = np.asarray(array, order="C")
+        tensor = ir.tensor(data, name=name)
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(data.shape), const_value=tensor)
+        self.initializers[name] = value
+        return value
 
     def ints(self, *values: int) -> ir.Value:
         """A 1-D int64 constant."""
@@ -68,7 +79,7 @@ class GraphBuilder:
     def op(
         self, kind: str, inputs: Sequence[ir.Value | None], *, domain: str = "", outputs: int = 1, **attributes: Any
     ) -> Any:
-        """Adds a node; returns its output value, or a tuple when there are several."""
+        """Adds a node. Returns its output value, or a tuple of them where there are several."""
         index = len(self.nodes)
         values = [ir.Value(name=f"{kind}_{index}" + (f".{i}" if outputs > 1 else "")) for i in range(outputs)]
         attrs = ir.convenience.convert_attributes(attributes)
@@ -77,7 +88,7 @@ class GraphBuilder:
         return values[0] if outputs == 1 else tuple(values)
 
     def model(self, metadata: dict[str, str]) -> ir.Model:
-        """The finished model."""
+        """The finished model. The builder cannot be used again."""
         graph = ir.Graph(
             self.inputs,
             self.outputs,
@@ -87,3 +98,13 @@ class GraphBuilder:
             name=self.name,
         )
         return ir.Model(graph, ir_version=IR_VERSION, producer_name="hmc", metadata_props=metadata)
+
+
+def _held(value: ir.Value) -> npt.NDArray[Any]:
+    assert value.const_value is not None
+    array: npt.NDArray[Any] = value.const_value.numpy()
+    return array
+
+
+def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    return one is other or (one.dtype == other.dtype and np.array_equal(one, other))

@@ -1,184 +1,269 @@
-"""The pipeline: one ordered list of passes over a level being compiled, with the reason for every ordering."""
+"""The pipeline: the stages of one level, from chosen heads to files on disk, in the order that they need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import onnx_ir as ir
 
-from hmc.artifact.architecture import Architecture, parameter_count
-from hmc.artifact.bundle import VARIANTS, Level, Precision, decoder_path, encoder_path, shortlist_path
-from hmc.artifact.checkpoint import Checkpoint, Tensors
+from hmc.artifact.bundle.manifest import (
+    CACHE_FORMS,
+    SEARCH_VARIANTS,
+    VARIANTS,
+    Level,
+    collect_path,
+    decoder_path,
+    encoder_path,
+    resize_path,
+    shortlist_path,
+)
+from hmc.artifact.bundle.shortlist import Lexicon
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.heads import HeadLayout
-from hmc.artifact.shortlist import Lexicon
-from hmc.compiler.calibrate import calibrate
-from hmc.compiler.check import check_parity, check_runs
-from hmc.compiler.decoder_graph import author_decoder
-from hmc.compiler.encoder_graph import author_encoder
-from hmc.compiler.head_width import slim_model
-from hmc.compiler.int4 import Int4Linears
-from hmc.compiler.layouts import Ranking, Target, choose_layout
-from hmc.compiler.linears import FloatLinears, Int8Linears, Linears
-from hmc.compiler.precise_layers import Quantization, settle
-from hmc.compiler.serialize import check_structure, write_graph, write_lexicon
-from hmc.compiler.shortlist_graph import author_shortlist
+from hmc.artifact.model.architecture import parameter_count
+from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.precisions import PRECISIONS, Precision
+from hmc.compiler.calibration.calibrate import calibrate
+from hmc.compiler.calibration.fp32_layers import Quantization, choose_fp32_layers, without
+from hmc.compiler.checks.in_place import check_in_place
+from hmc.compiler.checks.parity import check_parity
+from hmc.compiler.checks.runner import Ids
+from hmc.compiler.checks.runs import check_runs
+from hmc.compiler.derived import DerivedArrays
+from hmc.compiler.graphs.collect import author_collect
+from hmc.compiler.graphs.decoder import author_decoder
+from hmc.compiler.graphs.encoder import author_encoder
+from hmc.compiler.graphs.resize import author_resize
+from hmc.compiler.graphs.shortlist import author_shortlist
+from hmc.compiler.precisions.int4 import Int4Linears
+from hmc.compiler.precisions.int8 import Int8Linears
+from hmc.compiler.precisions.linears import FloatLinears, Linears
+from hmc.compiler.serialize import BundleFolder, check_structure
+from hmc.compiler.weights.slim import SlimModel, slim_model
 
-CALIBRATED: tuple[Precision, ...] = ("int8", "int4")
-"""Precisions with activation ranges."""
-FLOATS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-"""Precision → the type of weights and activations, where they are floats."""
+STEPS = (
+    "slim weights", "verify layout", "choose precision", "author graphs", "check graphs", "write level", "run level",
+)  # fmt: skip
+"""What `compile_level` reports as progress, in this order."""
+QUANTISED: Mapping[Precision, type[Int8Linears]] = {"int8": Int8Linears, "int4": Int4Linears}
+"""Precision with integer weights → how the linear layers of its decoders are written."""
 
 
 @dataclass
-class LevelDraft:
-    """A level on its way through the passes; each pass fills in what the next ones need."""
+class Source:
+    """A checkpoint, and what its levels share while they are compiled one after the other."""
+
+    path: Path
+    folder: BundleFolder
+    """The bundle that its levels are written to."""
+    verified: set[HeadLayout] = field(default_factory=set)
+    """Layouts that passed the parity check."""
+    quantized: dict[HeadLayout, Quantization] = field(default_factory=dict)
+    """How the layouts are quantised that have a level in int8 or int4."""
+    _slim: SlimModel | None = None
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint. Raises InvalidArtifactError."""
+        return load_checkpoint(self.path)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of its files (see `checkpoint_digest`)."""
+        return checkpoint_digest(self.path)
+
+    @classmethod
+    def given(cls, checkpoint: Checkpoint, folder: BundleFolder) -> Source:
+        """A source whose checkpoint is in memory and on no disk, and has no digest."""
+        source = cls(Path(), folder)
+        source.checkpoint, source.digest = checkpoint, ""
+        return source
+
+    @property
+    def derived(self) -> DerivedArrays:
+        """Stacked, converted and quantised weights, shared by all graphs of the bundle."""
+        return self.folder.derived
+
+    def slim(self, layout: HeadLayout) -> SlimModel:
+        """The weights of a layout. The last one is remembered: the precisions of a layout are compiled in a row."""
+        if self._slim is None or self._slim.layout != layout:
+            self._slim = slim_model(self.checkpoint, layout)
+        return self._slim
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A level whose heads are chosen: the input of the pipeline."""
 
     name: str
-    checkpoint: Checkpoint
-    digest: str
-    target_heads: Target | None
+    source: Source
+    layout: HeadLayout
     precision: Precision
-    bundle: Path
-    probe: Sequence[Sequence[int]]
-    """Sentences (ids with EOS) for the parity check."""
-    calibration: Sequence[Sequence[int]]
-    """Real sentences (ids with EOS) for the activation ranges of int8 and int4; may be empty for other precisions."""
-    verified: set[HeadLayout] = field(default_factory=set)
-    """Layouts of this checkpoint that passed the parity check already; its other levels share it."""
-    calibrated: dict[HeadLayout, Quantization] = field(default_factory=dict)
-    """How its layouts are quantised, as far as that is known already, shared likewise."""
-    rank_by: Ranking | None = None
-    lexicon: Lexicon | None = None
+    lexicon: Lexicon | None
     """Makes it a level with vocabulary shortlists."""
-    layout: HeadLayout | None = None
-    arch: Architecture | None = None
-    """Of the graphs: the checkpoint's, but for the width of heads."""
-    tensors: Tensors = field(default_factory=dict)
-    linears: Linears | None = None
-    encoder_linears: Linears | None = None
+    device_form: bool = False
+    """Whether it gets the graphs of a device: an encoder that writes into the caches, searches, and `resize_….onnx`."""
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Token ids with EOS."""
+
+    probe: Ids
+    """For the checks; never empty."""
+    calibration: Ids
+    """Real ones, for the activation ranges of int8 and int4. May be empty for other precisions."""
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """A level whose precision is settled for every layer."""
+
+    model: SlimModel
+    encoder_linears: Linears
+    linears: Linears
+    """Of the decoder."""
     fp32_layers: tuple[str, ...] = ()
-    """Of int8 and int4, what stays in fp32."""
-    graphs: dict[str, ir.Model] = field(default_factory=dict)
-    level: Level | None = None
+    """Layers of an int8 or int4 level that stay in fp32."""
 
 
-def select_layout(draft: LevelDraft) -> None:
-    """Chooses the open heads."""
-    draft.layout = choose_layout(draft.checkpoint, draft.target_heads, draft.rank_by)
+def compile_level(chosen: Chosen, sentences: Sentences, progress: Callable[[str], None]) -> Level:
+    """Compiles one level into its source's folder. Returns its entry for the manifest.
 
-
-def verify_layout(draft: LevelDraft) -> None:
-    """Slim ≡ masked in fp32 on the probe sentences; once for a layout, whatever the precisions."""
-    assert draft.layout is not None
-    if draft.layout not in draft.verified:
-        check_parity(draft.checkpoint, draft.layout, draft.probe)
-        draft.verified.add(draft.layout)
-
-
-def slim_weights(draft: LevelDraft) -> None:
-    """Removes closed heads from the weights, and gives open ones the width that operators want."""
-    assert draft.layout is not None
-    draft.arch, draft.tensors = slim_model(draft.checkpoint, draft.layout)
-
-
-def choose_precision(draft: LevelDraft) -> None:
-    """Decides how linears are authored; int8 and int4 calibrate on real sentences.
-
-    int4 is for the decoder: the encoder reads its weights once for all positions of a sentence.
+    `progress` is called with the name of each of STEPS as it starts. Raises InvalidRequestError for what the user can
+    change, and ParityError or BrokenGraphError for defects of the compiler.
     """
-    assert draft.layout is not None
-    assert draft.arch is not None
-    if draft.precision in CALIBRATED:
-        if draft.layout not in draft.calibrated:
-            calibration = calibrate(draft.arch, draft.layout, draft.tensors, draft.calibration)
-            draft.calibrated[draft.layout] = settle(draft.arch, draft.layout, draft.tensors, calibration)
-        found = draft.calibrated[draft.layout]
-        if draft.lexicon and "shared" in found.fp32:
-            raise InvalidRequestError(
-                f"{draft.name}: this model loses quality where its output projection is in 8 bits, and vocabulary "
-                "shortlists need it so: leave --shortlist out"
-            )
-        draft.fp32_layers, ranges = found.fp32, found.ranges
-        draft.encoder_linears = Int8Linears(ranges)
-        draft.linears = Int4Linears(ranges) if draft.precision == "int4" else draft.encoder_linears
-    else:
-        draft.linears = FloatLinears(FLOATS[draft.precision])
-        draft.encoder_linears = draft.linears
+    steps = iter(STEPS)
+
+    def begin() -> None:
+        progress(f"{chosen.name}: {next(steps)}")
+
+    begin()
+    model = chosen.source.slim(chosen.layout)
+    begin()  # before anything is quantised: fp32 is compared with fp32, at a tolerance that excludes real differences
+    _verify(chosen, model, sentences)
+    begin()  # after slimming: activation ranges are those of the model that will be served
+    quantised = _quantise(chosen, model, sentences)
+    begin()
+    graphs = _author(chosen, quantised)
+    begin()  # before writing: writing moves the weights out of the graphs, and no invalid graph may reach the disk
+    resizes = [resize_path(chosen.name, form) for form in CACHE_FORMS]
+    for name, graph in graphs.items():
+        check_structure(graph)
+        if chosen.device_form and name not in resizes:  # these go from one piece of memory to another
+            check_in_place(graph, name)
+    begin()
+    level = _write(chosen, quantised, graphs)
+    begin()  # last: it reads what a server will read
+    _run(chosen, level, sentences)
+    return level
 
 
-def author_graphs(draft: LevelDraft) -> None:
-    """Writes all graphs in memory."""
-    assert draft.layout is not None
-    assert draft.arch is not None
-    assert draft.linears is not None
-    assert draft.encoder_linears is not None
-    arch, metadata = draft.arch, {"hmc.level": draft.name, "hmc.precision": draft.precision}
-    encoder = author_encoder(arch, draft.layout, draft.tensors, draft.encoder_linears)
-    draft.graphs = {encoder_path(draft.name): encoder.model(metadata)}
-    for variant in (None, *VARIANTS):
+def compile_trial(chosen: Chosen, sentences: Sentences, fp32_layers: Sequence[str] = ()) -> Level:
+    """Compiles a level that is only timed, in a fraction of the time: its numbers are not checked against anything.
+
+    fp32_layers: those of an int8 or int4 level that stay in fp32, where `compile_level` would measure which have to.
+    """
+    source, traits = chosen.source, PRECISIONS[chosen.precision]
+    model = source.slim(chosen.layout)
+    if traits.quantised:
+        ranges = without(calibrate(model, sentences.calibration, source.derived).ranges, fp32_layers)
+        source.quantized[chosen.layout] = Quantization(ranges, tuple(fp32_layers), 0.0)
+    quantised = _quantise(chosen, model, sentences)
+    graphs = _author(chosen, quantised)
+    for graph in graphs.values():
+        check_structure(graph)
+    return _write(chosen, quantised, graphs)
+
+
+def _verify(chosen: Chosen, model: SlimModel, sentences: Sentences) -> None:
+    """Checks slim ≡ masked in fp32: once for a layout, as precisions do not matter to it."""
+    source = chosen.source
+    if chosen.layout not in source.verified:
+        check_parity(source.checkpoint, model, sentences.probe, source.derived)
+        source.verified.add(chosen.layout)
+
+
+def _quantise(chosen: Chosen, model: SlimModel, sentences: Sentences) -> Quantised:
+    """Settles the precision of every layer; int8 and int4 are calibrated on real sentences, once for a layout.
+
+    Only decoders are in 4 bits. An encoder reads its weights once for all positions of a sentence, and gains nothing.
+    """
+    source, traits, derived = chosen.source, PRECISIONS[chosen.precision], chosen.source.derived
+    if not traits.quantised:
+        linears = FloatLinears(traits.floats, derived)
+        return Quantised(model, linears, linears)
+    if chosen.layout not in source.quantized:
+        calibration = calibrate(model, sentences.calibration, derived)
+        source.quantized[chosen.layout] = choose_fp32_layers(model, calibration, derived)
+    found = source.quantized[chosen.layout]
+    if chosen.lexicon and "shared" in found.fp32:
+        raise InvalidRequestError(
+            f"{chosen.name}: this model loses quality where its output projection is in 8 bits, and vocabulary "
+            "shortlists need it so: leave --shortlist out"
+        )
+    encoder, decoder = (kind(found.ranges, derived=derived) for kind in (Int8Linears, QUANTISED[chosen.precision]))
+    return Quantised(model, encoder, decoder, found.fp32)
+
+
+def _author(chosen: Chosen, quantised: Quantised) -> dict[str, ir.Model]:
+    """Path within the bundle → graph, for all graphs of the level."""
+    name, model, linears = chosen.name, quantised.model, quantised.linears
+    metadata = {"hmc.level": name, "hmc.precision": chosen.precision}
+    encoder = author_encoder(
+        model.arch, model.layout, model.tensors, quantised.encoder_linears, device_form=chosen.device_form
+    )
+    graphs = {encoder_path(name): encoder.model(metadata)}
+    for variant in (None, *VARIANTS, *(SEARCH_VARIANTS if chosen.device_form else ())):
         decoder = author_decoder(
-            arch, draft.layout, draft.tensors, draft.linears,
-            variant=variant, listed=draft.lexicon is not None,
-        )  # fmt: skip
-        draft.graphs[decoder_path(draft.name, variant)] = decoder.model(metadata)
-    if draft.lexicon:
-        draft.graphs[shortlist_path(draft.name)] = author_shortlist(draft.tensors, draft.linears).model(metadata)
+            model.arch,
+            model.layout,
+            model.tensors,
+            linears,
+            variant=variant,
+            with_shortlist=chosen.lexicon is not None,
+            device_form=chosen.device_form,
+        )
+        graphs[decoder_path(name, variant)] = decoder.model(metadata)
+    if chosen.device_form:
+        graphs[collect_path(name)] = author_collect().model(metadata)
+    for form in CACHE_FORMS if chosen.device_form else ():
+        if resize := author_resize(model.arch, model.layout, linears.dtype, form):
+            graphs[resize_path(name, form)] = resize.model(metadata)
+    if chosen.lexicon:
+        graphs[shortlist_path(name)] = author_shortlist(model.tensors, linears).model(metadata)
+    return graphs
 
 
-def check_graphs(draft: LevelDraft) -> None:
-    """ONNX checker on every graph."""
-    for model in draft.graphs.values():
-        check_structure(model)
-
-
-def write_level(draft: LevelDraft) -> None:
-    """Writes graphs and weights; the manifest entry describes what is on disk."""
-    assert draft.layout is not None
-    written = [write_graph(model, draft.bundle, name) for name, model in draft.graphs.items()]
-    files = {name: digest for graph in written for name, digest in graph.files.items()}
-    lexicon = None
-    if draft.lexicon:
-        lexicon, digest = write_lexicon(draft.lexicon, draft.bundle)
-        files[lexicon] = digest
-    draft.level = Level(
-        name=draft.name,
-        precision=draft.precision,
-        head_layout=draft.layout.to_json(),
-        parameters=parameter_count(draft.checkpoint.architecture, draft.layout, draft.checkpoint.ffn_widths),
-        bytes=sum((draft.bundle / name).stat().st_size for name in files),
-        source_checkpoint=draft.digest,
+def _write(chosen: Chosen, quantised: Quantised, graphs: dict[str, ir.Model]) -> Level:
+    """Writes graphs, weights and the lexicon. The manifest entry describes what is on disk."""
+    source = chosen.source
+    files: dict[str, str] = {}
+    for name, model in graphs.items():
+        files |= source.folder.write_graph(model, name)
+    lexicon = source.folder.write_lexicon(chosen.lexicon) if chosen.lexicon else {}
+    files |= lexicon
+    checkpoint = source.checkpoint
+    return Level(
+        name=chosen.name,
+        precision=chosen.precision,
+        head_layout=chosen.layout.to_json(),
+        parameters=parameter_count(
+            checkpoint.architecture, chosen.layout, checkpoint.ffn_widths, checkpoint.removed_layers
+        ),
+        bytes=sum((source.folder.path / name).stat().st_size for name in files),
+        source_checkpoint=source.digest,
         files=dict(sorted(files.items())),
-        shortlist=lexicon,
-        fp32_layers=draft.fp32_layers,
+        shortlist=next(iter(lexicon), None),
+        fp32_layers=quantised.fp32_layers,
     )
 
 
-def run_level(draft: LevelDraft) -> None:
-    """Translates the probe sentences with the graphs as they were written, on a CPU, which takes fp16 but not bf16."""
-    assert draft.layout is not None
-    if draft.precision != "bf16":
-        check_runs(draft.checkpoint.architecture, draft.layout, draft.bundle, draft.name, draft.probe)
-
-
-PASSES: list[Callable[[LevelDraft], None]] = [
-    select_layout,
-    verify_layout,  # before anything is quantised: it compares fp32 with fp32, at a tolerance that means something
-    slim_weights,
-    choose_precision,  # after slimming: activation ranges are those of the model that will be served
-    author_graphs,
-    check_graphs,  # before writing: writing moves weights out of the graph, and nothing wrong may reach the disk
-    write_level,
-    run_level,
-]
-
-
-def compile_level(draft: LevelDraft, progress: Callable[[str], None]) -> Level:
-    """Runs every pass; `progress` hears the name of each as it starts."""
-    for step in PASSES:
-        progress(f"{draft.name}: {step.__name__.replace('_', ' ')}")
-        step(draft)
-    assert draft.level is not None
-    return draft.level
+def _run(chosen: Chosen, level: Level, sentences: Sentences) -> None:
+    """Runs the written graphs on a CPU, which has operators for fp16 but not for bf16."""
+    if chosen.precision != "bf16":
+        source = chosen.source
+        check_runs(source.checkpoint.architecture, level, source.folder.path, sentences.probe)

@@ -1,84 +1,128 @@
-"""Writing a level's files: weights and lexica go to a content-addressed folder, graphs refer to weights as external
-data. The only file that touches the protobuf side."""
+"""Graphs and their weights as bytes: in a bundle, and in ONNX Runtime sessions. The only file that touches protobuf.
+
+In a bundle, weights go to a folder of files that are named by their content, so that graphs share them. A session gets
+the arrays themselves, so that no copy of the weights is made.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import onnx
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
+from onnx_ir.passes.common import CheckerPass
 
-from hmc.artifact.bundle import WEIGHTS, lexicon_path
-from hmc.artifact.files import sha256_file
-from hmc.artifact.shortlist import Lexicon
+from hmc.artifact.bundle.manifest import WEIGHTS, lexicon_path
+from hmc.artifact.bundle.shortlist import Lexicon
+from hmc.artifact.storage.files import sha256_file
+from hmc.compiler.derived import DerivedArrays
 
 INLINE_BYTES = 1024
 """Tensors up to this size stay inside the graph file."""
 
 
-@dataclass
-class WrittenGraph:
-    """A graph on disk: bundle path → sha256 of the graph file and of every weight file it refers to."""
-
-    files: dict[str, str]
-    bytes: int
-
-
-def write_graph(model: ir.Model, bundle: Path, name: str) -> WrittenGraph:
-    """Writes `bundle / name` and its weights under `bundle / weights`; the same tensor is stored once, whoever asks.
-
-    External data locations are relative to the bundle, not to the graph: a loader gives ONNX Runtime the bundle as
-    the folder of external initializers. The written file is checked by the ONNX checker's rules for structure.
-    """
-    files: dict[str, str] = {}
-    graph = model.graph
-    for value in graph.initializers.values():
-        tensor = value.const_value
-        if tensor is None or tensor.nbytes <= INLINE_BYTES:
-            continue
-        data = tensor.tobytes()
-        location = f"{WEIGHTS}/{hashlib.sha256(data).hexdigest()[:32]}.bin"
-        target = bundle / location
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not target.is_file():
-            target.write_bytes(data)
-        files[location] = sha256_file(target)
-        value.const_value = ir.ExternalTensor(
-            location,
-            0,
-            len(data),
-            tensor.dtype,
-            shape=ir.Shape(tensor.shape.numpy()),
-            name=tensor.name or "",
-            base_dir=bundle,
-        )
-    proto = ir.to_proto(model)
-    path = bundle / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(proto.SerializeToString(deterministic=True))
-    files[name] = sha256_file(path)
-    return WrittenGraph(files, sum((bundle / f).stat().st_size for f in files))
-
-
-def write_lexicon(lexicon: Lexicon, bundle: Path) -> tuple[str, str]:
-    """Writes a lexicon into a bundle, once whoever asks. Returns its path there and its sha256."""
-    temporary = bundle / WEIGHTS / ".lexicon.new"
-    temporary.parent.mkdir(parents=True, exist_ok=True)
-    lexicon.save(temporary)
-    digest = sha256_file(temporary)
-    temporary.replace(bundle / lexicon_path(digest))
-    return lexicon_path(digest), digest
-
-
 def check_structure(model: ir.Model) -> None:
-    """Runs the ONNX checker on a graph with its weights inside. Raises onnx.checker.ValidationError."""
-    proto = ir.to_proto(model)
-    # Contrib operators have no schema in the checker; the graph's structure and standard operators are checked.
-    onnx.checker.check_model(proto, full_check=False)
+    """Runs the ONNX checker on a graph. Operators outside of the standard have no schema there and are not checked.
+
+    Raises onnx.checker.ValidationError.
+    """
+    ordered = list(model.graph.initializers.values())
+    CheckerPass()(model)
+    model.graph.initializers.clear()  # the pass moves large ones to the end, and their order is part of the bytes
+    for value in ordered:
+        model.graph.initializers.add(value)
 
 
-def serialized(model: ir.Model) -> bytes:
-    """A graph with its weights inside, ready for an ONNX Runtime session."""
-    return bytes(ir.to_proto(model).SerializeToString())
+@dataclass
+class BundleFolder:
+    """A folder that graphs are written to, with the weights that were already written there."""
+
+    path: Path
+    derived: DerivedArrays = field(default_factory=DerivedArrays)
+    """Remembers the digests of arrays that several graphs have."""
+
+    def write_graph(self, model: ir.Model, name: str) -> dict[str, str]:
+        """Writes the graph file `name`, and those of its weights that no graph before it had.
+
+        Locations of weights are relative to the bundle, not to the graph: a loader gives ONNX Runtime the bundle as the
+        folder of external initializers. Returns path within the bundle → sha256, of the graph and all its weights.
+        """
+        files: dict[str, str] = {}
+        for value in model.graph.initializers.values():
+            array = _large_array(value)
+            if array is None:
+                continue
+            digest = self.derived.of(_sha256, array)
+            location = f"{WEIGHTS}/{digest[:32]}.bin"
+            target = self.path / location
+            if not target.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(_bytes(array))
+            files[location] = digest
+            value.const_value = _external(value, array, location)
+        content = ir.to_proto(model).SerializeToString(deterministic=True)
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        files[name] = hashlib.sha256(content).hexdigest()
+        return files
+
+    def write_lexicon(self, lexicon: Lexicon) -> dict[str, str]:
+        """Writes a lexicon, unless it is there. Returns its path within the bundle → sha256."""
+        temporary = self.path / WEIGHTS / ".lexicon.new"
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        lexicon.save(temporary)
+        digest = sha256_file(temporary)
+        temporary.replace(self.path / lexicon_path(digest))
+        return {lexicon_path(digest): digest}
+
+
+@dataclass(frozen=True)
+class GraphInMemory:
+    """A graph for a session that reads its large weights from arrays."""
+
+    graph: bytes
+    weights: dict[str, npt.NDArray[Any]]
+    """Initializers that are not in `graph`."""
+
+
+def in_memory(model: ir.Model) -> GraphInMemory:
+    """Takes the large weights out of a graph. The model is not usable afterwards."""
+    weights: dict[str, npt.NDArray[Any]] = {}
+    for name, value in model.graph.initializers.items():
+        array = _large_array(value)
+        if array is not None:
+            weights[name] = array
+            value.const_value = _external(value, array, name)
+    return GraphInMemory(ir.to_proto(model).SerializeToString(), weights)
+
+
+def _large_array(value: ir.Value) -> npt.NDArray[Any] | None:
+    """What an initializer holds, if that is more than INLINE_BYTES."""
+    tensor = value.const_value
+    if tensor is None or tensor.nbytes <= INLINE_BYTES:
+        return None
+    array: npt.NDArray[Any] = tensor.numpy()
+    return array
+
+
+def _external(value: ir.Value, array: npt.NDArray[Any], location: str) -> ir.ExternalTensor:
+    """The same tensor, as data that lies in the file `location`."""
+    tensor = value.const_value
+    assert tensor is not None
+    return ir.ExternalTensor(
+        location, 0, array.nbytes, tensor.dtype, shape=ir.Shape(array.shape), name=tensor.name or "", base_dir=""
+    )
+
+
+def _bytes(array: npt.NDArray[Any]) -> memoryview:
+    """The array's memory; ONNX stores tensors little-endian, in C order."""
+    return memoryview(array.reshape(-1).view(np.uint8).data)
+
+
+def _sha256(array: npt.NDArray[Any]) -> str:
+    return hashlib.sha256(_bytes(array)).hexdigest()

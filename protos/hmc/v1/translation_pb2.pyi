@@ -229,23 +229,37 @@ class ListLevelsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListLevelsResponse(_message.Message):
-    __slots__ = ("levels", "bundle_version", "source_language", "target_language", "device", "memory_bytes")
+    __slots__ = ("levels", "bundle_version", "source_language", "target_language", "device", "memory_bytes", "devices")
     LEVELS_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     levels: _containers.RepeatedCompositeFieldContainer[Level]
     bundle_version: str
     source_language: str
     target_language: str
     device: str
     memory_bytes: int
-    def __init__(self, levels: _Optional[_Iterable[_Union[Level, _Mapping]]] = ..., bundle_version: _Optional[str] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., device: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    devices: _containers.RepeatedCompositeFieldContainer[DeviceUse]
+    def __init__(self, levels: _Optional[_Iterable[_Union[Level, _Mapping]]] = ..., bundle_version: _Optional[str] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., device: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ...) -> None: ...
+
+class DeviceUse(_message.Message):
+    __slots__ = ("device", "reserved", "budget", "free")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    reserved: int
+    budget: int
+    free: int
+    def __init__(self, device: _Optional[str] = ..., reserved: _Optional[int] = ..., budget: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...
 
 class Level(_message.Message):
-    __slots__ = ("name", "heads", "heads_by_kind", "precision", "parameters", "bytes", "loaded", "is_default", "quality", "latency", "recorded_latency", "disk", "memory", "shortlist")
+    __slots__ = ("name", "heads", "heads_by_kind", "precision", "parameters", "bytes", "loaded", "is_default", "quality", "latency", "recorded_latency", "disk", "memory", "shortlist", "failure", "device_memory", "device")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     HEADS_BY_KIND_FIELD_NUMBER: _ClassVar[int]
@@ -260,6 +274,9 @@ class Level(_message.Message):
     DISK_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     SHORTLIST_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     name: str
     heads: int
     heads_by_kind: _containers.RepeatedCompositeFieldContainer[KindHeads]
@@ -274,7 +291,10 @@ class Level(_message.Message):
     disk: LevelBytes
     memory: LevelBytes
     shortlist: bool
-    def __init__(self, name: _Optional[str] = ..., heads: _Optional[int] = ..., heads_by_kind: _Optional[_Iterable[_Union[KindHeads, _Mapping]]] = ..., precision: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded: _Optional[bool] = ..., is_default: _Optional[bool] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., latency: _Optional[_Union[Latency, _Mapping]] = ..., recorded_latency: _Optional[_Union[RecordedLatency, _Mapping]] = ..., disk: _Optional[_Union[LevelBytes, _Mapping]] = ..., memory: _Optional[_Union[LevelBytes, _Mapping]] = ..., shortlist: _Optional[bool] = ...) -> None: ...
+    failure: str
+    device_memory: LevelBytes
+    device: str
+    def __init__(self, name: _Optional[str] = ..., heads: _Optional[int] = ..., heads_by_kind: _Optional[_Iterable[_Union[KindHeads, _Mapping]]] = ..., precision: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded: _Optional[bool] = ..., is_default: _Optional[bool] = ..., quality: _Optional[_Union[Quality, _Mapping]] = ..., latency: _Optional[_Union[Latency, _Mapping]] = ..., recorded_latency: _Optional[_Union[RecordedLatency, _Mapping]] = ..., disk: _Optional[_Union[LevelBytes, _Mapping]] = ..., memory: _Optional[_Union[LevelBytes, _Mapping]] = ..., shortlist: _Optional[bool] = ..., failure: _Optional[str] = ..., device_memory: _Optional[_Union[LevelBytes, _Mapping]] = ..., device: _Optional[str] = ...) -> None: ...
 
 class LevelBytes(_message.Message):
     __slots__ = ("own", "shared")

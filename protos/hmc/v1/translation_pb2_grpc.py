@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TranslationServiceStub:
-    """Translates, and tells at which levels it can.
+    """Translates texts, and lists the levels that can translate them.
     """
 
     def __init__(self, channel):
@@ -63,37 +63,37 @@ class TranslationServiceStub:
 
 
 class TranslationServiceServicer:
-    """Translates, and tells at which levels it can.
+    """Translates texts, and lists the levels that can translate them.
     """
 
     def Translate(self, request, context):
-        """Translates a list of texts at one level. All or nothing: an error in one text fails the call.
-        Lists of at most 32 texts go before longer ones and before streams.
+        """Translates a list of texts at one level. An error in one text fails the whole call.
+        Lists of at most 32 texts are translated before longer lists and before streams.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TranslateStream(self, request_iterator, context):
-        """Translates texts as they come. Each request is answered once, under its own id, as soon as its translation is
-        ready: answers may overtake one another. An error in one text is carried in its answer and the stream goes on.
-        Texts wait where the level's queue is full, and the stream is read no further meanwhile.
+        """Translates texts while they arrive. Each request gets one answer with the same id as soon as its translation is
+        ready, so the order of answers may differ from that of requests. An error in one text is part of its answer, and
+        the stream goes on. If the level's queue is full, the text waits, and the stream is not read further meanwhile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TranslateTokens(self, request, context):
-        """Translates one text, and tells what is certain of the translation while the rest is still searched for: what all
-        hypotheses agree on. The last response has the whole translation.
+        """Translates one text, and sends the beginning of the translation before the search has ended: the tokens on which
+        all hypotheses agree. The last response has the whole translation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """Scores given translations. Each answer's text is the reference as the vocabulary can write it, and its score what
-        Translate would have given it.
+        """Scores given translations (references). The text of each answer is the reference as the vocabulary can write it.
+        Its score is the one that Translate would give to that text.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,7 +143,7 @@ def add_TranslationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TranslationService:
-    """Translates, and tells at which levels it can.
+    """Translates texts, and lists the levels that can translate them.
     """
 
     @staticmethod
@@ -283,7 +283,7 @@ class TranslationService:
 
 
 class AdminServiceStub:
-    """Changes what is loaded while the server runs. No translation under way is lost by any of these calls.
+    """Changes what is loaded while the server runs. Translations that are under way are finished.
     """
 
     def __init__(self, channel):
@@ -310,25 +310,27 @@ class AdminServiceStub:
 
 
 class AdminServiceServicer:
-    """Changes what is loaded while the server runs. No translation under way is lost by any of these calls.
+    """Changes what is loaded while the server runs. Translations that are under way are finished.
     """
 
     def LoadLevel(self, request, context):
-        """Loads a level of the current bundle and warms it up; returns when it serves. Loading a loaded level does nothing.
+        """Loads a level of the current bundle, warms it up, and returns when it serves. Does nothing if it is loaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnloadLevel(self, request, context):
-        """Stops giving a level new work, finishes what it has, then frees it. The default level cannot be unloaded.
+        """Takes a level out of service, and returns when its last request has ended and it is freed. The default level cannot
+        be unloaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Reload(self, request, context):
-        """Loads a bundle beside the current one, warms it up, and switches. If it does not validate, the current one stays.
+        """Loads a bundle beside the current one, warms it up, and puts it in service. If it cannot be loaded, the current
+        bundle stays in service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -361,7 +363,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
-    """Changes what is loaded while the server runs. No translation under way is lost by any of these calls.
+    """Changes what is loaded while the server runs. Translations that are under way are finished.
     """
 
     @staticmethod

@@ -2,78 +2,122 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from types import TracebackType
 
-from hmc.artifact.bundle import Manifest
-from hmc.artifact.bundle_checks import validate
+from hmc.artifact.bundle.checks import validate
+from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
-from hmc.serving.engine import Engine
-from hmc.serving.options import MAX_TOKENS, DecodeOptions, Target, scoring_options, targets_of
-from hmc.serving.packed_weights import cache_folder
-from hmc.serving.results import Decoded, Partial, Translation
-from hmc.serving.sessions import LevelSessions, resolve_device
-from hmc.serving.threads import check_threads
-from hmc.serving.tokenizer import Tokenizer, shared_tokenizer
-from hmc.serving.wording import Wording
-
-log = logging.getLogger(__name__)
-
-WARM_UP_TOKENS = (4, 24, 48)
-"""Source lengths translated once before a level counts as ready."""
+from hmc.serving.requests.answers import DeviceUse
+from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Target, scoring_options, targets_of
+from hmc.serving.requests.priority import Priority
+from hmc.serving.requests.results import Decoded, Partial, Translation
+from hmc.serving.runtime.device import CudaAttention, resolve_devices
+from hmc.serving.runtime.memory.account import memory_of
+from hmc.serving.runtime.memory.budget import parse_budget
+from hmc.serving.runtime.packed_weights import cache_folder
+from hmc.serving.runtime.sessions import LevelSessions
+from hmc.serving.runtime.threads import check_threads
+from hmc.serving.scheduling.engine import Engine, rows_of_worker
+from hmc.serving.scheduling.postprocessor import announce_cancellation, set_exception, set_result
+from hmc.serving.scheduling.warm_up import warm_up
+from hmc.serving.text.certain import CertainText
+from hmc.serving.text.codec import Codec
+from hmc.serving.text.tokenizer import shared_tokenizer
 
 
 class Translator:
-    """One level loaded on one device. Thread-safe: concurrent callers share one running batch."""
+    """One level loaded on one device, or on several. Thread-safe: concurrent callers share the running batches."""
 
     def __init__(  # noqa: PLR0913 - settings of one engine, all by name
         self, bundle: str | Path, level: str | None = None, *, device: str = "auto", threads: int = 0,
         queue_size: int = 1024, max_rows: int = 128, max_tokens: int = MAX_TOKENS, manifest: Manifest | None = None,
-        cache: str | Path = "auto", workers: int = 1,
+        cache: str | Path = "auto", workers: int = 1, gpu_memory: str | None = None,
+        gpu_attention: CudaAttention = "plain",
     ) -> None:  # fmt: skip
-        """level None: the bundle's default. threads 0: one per physical core. max_rows: rows decoded at once.
-        max_tokens: such rows times the positions that the longest of their sentences may need, which bounds the memory
-        of caches; a sentence that needs more runs alone.
+        """Loads a level. level: its name; None is the bundle's default. device: auto, cpu, cuda, cuda:N, or
+        several such as cuda:0,cuda:1, of which each gets a replica; `max_rows` and `max_tokens` are those of each.
 
-        workers: batches run at the same time, each on `threads` threads (0 is then one), for throughput on a CPU: they
-        do not wait for each other, but a sentence alone has one of them to itself.
-        manifest: what `validate` returned for this bundle, from whoever opens several of its levels; None: every file
-        is checked here. cache: the folder where weights are kept as this machine's kernels want them, so that levels
-        and processes share them in memory; `auto`: what HMC_CACHE says, or the platform's; `none`: nothing is kept.
-        Raises InvalidArtifactError (every problem of the bundle), LevelNotFoundError, DeviceUnavailableError.
+        threads: that compute one batch; 0 is one per physical core, and with several workers one. workers: batches that
+        run at the same time on a CPU, each on threads of its own. Several give more throughput; one sentence alone runs
+        in one of them only.
+        queue_size: texts that may wait. max_rows: hypotheses decoded together. max_tokens: bounds the memory of
+        caches, in rows times the positions that the longest sentence of their batch may need; a sentence that needs
+        more runs alone. The last two are divided among the workers.
+        manifest: what `validate` returned for this bundle, if the caller has it already; None checks every file here.
+        cache: the folder where weights are kept in the layout that this machine's kernels want, which levels and
+        processes then share in memory. `auto` is the value of HMC_CACHE, or the platform's cache folder; `none` keeps
+        nothing.
+        gpu_memory: the most memory that all levels of this process may reserve on each CUDA device, such as 8GiB or 80%
+        of what was free at first; the last value given counts. None: as it is, at first 80%. gpu_attention: how CUDA
+        computes attention (`hmc.serving.runtime.device.SDPA_KERNELS`).
+
+        Raises InvalidArtifactError (every problem of the bundle), LevelNotFoundError, DeviceUnavailableError,
+        FailedPreconditionError if the level does not fit into a device's memory, and InvalidRequestError for settings
+        out of range: among them more workers than `max_rows` has default beams for.
         """
         check_threads(threads, workers)
+        budget = None if gpu_memory is None else parse_budget(gpu_memory)
+        rows_of_worker(max_rows, workers)
         path = Path(bundle)
         self.manifest = manifest or validate(path)
         self.level = self.manifest.level(level or self.manifest.default_level)
-        chosen = resolve_device(device, self.level)
-        self.device = str(chosen)
+        chosen = resolve_devices(device, self.level)
+        self.device = ",".join(map(str, chosen))
         arch = self.manifest.architecture
         self._tokenizer = shared_tokenizer(path, self.manifest)
-        self._wording = Wording(self._tokenizer, arch)
-        sessions = LevelSessions.open(path, arch, self.level, chosen, threads, cache_folder(cache), workers)
+        self._codec = Codec(self._tokenizer, arch)
+        for each in chosen:
+            if budget is not None and each.kind != "cpu":
+                memory_of(each).limit(budget)
+        folder = cache_folder(cache)
+        sessions = [
+            LevelSessions.open(path, arch, self.level, each, threads, folder, workers, attention=gpu_attention)
+            for each in chosen
+        ]
         self._engine = Engine(
             sessions, queue_size=queue_size, max_rows=max_rows, max_tokens=max_tokens, workers=workers
         )
 
     @property
     def pending(self) -> int:
-        """Texts queued or running."""
+        """Texts that wait or run."""
         return self._engine.pending
 
     @property
-    def hurried(self) -> int:
-        """Those of them that are not patient."""
-        return self._engine.hurried
+    def pending_interactive(self) -> int:
+        """Interactive texts that wait or run."""
+        return self._engine.pending_interactive
+
+    @property
+    def failure(self) -> str | None:
+        """Why the level stopped unexpectedly; None if it did not, or if it has answered a text since."""
+        return self._engine.failure
 
     @property
     def weights(self) -> dict[str, int]:
-        """Weight file → bytes of it that the level holds in memory; levels that name the same file share them."""
+        """Weight file → bytes of it that the level holds in this machine's memory; levels that name the same file share
+        them."""
         return self._engine.sessions.weights
+
+    @property
+    def device_bytes(self) -> dict[str, int]:
+        """What the level holds in the memory of its CUDA devices → its bytes: weights, which levels that name the same
+        one share, and caches. Empty on a CPU."""
+        return {
+            name: size
+            for replica in self._engine.replicas
+            if replica.device.kind != "cpu"
+            for name, size in (*replica.device_weights.items(), (f"caches {id(replica)}", replica.memory.held))
+        }
+
+    @property
+    def device_use(self) -> tuple[DeviceUse, ...]:
+        """What all levels of this process have reserved on the CUDA devices of this one. Empty on a CPU."""
+        return tuple(memory_of(r.device).use() for r in self._engine.replicas if r.device.kind != "cpu")
 
     def submit(
         self,
@@ -83,51 +127,56 @@ class Translator:
         progress: Callable[[str], None] | None = None,
         *,
         block: bool = False,
-        patient: bool = False,
-        bulk: bool = False,
+        priority: Priority = Priority.INTERACTIVE,
     ) -> Future[Translation]:
-        """Queues one text; cancelling the future takes it out of the queue, or frees its rows at the next step. A blank
-        text is an empty translation.
+        """Queues one text. Cancelling the future takes the text out of the queue, or frees its rows at the next step.
 
-        target: how the translation begins (not heeded for a blank text), or all of it, to be scored. progress: called
-        with what has become certain of the translation, on the engine's thread, which it must not hold up.
-        patient: lets others pass in the queue. bulk: that, and leaves half of it to others.
-        Raises InvalidRequestError for a text that cannot be encoded or is too long, OverloadedError for a full queue
-        (with block it waits instead), UnavailableError once closed.
+        target: the beginning of the translation, or the whole translation, which is then only scored. The translation
+        of a blank text is empty, whatever its beginning should be. progress: called with each piece of text that no
+        later step can change. priority: which texts start first. block: wait while the queue is full.
+
+        `progress`, and the callbacks of futures, run one after the other in one thread of this translator. A slow one
+        delays other answers, but no decoding. One that waits for another answer of this translator waits for ever.
+
+        Raises InvalidRequestError for a text that cannot be encoded or is too long and for options that the level does
+        not have, OverloadedError for a full queue unless `block`, UnavailableError once closed. The future's error is
+        InternalServiceError where the model's scores are not finite.
         """
         options, target = options or DecodeOptions(), target or Target()
         ids, truncated = self._tokenizer.encode(text)
-        constraints = self._wording.constraints(options, target)
+        constraints = self._codec.constraints(options, target)
         answer: Future[Translation] = Future()
+        answer.add_done_callback(announce_cancellation)
         if len(ids) == 1 and not target.complete:
             answer.set_result(Translation("", 0.0, 0, 0))
             return answer
-        hear = _Certain(self._tokenizer, progress).hear if progress else None
-        decoded = self._engine.submit(ids, options, constraints, hear, block=block, patient=patient, bulk=bulk)
-        # Cancelling the outer future cancels the inner one, which the engine looks at every step.
+        certain = CertainText(self._tokenizer, progress).update if progress else None
+        decoded = self._engine.submit(ids, options, constraints, certain, block=block, priority=priority)
+        # Cancelling the caller's future cancels the engine's, which frees the rows.
         answer.add_done_callback(lambda f: decoded.cancel() if f.cancelled() else None)
         decoded.add_done_callback(
-            lambda f: _settle(answer, f, lambda d: self._wording.translation(d, options, ids, truncated))
+            lambda f: _settle(answer, f, lambda d: self._codec.translation(d, options, ids, truncated))
         )
         return answer
 
-    def call_when_room(self, call: Callable[[], None]) -> None:
-        """Calls `call` once, as soon as a bulk text can be queued or the translator closes; see `Engine`."""
-        self._engine.call_when_room(call)
+    def call_when_space(self, call: Callable[[], None]) -> None:
+        """Calls `call` once, as soon as a text of `Priority.BULK` can be queued or the translator closes; see
+        `Engine`."""
+        self._engine.call_when_space(call)
 
     def stream(
         self, text: str, options: DecodeOptions | None = None, target: Target | None = None
     ) -> Iterator[Partial]:
-        """Translates one text; yields what is certain of it as soon as it is, and at last the whole translation.
+        """Translates one text. Yields each piece as soon as no later step can change it, and then the translation.
 
-        What is certain is what all hypotheses of the beam agree on, so smaller beams are heard of sooner. Raises as
-        `submit`; leaving early cancels.
+        A piece is what all hypotheses of the beam agree on, so smaller beams give pieces sooner. Raises as `submit`,
+        but waits for a full queue. Closing the iterator early cancels.
         """
-        heard: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        future = self.submit(text, options, target, heard.put, block=True)
-        future.add_done_callback(lambda _: heard.put(None))
+        pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        future = self.submit(text, options, target, pieces.put, block=True)
+        future.add_done_callback(lambda _: pieces.put(None))
         try:
-            while (piece := heard.get()) is not None:
+            while (piece := pieces.get()) is not None:
                 yield Partial(piece)
             yield Partial("", _result(future))
         finally:
@@ -139,21 +188,21 @@ class Translator:
         options: DecodeOptions | None = None,
         target_prefixes: Sequence[str] = (),
     ) -> list[Translation]:
-        """Translates any number of texts, longest first inside, and returns them in the order given.
+        """Translates any number of texts and returns the translations in their order. The longest texts start first.
 
-        target_prefixes: how each translation begins; none, or one for each text. Raises InvalidRequestError that names
-        the first text that cannot be translated; then nothing is returned.
+        target_prefixes: how each translation begins; none, or one for each text. Raises InvalidRequestError for the
+        first text that cannot be translated, with its index; then nothing is returned.
         """
         return self._submit_all(texts, options, targets_of(texts, target_prefixes, complete=False))
 
     def score(
         self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions | None = None
     ) -> list[Translation]:
-        """Scores given translations: each answer's text is the reference as the vocabulary can write it, its score what
+        """Scores given translations. Each answer has the reference as the vocabulary can write it, and the score that
         `translate` would give it.
 
-        Of the options only the length, coverage and repetition penalties, token scores and alignment have meaning.
-        Raises InvalidRequestError as `translate`.
+        Of the options only the length, coverage and repetition penalties, token scores and alignment are used. Raises
+        InvalidRequestError as `translate`.
         """
         return self._submit_all(texts, scoring_options(options), targets_of(texts, references, complete=True))
 
@@ -175,19 +224,20 @@ class Translator:
             raise
 
     def warm_up(self) -> None:
-        """Runs the graphs once on several shapes, so that the first request pays for no allocation or planning."""
-        arch = self.manifest.architecture
-        for beam in sorted({1, min(DecodeOptions().beam_size, self._engine.max_rows)}):
-            for tokens in WARM_UP_TOKENS:
-                source = [*[arch.unk_id] * min(tokens, arch.max_positions - 1), arch.eos_id]
-                self._engine.submit(source, DecodeOptions(beam_size=beam, max_length=8), block=True).result()
+        """Translates a few sentences on every device, see `hmc.serving.scheduling.warm_up`."""
+        warm_up(self._engine)
 
-    def rest(self) -> None:
-        """Gives back to the system what large batches needed and nothing uses now; requests may go on meanwhile."""
-        self._engine.sessions.rest()
+    def release_memory(self) -> None:
+        """Gives memory back to the system that large batches needed and nothing uses now. Requests may go on."""
+        for replica in self._engine.replicas:
+            replica.release_memory()
 
     def close(self, drain: bool = True) -> None:
-        """Stops the engine; with drain it first finishes what is queued."""
+        """Stops the engine after every text is answered. Without `drain`, cancels all texts that are left.
+
+        Returns when the callbacks of all futures have run. If it is called from a callback, it returns when nothing is
+        decoded any more.
+        """
         self._engine.close(drain)
 
     def __enter__(self) -> Translator:
@@ -197,23 +247,6 @@ class Translator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(drain=error is None)
-
-
-class _Certain:
-    """Turns the tokens that are certain into the text that they add."""
-
-    def __init__(self, tokenizer: Tokenizer, progress: Callable[[str], None]) -> None:
-        self._tokenizer, self._progress, self._told = tokenizer, progress, ""
-
-    def hear(self, ids: tuple[int, ...]) -> None:
-        text = self._tokenizer.decode(ids)
-        # The bytes of one character may be several tokens: until they are all there, it is not text.
-        if text.startswith(self._told) and not text.endswith("\ufffd") and len(text) > len(self._told):
-            piece, self._told = text[len(self._told) :], text
-            try:
-                self._progress(piece)
-            except Exception:
-                log.exception("whoever listens to a translation failed; the translation goes on")
 
 
 def _result(future: Future[Translation]) -> Translation:
@@ -226,10 +259,13 @@ def _result(future: Future[Translation]) -> Translation:
 def _settle(
     answer: Future[Translation], decoded: Future[Decoded], translation: Callable[[Decoded], Translation]
 ) -> None:
-    if decoded.cancelled() or not answer.set_running_or_notify_cancel():
+    """Ends `answer` as `decoded` ended: with the translation, with the error, or cancelled."""
+    if decoded.cancelled():
         answer.cancel()
         return
-    if (error := decoded.exception()) is not None:
-        answer.set_exception(error)
-        return
-    answer.set_result(translation(decoded.result()))
+    try:
+        result = translation(decoded.result())
+    except Exception as error:  # noqa: BLE001 - whatever it is, the caller must not wait for ever
+        set_exception(answer, error)
+    else:
+        set_result(answer, result)

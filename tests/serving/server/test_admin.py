@@ -22,15 +22,14 @@ from hmc.artifact.errors import (
     UnavailableError,
 )
 from hmc.serving.client import Client
-from hmc.serving.selection import Selector
+from hmc.serving.requests.answers import LevelBytes
+from hmc.serving.requests.selectors import Selector
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.shares import Shares
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
 GRAPHS = ("encoder.onnx", "decoder.onnx")
-TRANSLATE = "/hmc.v1.TranslationService/Translate"
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 # ---- health, reflection, levels, admin ----
@@ -50,16 +49,21 @@ def test_levels(client: Client) -> None:
     assert latency.requests == 1
 
 
-def test_levels_tell_their_bytes(client: Client, bundle: Path) -> None:
-    told = client.levels()
-    assert [x.memory for x in told.levels] == [Shares(40, 100), Shares(30, 100), Shares(20, 100)]
-    assert told.memory_bytes > 2**20
-    sizes = [sum((bundle / x.name / graph).stat().st_size for graph in GRAPHS) for x in told.levels]
-    assert [x.disk for x in told.levels] == [Shares(size, 0) for size in sizes]
+def test_levels_have_their_bytes_split(client: Client, bundle: Path) -> None:
+    listed = client.levels()
+    assert [x.memory for x in listed.levels] == [LevelBytes(40, 100), LevelBytes(30, 100), LevelBytes(20, 100)]
+    assert listed.memory_bytes > 2**20
+    sizes = [sum((bundle / x.name / graph).stat().st_size for graph in GRAPHS) for x in listed.levels]
+    assert [x.disk for x in listed.levels] == [LevelBytes(size, 0) for size in sizes]
     assert client.unload_level("h12").memory is None
     client.unload_level("h6")
-    assert [x.memory for x in client.levels().levels] == [Shares(140, 0), None, None]
-    assert client.load_level("h6").memory == Shares(20, 100)
+    assert [x.memory for x in client.levels().levels] == [LevelBytes(140, 0), None, None]
+    assert client.load_level("h6").memory == LevelBytes(20, 100)
+
+
+def test_levels_say_why_one_stopped_unexpectedly(client: Client, factory: FakeFactory) -> None:
+    factory["h12"].failure = "out of memory"
+    assert [level.failure for level in client.levels().levels] == ["", "out of memory", ""]
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
@@ -114,7 +118,7 @@ def test_admin_unloads_and_loads(client: Client) -> None:
     assert client.translate(["a"], "h6")[0].text == "h6:a"
 
 
-def test_lazy_levels_load_when_asked_for(bundle: Path, factory: FakeFactory) -> None:
+def test_lazy_levels_load_when_a_request_chooses_them(bundle: Path, factory: FakeFactory) -> None:
     settings = ServerSettings(port=0, lazy=True)
     with BackgroundServer(bundle, settings, factory) as running, Client(running.address) as client:
         assert [t.level for t in factory.made] == ["full"]
@@ -147,7 +151,7 @@ def test_reload_loses_no_request(client: Client, factory: FakeFactory, tmp_path:
 def test_a_failed_reload_leaves_the_bundle_serving(client: Client, tmp_path: Path) -> None:
     (tmp_path / "future").mkdir()
     (tmp_path / "future" / "bundle.json").write_text('{"schema_version": 99}')
-    with pytest.raises(FailedPreconditionError, match="schema version 99; this hmc reads versions 2 to 4"):
+    with pytest.raises(FailedPreconditionError, match="schema version 99; this hmc reads versions 2 to 5"):
         client.reload(tmp_path / "future")
     broken = write_bundle(tmp_path / "broken")
     (broken / "h6" / "encoder.onnx").write_text("changed")
@@ -160,7 +164,7 @@ def test_a_failed_reload_leaves_the_bundle_serving(client: Client, tmp_path: Pat
 # ---- token, metrics ----
 
 
-def test_a_token_is_asked_for_everywhere_but_health(bundle: Path, factory: FakeFactory) -> None:
+def test_every_call_but_health_checks_needs_the_token(bundle: Path, factory: FakeFactory) -> None:
     with BackgroundServer(bundle, ServerSettings(port=0, token="s3cret"), factory) as running:
         with Client(running.address) as anonymous:
             anonymous.wait_ready(5)
@@ -200,7 +204,7 @@ def test_metrics(bundle: Path, factory: FakeFactory) -> None:
             assert next(stub.TranslateStream(iter(texts))).error.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
         with pytest.raises(DeadlineExceededError):
             client.translate(["hold"], timeout=0.1)
-        eventually(lambda: factory["full"].pending == 0)
+        factory["full"].wait_for(lambda: factory["full"].pending == 0)
         assert running.server is not None
         with urllib.request.urlopen(f"http://127.0.0.1:{running.server.metrics_port}/metrics", timeout=5) as response:
             lines = response.read().decode().splitlines()

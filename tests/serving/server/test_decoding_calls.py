@@ -1,4 +1,4 @@
-"""Prefixes, scores and pieces of translations over a real socket."""
+"""Target prefixes, scores and pieces of translations over a real socket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.serving.fakes import FakeFactory, eventually, failure
 from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.client import Client
-from hmc.serving.options import Sampling
+from hmc.serving.requests.options import Sampling
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 from hmc.v1 import translation_pb2 as pb
@@ -65,7 +65,7 @@ def test_pieces_come_before_the_answer(client: Client) -> None:
         ),
     ],
 )
-def test_what_is_refused(stub: Any, call: tuple[str, Any], code: str, message: str) -> None:
+def test_refused_calls(stub: Any, call: tuple[str, Any], code: str, message: str) -> None:
     got_code, got_message = failure(lambda: getattr(stub, call[0])(call[1], timeout=10))
     assert (got_code, message in got_message) == (code, True), got_message
 
@@ -82,16 +82,16 @@ def test_errors_of_a_piecewise_call(client: Client) -> None:
     assert [p.text for p in client.translate_tokens("still up")][-2:] == ["still up", ""]
 
 
-def test_a_caller_who_leaves_early_cancels(client: Client, factory: FakeFactory) -> None:
+def test_leaving_the_pieces_early_cancels(client: Client, factory: FakeFactory) -> None:
     stream = client.translate_tokens("hold", "full")
     assert next(stream).text == "full"
     assert factory["full"].pending == 1
     stream.close()  # type: ignore[attr-defined]  # a generator
-    eventually(lambda: factory["full"].pending == 0)
+    factory["full"].wait_for(lambda: factory["full"].pending == 0)
     assert factory["full"].futures[-1].cancelled()
 
 
-def test_callers_who_leave_early_are_counted_as_such(bundle: Path, factory: FakeFactory) -> None:
+def test_calls_that_are_left_early_are_counted_as_cancelled(bundle: Path, factory: FakeFactory) -> None:
     with (
         BackgroundServer(bundle, ServerSettings(port=0, metrics_port=0), factory) as server,
         Client(server.address) as client,
@@ -134,7 +134,7 @@ TEXTS = ["A man is standing on a ladder.", "Two dogs run across the wet grass."]
     ],
     ids=["n-best", "sampling", "penalties"],
 )
-def test_answers_over_the_wire_are_the_translators(real: Client, lively_bundle: Path, options: DecodeOptions) -> None:
+def test_answers_equal_those_of_the_translator(real: Client, lively_bundle: Path, options: DecodeOptions) -> None:
     with Translator(lively_bundle, "full", device="cpu") as here:
         assert list(real.translate(TEXTS, options=options, target_prefixes=["A", ""])) == pytest.approx(
             here.translate(TEXTS, options, ["A", ""])

@@ -1,4 +1,4 @@
-"""What one caller may ask for, so that the others are served meanwhile."""
+"""Limits of a call, which keep one caller from holding up the others, and errors of the client itself."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ import pytest
 from tests.serving.fakes import FakeFactory, eventually
 
 from hmc.artifact.errors import DeadlineExceededError, InvalidRequestError, UnavailableError
-from hmc.serving.answers import Answer
 from hmc.serving.client import Client
-from hmc.serving.options import DecodeOptions
-from hmc.serving.results import Alternative, Token, Translation
-from hmc.serving.server import converters, handlers
-from hmc.serving.server.answer_room import AnswerRoom, largest
+from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.server import handlers
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
+from hmc.serving.wire.limits import AnswerSize
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
@@ -30,31 +28,21 @@ def test_a_call_that_never_fits_into_the_queue(bundle: Path, factory: FakeFactor
     settings = ServerSettings(port=0, queue_size=3)
     with BackgroundServer(bundle, settings, factory) as server, Client(server.address) as client:
         assert len(client.translate(["a"] * 3)) == 3
-        with pytest.raises(InvalidRequestError, match="4 texts in one call, and 3 are the most: split"):
+        with pytest.raises(InvalidRequestError, match="4 texts in one call, but at most 3 are allowed: split"):
             client.translate(["a"] * 4)
 
 
 def test_an_answer_that_cannot_be_sent_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers, "AnswerRoom", lambda: AnswerRoom(20_000))
+    monkeypatch.setattr(handlers, "AnswerSize", lambda: AnswerSize(20_000))
     assert len(client.translate(["a" * 1000] * 8)) == 8
     with pytest.raises(InvalidRequestError, match=r"larger than 0 MiB.*send fewer texts in a call"):
         client.translate(["a" * 1000] * 8, options=DecodeOptions(n_best=4))
 
 
-@pytest.mark.parametrize("count", [0, 1, 40])
-def test_no_answer_takes_more_than_it_is_thought_to(count: int) -> None:
-    tokens = tuple(Token("▁Straße" * (i % 3), -1e9, (1e-9,) * count) for i in range(count))
-    others = tuple(Alternative("ü" * i, -3e8, 2**31 - 1, True, tokens) for i in range(count))
-    pieces = tuple("▁Häuser" for _ in range(count))
-    told = Translation("ö" * count, -2e7, 2**31 - 1, 2**31 - 1, True, True, others, tokens, pieces, 1e9, 1e9)
-    message = converters.answer_to_proto(Answer((told,) * 3, "level", "version", 1.0, 1.0))
-    assert message.ByteSize() <= 3 * largest(told) + 1024
-
-
-def test_waiting_changes_leave_the_rest_alone(client: Client, factory: FakeFactory) -> None:
+def test_changes_that_wait_hold_up_no_other_call(client: Client, factory: FakeFactory) -> None:
     with ThreadPoolExecutor(2) as pool:
         held = pool.submit(client.translate, ["hold"], "h6")
-        eventually(lambda: factory["h6"].pending == 1)
+        factory["h6"].wait_for(lambda: factory["h6"].pending == 1)
         for _ in range(40):
             with pytest.raises(DeadlineExceededError):
                 client.unload_level("h6", timeout=0.05)
@@ -74,7 +62,7 @@ def test_a_server_that_closes_waits_for_a_level_that_is_unloaded(bundle: Path, f
     with BackgroundServer(bundle, settings, factory) as server, Client(server.address) as client:
         thread = threading.Thread(target=lambda: client.translate(["hold"], "h6"))
         thread.start()
-        eventually(lambda: factory["h6"].pending == 1)
+        factory["h6"].wait_for(lambda: factory["h6"].pending == 1)
         with pytest.raises(DeadlineExceededError):
             client.unload_level("h6", timeout=0.1)
         factory["h6"].release.set()
@@ -82,18 +70,19 @@ def test_a_server_that_closes_waits_for_a_level_that_is_unloaded(bundle: Path, f
     assert factory["h6"].closed == "drained"
 
 
-def test_a_reload_from_nowhere(channel: grpc.Channel) -> None:
+def test_a_reload_of_an_empty_path_is_refused(channel: grpc.Channel) -> None:
     with pytest.raises(grpc.RpcError, match="bundle_path is empty: leave it out"):
         rpc.AdminServiceStub(channel).Reload(pb.ReloadRequest(bundle_path=""))
 
 
 @pytest.mark.parametrize("texts", [["a"] * 11, ["a", "b" * 70_000]])
-def test_a_refused_request_does_not_stay(channel: grpc.Channel, texts: list[str]) -> None:
-    """Not even until Python next looks for rings of objects, which may be hundreds of calls later."""
-    call: Any = channel.unary_unary("/hmc.v1.TranslationService/Translate")  # of bytes: requests are the server's alone
+def test_a_refused_request_does_not_stay_in_memory(channel: grpc.Channel, texts: list[str]) -> None:
+    """It is freed at once, and not when the garbage collector next runs, which may be hundreds of calls later."""
+    # The call sends bytes, so only the server makes request objects.
+    call: Any = channel.unary_unary("/hmc.v1.TranslationService/Translate")
     data = pb.TranslateRequest(texts=texts).SerializeToString()
     gc.collect()
-    before = list(map(type, gc.get_objects())).count(pb.TranslateRequest)  # those of other tests
+    before = list(map(type, gc.get_objects())).count(pb.TranslateRequest)  # objects of earlier tests
     gc.disable()
     try:
         for _ in range(3):
@@ -126,7 +115,7 @@ MISUSES: list[tuple[str, Callable[[Any], Any]]] = [
 
 
 @pytest.mark.parametrize(("message", "misuse"), MISUSES)
-def test_the_client_says_what_is_wrong(client: Client, message: str, misuse: Callable[[Any], Any]) -> None:
+def test_the_client_names_the_bad_argument(client: Client, message: str, misuse: Callable[[Any], Any]) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         misuse(client)
 

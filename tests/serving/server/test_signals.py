@@ -1,83 +1,85 @@
-"""How a process that serves ends: by signals, while it serves and while it loads, and where it cannot speak."""
+"""How a process that serves ends: by signals, while it serves and while it loads, and if it cannot announce itself."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from grpc_health.v1 import health_pb2
 from tests.serving.fakes import FakeFactory, eventually
 
-from hmc.artifact.errors import (
-    HmcError,
-)
+from hmc.artifact.errors import HmcError
 from hmc.serving.client import Client
-from hmc.serving.server.app import Server, model_host, serve
+from hmc.serving.server.app import Server, model_host
+from hmc.serving.server.run import serve
 from hmc.serving.server.settings import ServerSettings
 
-TRANSLATE = "/hmc.v1.TranslationService/Translate"
-SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+GUARD_S = 30.0
+"""Seconds after which a server that does not end fails its test."""
 
 
-def test_a_server_that_cannot_say_so_stops(bundle: Path, factory: FakeFactory) -> None:
-    async def run() -> None:
-        settings = ServerSettings(port=0)
-        await serve(Server(model_host(bundle, settings, factory), settings), tell)
+def run(server_of: Callable[[], Server], ready: Callable[[Server], None]) -> bool:
+    """Serves until signals stop it. Returns what `serve` does."""
 
-    def tell(_: Server) -> None:
+    async def main() -> bool:
+        return await asyncio.wait_for(serve(server_of(), ready), GUARD_S)
+
+    return asyncio.run(main())
+
+
+def made(bundle: Path, factory: FakeFactory, **settings: float) -> Callable[[], Server]:
+    """Makes a server with these settings; call it on the event loop."""
+    chosen = ServerSettings(port=0, **settings)  # type: ignore[arg-type]  # each of its own type
+    host = model_host(bundle, chosen, factory)
+    return lambda: Server(host, chosen)
+
+
+def in_thread(call: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread
+
+
+def test_a_server_that_cannot_announce_itself_stops(bundle: Path, factory: FakeFactory) -> None:
+    def ready(_: Server) -> None:
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        asyncio.run(run())
+        run(made(bundle, factory), ready)
     assert {t.closed for t in factory.made} == {"cancelled"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains(bundle: Path, factory: FakeFactory, number: signal.Signals) -> None:
-    settings = ServerSettings(port=0)
-    answered = []
+    answered: list[str] = []
+    threads: list[threading.Thread] = []
 
     def ready(server: Server) -> None:
         def call() -> None:
             with Client(server.address) as client:
                 answered.append(client.translate(["hold"])[0].text)
 
-        thread = threading.Thread(target=call)
-        thread.start()
-
         def interrupt() -> None:
-            eventually(lambda: factory["full"].pending == 1)
+            factory["full"].wait_for(lambda: factory["full"].pending == 1)
             signal.raise_signal(number)
-            time.sleep(0.1)
+            eventually(lambda: server.draining)
             factory["full"].release.set()
-            thread.join()
 
-        threading.Thread(target=interrupt).start()
+        threads.extend((in_thread(call), in_thread(interrupt)))
 
-    run_with_signals(bundle, factory, ready, settings)
-    eventually(lambda: answered == ["full:hold"])
-
-
-def run_with_signals(
-    bundle: Path, factory: FakeFactory, ready: Callable[[Server], None], settings: ServerSettings
-) -> float:
-    """Serves until signals stop it; returns the seconds that took."""
-    started = time.monotonic()
-
-    async def run() -> None:
-        assert await serve(Server(model_host(bundle, settings, factory), settings), ready)
-
-    asyncio.run(run())
-    return time.monotonic() - started
+    assert run(made(bundle, factory), ready)
+    for thread in threads:
+        thread.join(GUARD_S)
+    assert answered == ["full:hold"]
 
 
 def test_a_second_signal_does_not_wait_for_the_drain(bundle: Path, factory: FakeFactory) -> None:
-    ended = []
+    """The running call is never answered. It is cancelled long before the time of the drain is over."""
+    errors: list[HmcError] = []
+    threads: list[threading.Thread] = []
 
     def ready(server: Server) -> None:
         def call() -> None:
@@ -85,47 +87,42 @@ def test_a_second_signal_does_not_wait_for_the_drain(bundle: Path, factory: Fake
                 try:
                     client.translate(["hold"])
                 except HmcError as error:
-                    ended.append(error)
+                    errors.append(error)
 
         def interrupt() -> None:
-            eventually(lambda: factory["full"].pending == 1)
+            factory["full"].wait_for(lambda: factory["full"].pending == 1)
             signal.raise_signal(signal.SIGTERM)
-            time.sleep(0.2)
+            eventually(lambda: server.draining)
             signal.raise_signal(signal.SIGTERM)
 
-        threading.Thread(target=call).start()
-        threading.Thread(target=interrupt).start()
+        threads.extend((in_thread(call), in_thread(interrupt)))
 
-    assert run_with_signals(bundle, factory, ready, ServerSettings(port=0, drain_seconds=30.0)) < 10.0
-    eventually(lambda: len(ended) == 1)
+    assert run(made(bundle, factory, drain_seconds=100 * GUARD_S), ready)
+    for thread in threads:
+        thread.join(GUARD_S)
+    assert len(errors) == 1
+    assert factory["full"].futures[0].cancelled()
 
 
 def test_a_signal_while_levels_load_ends_the_start(bundle: Path, factory: FakeFactory) -> None:
     held = factory.hold_at["h12"] = threading.Event()
     announced: list[Server] = []
+    servers: list[Server] = []
+    new_server = made(bundle, factory)
+
+    def server_of() -> Server:
+        servers.append(new_server())
+        return servers[0]
 
     def interrupt() -> None:
-        eventually(lambda: factory.asked == ["full", "h12"])
+        factory.wait_for(lambda: factory.asked == ["full", "h12"])
         signal.raise_signal(signal.SIGTERM)
-        eventually(lambda: "host stops" in said)
+        eventually(lambda: servers[0].draining)
         held.set()
 
-    said: list[str] = []
-    settings = ServerSettings(port=0)
-    host = model_host(bundle, settings, factory)
-    stop_loading = host.stop_loading
-
-    def stop() -> None:
-        stop_loading()
-        said.append("host stops")
-
-    host.stop_loading = stop  # type: ignore[method-assign]
-    threading.Thread(target=interrupt).start()
-
-    async def run() -> None:
-        assert await serve(Server(host, settings), announced.append)
-
-    asyncio.run(run())
+    thread = in_thread(interrupt)
+    assert run(server_of, announced.append)
+    thread.join(GUARD_S)
     assert announced == []
     assert factory.asked == ["full", "h12"]  # and not h6
     assert {t.closed for t in factory.made} == {"cancelled"}
@@ -134,49 +131,52 @@ def test_a_signal_while_levels_load_ends_the_start(bundle: Path, factory: FakeFa
 def test_a_second_signal_does_not_wait_for_the_level_that_loads(bundle: Path, factory: FakeFactory) -> None:
     held = factory.hold_at["full"] = threading.Event()
     settings = ServerSettings(port=0)
+    host = model_host(bundle, settings, factory)
 
-    def interrupt() -> None:
-        eventually(lambda: factory.asked == ["full"])
-        for _ in range(2):
+    async def main() -> None:
+        server = Server(host, settings)
+
+        def interrupt() -> None:
+            factory.wait_for(lambda: factory.asked == ["full"])
             signal.raise_signal(signal.SIGTERM)
-            time.sleep(0.1)
+            eventually(lambda: server.draining)
+            signal.raise_signal(signal.SIGTERM)
 
-    threading.Thread(target=interrupt).start()
-
-    async def run() -> None:
-        ended = await serve(Server(model_host(bundle, settings, factory), settings), lambda _: None)
-        assert ended is False
+        in_thread(interrupt)
+        assert await asyncio.wait_for(serve(server, lambda _: None), GUARD_S) is False
         assert factory.made == []
         held.set()  # asyncio waits for its threads
 
-    asyncio.run(run())
+    asyncio.run(main())
 
 
 def test_calls_at_a_level_that_serves_are_finished_when_the_start_is_given_up(
     bundle: Path, factory: FakeFactory
 ) -> None:
     held = factory.hold_at["h12"] = threading.Event()
-    settings = ServerSettings(port=0, drain_seconds=10.0)
+    settings = ServerSettings(port=0, drain_seconds=GUARD_S)
+    host = model_host(bundle, settings, factory)
     answered: list[str] = []
 
-    async def run() -> None:
-        server = Server(model_host(bundle, settings, factory), settings)
+    async def main() -> None:
+        server = Server(host, settings)
         serving = asyncio.create_task(serve(server, lambda _: None))
-        await asyncio.to_thread(eventually, lambda: factory.asked == ["full", "h12"])
+        await asyncio.to_thread(factory.wait_for, lambda: factory.asked == ["full", "h12"])
 
         def call() -> None:
             with Client(server.address) as client:
                 answered.append(client.translate(["hold"])[0].text)
 
         calling = asyncio.create_task(asyncio.to_thread(call))
-        await asyncio.to_thread(eventually, lambda: factory["full"].pending == 1)
+        await asyncio.to_thread(factory["full"].wait_for, lambda: factory["full"].pending == 1)
         signal.raise_signal(signal.SIGTERM)
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(eventually, lambda: server.draining)
         held.set()
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(eventually, lambda: not host._changing.locked())  # the start has ended
+        assert factory["full"].closed == ""
         factory["full"].release.set()
         await calling
         assert await serving
 
-    asyncio.run(run())
+    asyncio.run(main())
     assert answered == ["full:hold"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,28 +10,28 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2
-from tests.serving.fakes import FakeFactory, FakeTranslator, eventually, failure
+from tests.serving.fakes import FakeFactory, FakeTranslator, failure
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle import read_manifest
+from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import (
     InternalServiceError,
     InvalidRequestError,
     OverloadedError,
 )
 from hmc.serving.client import Client
-from hmc.serving.loaded import Lease, Slot
-from hmc.serving.options import DecodeOptions, Target
+from hmc.serving.levels.slots import Lease, Slot
+from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.priority import Priority
 from hmc.serving.server.background import BackgroundServer
-from hmc.serving.server.room import Room
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.server.stream import answer_each
+from hmc.serving.server.streams import WaitingLine, answer_each
 from hmc.serving.translator import Translator
 from hmc.v1 import translation_pb2 as pb
 
-TRANSLATE = "/hmc.v1.TranslationService/Translate"
-SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+def requests(count: int) -> Iterator[pb.TranslateStreamRequest]:
+    return (pb.TranslateStreamRequest(id=str(i), text=f"hold {i}") for i in range(count))
 
 
 def test_a_stream_answers_in_order_of_completion(stub: Any, factory: FakeFactory) -> None:
@@ -44,7 +43,7 @@ def test_a_stream_answers_in_order_of_completion(stub: Any, factory: FakeFactory
     assert list(answers) == []
 
 
-def test_errors_of_a_stream_belong_to_their_texts(client: Client) -> None:
+def test_an_error_of_a_text_is_in_its_answer(client: Client) -> None:
     answers = list(client.translate_stream(["a", "x" * 100_000, "crash", "", "b"]))
     assert [a.index for a in answers] == [0, 1, 2, 3, 4]
     assert [a.translation.text if a.translation else type(a.error) for a in answers] == [
@@ -72,14 +71,65 @@ def test_each_text_of_a_stream_chooses_its_level(stub: Any) -> None:
     assert answers["nope"].error.code == grpc.StatusCode.NOT_FOUND.value[0]
 
 
-def test_the_stream_is_read_no_further_than_its_window(stub: Any, factory: FakeFactory) -> None:
-    factory["full"].queue_size = 1000
-    answers = stub.TranslateStream(iter([pb.TranslateStreamRequest(id=str(i), text=f"hold {i}") for i in range(50)]))
-    eventually(lambda: factory["full"].pending == 4)
-    time.sleep(0.1)
-    assert len(factory["full"].futures) == 4
-    factory["full"].release.set()
+def test_the_stream_has_no_more_texts_under_way_than_its_window(
+    stub: Any, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, pending = factory["full"], list[int]()
+    full.queue_size = 1000
+    submit = full.submit
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        future = submit(*arguments, **named)
+        pending.append(full.pending)
+        return future
+
+    monkeypatch.setattr(full, "submit", counted)
+    answers = stub.TranslateStream(requests(50))
+    full.wait_for(lambda: full.pending == 4)
+    full.release.set()
     assert {a.translation.text for a in answers} == {f"full:hold {i}" for i in range(50)}
+    assert max(pending) <= 4
+
+
+def test_a_stream_is_read_when_an_answer_is_taken() -> None:
+    read: list[int] = []
+    release: list[asyncio.Event] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(6):
+            read.append(number)
+            release.append(asyncio.Event())
+            yield number
+
+    async def answer(number: int, queued: Callable[[], None]) -> int:
+        queued()
+        await release[number].wait()
+        return number
+
+    async def run() -> None:
+        answers = answer_each(numbers(), answer, 2, asyncio.Event())
+        first = asyncio.ensure_future(anext(answers))
+        await until_idle()
+        assert read == [0, 1]
+        release[1].set()
+        await until_idle()
+        assert await first == 1
+        assert read == [0, 1]  # the answer was given out, and the next one is not asked for yet
+        second = asyncio.ensure_future(anext(answers))
+        await until_idle()
+        assert read == [0, 1, 2]
+        for event in release:
+            event.set()
+        assert await second in (0, 2)
+        await answers.aclose()  # type: ignore[attr-defined]  # a generator
+
+    asyncio.run(run())
+
+
+async def until_idle() -> None:
+    """Lets the tasks of the event loop run until all of them wait, if they take no more turns than this."""
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 def test_a_long_stream_keeps_order_and_its_bound(client: Client) -> None:
@@ -95,15 +145,15 @@ def test_a_long_stream_keeps_order_and_its_bound(client: Client) -> None:
     for index, answer in enumerate(client.translate_stream(texts(), in_flight=16)):
         unanswered -= 1
         assert answer.result().text == f"full:{index}"
-    assert most <= 18  # the one that waits for its place, and the one that was answered but not yet counted
+    assert most <= 18  # 16, one that waits to be sent, and one that is answered but not yet counted
 
 
 def test_leaving_a_stream_early_cancels_it(client: Client, factory: FakeFactory) -> None:
     answers = client.translate_stream(["a", "hold", "hold"], in_order=False)
     assert next(answers).index == 0
-    eventually(lambda: factory["full"].pending == 2)
+    factory["full"].wait_for(lambda: factory["full"].pending == 2)
     answers.close()  # type: ignore[attr-defined]  # a generator
-    eventually(lambda: factory["full"].pending == 0)
+    factory["full"].wait_for(lambda: factory["full"].pending == 0)
 
 
 def test_an_error_of_the_texts_themselves_is_raised(client: Client) -> None:
@@ -122,17 +172,13 @@ def test_an_error_of_the_texts_themselves_is_raised(client: Client) -> None:
 # ---- a queue that is full ----
 
 
-def requests(count: int) -> Iterator[pb.TranslateStreamRequest]:
-    return (pb.TranslateStreamRequest(id=str(i), text=f"hold {i}") for i in range(count))
-
-
-def test_texts_of_a_stream_wait_for_room_and_leave_some_to_calls(
+def test_texts_of_a_stream_wait_for_a_full_queue_and_leave_half_of_it_to_calls(
     stub: Any, client: Client, factory: FakeFactory
 ) -> None:
     full = factory["full"]
     full.queue_size = 4
     answers = stub.TranslateStream(requests(20))
-    eventually(lambda: len(full.waiting) == 1)
+    full.wait_for(lambda: len(full.waiting) == 1)
     assert full.texts == ["hold 0", "hold 1"]
     assert client.translate(["a", "b"])[1].text == "full:b"
     with pytest.raises(OverloadedError):
@@ -141,24 +187,24 @@ def test_texts_of_a_stream_wait_for_room_and_leave_some_to_calls(
     assert sorted(a.translation.text for a in answers) == sorted(f"full:hold {i}" for i in range(20))
 
 
-def test_a_stream_that_waits_for_room_can_be_cancelled_and_runs_out_of_time(stub: Any, factory: FakeFactory) -> None:
+def test_a_stream_that_waits_can_be_cancelled_and_runs_out_of_time(stub: Any, factory: FakeFactory) -> None:
     full = factory["full"]
     full.queue_size = 2
     call = stub.TranslateStream(requests(20))
-    eventually(lambda: len(full.waiting) == 1)
+    full.wait_for(lambda: len(full.waiting) == 1)
     call.cancel()
-    eventually(lambda: full.pending == 0)
+    full.wait_for(lambda: full.pending == 0)
     late = stub.TranslateStream(requests(20), timeout=0.5)
     assert failure(lambda: list(late))[0] == "DEADLINE_EXCEEDED"
-    eventually(lambda: full.pending == 0)
+    full.wait_for(lambda: full.pending == 0)
     full.release.set()
     (answer,) = stub.TranslateStream(requests(1))
     assert answer.translation.text == "full:hold 0"
     assert full.texts == ["hold 0"] * 3
 
 
-def test_streams_that_wait_for_room_take_turns(bundle: Path) -> None:
-    translator = FakeTranslator("full", queue_size=2)  # one of a stream
+def test_streams_that_wait_get_free_places_in_turn(bundle: Path) -> None:
+    translator = FakeTranslator("full", queue_size=2)  # of which streams may take one place
     read: list[str] = []
 
     async def texts(name: str) -> AsyncIterator[str]:
@@ -167,10 +213,11 @@ def test_streams_that_wait_for_room_take_turns(bundle: Path) -> None:
             yield f"hold {name}{index}"
 
     async def run() -> None:
-        room, lease = Room(), Lease(Slot(read_manifest(bundle).level("full"), translator), "", lambda _: None)
+        line, slot = WaitingLine(), Slot(read_manifest(bundle).level("full"), translator)
+        lease = Lease(slot, "", lambda _: None, Priority.BULK)
 
         async def answer(text: str, begun: Callable[[], None]) -> str:
-            future = await room.submit(lease, text, DecodeOptions(), Target())
+            future = await line.submit(lease, text, DecodeOptions(), Target())
             begun()
             return (await asyncio.wrap_future(future)).text
 
@@ -180,9 +227,8 @@ def test_streams_that_wait_for_room_take_turns(bundle: Path) -> None:
         streams = []
         for name in "abc":
             streams.append(asyncio.create_task(follow(name)))
-            for _ in range(10):
-                await asyncio.sleep(0)
-        assert read == ["a0", "a1", "b0", "c0"]  # nothing behind a text that waits
+            await until_idle()
+        assert read == ["a0", "a1", "b0", "c0"]  # a stream is not read while one of its texts waits for a place
         translator.release.set()
         for name, answers in zip("abc", await asyncio.gather(*streams), strict=True):
             assert answers == [f"full:hold {name}{index}" for index in range(4)]

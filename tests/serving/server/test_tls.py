@@ -1,4 +1,4 @@
-"""TLS on a real socket, and what is said of files that are of no use for it."""
+"""TLS on a real socket, and errors for files that cannot be used for it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_comments_in_any_language_and_a_key_beside_its_certificate(tmp_path: Pat
 
 NO_CERTIFICATES = "holds no certificates in PEM"
 NO_KEY = "holds no private key in PEM"
-OTHERS_KEY = "does not belong to the first certificate in"
+KEY_MISMATCH = "does not belong to the first certificate in"
 
 
 @pytest.mark.parametrize(
-    ("cert", "key", "named", "said"),
+    ("cert", "key", "named", "message"),
     [
         ("nowhere", "server.key", "nowhere", "cannot read"),
         ("server.pem", "nowhere", "nowhere", "cannot read"),
@@ -56,23 +56,23 @@ OTHERS_KEY = "does not belong to the first certificate in"
         ("server.pem", "server.pem", "server.pem", NO_KEY),
         ("cut.pem", "server.key", "cut.pem", NO_CERTIFICATES),
         ("chain-cut.pem", "server.key", "chain-cut.pem", NO_CERTIFICATES),
-        ("server.pem", "other.key", "other.key", OTHERS_KEY),
-        ("server.pem", "ec.key", "ec.key", OTHERS_KEY),
-        ("ec.pem", "server.key", "server.key", OTHERS_KEY),
-        ("chain-wrong-order.pem", "server.key", "chain-wrong-order.pem", OTHERS_KEY),
+        ("server.pem", "other.key", "other.key", KEY_MISMATCH),
+        ("server.pem", "ec.key", "ec.key", KEY_MISMATCH),
+        ("ec.pem", "server.key", "server.key", KEY_MISMATCH),
+        ("chain-wrong-order.pem", "server.key", "chain-wrong-order.pem", KEY_MISMATCH),
         ("server.pem", "encrypted.key", "encrypted.key", "is encrypted; give one without a passphrase"),
     ],
 )
-def test_files_of_no_use_are_named(bad_files: Path, cert: str, key: str, named: str, said: str) -> None:
+def test_unusable_files_are_named(bad_files: Path, cert: str, key: str, named: str, message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         ServerSettings(tls_cert=bad_files / cert, tls_key=bad_files / key)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(bad_files / named) in str(caught.value)
 
 
 @pytest.fixture(scope="module")
 def bad_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What can be wrong with files, beside a pair that is right. Read-only."""
+    """A folder of unusable files and of one usable pair. Read-only."""
     folder = tmp_path_factory.mktemp("tls")
     cert, key = make_certificate(folder)
     other, _ = make_certificate(folder, "other")
@@ -92,13 +92,13 @@ def bad_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("nowhere", "cannot read"), ("empty", "is empty"), ("text", NO_CERTIFICATES), ("server.key", NO_CERTIFICATES)],
 )
-def test_authorities_of_no_use_are_named(bad_files: Path, name: str, said: str) -> None:
+def test_unusable_authorities_are_named(bad_files: Path, name: str, message: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         Client("127.0.0.1:1", tls_ca=bad_files / name)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(bad_files / name) in str(caught.value)
 
 

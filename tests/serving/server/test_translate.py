@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
-from tests.serving.fakes import FakeFactory, eventually, failure
+from tests.serving.fakes import FakeFactory, failure
 
 from hmc.artifact.errors import (
     DeadlineExceededError,
@@ -17,6 +17,7 @@ from hmc.artifact.errors import (
     OverloadedError,
 )
 from hmc.serving.client import Client
+from hmc.serving.requests.priority import Priority
 from hmc.serving.server.background import BackgroundServer
 from hmc.v1 import translation_pb2 as pb
 
@@ -26,20 +27,20 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 # ---- Translate ----
 
 
-def test_translate_at_the_level_asked_for(stub: Any) -> None:
+def test_translate_at_the_requested_level(stub: Any) -> None:
     response = stub.Translate(pb.TranslateRequest(texts=["a", "", "b"], level=pb.LevelSelector(max_heads=12)))
     assert [t.text for t in response.translations] == ["h12:a", "", "h12:b"]
     assert (response.level, response.bundle_version) == ("h12", "0123456789abcdef")
     assert (response.queue_ms, response.compute_ms) == (pytest.approx(1.0), pytest.approx(2.0))
 
 
-def test_short_lists_are_in_a_hurry_and_long_ones_are_not(
+def test_short_lists_are_interactive_and_long_ones_are_not(
     stub: Any, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hmc.serving.server.handlers.IN_A_HURRY", 2)
+    monkeypatch.setattr("hmc.serving.server.handlers.MAX_INTERACTIVE_TEXTS", 2)
     for count in (2, 3):
         stub.Translate(pb.TranslateRequest(texts=["a"] * count))
-    assert factory["full"].patient == [False, False, True, True, True]
+    assert factory["full"].priorities == [Priority.INTERACTIVE] * 2 + [Priority.STANDARD] * 3
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_every_selector(stub: Any, selector: pb.LevelSelector | None, level: str
     ("fields", "code", "message"),
     [
         ({"texts": []}, "INVALID_ARGUMENT", "texts is empty: send at least one text"),
-        ({"texts": ["a"] * 10_000}, "INVALID_ARGUMENT", "10000 texts in one call, and 10 are the most: split"),
+        ({"texts": ["a"] * 10_000}, "INVALID_ARGUMENT", "10000 texts in one call, but at most 10 are allowed: split"),
         ({"texts": ["a", "x" * 100_000]}, "INVALID_ARGUMENT", "texts[1]: text is longer than 65536 bytes"),
         ({"level": {"name": "h99"}}, "NOT_FOUND", "unknown level 'h99'; this bundle has: full, h12, h6"),
         ({"level": {"max_heads": 5}}, "NOT_FOUND", "the smallest is 'h6' with 6"),
@@ -72,7 +73,7 @@ def test_every_selector(stub: Any, selector: pb.LevelSelector | None, level: str
     ],
     ids=["no texts", "too many", "too long", "no such level", "no level so small", "negative", "beam", "overload"],
 )
-def test_what_is_refused_and_why(stub: Any, fields: dict[str, Any], code: str, message: str) -> None:
+def test_refused_calls_say_why(stub: Any, fields: dict[str, Any], code: str, message: str) -> None:
     request = pb.TranslateRequest(**{"texts": ["a"], **fields})
     got_code, got_message = failure(lambda: stub.Translate(request, timeout=10))
     assert got_code == code
@@ -80,17 +81,17 @@ def test_what_is_refused_and_why(stub: Any, fields: dict[str, Any], code: str, m
     assert stub.Translate(pb.TranslateRequest(texts=["still up"])).translations[0].text == "full:still up"
 
 
-def test_all_or_nothing(client: Client, factory: FakeFactory) -> None:
+def test_one_bad_text_fails_the_call_and_cancels_the_others(client: Client, factory: FakeFactory) -> None:
     with pytest.raises(OverloadedError):
         client.translate(["hold"] * 9)
-    eventually(lambda: factory["full"].pending == 0)
+    factory["full"].wait_for(lambda: factory["full"].pending == 0)
     assert all(future.cancelled() for future in factory["full"].futures)
 
 
 def test_a_bug_is_internal_logged_once_and_kept_secret(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.ERROR),
-        pytest.raises(InternalServiceError, match="this is a bug in the server") as caught,
+        pytest.raises(InternalServiceError, match="the server has a bug") as caught,
     ):
         client.translate(["crash"])
     assert "secret" not in str(caught.value)
@@ -108,7 +109,7 @@ def test_a_bug_is_internal_logged_once_and_kept_secret(client: Client, caplog: p
         (b"\x0a\x7fa", "not a message of this method"),
     ],
 )
-def test_bytes_that_are_no_request(channel: grpc.Channel, stub: Any, data: bytes, message: str) -> None:
+def test_bytes_that_are_not_a_request(channel: grpc.Channel, stub: Any, data: bytes, message: str) -> None:
     call: Any = channel.unary_unary(TRANSLATE)
     code, got = failure(lambda: call(data))
     assert code == "INVALID_ARGUMENT"
@@ -133,25 +134,26 @@ def test_a_message_over_the_limit_says_to_split(client: Client) -> None:
 def test_the_deadline_cancels_the_texts(client: Client, factory: FakeFactory) -> None:
     with pytest.raises(DeadlineExceededError, match="choose a level with fewer heads"):
         client.translate(["hold", "hold"], timeout=0.2)
-    eventually(lambda: len(factory["full"].futures) == 2 and all(f.cancelled() for f in factory["full"].futures))
+    full = factory["full"]
+    full.wait_for(lambda: len(full.futures) == 2 and all(future.cancelled() for future in full.futures))
 
 
 def test_the_server_keeps_the_deadline_by_itself(stub: Any, server: BackgroundServer, factory: FakeFactory) -> None:
     call = stub.Translate.future(pb.TranslateRequest(texts=["hold"]), timeout=0.3)
-    eventually(lambda: factory["full"].pending == 1)
-    eventually(lambda: factory["full"].pending == 0)
+    factory["full"].wait_for(lambda: factory["full"].pending == 1)
+    factory["full"].wait_for(lambda: factory["full"].pending == 0)
     assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def test_cancel_cancels_the_texts(stub: Any, factory: FakeFactory) -> None:
     call = stub.Translate.future(pb.TranslateRequest(texts=["hold"]))
-    eventually(lambda: factory["full"].pending == 1)
+    factory["full"].wait_for(lambda: factory["full"].pending == 1)
     call.cancel()
-    eventually(factory["full"].futures[0].cancelled)
+    factory["full"].wait_for(factory["full"].futures[0].cancelled)
 
 
 def test_a_cancelled_stream_cancels_its_texts(stub: Any, factory: FakeFactory) -> None:
     call = stub.TranslateStream(iter([pb.TranslateStreamRequest(id=str(i), text="hold") for i in range(3)]))
-    eventually(lambda: factory["full"].pending == 3)
+    factory["full"].wait_for(lambda: factory["full"].pending == 3)
     call.cancel()
-    eventually(lambda: all(f.cancelled() for f in factory["full"].futures))
+    factory["full"].wait_for(lambda: all(f.cancelled() for f in factory["full"].futures))

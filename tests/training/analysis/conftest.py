@@ -8,7 +8,7 @@ import pytest
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 from tests.training.analysis.helpers import DEMO, LAYOUT
 
-from hmc.training.analysis.subject import Subject, Text, load_subject, read_text
+from hmc.training.analysis.common.subject import Subject, Text, load_subject, read_text
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What the tests of analyses share: a layout, the trained model, and the loss of a model by its ordinary path."""
+"""Parts of several tests of analyses: a layout, the trained model, the loss of a model's own forward pass."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from hmc.artifact.bundle import Quality, read_manifest, write_manifest
-from hmc.artifact.heads import Head, HeadLayout
-from hmc.training.analysis.measure import Settings
-from hmc.training.analysis.subject import Subject, Text
-from hmc.training.batches import make_batch
-from hmc.training.gating import mask_to_layout, open_gates
-from hmc.training.objective import cross_entropy_sum
+from hmc.artifact.bundle.manifest import Quality, read_manifest, write_manifest
+from hmc.artifact.model.heads import Head, HeadLayout
+from hmc.training.analysis.common.measure import Settings
+from hmc.training.analysis.common.subject import Subject, Text, read_text
+from hmc.training.data.batches import make_batch
+from hmc.training.model.loss import cross_entropy_sum
+from hmc.training.model.regimes import mask_to_layout, open_gates
 
 DEMO = Path(__file__).parents[3] / "cli" / "hmc" / "cli" / "demo_data"
 LAYOUT = HeadLayout.from_json(
@@ -25,7 +25,7 @@ LOSS = Settings(bleu=False, resamples=100)
 
 
 def without(heads: list[Head]) -> HeadLayout:
-    """LAYOUT less `heads`."""
+    """LAYOUT without `heads`."""
     return HeadLayout.from_heads([h for h in LAYOUT.heads() if h not in heads], 2, 2)
 
 
@@ -42,8 +42,17 @@ def loss_of(subject: Subject, text: Text, layout: HeadLayout) -> float:
         open_gates(subject.model)
 
 
+def two_texts(text: Text, folder: Path) -> list[Text]:
+    """The pairs at even and at odd places as two texts, which are written into `folder`."""
+    found = []
+    for name, pairs in (("even", text.pairs[::2]), ("odd", text.pairs[1::2])):
+        (folder / f"{name}.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in pairs), encoding="utf-8")
+        found.append(read_text(f"{folder}/{name}.tsv", ("en", "de")))
+    return found
+
+
 def scored_bundle(bundle: Path, copy: Path, bleu: Mapping[str, float], beam: int = 4) -> Path:
-    """A copy of `bundle` with the levels in `bleu` alone, scored so; Δ is against `full`, its interval ±0.5."""
+    """A copy of `bundle` with only the levels in `bleu` and these scores. Δ is against `full`, its interval ±0.5."""
     shutil.copytree(bundle, copy)
     manifest = read_manifest(copy)
     manifest.levels = [level for level in manifest.levels if level.name in bleu]

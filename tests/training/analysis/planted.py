@@ -1,4 +1,4 @@
-"""A small language with gold trees, and a model whose heads were written by hand to play known roles in it."""
+"""A small artificial language with gold trees, and a model whose heads have known roles: their weights are set here."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hmc.artifact.architecture import Architecture
-from hmc.artifact.checkpoint import Checkpoint, CheckpointConfig, save_checkpoint
-from hmc.artifact.heads import Head
-from hmc.training.analysis.rare_words import token_counts
-from hmc.training.attention import Attention
-from hmc.training.convert import export_tensors
-from hmc.training.transformer import Transformer, build_transformer
-from hmc.training.vocabulary import EOS, PAD, UNK, Vocabulary
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, save_checkpoint
+from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.model.heads import Head
+from hmc.training.analysis.roles.rare_words import token_counts
+from hmc.training.data.vocabulary import EOS, PAD, UNK, Vocabulary
+from hmc.training.model.attention import Attention
+from hmc.training.model.checkpoints import export_tensors
+from hmc.training.model.transformer import Transformer, build_transformer
 
 SUBJECTS, VERBS, OBJECTS = ["Anna", "Otto", "Ida"], ["sees", "eats", "buys"], ["apples", "boats", "lamps"]
 ADVERBS, ADJECTIVES = ["often", "rarely", "gladly"], ["red", "small", "new"]
@@ -27,9 +27,9 @@ TIMES = [
 D_MODEL, HEAD_DIM = 64, 32
 HALF = D_MODEL // 2
 POSITION_COLUMNS = [*range(16), *range(HALF, HALF + 16)]
-"""Where embeddings are 0, so that only positions are there: sines and cosines of the 16 highest frequencies."""
+"""Columns in which embeddings are 0, so that they hold positions alone: sines and cosines of 16 frequencies."""
 RARITY, SUBJECT, VERB = 20, 21, 22
-"""Columns of the embedding that say what a token is."""
+"""Columns of the embedding that hold the rarity of a token, and whether it is a subject or a verb."""
 PLANTED = {
     Head("encoder_self", 0, 0): [{"role": "positional", "offset": -1}],
     Head("encoder_self", 0, 2): [{"role": "positional", "offset": 1}],
@@ -61,7 +61,7 @@ def write_planted(folder: Path) -> Planted:
         lines = [_text(words) for words in held_out]
         (folder / f"dev.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "dev.conllu").write_text("\n".join(_conllu(words) for words in held_out), encoding="utf-8")
-    # Every word of the language often enough to become one token.
+    # Every word occurs often enough to become one token.
     vocabulary = Vocabulary.train([*(_text(words) for words in training), *[" ".join(TIMES)] * 50], 160)
     for word in (*SUBJECTS, *VERBS, *TIMES):
         assert len(vocabulary.encode(word)) == 2, f"{word} is no token of its own"
@@ -132,17 +132,17 @@ def _model(vocabulary: Vocabulary, counts: np.ndarray) -> Transformer:
         embedding[[vocabulary.encode(word)[0] for word in words], column] = 1.0
     embedding[PAD] = 0.0
     encoder, decoder = model.encoder_layers[0].self_attn, model.decoder_layers[0].self_attn
-    # In so small a language a random head follows some relation by chance: the others look everywhere alike, or at the
-    # start of the sentence.
+    # In such a small language a random head follows some relation by chance. So all other heads have uniform attention,
+    # or attend to the start of the sentence.
     for attention in (encoder, model.encoder_layers[1].self_attn):
         attention.query.weight.zero_()
     _look_at_place(encoder, 1, 0)
     _look_at_offset(encoder, 0, -1)
     _look_at_offset(encoder, 2, 1)
     _look_at_offset(decoder, 1, -1)
-    # Rare words: every query is the same, a key is how rare its token is.
+    # Rare words: all queries are equal; the key of a token is its rarity.
     _look_by_feature(encoder, 3, bias=50.0, query=None, key=RARITY)
-    # Subjects look at verbs; everything else looks away from them. A feature is √d_model = 8 in the states.
+    # Subjects attend to verbs, all other tokens to anything but verbs. A feature is √d_model = 8 in the states.
     _look_by_feature(encoder, 5, bias=-40.0, query=SUBJECT, key=VERB)
     return model
 
@@ -152,7 +152,7 @@ def _rows(head: int) -> slice:
 
 
 def _look_at_offset(attention: Attention, head: int, offset: int) -> None:
-    """Keys are positions, queries positions turned to where they look: sin(wt + wo), cos(wt + wo)."""
+    """Keys are positions, queries are positions rotated by the offset: sin(wt + wo), cos(wt + wo)."""
     attention.query.weight[_rows(head)] = 0.0
     attention.key_value.weight[_rows(head)] = 0.0
     frequency = 10000.0 ** (-2 * torch.arange(16) / D_MODEL)

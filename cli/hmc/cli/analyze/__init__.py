@@ -1,4 +1,4 @@
-"""`hmc analyze`: what the heads of a checkpoint do. A thin module a subcommand, imported when it is asked for."""
+"""`hmc analyze`: what the heads of a checkpoint do. One thin module per subcommand, imported on first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command as to_click
 
-from hmc.cli.errors import guarded
+from hmc.cli.common.errors import guarded
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context  # the types of what is overridden; never imported
@@ -18,8 +18,8 @@ ANALYSES = {
     "importance": "importance",
     "ablate": "ablate",
     "all-but-one": "all_but_one",
-    "groups": "groups",
-    "cumulative": "cumulative",
+    "groups": "masked_groups:groups",
+    "cumulative": "masked_groups:cumulative",
     "profile": "profile",
     "correlate": "correlate",
     "compare": "compare",
@@ -31,19 +31,19 @@ ANALYSES = {
     "roles": "roles",
     "attention": "attention",
 }
-"""Subcommand → module `hmc.cli.analyze.MODULE` with a function `command`, in the order of `hmc analyze --help`.
+"""Subcommand → MODULE or MODULE:FUNCTION in `hmc.cli.analyze`, in the order of `hmc analyze --help`.
 
-A module may import only the standard library and typer when it loads."""
+Without FUNCTION it is `command`. A module may import only the standard library and typer when it loads."""
 
 
 class LazyGroup(TyperGroup):
-    """Imports a subcommand's module when that subcommand, or the list of all, is asked for."""
+    """Imports a subcommand's module only for that subcommand, or for the help that lists all of them."""
 
     def list_commands(self, ctx: Context) -> list[str]:  # noqa: ARG002
         return list(ANALYSES)
 
     def get_command(self, ctx: Context, cmd_name: str) -> Command | None:  # noqa: ARG002
-        # An unknown name loads them all, so that the nearest can be suggested.
+        # For an unknown name all are loaded, so that typer can suggest the nearest one.
         for name in [cmd_name] if cmd_name in ANALYSES else list(ANALYSES):
             if name not in self.commands:
                 self.commands[name] = _load(name)
@@ -52,7 +52,8 @@ class LazyGroup(TyperGroup):
 
 def _load(name: str) -> Command:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name)(guarded(import_module(f"hmc.cli.analyze.{ANALYSES[name]}").command))
+    module, _, function = ANALYSES[name].partition(":")
+    app.command(name)(guarded(getattr(import_module(f"hmc.cli.analyze.{module}"), function or "command")))
     return to_click(app)
 
 

@@ -1,10 +1,6 @@
-"""`hmc analyze ablate`: each head masked on its own."""
+"""`hmc analyze ablate`: every head masked on its own."""
 
 from __future__ import annotations
-
-from typing import Annotated
-
-import typer
 
 from hmc.cli.analyze.options import (
     AsJson,
@@ -14,6 +10,7 @@ from hmc.cli.analyze.options import (
     Checkpoint,
     Data,
     Device,
+    Heads,
     Out,
     Resamples,
     Seed,
@@ -25,9 +22,7 @@ def command(
     checkpoint: Checkpoint,
     data: Data,
     out: Out,
-    head: Annotated[
-        list[str] | None, typer.Option(help="Only this head, e.g. cross.0.3. Repeatable; default: all.")
-    ] = None,
+    head: Heads = None,
     sentences: Sentences = 0,
     bleu: Bleu = True,
     beam: Beam = 1,
@@ -37,14 +32,14 @@ def command(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Mask each head on its own: the change in loss and BLEU, with intervals from a paired bootstrap."""
+    """Mask each head on its own: the change in loss and BLEU, with 95 % intervals and p-values."""
     from hmc.cli.analyze.output import carry_out
-    from hmc.training.analysis import ablate
-    from hmc.training.analysis.figures import draw
-    from hmc.training.analysis.head_rows import parse_heads
-    from hmc.training.analysis.measure import Settings
-    from hmc.training.analysis.result import Result
-    from hmc.training.analysis.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.common.measure import Settings
+    from hmc.training.analysis.common.per_head import parse_heads
+    from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.figures.masking import draw_ablate
+    from hmc.training.analysis.masking import ablate
 
     settings = Settings(bleu, beam, resamples, seed, batch_tokens)
 
@@ -53,4 +48,4 @@ def command(
         heads = parse_heads(head or [], subject.layout)
         return ablate.analyse(subject, read_text(data, subject.languages, sentences), settings, heads, progress)
 
-    carry_out(analyse, ablate.summary, draw.ablate, out, as_json)
+    carry_out(analyse, ablate.summary, draw_ablate, out, as_json)

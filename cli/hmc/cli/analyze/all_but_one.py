@@ -1,4 +1,4 @@
-"""`hmc analyze all-but-one`: one head left in a layer."""
+"""`hmc analyze all-but-one`: every head kept as the only one of its layer."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def command(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Mask all heads of a layer but one: the change in loss for each, and in BLEU for the best."""
+    """Mask all heads of a layer but one: the change in loss for each head kept, and in BLEU for the best one."""
     from hmc.cli.analyze.output import carry_out
-    from hmc.training.analysis import all_but_one
-    from hmc.training.analysis.figures import draw
-    from hmc.training.analysis.measure import Settings
-    from hmc.training.analysis.result import Result
-    from hmc.training.analysis.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.common.measure import Settings
+    from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.figures.masking import draw_all_but_one
+    from hmc.training.analysis.masking import all_but_one
 
     settings = Settings(bleu, beam, resamples, seed, batch_tokens)
 
@@ -44,4 +44,4 @@ def command(
         subject = load_subject(checkpoint, device)
         return all_but_one.analyse(subject, read_text(data, subject.languages, sentences), settings, progress)
 
-    carry_out(analyse, all_but_one.summary, draw.all_but_one, out, as_json)
+    carry_out(analyse, all_but_one.summary, draw_all_but_one, out, as_json)

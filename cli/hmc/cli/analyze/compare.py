@@ -12,15 +12,17 @@ from hmc.cli.analyze.options import AsJson, Out
 def command(
     results: Annotated[
         list[str],
-        typer.Argument(help="NAME=FILE, results of importance, groups or cumulative.", metavar="NAME=FILE…"),
+        typer.Argument(
+            help="Name of a system and its result of importance, groups or cumulative.", metavar="NAME=FILE…"
+        ),
     ],
     out: Out,
     as_json: AsJson = False,
 ) -> None:
-    """Put results of the same analysis on the same text side by side, e.g. baseline, Random-N and Impt-N."""
+    """Compare results of one analysis on the same text, e.g. of baseline, Random-N and Impt-N."""
     from hmc.cli.analyze.output import carry_out
-    from hmc.training.analysis import compare
-    from hmc.training.analysis.figures import draw
+    from hmc.training.analysis.across import compare
+    from hmc.training.analysis.figures.masking import draw_compare
 
     files = compare.parse_names(results)
-    carry_out(lambda _: compare.analyse(files), compare.summary, draw.compare, out, as_json)
+    carry_out(lambda _: compare.analyse(files), compare.summary, draw_compare, out, as_json)

@@ -1,4 +1,4 @@
-"""`hmc analyze correlate`: what heads are worth on two texts."""
+"""`hmc analyze correlate`: the effect of every head on two texts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ from typing import Annotated
 
 import typer
 
-from hmc.cli.analyze.options import AsJson, BatchTokens, Beam, Checkpoint, Device, Out, Seed, Sentences
+from hmc.cli.analyze.options import INPUT, MEASURE, AsJson, BatchTokens, Beam, Checkpoint, Device, Out, Seed, Sentences
 
 
 def command(
     checkpoint: Checkpoint,
     data: Annotated[
         list[str],
-        typer.Option(help="Parallel text: 'SRC TGT', 'FILE.tsv' or 'hub:NAME'. Give it twice.", metavar="CORPUS"),
+        typer.Option(
+            help="Parallel text: 'SRC TGT', 'FILE.tsv' or 'hub:NAME'. Give it twice.",
+            metavar="CORPUS",
+            rich_help_panel=INPUT,
+        ),
     ],
     out: Out,
     effect: Annotated[
-        str, typer.Option(help="loss or bleu: the change when the head is masked alone; importance: its I_h.")
+        str,
+        typer.Option(
+            help="loss or bleu: the change when the head is masked alone; importance: its I_h.", rich_help_panel=MEASURE
+        ),
     ] = "loss",
     sentences: Sentences = 0,
     beam: Beam = 1,
@@ -28,11 +35,11 @@ def command(
 ) -> None:
     """Correlate the effect of each head on two texts: scatter plot, Pearson's and Spearman's coefficient."""
     from hmc.cli.analyze.output import carry_out
-    from hmc.training.analysis import correlate
-    from hmc.training.analysis.figures import draw
-    from hmc.training.analysis.measure import Settings
-    from hmc.training.analysis.result import Result
-    from hmc.training.analysis.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.across import correlate
+    from hmc.training.analysis.common.measure import Settings
+    from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.figures.masking import draw_correlate
 
     settings = Settings(beam=beam, seed=seed, batch_tokens=batch_tokens)
 
@@ -41,4 +48,4 @@ def command(
         texts = [read_text(corpus, subject.languages, sentences) for corpus in data]
         return correlate.analyse(subject, texts, effect, settings, progress)
 
-    carry_out(analyse, correlate.summary, draw.correlate, out, as_json)
+    carry_out(analyse, correlate.summary, draw_correlate, out, as_json)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hmc.cli.analyze.options import AsJson, Checkpoint, Data, Device, Out, Sentences
+from hmc.cli.analyze.options import OUTPUT, AsJson, Checkpoint, Data, Device, Out, Sentences
 
 
 def command(
@@ -15,18 +15,23 @@ def command(
     data: Data,
     out: Out,
     save: Annotated[
-        Path | None, typer.Option(help="Write a copy of the checkpoint with the importance in it.", metavar="CKPT")
+        Path | None,
+        typer.Option(
+            help="Also write a copy of the checkpoint that contains the importance.",
+            metavar="CKPT",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     sentences: Sentences = 0,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Head importance I_h by one backward pass a sentence: a head map, its histogram, mean and variance."""
+    """Measure head importance I_h with one backward pass per sentence: head map, histogram, mean and variance."""
     from hmc.cli.analyze.output import carry_out
-    from hmc.training.analysis import importance
-    from hmc.training.analysis.figures import draw
-    from hmc.training.analysis.result import Result
-    from hmc.training.analysis.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.figures.masking import draw_importance
+    from hmc.training.analysis.masking import importance
 
     if save is not None:
         importance.check_copy(save, out)
@@ -38,4 +43,4 @@ def command(
             importance.save_copy(subject, result, save)
         return result
 
-    carry_out(analyse, importance.summary, draw.importance, out, as_json)
+    carry_out(analyse, importance.summary, draw_importance, out, as_json)

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from hmc.cli.analyze.options import AsJson, Checkpoint, Data, Device, Out, Sentences
+from hmc.cli.analyze.options import AsJson, Checkpoint, Data, Device, Forced, Out, Sentences
 
 
 def command(
     checkpoint: Checkpoint,
     data: Data,
     out: Out,
-    forced: Annotated[
-        bool, typer.Option("--forced", help="The decoder reads the references, not the model's own translations.")
-    ] = False,
+    forced: Forced = False,
     sentences: Sentences = 0,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Relevance of each head to the top-1 logit by layer-wise relevance propagation, over all generation steps."""
+    """Measure the relevance of each head to the top-1 logit by layer-wise relevance propagation."""
     from hmc.cli.analyze.output import carry_out
-    from hmc.training.analysis import lrp
-    from hmc.training.analysis.figures import roles as draw
-    from hmc.training.analysis.result import Result
-    from hmc.training.analysis.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.figures.roles import draw_lrp
+    from hmc.training.analysis.relevance import lrp
 
     def analyse(progress: Progress) -> Result:
         subject = load_subject(checkpoint, device)
         text = read_text(data, subject.languages, sentences)
         return lrp.analyse(subject, text, forced=forced, progress=progress)
 
-    carry_out(analyse, lrp.summary, draw.lrp, out, as_json)
+    carry_out(analyse, lrp.summary, draw_lrp, out, as_json)

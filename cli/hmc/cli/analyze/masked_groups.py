@@ -1,9 +1,8 @@
-"""What `hmc analyze groups` and `hmc analyze cumulative` share: all but the analysis itself."""
+"""`hmc analyze groups` and `hmc analyze cumulative`: groups of heads masked one at a time, or one after another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 
 from hmc.cli.analyze.options import (
     AsJson,
@@ -23,8 +22,8 @@ from hmc.cli.analyze.options import (
 )
 
 
-def masking_command(name: str, description: str) -> Callable[..., None]:
-    """The command that runs `hmc.training.analysis.NAME` and draws it with the figure of the same name."""
+def _masking_command(name: str, description: str) -> Callable[..., None]:
+    """The command of the analysis `name`. Both analyses have the same options and the same arguments."""
 
     def command(
         checkpoint: Checkpoint,
@@ -43,25 +42,38 @@ def masking_command(name: str, description: str) -> Callable[..., None]:
         as_json: AsJson = False,
     ) -> None:
         from hmc.cli.analyze.output import carry_out
-        from hmc.training.analysis.figures import draw
-        from hmc.training.analysis.groups import check_groups
-        from hmc.training.analysis.measure import Settings
-        from hmc.training.analysis.ranking import RankBy
-        from hmc.training.analysis.result import Result
-        from hmc.training.analysis.subject import Progress, load_subject, read_text
+        from hmc.training.analysis.common.measure import Settings
+        from hmc.training.analysis.common.result import Result
+        from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+        from hmc.training.analysis.figures.masking import draw_cumulative, draw_groups
+        from hmc.training.analysis.masking import cumulative as cumulative_analysis
+        from hmc.training.analysis.masking import groups as groups_analysis
+        from hmc.training.analysis.masking.ranking import RankBy
 
-        analysis = import_module(f"hmc.training.analysis.{name}")
+        analysis, draw = {
+            "groups": (groups_analysis, draw_groups),
+            "cumulative": (cumulative_analysis, draw_cumulative),
+        }[name]
         settings, rank_by = Settings(bleu, beam, resamples, seed, batch_tokens), RankBy(scores, rank_data, sentences)
 
         def analyse(progress: Progress) -> Result:
             subject = load_subject(checkpoint, device)
-            check_groups(groups, subject.layout.total)  # before the heads are ranked, which takes long
+            groups_analysis.check_groups(groups, subject.layout.total)  # fails now, not after ranking the heads
             text = read_text(data, subject.languages, sentences)
             ranking = rank_by.rank(subject, text, progress)
             result: Result = analysis.analyse(subject, text, ranking, settings, groups, progress)
             return result
 
-        carry_out(analyse, analysis.summary, getattr(draw, name), out, as_json)
+        carry_out(analyse, analysis.summary, draw, out, as_json)
 
     command.__doc__ = description
     return command
+
+
+groups = _masking_command(
+    "groups", "Divide the heads into groups by importance and mask one group at a time: loss and BLEU."
+)
+cumulative = _masking_command(
+    "cumulative",
+    "Mask group after group, most important first and least important first: two curves with 95 % bands.",
+)

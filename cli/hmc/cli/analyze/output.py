@@ -1,4 +1,4 @@
-"""How every subcommand ends: data and figures in a folder, a table or JSON on standard output."""
+"""The end of every subcommand: data and figures into a folder, a table or JSON to standard output."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from hmc.training.analysis.result import Result, Summary
-    from hmc.training.analysis.subject import Progress
+    from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.subject import Progress
+    from hmc.training.analysis.common.summary import Summary
 
 
 def carry_out(
@@ -20,16 +21,19 @@ def carry_out(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Runs an analysis with its progress on standard error, writes what it found to `out`, and prints it."""
-    import matplotlib  # noqa: F401  # what is missing is said before the work, not after it
-    from rich.console import Console
+    """Runs an analysis, writes its data and figures into `out`, and prints a table, or JSON with `as_json`.
 
-    from hmc.cli.outputs import check_run_folder
-    from hmc.cli.progress import steps
-    from hmc.training.analysis.result import write_result
+    Progress goes to standard error. Raises InvalidRequestError before the analysis where `out` cannot be used.
+    """
+    import matplotlib  # noqa: F401  # fails now, not after the analysis, where it is missing
 
-    check_run_folder(out)  # a checkpoint's own importance.json among others
-    with steps(Console(stderr=True)) as progress:
+    from hmc.cli.common.consoles import open_console
+    from hmc.cli.common.outputs import check_run_folder
+    from hmc.cli.common.progress import steps
+    from hmc.training.analysis.common.result import write_result
+
+    check_run_folder(out)  # a checkpoint has an importance.json of its own, which must not be overwritten
+    with steps(open_console(stderr=True)) as progress:
         result = analyse(progress)
     written = [write_result(result, out), *draw(result, out)]
     if as_json:
@@ -40,18 +44,17 @@ def carry_out(
 
 
 def show(summary: Summary) -> None:
-    """Prints a short table."""
-    from rich.console import Console
+    """Prints a short table and its notes."""
     from rich.table import Table
 
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, 200)  # a file or a pipe has room for every column
+    from hmc.cli.common.consoles import note, open_console
+
+    console = open_console()
     table = Table(title=summary.title, title_justify="left")
     for number, column in enumerate(summary.columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
     for row in summary.rows:
         table.add_row(*row)
     console.print(table, markup=False)
-    for note in summary.notes:
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
+    for line in summary.notes:
+        note(console, line)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmc.cli.analyze.options import (
+    MEASURE,
     AsJson,
     BatchTokens,
     Beam,
@@ -21,8 +22,8 @@ from hmc.cli.analyze.options import (
 )
 
 if TYPE_CHECKING:
-    from hmc.training.analysis.ranking import Ranking
-    from hmc.training.analysis.subject import Subject, Text
+    from hmc.training.analysis.common.subject import Subject, Text
+    from hmc.training.analysis.masking.ranking import Ranking
 
 
 def command(
@@ -30,7 +31,7 @@ def command(
     data: Data,
     out: Out,
     shares: Annotated[
-        str, typer.Option(help="Shares of the heads to mask, with commas.")
+        str, typer.Option(help="Shares of the heads to mask, with commas.", rich_help_panel=MEASURE)
     ] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9",
     rank_data: RankData = None,
     sentences: Sentences = 0,
@@ -41,14 +42,14 @@ def command(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Mask growing shares of the least important heads at several points of training: BLEU relative to all heads."""
+    """Mask growing shares of the least important heads of several checkpoints: BLEU relative to all heads."""
     from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.analyze.output import carry_out
-    from hmc.training.analysis import profile
-    from hmc.training.analysis.figures import draw
-    from hmc.training.analysis.measure import Settings
-    from hmc.training.analysis.ranking import RankBy
-    from hmc.training.analysis.subject import load_subject, read_text
+    from hmc.training.analysis.common.measure import Settings
+    from hmc.training.analysis.common.subject import load_subject, read_text
+    from hmc.training.analysis.figures.masking import draw_profile
+    from hmc.training.analysis.masking import profile
+    from hmc.training.analysis.masking.ranking import RankBy
 
     try:
         numbers = [float(part) for part in shares.split(",") if part.strip()]
@@ -64,7 +65,7 @@ def command(
     carry_out(
         lambda progress: profile.analyse(checkpoints, load, settings, numbers, progress),
         profile.summary,
-        draw.profile,
+        draw_profile,
         out,
         as_json,
     )

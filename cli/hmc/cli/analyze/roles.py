@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hmc.cli.analyze.options import AsJson, Checkpoint, Data, Device, Out, Sentences
+from hmc.cli.analyze.options import INPUT, MEASURE, AsJson, Checkpoint, Data, Device, Forced, Out, Sentences
 
 
 def command(
@@ -17,34 +17,40 @@ def command(
     trees: Annotated[
         Path | None,
         typer.Option(
-            help="Gold trees in the source language (CoNLL-U, plain or .gz), for syntactic heads.", metavar="FILE"
+            help="Gold trees in the source language (CoNLL-U, plain or .gz), for syntactic heads.",
+            metavar="FILE",
+            rich_help_panel=INPUT,
         ),
     ] = None,
     frequencies: Annotated[
         str | None,
         typer.Option(
-            help="Training text whose source side says which tokens are rare: one file, or named as --data.",
+            help="Training text whose source side decides which tokens are rare: one file, or named as --data.",
             metavar="CORPUS",
+            rich_help_panel=INPUT,
         ),
     ] = None,
     frequent: Annotated[
-        int, typer.Option(help="Leave out sentences whose rarest token is among so many most frequent ones.")
+        int,
+        typer.Option(
+            help="Leave out sentences whose rarest token is among the N most frequent ones.",
+            metavar="N",
+            rich_help_panel=MEASURE,
+        ),
     ] = 500,
-    forced: Annotated[
-        bool, typer.Option("--forced", help="The decoder reads the references, not the model's own translations.")
-    ] = False,
+    forced: Forced = False,
     sentences: Sentences = 0,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Roles of heads: positional in all three kinds; syntactic and rare words in encoder self-attention."""
+    """Find roles of heads: positional in all three kinds; syntactic and rare words in encoder self-attention."""
     from hmc.cli.analyze.output import carry_out
-    from hmc.training.analysis import roles
-    from hmc.training.analysis.conllu import read_trees
-    from hmc.training.analysis.figures import roles as draw
-    from hmc.training.analysis.rare_words import token_counts
-    from hmc.training.analysis.result import Result
-    from hmc.training.analysis.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.figures.roles import draw_roles
+    from hmc.training.analysis.roles import roles
+    from hmc.training.analysis.roles.conllu import read_trees
+    from hmc.training.analysis.roles.rare_words import token_counts
 
     def analyse(progress: Progress) -> Result:
         treebank = roles.Trees.of(str(trees), read_trees(trees)) if trees else None
@@ -56,4 +62,4 @@ def command(
             rare = roles.Frequencies(counts, frequencies, frequent)
         return roles.analyse(subject, text, treebank, rare, forced=forced, progress=progress)
 
-    carry_out(analyse, roles.summary, draw.roles, out, as_json)
+    carry_out(analyse, roles.summary, draw_roles, out, as_json)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hmc.cli.analyze.options import AsJson, Out
+from hmc.cli.analyze.options import INPUT, AsJson, Out
 
 
 def command(
@@ -18,15 +18,16 @@ def command(
     scores: Annotated[
         Path | None,
         typer.Option(
-            help="importance.json of the model before pruning: how many survivors are among its most important heads.",
+            help="importance.json of the model before pruning: counts survivors among its most important heads.",
             metavar="FILE",
+            rich_help_panel=INPUT,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count the heads left by kind and layer, by budget, and how far seeds agree on them."""
+    """Count the heads left by kind, layer and budget, and the heads that seeds share."""
     from hmc.cli.analyze.output import carry_out
-    from hmc.training.analysis import survivors
-    from hmc.training.analysis.figures import pruning
+    from hmc.training.analysis.across import survivors
+    from hmc.training.analysis.figures.pruning import draw_survivors
 
-    carry_out(lambda _: survivors.analyse(checkpoints, scores), survivors.summary, pruning.survivors, out, as_json)
+    carry_out(lambda _: survivors.analyse(checkpoints, scores), survivors.summary, draw_survivors, out, as_json)

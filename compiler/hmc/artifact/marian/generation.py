@@ -1,19 +1,19 @@
-"""How Transformers decodes with a model, and what of it HMC does.
+"""How Transformers decodes with a model, and which of these settings HMC follows.
 
-HMC honours the ids of pad (never generated), EOS and the decoder start. Beam size, length penalty and length limit are
-options of each request there; a checkpoint keeps those of the imported model in `provenance["generation"]`, for people
-and for `hmc export`. Anything else is recorded too, but has no effect.
+HMC follows the ids of pad (never generated), EOS and decoder start. Beam size, length penalty and length limit are
+options of each request in HMC. An import records all settings in `provenance["generation"]` of the checkpoint, and
+`hmc export` writes them again. The remaining settings have no effect in HMC.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from hmc.artifact.architecture import Architecture
 from hmc.artifact.marian.layout import CONFIG, DECODING, GENERATION
+from hmc.artifact.model.architecture import Architecture
 
 REQUEST_OPTIONS = {"num_beams": "beam_size", "length_penalty": "length_penalty", "max_length": "max_length"}
-"""Field → the request option that does it."""
+"""Field → the option of a request with the same effect."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "min_length": (0,),
     "num_beam_groups": (1,),
@@ -29,41 +29,43 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "early_stopping": (False,),
     "renormalize_logits": (False,),
 }
-"""Values that change nothing in Transformers either."""
+"""Values that also have no effect in Transformers."""
 
 
 def decoding_of(config: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any]:
-    """The decoding fields of both files; generation_config.json goes before config.json, as in Transformers."""
+    """The decoding fields of both files. Where both have one, generation_config.json counts, as in Transformers."""
     both = {**config, **generation}
     return {name: both[name] for name in DECODING if both.get(name) is not None}
 
 
 def start_of(generation: dict[str, Any]) -> Any:
-    """generation_config.json's decoder start; Transformers takes a list, too, of one for each text."""
-    told = generation.get("decoder_start_token_id")
-    return told[0] if isinstance(told, list) and told and all(i == told[0] for i in told) else told
+    """The decoder start of generation_config.json. Transformers also takes a list, with one id for each text."""
+    value = generation.get("decoder_start_token_id")
+    return value[0] if isinstance(value, list) and value and all(i == value[0] for i in value) else value
 
 
 def id_problems(arch: Architecture, generation: dict[str, Any]) -> list[str]:
-    """Where generation_config.json, which is what Transformers generates by, has another EOS or decoder start than the
-    model of config.json. Pad in a list of EOS ends nothing: it is never generated."""
+    """Contradictions between config.json and generation_config.json, which Transformers follows: EOS and decoder start.
+
+    Pad may be in a list of EOS ids: it is never generated, so it never ends a sentence.
+    """
     problems = []
     for name, expected, harmless in (
         ("eos_token_id", arch.eos_id, (None, arch.eos_id, arch.pad_id)),
         ("decoder_start_token_id", arch.pad_id, (None, arch.pad_id)),
     ):
-        told = generation.get(name)
-        ids = told if isinstance(told, list) else [told]
-        if any(i not in harmless for i in ids) or (told is not None and expected not in ids):
+        value = generation.get(name)
+        ids = value if isinstance(value, list) else [value]
+        if any(i not in harmless for i in ids) or (value is not None and expected not in ids):
             problems.append(
-                f"{GENERATION}: {name} is {told}, and in {CONFIG} {expected}; hmc decodes by one number: make both "
-                "files say the one that the model was trained with"
+                f"{GENERATION}: {name} is {value}, and in {CONFIG} {expected}; hmc takes one value: write the "
+                "one that the model was trained with to both files"
             )
     return problems
 
 
 def recorded(provenance: dict[str, Any]) -> dict[str, Any]:
-    """The decoding fields that an import recorded, also where the checkpoint was pruned or trained on since."""
+    """The decoding fields that an import recorded. Pruning and further training keep them, below `from`."""
     while "generation" not in provenance and isinstance(provenance.get("from"), dict):
         provenance = provenance["from"]
     found: dict[str, Any] = provenance.get("generation", {})
@@ -71,7 +73,7 @@ def recorded(provenance: dict[str, Any]) -> dict[str, Any]:
 
 
 def ignored(decoding: dict[str, Any], arch: Architecture) -> list[str]:
-    """Fields that would change a translation in Transformers and do not here."""
+    """Fields that change translations in Transformers, but have no effect in HMC."""
     honoured = {"bad_words_ids": [[arch.pad_id]]}
     return [
         name
@@ -81,7 +83,9 @@ def ignored(decoding: dict[str, Any], arch: Architecture) -> list[str]:
 
 
 def exported(decoding: dict[str, Any], arch: Architecture, ids: dict[int, int]) -> dict[str, Any]:
-    """generation_config.json: the recorded decoding, else HMC's defaults; `sequence_bias` is left out.
+    """The content of generation_config.json: what was recorded, and HMC's defaults for other fields.
+
+    `sequence_bias` is left out: its token ids would have to be changed too.
 
     ids: old token id → new one.
     """

@@ -1,4 +1,4 @@
-"""File names of a MarianMT directory, and its configuration → `Architecture`, with everything that does not fit."""
+"""File names of a MarianMT directory, and reading its configuration as an `Architecture`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hmc.artifact.architecture import Activation, Architecture
-from hmc.artifact.formats import Format
-from hmc.artifact.tokenizer_files import SEPARATE
+from hmc.artifact.model.architecture import Activation, Architecture
+from hmc.artifact.storage.formats import Format
+from hmc.artifact.tokenizer.files import SEPARATE
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
@@ -42,11 +42,11 @@ DECODING = (
     "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias",
     "renormalize_logits",
 )  # fmt: skip
-"""How Transformers decodes with this model; may stand in config.json or generation_config.json."""
+"""Fields that say how Transformers decodes with a model. They are in config.json or generation_config.json."""
 
 
 class MarianConfig(BaseModel):
-    """The fields of config.json that decide the function; others are looked at in `MUST_BE` or have no influence."""
+    """The fields of config.json that change what a model computes. Those in `MUST_BE` have one supported value only."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -74,7 +74,7 @@ class MarianConfig(BaseModel):
 
 
 def read_json(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """The object in a JSON file, and what is wrong with it."""
+    """The object in a JSON file, and its problems."""
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -83,7 +83,7 @@ def read_json(file: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def architecture_of(raw: dict[str, Any], unk_id: int) -> tuple[Architecture | None, list[str]]:
-    """config.json as an Architecture, and every reason why it cannot be one."""
+    """Reads config.json as an Architecture, and lists every reason why it cannot be one."""
     kind, classes = raw.get("model_type"), raw.get("architectures") or ["MarianMTModel"]
     if kind is None and "architectures" not in raw:
         return None, ["config.json describes no model of Transformers: it has neither model_type nor architectures"]
@@ -108,7 +108,7 @@ def architecture_of(raw: dict[str, Any], unk_id: int) -> tuple[Architecture | No
 
 
 def _named(place: tuple[int | str, ...], config: MarianConfig) -> str:
-    """Where in config.json an architecture's field is: the two vocabularies have other names there."""
+    """Name in config.json of an architecture's field, for messages. Sizes of two vocabularies are named differently."""
     name = ".".join(map(str, place))
     if not config.share_encoder_decoder_embeddings:
         name = {"vocab_size": "decoder_vocab_size", "source_vocab_size": "vocab_size"}.get(name, name)
@@ -135,7 +135,7 @@ def _architecture(config: MarianConfig, unk_id: int) -> Architecture:
 
 
 def _size_problems(config: MarianConfig) -> list[str]:
-    """Sizes that a checkpoint holds once, and values that have no counterpart here."""
+    """Problems of sizes that a checkpoint stores only once, and of values that HMC does not support."""
     problems = []
     for name in ("attention_heads", "ffn_dim"):
         encoder, decoder = getattr(config, f"encoder_{name}"), getattr(config, f"decoder_{name}")

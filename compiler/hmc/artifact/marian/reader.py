@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hmc.artifact import bundle_files, checkpoint
-from hmc.artifact.architecture import Architecture
-from hmc.artifact.checkpoint import Checkpoint, CheckpointConfig, Tensors
+from hmc.artifact.bundle import files as bundle_files
+from hmc.artifact.checkpoint import checkpoint
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, Tensors
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.marian.generation import decoding_of, id_problems, start_of
 from hmc.artifact.marian.layout import CONFIG, GENERATION, LAYOUT, TOKENIZER_CONFIG, WEIGHTS, architecture_of, read_json
 from hmc.artifact.marian.vocabulary import joint_if_equal
 from hmc.artifact.marian.weights import read_weights
-from hmc.artifact.tokenizer import load_pieces
-from hmc.artifact.tokenizer_files import (
+from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.tokenizer.files import (
     EOS_PIECE,
     MARIAN,
     PAD_PIECE,
@@ -27,6 +27,7 @@ from hmc.artifact.tokenizer_files import (
     parse_vocabulary,
     vocabulary_problems,
 )
+from hmc.artifact.tokenizer.tokenizer import load_pieces
 
 FIX = f"hmc imports MarianMT models in the layout of OPUS-MT: {LAYOUT}."
 PICKLES = ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack", "rust_model.ot")
@@ -39,9 +40,9 @@ CONVERT = (
 def import_marian(
     folder: Path, *, source_language: str | None = None, target_language: str | None = None
 ) -> Checkpoint:
-    """Reads `folder` as a checkpoint with every head open. Languages: default from tokenizer_config.json.
+    """Reads `folder` as a checkpoint with every head open. Languages: None takes them from tokenizer_config.json.
 
-    Raises InvalidArtifactError that lists every problem, and InvalidRequestError for what HMC wrote itself.
+    Raises InvalidArtifactError that lists every problem, and InvalidRequestError for a checkpoint or bundle of HMC.
     """
     if not folder.is_dir():
         raise InvalidArtifactError(f"Marian model {folder}", [f"{folder} is not a directory"], FIX)
@@ -88,7 +89,7 @@ def import_marian(
 
 
 def _refuse_ours(folder: Path) -> None:
-    """Raises InvalidRequestError for a directory that HMC wrote, and says what it is for."""
+    """Raises InvalidRequestError for a checkpoint or bundle of HMC. The message names the commands that take it."""
     if checkpoint.FORMAT.is_at(folder):
         raise InvalidRequestError(
             f"{folder} is a checkpoint of HMC already: give it to `hmc prune` or `hmc compile`; `hmc export` writes a "
@@ -96,12 +97,12 @@ def _refuse_ours(folder: Path) -> None:
         )
     if bundle_files.FORMAT.is_at(folder):
         raise InvalidRequestError(
-            f"{folder} is a bundle, which `hmc serve` and `hmc translate` read; import takes the MarianMT model itself"
+            f"{folder} is a bundle, which `hmc serve` and `hmc translate` read; give the MarianMT model itself"
         )
 
 
 def _configurations(folder: Path) -> tuple[dict[str, dict[str, Any]], bool, list[str]]:
-    """The three JSON files (empty where one is not there), whether config.json can be used, and what is wrong."""
+    """The three JSON files ({} for a missing one), whether config.json can be used, and all problems."""
     raw: dict[str, dict[str, Any]] = {}
     problems: dict[str, list[str]] = {}
     for name in (CONFIG, GENERATION, TOKENIZER_CONFIG):
@@ -110,9 +111,9 @@ def _configurations(folder: Path) -> tuple[dict[str, dict[str, Any]], bool, list
 
 
 def _tokenizer_files(folder: Path, raw: dict[str, dict[str, Any]]) -> tuple[dict[str, bytes], list[str]]:
-    """The tokenizer files that are there, and what contradicts them.
+    """The tokenizer files of the directory, and fields of the configuration that contradict them.
 
-    Sides with embeddings of their own have vocabularies of their own; where only vocab.json is there, it is both.
+    If each side has an embedding, each has a vocabulary. If there is only vocab.json, it is the vocabulary of both.
     """
     files = {name: (folder / name).read_bytes() for name in MARIAN if (folder / name).is_file()}
     config, own_ids = raw[CONFIG], raw[TOKENIZER_CONFIG].get("separate_vocabs")
@@ -129,13 +130,13 @@ def _tokenizer_files(folder: Path, raw: dict[str, dict[str, Any]]) -> tuple[dict
 
 
 def _unknown(files: dict[str, bytes]) -> int:
-    """The id of the unknown token in the first vocabulary that has one; config.json does not tell it."""
+    """The id of the unknown token, from the first vocabulary that has one. config.json does not have it."""
     parsed = (parse_vocabulary(files[name], name)[0] for name in (VOCABULARY, TARGET_VOCABULARY) if name in files)
     return next((vocabulary[UNK_PIECE] for vocabulary in parsed if UNK_PIECE in vocabulary), 0)
 
 
 def _vocabulary_problems(files: dict[str, bytes], arch: Architecture | None) -> list[str]:
-    """What is wrong with the vocabularies that are there; of an unknown architecture, what is wrong in any case."""
+    """Problems of the vocabularies. Without an architecture, only those that do not depend on it."""
     there = {name: files[name] for name in (VOCABULARY, TARGET_VOCABULARY) if name in files}
     if arch is None:
         return [problem for name, content in there.items() for problem in parse_vocabulary(content, name)[1]]
@@ -167,7 +168,7 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _tokenizer_config_problems(raw: dict[str, Any], languages: tuple[object, object]) -> list[str]:
-    """Names that vocab.json must use, and the languages."""
+    """Special tokens with other names than vocab.json must use, and languages that are not given."""
     problems = []
     for name, piece in (("eos_token", EOS_PIECE), ("unk_token", UNK_PIECE), ("pad_token", PAD_PIECE)):
         value = raw.get(name, piece)
@@ -176,5 +177,5 @@ def _tokenizer_config_problems(raw: dict[str, Any], languages: tuple[object, obj
             problems.append(f"{TOKENIZER_CONFIG}: {name} is {found!r}; it must be {piece!r}")
     for language, side in zip(languages, ("source", "target"), strict=True):
         if not language:
-            problems.append(f"{TOKENIZER_CONFIG} names no {side} language: give --{side}-language")
+            problems.append(f"{TOKENIZER_CONFIG} names no {side} language; name it: `hmc import --{side}-language`")
     return problems

@@ -8,10 +8,9 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from hmc.artifact.architecture import Architecture
 from hmc.artifact.errors import InvalidArtifactError
-from hmc.artifact.tokenizer import FIX, LANGUAGE_CODE, load_pieces
-from hmc.artifact.tokenizer_files import (
+from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.tokenizer.files import (
     EOS_PIECE,
     PAD_PIECE,
     TOKENIZER,
@@ -21,26 +20,30 @@ from hmc.artifact.tokenizer_files import (
     parse_vocabulary,
     vocabulary_problems,
 )
+from hmc.artifact.tokenizer.tokenizer import FIX, LANGUAGE_CODE, load_pieces
 
 
 def joint_if_equal(files: MarianFiles) -> TokenizerFiles:
-    """`tokenizer.model` alone where that says it all: both sides are one model whose ids are vocab.json's and which
-    knows its EOS, and no piece is a language code, which Marian takes off a text before it is split into pieces."""
+    """`tokenizer.model` instead of Marian's files, if it gives the same tokens; else the files themselves.
+
+    It does if both sides have the same SentencePiece model, its ids are those of vocab.json, it declares its EOS, and
+    no piece is a language code. Marian removes language codes from a text before splitting it; SentencePiece does not.
+    """
     if files.source != files.target or files.target_vocabulary is not None:
         return files
     vocabulary, _ = parse_vocabulary(files.vocabulary)
     pieces = load_pieces(files.source, TOKENIZER)
     special = {pieces.eos_id(): EOS_PIECE, pieces.unk_id(): UNK_PIECE, pieces.pad_id(): PAD_PIECE}
     own = {special.get(i, pieces.id_to_piece(i)): i for i in range(pieces.vocab_size())}
-    says_it_all = own == vocabulary and pieces.eos_id() >= 0 and not _codes(vocabulary)
-    return files.source if says_it_all else files
+    enough = own == vocabulary and pieces.eos_id() >= 0 and not _codes(vocabulary)
+    return files.source if enough else files
 
 
 def marian_files(files: TokenizerFiles, arch: Architecture) -> tuple[MarianFiles, npt.NDArray[np.int64]]:
-    """The files with pad as the last token, and the order `[V]` of old ids that brings the embedding along.
+    """The files with pad as the last token, and `[V]`: the old id of each new one, to reorder the embedding.
 
-    CTranslate2's converter cuts the last row off as pad's, so pad must be there. Two vocabularies stay as they are: pad
-    has one id in both, which need not be the last of either. Raises InvalidArtifactError.
+    CTranslate2's converter removes the last row as that of pad. Two vocabularies stay as they are: pad has the same id
+    in both, which need not be the last one of either. Raises InvalidArtifactError.
     """
     if isinstance(files, MarianFiles) and files.target_vocabulary is not None:
         if problems := vocabulary_problems(files.vocabularies(), arch):
@@ -52,7 +55,7 @@ def marian_files(files: TokenizerFiles, arch: Architecture) -> tuple[MarianFiles
     else:
         entries = _joint_entries(files, arch)
         problems = [
-            f"{code} is a piece of {TOKENIZER}; MarianTokenizer takes it off a text, and tokenizes the rest otherwise"
+            f"{code} is a piece of {TOKENIZER}; MarianTokenizer removes it from a text first, so tokens would differ"
             for code in _codes(entries)
         ]
         source = target = files

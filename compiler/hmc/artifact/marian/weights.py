@@ -1,4 +1,4 @@
-"""Tensors of a MarianMT file ↔ tensors of a checkpoint: the same names, less `model.`; aliases must agree."""
+"""Tensors of a MarianMT file ↔ tensors of a checkpoint. Names differ by `model.`; tied tensors must be equal."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from hmc.artifact.architecture import (
+from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.distribution import how_to_install
+from hmc.artifact.marian.zero_start import BIAS, POSITIONS, moved_back
+from hmc.artifact.model.architecture import (
     SOURCE_EMBEDDING,
     TARGET_EMBEDDING,
     Architecture,
     sinusoidal_positions,
     tensor_shapes,
 )
-from hmc.artifact.checkpoint import Tensors
-from hmc.artifact.errors import how_to_install
-from hmc.artifact.marian.zero_start import BIAS, POSITIONS, moved_back
 
 DECODER = "decoder.embed_tokens.weight"
 TIED = (TARGET_EMBEDDING, SOURCE_EMBEDDING, DECODER, "lm_head.weight")
-"""Names of the one tied matrix; a file holds at least one."""
+"""Names of the one tied matrix. A file has it under at least one of them."""
 TIED_TARGETS = (DECODER, "lm_head.weight")
-"""The same where sources have a matrix of their own."""
+"""The same, if sources have their own matrix."""
 POSITION_TABLES = ("encoder.embed_positions.weight", POSITIONS)
-"""Tables that older files hold; they must be the sinusoids, but for what starts a decoder that starts from zeros."""
+"""Position tables, which older files have. They must be sinusoids, except for the first row of a decoder that starts
+from zeros (`hmc.artifact.marian.zero_start`)."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
-    """fp32 tensors of the full layout, and everything that keeps the file from holding exactly them."""
+    """Reads the fp32 tensors of the full layout, and lists every problem: missing, unknown or misshapen tensors."""
     with suppress(ImportError):
-        import ml_dtypes  # noqa: F401  # tells NumPy of bfloat16
+        import ml_dtypes  # noqa: F401  # registers bfloat16 with NumPy
     try:
         found = {name.removeprefix("model."): value for name, value in load_file(file).items()}
     except (SafetensorError, OSError) as error:
@@ -70,7 +71,7 @@ def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
 
 
 def _in_file(name: str, separate: bool) -> str:
-    """What a checkpoint's tensor is called there; separate: sources have a matrix of their own."""
+    """Name of a checkpoint's tensor in the file. separate: sources have their own embedding."""
     return DECODER if separate and name == TARGET_EMBEDDING else name
 
 
@@ -85,23 +86,24 @@ def _tie_problems(embeddings: dict[str, npt.NDArray[Any]], arch: Architecture) -
 
 
 def _position_problems(tables: Arrays, found: Arrays, arch: Architecture) -> list[str]:
-    """Tables that are not the sinusoids. What a decoder's first position has beyond them goes to pad in `found`."""
+    """Tables that are not sinusoids. A decoder that starts from zeros may add a vector to the first row: it becomes the
+    embedding of pad in `found`."""
     problems = []
     for name, table in tables.items():
         rows = _rows_beyond_sinusoids(table, arch)
         if rows and not (name == POSITIONS and rows == [0] and moved_back(found, table, arch)):
-            problems.append(f"tensor {name} is not the sinusoids that static positions are")
+            problems.append(f"tensor {name} does not hold sinusoids; only static positions are supported")
     return problems
 
 
 def _rows_beyond_sinusoids(table: npt.NDArray[Any], arch: Architecture) -> list[int]:
-    """Positions where a table, stored in 32 or 16 bits, is something else; all of them for one of another shape."""
+    """Positions where a table, stored in 32 or 16 bits, differs from the sinusoids. A table of another shape: all."""
     expected = sinusoidal_positions(arch.max_positions, arch.d_model)
     if table.shape != expected.shape:
         return list(range(arch.max_positions))
     tolerance = 1e-5 if table.dtype.itemsize >= 4 else 1e-2
-    alike = np.abs(table.astype(np.float32) - expected).max(axis=1) <= tolerance  # not so where NaN
-    rows: list[int] = np.flatnonzero(~alike).tolist()
+    close = np.abs(table.astype(np.float32) - expected).max(axis=1) <= tolerance  # False for NaN
+    rows: list[int] = np.flatnonzero(~close).tolist()
     return rows
 
 

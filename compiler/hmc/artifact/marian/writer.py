@@ -8,42 +8,46 @@ from typing import Any
 
 from safetensors.numpy import save_file
 
-from hmc.artifact.architecture import Architecture
-from hmc.artifact.checkpoint import Checkpoint
+from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact.checkpoint.slimming import padded_ffn, renumbered, restored_tensors
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.files import replace_directory
 from hmc.artifact.marian.generation import exported, recorded
 from hmc.artifact.marian.layout import CONFIG, FORMAT, GENERATION, TOKENIZER_CONFIG, WEIGHTS
 from hmc.artifact.marian.vocabulary import marian_files
 from hmc.artifact.marian.weights import marian_names
 from hmc.artifact.marian.zero_start import starts_from_zero, with_zero_start
-from hmc.artifact.slimming import padded_ffn, restored_tensors
-from hmc.artifact.tokenizer_files import EOS_PIECE, PAD_PIECE, UNK_PIECE, write_tokenizer
+from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.storage.files import replace_directory
+from hmc.artifact.tokenizer.files import EOS_PIECE, PAD_PIECE, UNK_PIECE, write_tokenizer
 
 
 def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False, zero_start: bool = False) -> None:
-    """Writes `out` whole or not at all. Token ids change where pad is not last: it becomes the last, except where the
-    two sides have vocabularies of their own.
+    """Writes the directory `out` whole or not at all.
 
-    masked: write closed heads as zeros, because Transformers has the same number of heads in every layer; the model
-    then computes what the slim one does, at full size. Feed-forward layers get as many neurons as the widest has left,
-    for the same reason: zeros again, which change nothing. zero_start: where pad's embedding is not zero, write what
-    it starts the decoder with into the decoder's first position, so that CTranslate2, which starts from zeros, computes
-    the same. Raises InvalidRequestError for a checkpoint without some heads and no `masked`, or for widths that
-    Transformers cannot express, or where `out` holds anything else than such a model, InvalidArtifactError for a
-    tokenizer that does not fit.
+    Pad becomes the last token, so that token ids change, unless each side has its own vocabulary. Feed-forward layers
+    get as many neurons as the widest has; the new ones are zeros, which change nothing. Removed layers are left out,
+    and the rest is numbered anew.
+
+    masked: write closed heads as zeros. Transformers has the same number of heads in every layer, so a slim model needs
+    this; it computes the same, at full size. zero_start: CTranslate2 starts its decoder from zeros, not from pad's
+    embedding. If that is not zero, add it to the decoder's first position instead, so that CTranslate2 computes the
+    same.
+
+    Raises InvalidRequestError for closed heads without `masked`, for sizes that Transformers cannot express, and if
+    `out` holds other files than those of such a model; InvalidArtifactError for a tokenizer that does not fit.
     """
+    removed, checkpoint = checkpoint.removed_layers, renumbered(checkpoint)
     arch, layout = checkpoint.architecture, checkpoint.layout
     whole = arch.full_layout().total
     if layout.total < whole and not masked:
         raise InvalidRequestError(
-            f"this checkpoint has {layout.total} of {whole} heads, and Transformers wants as many in every layer: give "
-            "--masked to write the closed heads as zeros (the same translations, at full size and speed)"
+            f"this checkpoint has {layout.total} of {whole} heads, and Transformers needs all of them in every layer; "
+            "`hmc export --masked` writes the closed heads as zeros (same translations, full size and speed)"
         )
     if arch.heads * arch.head_dim != arch.d_model:
         raise InvalidRequestError(
-            f"{arch.heads} heads of {arch.head_dim} do not make d_model {arch.d_model}; Transformers derives the head "
-            "dimension, so this model cannot be exported"
+            f"{arch.heads} heads of dimension {arch.head_dim} do not make d_model {arch.d_model}; Transformers takes "
+            "d_model / heads as the head dimension, so this model cannot be exported"
         )
     files, order = marian_files(checkpoint.tokenizer, arch)
     tensors, width = padded_ffn(restored_tensors(checkpoint.tensors, arch, layout), checkpoint.ffn_widths)
@@ -57,6 +61,8 @@ def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False, ze
         config["hmc_head_layout"] = layout.to_json()
     if checkpoint.config.ffn_widths:
         config["hmc_ffn_widths"] = checkpoint.config.ffn_widths.model_dump(mode="json")
+    if removed:
+        config["hmc_removed_layers"] = removed.model_dump(mode="json")
     generation = exported(recorded(checkpoint.config.provenance), arch, ids)
     with replace_directory(out, FORMAT) as folder:
         save_file(marian_names(tensors), folder / WEIGHTS, metadata={"format": "pt"})

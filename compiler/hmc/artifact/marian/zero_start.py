@@ -1,9 +1,8 @@
 """Decoders that start from zeros.
 
-Marian starts its decoder from a zero embedding and has no pad to write. Transformers adds a pad whose embedding is
-zero to say the same; CTranslate2's converter takes both for granted and drops pad's row. A model whose pad has learned
-an embedding is another function there, unless what starts its decoder stands elsewhere: at the first position, the only
-one where pad is ever read.
+Marian starts its decoder from a zero vector and never writes pad. Transformers starts from pad, whose embedding is
+zero. CTranslate2's converter removes pad's row and starts from zeros. So a model with a learned embedding of pad would
+compute something else there. Its decoder reads pad only at the first position: the embedding can be added to that.
 """
 
 from __future__ import annotations
@@ -13,25 +12,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmc.artifact.architecture import TARGET_EMBEDDING as EMBEDDING
-from hmc.artifact.architecture import Architecture, sinusoidal_positions
-from hmc.artifact.checkpoint import Checkpoint, Tensors
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
+from hmc.artifact.model.architecture import TARGET_EMBEDDING as EMBEDDING
+from hmc.artifact.model.architecture import Architecture, sinusoidal_positions
 
 BIAS, POSITIONS = "final_logits_bias", "decoder.embed_positions.weight"
 NEVER = -1e4
-"""Logit of a token that is not there; 16-bit floats hold it."""
+"""Logit of a token that must not be chosen. 16-bit floats can represent it."""
 
 
 def starts_from_zero(checkpoint: Checkpoint) -> bool:
-    """True when the embedding of pad is zero. Engines that take it for zero (Marian, CTranslate2) then agree."""
+    """Whether the embedding of pad is zero, as Marian and CTranslate2 assume."""
     return not checkpoint.tensors[EMBEDDING][checkpoint.architecture.pad_id].any()
 
 
 def with_zero_start(tensors: Tensors, arch: Architecture) -> Tensors:
     """The same decoder, started from zeros: `tensors` and the decoder's positions `[max_positions, d_model]`.
 
-    What pad's embedding added to the first position is in the table; pad's embedding is zero and its logit NEVER, so
-    the other tokens share its probability. Nothing else changes.
+    Pad's embedding is added to the first position and then set to zero. Pad's logit becomes NEVER, so its probability
+    goes to the other tokens. Nothing else changes.
     """
     pad, scale = arch.pad_id, _scale(arch)
     positions = sinusoidal_positions(arch.max_positions, arch.d_model)
@@ -42,9 +41,11 @@ def with_zero_start(tensors: Tensors, arch: Architecture) -> Tensors:
 
 
 def moved_back(found: dict[str, npt.NDArray[Any]], table: npt.NDArray[Any], arch: Architecture) -> bool:
-    """Puts what `table` has at its first position, beyond the sinusoid, into pad's embedding in `found`.
+    """Undoes `with_zero_start`: moves the difference of `table` from the sinusoid, at its first position, to pad's
+    embedding in `found`.
 
-    False, and nothing done, where that would be another function: pad's embedding is not zero, or pad can be written.
+    Returns False and changes nothing if the model would then compute something else: if pad's embedding is not zero, or
+    pad can be chosen.
     """
     embedding, bias = found.get(EMBEDDING), found.get(BIAS)
     if embedding is None or bias is None or not arch.pad_id < min(len(embedding), bias.size):

@@ -1,1 +1,1 @@
-"""The gRPC server: settings, servicers, converters, interceptors, metrics, and the app that puts them together."""
+"""The gRPC server: settings, services, interceptor, metrics, and the server that is made of them."""

@@ -1,4 +1,4 @@
-"""A server in a thread of its own, for tests, demonstrations and notebooks."""
+"""A server that runs in a thread of this process, for tests, demonstrations and notebooks."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from hmc.serving.loaded import TranslatorFactory
+from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.server.app import Server, model_host
 from hmc.serving.server.settings import ServerSettings
 
 
 class BackgroundServer:
-    """Serves a bundle while its `with` block runs, on a free port unless the settings name one.
+    """Serves a bundle while its `with` block runs. Without settings it takes a free port.
 
-    Entering raises as `Server.start`; leaving drains. `address` is what clients connect to.
+    Entering starts the server; errors: see `Server.start`. Leaving drains and stops it.
     """
 
     def __init__(
         self, bundle: Path | str, settings: ServerSettings | None = None, factory: TranslatorFactory | None = None
     ) -> None:
-        """Raises InvalidArtifactError and LevelNotFoundError. `factory` loads other translators than the real ones."""
+        """factory: loads the translators of levels; None loads real ones. Raises InvalidArtifactError and
+        LevelNotFoundError."""
         self.settings = settings or ServerSettings(port=0)
         self.host = model_host(bundle, self.settings, factory)
         self._ready = threading.Event()
@@ -33,7 +34,7 @@ class BackgroundServer:
 
     @property
     def address(self) -> str:
-        """`host:port`; only while it runs."""
+        """`host:port` for clients. Raises RuntimeError before the `with` block is entered."""
         if self.server is None:
             raise RuntimeError("the server is not running: use it in a `with` block")
         return self.server.address
@@ -41,7 +42,7 @@ class BackgroundServer:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             self._error = error
         finally:
             self._ready.set()
@@ -63,7 +64,7 @@ class BackgroundServer:
         return self
 
     def stop(self) -> None:
-        """Drains and stops; returns when done. Raises what went wrong in the meantime."""
+        """Drains and stops the server. Raises an error that ended the server meanwhile."""
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()

@@ -1,4 +1,4 @@
-"""What each call does, in the domain's words: no gRPC here."""
+"""What each call of the service does, without gRPC: plain data in, plain data out."""
 
 from __future__ import annotations
 
@@ -17,154 +17,178 @@ from hmc.artifact.errors import (
     OverloadedError,
     UnavailableError,
 )
-from hmc.serving.answers import Answer, LevelInfo, LevelList
-from hmc.serving.host import ModelHost
-from hmc.serving.loaded import Lease, Slot
-from hmc.serving.memory import process_bytes
-from hmc.serving.options import DecodeOptions, Target
-from hmc.serving.results import Translation
-from hmc.serving.selection import Selector
-from hmc.serving.server.answer_room import AnswerRoom
-from hmc.serving.server.metrics import Metrics, Request
-from hmc.serving.server.own_thread import in_own_thread
-from hmc.serving.server.room import Room
+from hmc.serving.levels.host import ModelHost
+from hmc.serving.levels.loading import SHUTTING_DOWN
+from hmc.serving.levels.slots import Lease, Slot
+from hmc.serving.levels.status import LevelStatus
+from hmc.serving.requests.answers import Answer, LevelInfo, LevelList
+from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.priority import Priority
+from hmc.serving.requests.results import Translation
+from hmc.serving.requests.selectors import Selector
+from hmc.serving.runtime.process_memory import process_bytes
+from hmc.serving.server.changes import ChangeThread
+from hmc.serving.server.metrics import Metrics, RequestRecord
 from hmc.serving.server.settings import ServerSettings
+from hmc.serving.server.streams import WaitingLine
+from hmc.serving.wire.limits import AnswerSize
 
 log = logging.getLogger(__name__)
 
-CHUNK, CHUNK_CHARACTERS = 32, 16384
-"""Texts handed to a level before other calls get their turn, and their characters."""
-IN_A_HURRY = 32
-"""Texts of a call that is in a hurry; longer lists are patient, as streams are."""
+CHUNK_TEXTS, CHUNK_CHARACTERS = 32, 16384
+"""A call queues this many texts, or texts of this many characters, before the event loop serves other calls."""
+MAX_INTERACTIVE_TEXTS = 32
+"""Most texts of an interactive call. Longer lists let interactive texts pass, as streams do."""
 
 
 class Handlers:
-    """Translates with the host's levels, and changes what is loaded. Everything runs on one event loop."""
+    """Translates with the levels of a host, and changes what is loaded. All calls run on one event loop."""
 
     def __init__(self, host: ModelHost, settings: ServerSettings, metrics: Metrics) -> None:
         self._host, self._settings, self._metrics = host, settings, metrics
-        self._rooms: WeakKeyDictionary[Slot, Room] = WeakKeyDictionary()
+        self._changes = ChangeThread()
+        self._loading: dict[str, asyncio.Future[LevelStatus]] = {}  # level → its load, which many calls may await
+        self._lines: WeakKeyDictionary[Slot, WaitingLine] = WeakKeyDictionary()
 
-    def request(self) -> AbstractContextManager[Request]:
-        """Counts what happens inside as one request; what the methods below note about it is in what this gives."""
-        return self._metrics.request()
+    def record(self) -> AbstractContextManager[RequestRecord]:
+        """Counts the `with` block as one request. The methods below write into the record what they learn about it."""
+        return self._metrics.record()
 
     async def translate(
         self,
-        request: Request,
+        record: RequestRecord,
         texts: Sequence[str],
         selector: Selector,
         options: DecodeOptions,
         targets: Sequence[Target],
     ) -> Answer:
-        """All texts at one level, or an error: InvalidRequestError (naming the text), LevelNotFoundError,
-        LevelNotLoadedError, OverloadedError, UnavailableError. Cancelling it cancels every text."""
+        """Translates all texts at one level, or raises. Cancelling it cancels all texts.
+
+        Raises InvalidRequestError (its message names the text), LevelNotFoundError, LevelNotLoadedError,
+        OverloadedError and UnavailableError.
+        """
         self._check_count(len(texts))
-        with await self._lease(selector, patient=len(texts) > IN_A_HURRY) as lease:
-            request.at(lease)
+        priority = Priority.STANDARD if len(texts) > MAX_INTERACTIVE_TEXTS else Priority.INTERACTIVE
+        with await self._lease(selector, priority) as lease:
+            record.served_by(lease)
             translations = await _run(lease, texts, options, targets)
-            request.answer = _answer(translations, lease)
-        return request.answer
+            record.answer = _answer(translations, lease)
+        return record.answer
 
     async def translate_one(
         self,
-        request: Request,
+        record: RequestRecord,
         text: str,
         selector: Selector,
         options: DecodeOptions,
         target: Target,
-        begun: Callable[[], None],
+        queued: Callable[[], None],
     ) -> Answer:
-        """One text of a stream; errors as `translate`, but a full queue is waited for. Calls `begun` once the text is
-        queued."""
-        with await self._lease(selector, patient=True) as lease:
-            request.at(lease)
-            room = self._rooms.setdefault(lease.slot, Room())
-            future = await room.submit(lease, text, options, target)
-            begun()
-            request.answer = _answer([await _wait(future, AnswerRoom())], lease)
-        return request.answer
+        """Translates one text of a stream. It waits while the queue is full, and calls `queued` once it has a place.
+
+        Errors: see `translate`, except OverloadedError.
+        """
+        with await self._lease(selector, Priority.BULK) as lease:
+            record.served_by(lease)
+            line = self._lines.setdefault(lease.slot, WaitingLine())
+            future = await line.submit(lease, text, options, target)
+            queued()
+            record.answer = _answer([await _wait(future, AnswerSize())], lease)
+        return record.answer
 
     async def translate_tokens(
-        self, request: Request, text: str, selector: Selector, options: DecodeOptions, target: Target
+        self, record: RequestRecord, text: str, selector: Selector, options: DecodeOptions, target: Target
     ) -> AsyncIterator[str | Answer]:
-        """What is certain of one translation as soon as it is, and at last the answer; errors as `translate`."""
-        with await self._lease(selector, patient=False) as lease:
-            request.at(lease)
-            loop, heard = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+        """Yields each piece of a translation as soon as it is certain, and the answer last. Errors: see `translate`."""
+        with await self._lease(selector, Priority.INTERACTIVE) as lease:
+            record.served_by(lease)
+            loop, pieces = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
-            def hear(piece: str | None) -> None:
-                loop.call_soon_threadsafe(heard.put_nowait, piece)
+            def progress(piece: str | None) -> None:
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
-            future = lease.submit(text, options, target, hear)
-            future.add_done_callback(lambda _: hear(None))
+            future = lease.submit(text, options, target, progress)
+            future.add_done_callback(lambda _: progress(None))
             try:
-                while (piece := await heard.get()) is not None:
+                while (piece := await pieces.get()) is not None:
                     yield piece
-                request.answer = _answer([await _wait(future, AnswerRoom())], lease)
+                record.answer = _answer([await _wait(future, AnswerSize())], lease)
             finally:
                 future.cancel()
-        yield request.answer
+        yield record.answer
 
     def _check_count(self, texts: int) -> None:
-        most = min(self._settings.max_texts_per_call, self._settings.queue_size)  # more would never find room
+        most = min(self._settings.max_texts_per_call, self._settings.queue_size)  # more never fit into the queue
         if texts == 0:
             raise InvalidRequestError("texts is empty: send at least one text")
         if texts > most:
             raise InvalidRequestError(
-                f"{texts} texts in one call, and {most} are the most: split the list into several calls, or use "
+                f"{texts} texts in one call, but at most {most} are allowed: split the list into several calls, or use "
                 "TranslateStream, which has no limit"
             )
 
-    async def _lease(self, selector: Selector, *, patient: bool) -> Lease:
+    async def _lease(self, selector: Selector, priority: Priority) -> Lease:
         while True:
             try:
-                return self._host.lease(selector, patient=patient)
+                return self._host.lease(selector, priority=priority)
             except LevelNotLoadedError as error:
                 if not self._host.lazy:
                     raise
                 missing = error.level
             try:
-                await asyncio.to_thread(self._host.load, missing)
+                await self._load(missing)
             except DeviceUnavailableError as error:
                 if selector.name is not None:
                     raise
-                log.warning("level %s is left out: %s", missing, error)  # the selector means another one from now on
+                log.warning("level %s is left out: %s", missing, error)  # the selector now chooses another level
+
+    async def _load(self, name: str) -> LevelStatus:
+        """Loads a level once for all calls that wait for it. A call that is cancelled leaves the load running."""
+        if name not in self._loading:
+            loading = asyncio.ensure_future(self._changes.run(self._host.load, name))
+            self._loading[name] = loading
+            loading.add_done_callback(lambda done: self._loaded(name, done))
+        return await asyncio.shield(self._loading[name])
+
+    def _loaded(self, name: str, loading: asyncio.Future[LevelStatus]) -> None:
+        del self._loading[name]
+        if not loading.cancelled():
+            loading.exception()  # marks it as seen, if no call is left to see it
 
     async def levels(self) -> LevelList:
-        """The levels of the bundle, loaded or not, and the server's memory."""
-        return LevelList.of(self._host.status(), await asyncio.to_thread(process_bytes))
+        """The levels of the bundle, loaded or not, and the memory of the server's process."""
+        return self._host.status().listed(await asyncio.to_thread(process_bytes))
 
     async def load(self, name: str) -> LevelInfo:
-        """Errors as `ModelHost.load`."""
-        status = await in_own_thread(self._host.load, name)
-        return LevelInfo.of(status.level, status)
+        """Loads a level. Errors: see `ModelHost.load`."""
+        return (await self._load(name)).info()
 
     async def unload(self, name: str) -> LevelInfo:
-        """Errors as `ModelHost.unload`."""
-        status = await in_own_thread(self._host.unload, name)
-        return LevelInfo.of(status.level, status)
+        """Takes a level out of service, and returns when it is freed. Errors: see `ModelHost.begin_unload`."""
+        status, freed = await self._changes.run(self._host.begin_unload, name)
+        await asyncio.gather(*map(asyncio.wrap_future, freed))
+        return status.info()
 
     async def reload(self, path: Path | None) -> LevelList:
-        """Errors as `ModelHost.reload`."""
-        return LevelList.of(await in_own_thread(self._host.reload, path))
+        """Replaces the bundle. Errors: see `ModelHost.reload`."""
+        return (await self._changes.run(self._host.reload, path)).listed()
 
 
 async def _run(
     lease: Lease, texts: Sequence[str], options: DecodeOptions, targets: Sequence[Target]
 ) -> list[Translation]:
-    """Every text or none: when one fails or the caller goes away, the others are cancelled."""
+    """Translates every text. If one fails, or the call is cancelled, all others are cancelled."""
     futures: list[Future[Translation]] = []
-    room = AnswerRoom()
-    read = 0
+    size = AnswerSize()
+    submitted = 0
     try:
         for index, (text, target) in enumerate(zip(texts, targets, strict=True)):
             futures.append(_submit(lease, index, text, options, target))
-            read += 1 + CHUNK * (len(text) + len(target.text)) // CHUNK_CHARACTERS
-            if read >= CHUNK:
-                read = 0
+            submitted += 1 + CHUNK_TEXTS * (len(text) + len(target.text)) // CHUNK_CHARACTERS
+            if submitted >= CHUNK_TEXTS:
+                submitted = 0
                 await asyncio.sleep(0)
-        return await asyncio.gather(*(_wait(future, room) for future in futures))
+        return await asyncio.gather(*(_wait(future, size) for future in futures))
     except BaseException:
         for future in futures:
             future.cancel()
@@ -180,16 +204,18 @@ def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target:
         raise OverloadedError(f"texts[{index}]: {error}") from error
 
 
-async def _wait(future: Future[Translation], room: AnswerRoom) -> Translation:
-    """Waits; being cancelled cancels the future. A level that stops without us is UnavailableError; InvalidRequestError
-    when an answer with this translation could not be sent."""
+async def _wait(future: Future[Translation], size: AnswerSize) -> Translation:
+    """Waits for a translation and adds it to the answer's size. Cancelling it cancels the future.
+
+    Raises UnavailableError if the level was stopped meanwhile, and InvalidRequestError if the answer gets too large.
+    """
     try:
-        return room.add(await asyncio.wrap_future(future))
+        return size.add(await asyncio.wrap_future(future))
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise UnavailableError("the server is shutting down; try again at another one") from None
+        raise UnavailableError(SHUTTING_DOWN) from None
 
 
 def _answer(translations: Sequence[Translation], lease: Lease) -> Answer:

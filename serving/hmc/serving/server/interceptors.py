@@ -1,4 +1,4 @@
-"""The edge of every call: decoding, admission, the token, and errors turned into statuses."""
+"""Wraps every call: checks whether it may start, decodes its requests, and turns errors into statuses."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hmc.artifact.errors import HmcError, InvalidRequestError, UnauthenticatedError
-from hmc.serving.status import code_of, message_of, new_reference, time_remaining
+from hmc.serving.wire.status import code_of, message_of, new_reference, time_remaining
 
 log = logging.getLogger(__name__)
 
-OPEN_SERVICES = ("/grpc.health.v1.Health/",)
-"""Probes send no tokens, and ask a starting or draining server how it is."""
+UNCHECKED_SERVICES = ("/grpc.health.v1.Health/",)
+"""Health checks are not wrapped: probes send no token, and must get an answer while the server starts or drains."""
 
-if TYPE_CHECKING:  # generic to the type checker only
+if TYPE_CHECKING:  # these types are generic for the type checker only
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 else:
@@ -32,13 +32,13 @@ Count = Callable[[str, grpc.StatusCode], None]
 
 
 class EdgeInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every method but health checks, unary and streaming alike.
+    """Wraps every method except health checks.
 
-    A request is decoded here and not by the runtime, which would answer bytes that are no message with INTERNAL.
-    `admit` raises the error of a call that may not start; `count` hears how each call ended.
+    It decodes requests itself: gRPC would answer bytes that are not a message of the method with INTERNAL.
     """
 
     def __init__(self, admit: Admit, count: Count) -> None:
+        """admit: raises if a call may not start. count: called with the method and the status of each ended call."""
         self._admit, self._count = admit, count
 
     async def intercept_service(
@@ -48,7 +48,7 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
     ) -> Handler | None:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method.startswith(OPEN_SERVICES):
+        if handler is None or method.startswith(UNCHECKED_SERVICES):
             return handler
         edge = _Edge(method, handler.request_deserializer, self._admit, self._count)
         serialize = handler.response_serializer
@@ -59,12 +59,12 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
         if inspect.isasyncgenfunction(handler.stream_stream):
             return grpc.stream_stream_rpc_method_handler(edge.stream(handler.stream_stream), None, serialize)
         raise NotImplementedError(
-            f"{method}: the edge wraps unary methods and generators that answer with streams only"
+            f"{method}: the interceptor can wrap coroutines of unary methods and generators of streaming methods only"
         )
 
 
 class _Edge:
-    """One method's edge."""
+    """The wrapper of one method."""
 
     def __init__(self, method: str, decode: Callable[[bytes], Any] | None, admit: Admit, count: Count) -> None:
         self._method, self._decode, self._admit, self._count = method, decode, admit, count
@@ -76,7 +76,7 @@ class _Edge:
                 self._admit(context)
                 response = await behaviour(self._parse(data), context)
             except BaseException as error:
-                data = b""  # the runtime keeps this frame, see `_fail`
+                data = b""  # gRPC keeps this frame, see `_fail`
                 await self._fail(error, context)
                 raise
             self._count(self._method, grpc.StatusCode.OK)
@@ -98,7 +98,7 @@ class _Edge:
                 async for response in behaviour(sent, context):
                     yield response
             except BaseException as error:
-                sent = None  # as above
+                sent = None  # gRPC keeps this frame, see `_fail`
                 await self._fail(error, context)
                 raise
             self._count(self._method, grpc.StatusCode.OK)
@@ -118,10 +118,11 @@ class _Edge:
             raise InvalidRequestError(_why_not_decoded(data, self._decode)) from error
 
     async def _fail(self, error: BaseException, context: Context) -> None:
-        """Ends the call with the error's status; returns only for errors that the runtime handles itself.
+        """Ends the call with the status of the error. Returns only for errors that gRPC handles itself.
 
-        The runtime's state of a call and the error that `abort` raises hold each other, and with them all that the
-        frames of the call hold, until Python looks for such rings: large requests would stay for hundreds of calls.
+        gRPC's state of a call and the error that `abort` raises refer to each other. They keep the frames of the call,
+        and so the request, until the garbage collector finds the cycle, which can be hundreds of calls later. So the
+        error drops its frames here.
         """
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             self._count(self._method, code_of(error))
@@ -145,9 +146,12 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 def _why_not_decoded(data: bytes, decode: Callable[[bytes], Any]) -> str:
-    """Says which text of a request is not UTF-8, if that is what is wrong. decode: `FromString` of its message."""
+    """Finds out why bytes could not be decoded, and which text is not UTF-8 if that is the reason.
+
+    decode: `FromString` of the method's request message.
+    """
     try:
-        unknown: Any = UnknownFieldSet(Empty.FromString(data))  # every field of it: Empty knows none
+        unknown: Any = UnknownFieldSet(Empty.FromString(data))  # Empty has no fields, so all fields are unknown ones
     except DecodeError:
         return "the request is not a message of this method; generate the client from the server's .proto or reflection"
     for field in decode(b"").DESCRIPTOR.fields:
@@ -159,17 +163,17 @@ def _why_not_decoded(data: bytes, decode: Callable[[bytes], Any]) -> str:
                 name = f"{field.name}[{index}]" if field.is_repeated else field.name
                 where = f"byte 0x{value[error.start]:02x} at {error.start}"
                 return f"{name} is not UTF-8: {where}; convert it to UTF-8"
-    return "a field of the request is not UTF-8, or not of its type; strings have to be UTF-8"
+    return "a field of the request is not UTF-8, or has another type than in the .proto; strings must be UTF-8"
 
 
 def require_token(token: str) -> Callable[[Context], None]:
-    """A check that raises UnauthenticatedError unless the call's metadata has this bearer token."""
+    """Makes a check that raises UnauthenticatedError unless the metadata of a call has this bearer token."""
     expected = f"Bearer {token}".encode()
 
     def check(context: Context) -> None:
         sent = dict(context.invocation_metadata() or ()).get("authorization")
         if sent is None:
-            raise UnauthenticatedError("this server wants a token: send `authorization: Bearer TOKEN` as metadata")
+            raise UnauthenticatedError("this server requires a token: send `authorization: Bearer TOKEN` as metadata")
         if not hmac.compare_digest(str(sent).encode(), expected):
             raise UnauthenticatedError("the token in `authorization` is not this server's")
 

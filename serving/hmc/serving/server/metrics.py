@@ -1,4 +1,4 @@
-"""Prometheus metrics. Each server has a registry of its own, so several can live in one process."""
+"""Prometheus metrics. Each server has a registry of its own, so one process can run several servers."""
 
 from __future__ import annotations
 
@@ -11,39 +11,42 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from hmc.serving.answers import Answer
-from hmc.serving.loaded import Lease
-from hmc.serving.server.settings import check_port
-from hmc.serving.status import code_of
+from hmc.serving.levels.slots import Lease
+from hmc.serving.levels.status import HostStatus
+from hmc.serving.requests.answers import Answer
+from hmc.serving.server.listening import check_port
+from hmc.serving.wire.status import code_of
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper bounds of the histograms, in seconds."""
 
 
-class Request:
-    """What is noted about one request: a call of Translate, or one text of a stream."""
+class RequestRecord:
+    """What becomes known about one request (a call, or one text of a stream) while it is served."""
 
     level = ""
+    """Name of the level that serves it; empty until one is chosen."""
     bundle_version = ""
     answer: Answer | None = None
+    """None until it is answered."""
 
-    def at(self, lease: Lease) -> None:
-        """Notes the level that serves it."""
+    def served_by(self, lease: Lease) -> None:
+        """Records the level that serves the request."""
         self.level, self.bundle_version = lease.level.name, lease.bundle_version
 
 
 class Metrics:
-    """Requests by level and status code, their times and tokens, and what waits at each level."""
+    """Counts requests by level and status code, their times and tokens, and the texts that wait at each level."""
 
-    def __init__(self, pending: Callable[[], dict[str, int]]) -> None:
-        """`pending` gives the texts queued or running, by level."""
+    def __init__(self, status: Callable[[], HostStatus]) -> None:
+        """status: returns the status of the served levels."""
         self.registry = CollectorRegistry()
         self._calls = Counter(
             "hmc_calls", "gRPC calls ended, by method and status code.", ["method", "code"], registry=self.registry
         )
         self._requests = Counter(
             "hmc_requests",
-            "Requests ended (a Translate call, or a text of a stream), by level and status code.",
+            "Requests ended (a call, or a text of a stream), by level and status code.",
             ["level", "code"],
             registry=self.registry,
         )
@@ -56,27 +59,27 @@ class Metrics:
         )
         self._queue = self._histogram("hmc_queue_seconds", "Seconds from arrival to the first computation, by level.")
         self._compute = self._histogram("hmc_compute_seconds", "Seconds of computation for a request, by level.")
-        self.registry.register(_Pending(pending))
+        self.registry.register(_Status(status))
 
     def _histogram(self, name: str, help_text: str) -> Histogram:
         return Histogram(name, help_text, ["level"], buckets=BUCKETS_S, registry=self.registry)
 
     def call(self, method: str, code: grpc.StatusCode) -> None:
-        """Counts a call that ended."""
+        """Counts a gRPC call that ended. method: its full name, such as `/hmc.v1.TranslationService/Translate`."""
         self._calls.labels(method, code.name).inc()
 
     @contextmanager
-    def request(self) -> Iterator[Request]:
-        """Counts what happens inside as one request, under the error it ends with."""
-        request = Request()
+    def record(self) -> Iterator[RequestRecord]:
+        """Counts the `with` block as one request, under the status of the error that leaves it."""
+        record = RequestRecord()
         try:
-            yield request
+            yield record
         except BaseException as error:
-            self._requests.labels(request.level, code_of(error).name).inc()
+            self._requests.labels(record.level, code_of(error).name).inc()
             raise
-        self._requests.labels(request.level, grpc.StatusCode.OK.name).inc()
-        if request.answer is not None:
-            self._observe(request.answer)
+        self._requests.labels(record.level, grpc.StatusCode.OK.name).inc()
+        if record.answer is not None:
+            self._observe(record.answer)
 
     def _observe(self, answer: Answer) -> None:
         self._texts.labels(answer.level).inc(len(answer))
@@ -88,23 +91,46 @@ class Metrics:
         self._compute.labels(answer.level).observe(answer.compute_ms / 1000.0)
 
     def serve(self, host: str, port: int) -> tuple[WSGIServer, int]:
-        """Serves the metrics over HTTP from a thread; returns the server and its port. Raises as `check_port`."""
+        """Serves the metrics over HTTP from a thread. Returns the HTTP server and its port. Raises as `check_port`."""
         check_port(host, port, "--metrics-port")
         server, _ = start_http_server(port, host, self.registry)
         return server, int(server.server_port)
 
 
-class _Pending(Collector):
-    """Asks for the queue depths when Prometheus does."""
+class _Status(Collector):
+    """Reads the status of the levels whenever Prometheus collects its metrics."""
 
-    def __init__(self, pending: Callable[[], dict[str, int]]) -> None:
-        self._pending = pending
+    def __init__(self, status: Callable[[], HostStatus]) -> None:
+        self._status = status
 
     def describe(self) -> list[GaugeMetricFamily]:
-        return [GaugeMetricFamily("hmc_pending_texts", "Texts queued or running, by level.", labels=["level"])]
+        return list(_families().values())
 
     def collect(self) -> list[GaugeMetricFamily]:
-        (family,) = self.describe()
-        for level, texts in self._pending().items():
-            family.add_metric([level], texts)
-        return [family]
+        status, families = self._status(), _families()
+        for level in (level for level in status.levels if level.loaded):
+            name = level.level.name
+            families["pending_texts"].add_metric([name], level.pending)
+            for where, split in (("memory_bytes", level.memory), ("device_memory_bytes", level.device_memory)):
+                if split is not None:
+                    families[where].add_metric([name, "own"], split.own)
+                    families[where].add_metric([name, "shared"], split.shared)
+        for use in status.devices:
+            families["device_reserved_bytes"].add_metric([use.device], use.reserved)
+            families["device_free_bytes"].add_metric([use.device], use.free)
+            if use.budget:
+                families["device_budget_bytes"].add_metric([use.device], use.budget)
+        return list(families.values())
+
+
+def _families() -> dict[str, GaugeMetricFamily]:
+    """Gauges of the status, empty, by their names without `hmc_`."""
+    described = {
+        "pending_texts": ("Texts queued or running, by level.", ["level"]),
+        "memory_bytes": ("Weights in this machine's memory, by level; shared ones are there once.", ["level", "part"]),
+        "device_memory_bytes": ("Weights and caches on CUDA devices, by level.", ["level", "part"]),
+        "device_reserved_bytes": ("Weights and caches of all levels, by CUDA device.", ["device"]),
+        "device_budget_bytes": ("The most that may be reserved, by CUDA device.", ["device"]),
+        "device_free_bytes": ("Memory that no process uses, by CUDA device.", ["device"]),
+    }
+    return {name: GaugeMetricFamily(f"hmc_{name}", text, labels=labels) for name, (text, labels) in described.items()}

@@ -1,4 +1,5 @@
-"""The gRPC services: convert, call, convert. Errors are the interceptor's business."""
+"""The gRPC services. Each method converts the request, calls a handler, and converts the answer. The interceptor turns
+errors into statuses."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from hmc.artifact.errors import HmcError, InvalidRequestError
-from hmc.serving.options import Target, scoring_options, targets_of
-from hmc.serving.server import converters, level_converters
+from hmc.serving.requests.options import Target, scoring_options, targets_of
 from hmc.serving.server.handlers import Handlers
-from hmc.serving.server.metrics import Request
-from hmc.serving.server.stream import answer_each
-from hmc.serving.status import new_reference
+from hmc.serving.server.metrics import RequestRecord
+from hmc.serving.server.streams import answer_each
+from hmc.serving.wire import level_messages as level_converters
+from hmc.serving.wire import messages as converters
+from hmc.serving.wire.status import new_reference
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
@@ -21,34 +23,35 @@ log = logging.getLogger(__name__)
 
 
 class TranslationServicer(rpc.TranslationServiceServicer):
-    """`hmc.v1.TranslationService`."""
+    """The service `hmc.v1.TranslationService`."""
 
     def __init__(self, handlers: Handlers, stream_window: int, closing: asyncio.Event) -> None:
+        """stream_window: most texts of one stream under way. closing: set when the server drains."""
         self._handlers, self._window, self._closing = handlers, stream_window, closing
 
     async def Translate(self, request: pb.TranslateRequest, _context: object) -> pb.TranslateResponse:
-        with self._handlers.request() as noted:
+        with self._handlers.record() as record:
             selector = converters.selector_from_proto(request.level)
             options = converters.options_from_proto(request.options)
             targets = targets_of(request.texts, request.target_prefixes, complete=False)
-            answer = await self._handlers.translate(noted, request.texts, selector, options, targets)
+            answer = await self._handlers.translate(record, request.texts, selector, options, targets)
         return converters.answer_to_proto(answer)
 
     async def Score(self, request: pb.ScoreRequest, _context: object) -> pb.TranslateResponse:
-        with self._handlers.request() as noted:
+        with self._handlers.record() as record:
             selector = converters.selector_from_proto(request.level)
             options = scoring_options(converters.options_from_proto(request.options))
             targets = targets_of(request.texts, request.references, complete=True)
-            answer = await self._handlers.translate(noted, request.texts, selector, options, targets)
+            answer = await self._handlers.translate(record, request.texts, selector, options, targets)
         return converters.answer_to_proto(answer)
 
     async def TranslateTokens(
         self, request: pb.TranslateTokensRequest, _context: object
     ) -> AsyncIterator[pb.TranslateTokensResponse]:
-        with self._handlers.request() as noted:
+        with self._handlers.record() as record:
             selector = converters.selector_from_proto(request.level)
             options, target = converters.options_from_proto(request.options), Target(request.target_prefix)
-            async for piece in self._handlers.translate_tokens(noted, request.text, selector, options, target):
+            async for piece in self._handlers.translate_tokens(record, request.text, selector, options, target):
                 yield converters.piece_to_proto(piece)
 
     async def TranslateStream(
@@ -58,30 +61,30 @@ class TranslationServicer(rpc.TranslationServiceServicer):
             yield response
 
     async def _answer(
-        self, request: pb.TranslateStreamRequest, begun: Callable[[], None]
+        self, request: pb.TranslateStreamRequest, queued: Callable[[], None]
     ) -> pb.TranslateStreamResponse:
-        noted = Request()
+        record = RequestRecord()
         try:
-            with self._handlers.request() as noted:
+            with self._handlers.record() as record:
                 selector = converters.selector_from_proto(request.level)
                 options = converters.options_from_proto(request.options)
                 target = Target(request.target_prefix)
-                answer = await self._handlers.translate_one(noted, request.text, selector, options, target, begun)
+                answer = await self._handlers.translate_one(record, request.text, selector, options, target, queued)
             return converters.stream_answer_to_proto(request.id, answer)
         except Exception as error:
             reference = ""
             if not isinstance(error, HmcError):
                 reference = new_reference()
                 log.exception("unexpected error %s in TranslateStream", reference)
-            at = {"level": noted.level, "bundle_version": noted.bundle_version}
-            return converters.stream_error_to_proto(request.id, error, reference, **at)
+            served = {"level": record.level, "bundle_version": record.bundle_version}
+            return converters.stream_error_to_proto(request.id, error, reference, **served)
 
     async def ListLevels(self, _request: pb.ListLevelsRequest, _context: object) -> pb.ListLevelsResponse:
         return level_converters.levels_to_proto(await self._handlers.levels())
 
 
 class AdminServicer(rpc.AdminServiceServicer):
-    """`hmc.v1.AdminService`."""
+    """The service `hmc.v1.AdminService`."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers

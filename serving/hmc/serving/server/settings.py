@@ -1,67 +1,73 @@
-"""Everything that can be set about a server."""
+"""The settings of a server."""
 
 from __future__ import annotations
 
-import errno
 import ipaddress
-import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hmc.artifact.errors import InvalidRequestError, PortInUseError
-from hmc.serving.options import MAX_TOKENS
-from hmc.serving.selection import AutoPolicy
-from hmc.serving.tls import check_pair, read_pem
-
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Largest gRPC message, both ways. The runtime refuses larger ones with RESOURCE_EXHAUSTED."""
-SCHEMES = ("unix:", "unix-abstract:", "vsock:", "dns:", "ipv4:", "ipv6:", "xds:")
-"""What gRPC's own names of servers begin with."""
+from hmc.artifact.errors import InvalidRequestError
+from hmc.serving.levels.choosing import AutoPolicy
+from hmc.serving.requests.options import MAX_TOKENS
+from hmc.serving.runtime.device import SDPA_KERNELS, CudaAttention, parse_devices
+from hmc.serving.runtime.memory.budget import parse_budget
+from hmc.serving.wire.limits import check_token
+from hmc.serving.wire.tls import check_pair, read_pem
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How to serve. Raises InvalidRequestError on values out of range, and on TLS files that are of no use."""
+    """How to serve. Raises InvalidRequestError if a value is out of range, and if the TLS files cannot be used."""
 
     host: str = "127.0.0.1"
-    """Address to listen on; "0.0.0.0" or "::" for all of the machine's."""
+    """Address to listen on. "0.0.0.0" and "::" listen on every address of the machine."""
     port: int = 50051
-    """0 takes any free port."""
+    """Port to listen on; 0 takes any free one."""
     device: str = "auto"
-    """"auto", "cpu", "cuda" or "cuda:N"."""
+    """Where levels run: "auto", "cpu", "cuda", "cuda:N", or several such as "cuda:0,cuda:1". Each of several gets a
+    replica of every level."""
+    gpu_memory: str | None = None
+    """The most memory that the levels of this process may reserve on each CUDA device for weights and caches: "8GiB",
+    "500MB", bytes, or a share of what was free at first, such as "80%". None: 80%."""
+    gpu_attention: CudaAttention = "plain"
+    """How CUDA computes attention: "plain", "efficient" or "cudnn"."""
     levels: tuple[str, ...] | None = None
-    """Levels to load at the start; None loads all of the bundle."""
+    """Levels to load at the start, besides the default level. None: all levels that run on the device."""
     default_level: str | None = None
-    """Level of requests that choose none; None takes the bundle's."""
+    """Level that serves requests which choose none. None: the bundle's default level."""
     lazy: bool = False
-    """Load a level when it is first asked for."""
+    """Load levels when a request first chooses them."""
     auto: AutoPolicy = field(default_factory=AutoPolicy)
-    """When a request that leaves the choice to the server gets a cheaper level."""
+    """When `auto` passes over a level."""
     max_texts_per_call: int = 1024
+    """Most texts in one Translate or Score call."""
     queue_size: int = 1024
-    """Texts that may wait at a level before it answers RESOURCE_EXHAUSTED."""
+    """Most texts that wait at a level; further ones are refused with RESOURCE_EXHAUSTED."""
     max_rows: int = 128
-    """Hypotheses decoded together at a level."""
+    """Most hypotheses that a level decodes at the same time."""
     max_tokens: int = MAX_TOKENS
-    """These times the positions that the longest of their texts may need; a text that needs more runs alone."""
+    """Bounds the memory of caches: hypotheses decoded at the same time × positions that the longest of their texts may
+    need. A text that needs more is decoded alone."""
     stream_window: int = 256
-    """Texts of one stream under way at a time; the stream is not read further until one is answered."""
+    """Most texts of one stream under way. The stream is read further when one of them is answered."""
     threads: int = 0
-    """Threads of each worker of a level; 0 takes one for each physical core, and one each for several workers."""
+    """Threads of each worker of a level. 0: one for each physical core that this process may use, or a single one if
+    there are several workers."""
     workers: int = 1
-    """Batches that a level runs at the same time; more than one are for throughput on a CPU."""
+    """Batches that a level runs at the same time. More than one raises the throughput on a CPU."""
     cache: str | Path = "auto"
-    """Folder for weights as this machine's kernels want them, shared by levels and processes; "auto": the platform's;
-    "none": every level has weights of its own."""
+    """Folder of weights that are packed for this machine's processor; levels and processes map them and share the
+    memory. "auto": HMC_CACHE, or the platform's folder for caches. "none": every level keeps its weights to itself."""
     drain_seconds: float = 30.0
-    """Time that running calls get to finish when the server stops."""
+    """Seconds in which running calls can finish when the server stops."""
     tls_cert: Path | None = None
-    """PEM certificate chain; with `tls_key`, the server speaks TLS only."""
+    """PEM file of the certificate chain. With it and `tls_key`, the server accepts TLS connections only."""
     tls_key: Path | None = None
+    """PEM file of the private key, without a passphrase."""
     token: str | None = None
-    """If set, calls need `authorization: Bearer TOKEN`; health checks do not."""
+    """If set, every call except health checks needs the metadata `authorization: Bearer TOKEN`."""
     metrics_port: int | None = None
-    """Port for Prometheus on the same host; None serves no metrics."""
+    """Port of Prometheus metrics on the same host; 0 takes any free one. None: no metrics."""
 
     def __post_init__(self) -> None:
         for name in ("port", "metrics_port"):
@@ -72,10 +78,11 @@ class ServerSettings:
             if getattr(self, name) < 1:
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 1 or more")
         for name in ("threads", "drain_seconds"):
-            if not getattr(self, name) >= 0:  # NaN is not
+            if not getattr(self, name) >= 0:  # also refuses NaN
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 0 or more")
+        self._check_devices()
         if self.levels is not None and not self.levels:
-            raise InvalidRequestError("levels: name at least one, or say all")
+            raise InvalidRequestError("levels: name at least one, or give all")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidRequestError("TLS needs both a certificate and a key; give both or neither")
         if self.tls_cert is not None and self.tls_key is not None:
@@ -83,62 +90,26 @@ class ServerSettings:
         if self.token is not None:
             check_token(self.token)
 
+    def _check_devices(self) -> None:
+        parse_devices(self.device)
+        if self.gpu_memory is not None:
+            parse_budget(self.gpu_memory)
+        if self.gpu_attention not in SDPA_KERNELS:
+            raise InvalidRequestError(f"gpu_attention {self.gpu_attention!r}: choose {', '.join(SDPA_KERNELS)}")
+
     def tls_pair(self) -> tuple[bytes, bytes] | None:
-        """Key and certificate chain as PEM; None without TLS. Raises InvalidRequestError on unreadable files."""
+        """The private key and the certificate chain in PEM; None without TLS.
+
+        Raises InvalidRequestError if a file cannot be read.
+        """
         if self.tls_cert is None or self.tls_key is None:
             return None
         return read_pem(self.tls_key), read_pem(self.tls_cert)
 
     @property
     def is_local(self) -> bool:
-        """True if only this machine can reach the server."""
+        """Whether only this machine can reach the server."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
-
-
-def check_token(token: str) -> None:
-    """Raises InvalidRequestError for what cannot be sent as a token."""
-    if not (token.isascii() and token.isprintable() and token.strip()):
-        raise InvalidRequestError("the token must be printable ASCII and not empty")
-
-
-def check_address(address: str) -> None:
-    """Raises InvalidRequestError for what cannot be the address of a server: `host:port`, or a name with a scheme."""
-    if address.startswith(SCHEMES):
-        return
-    host, _, port = address.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    named = bracketed or not set(host) & set(":/[]")
-    if not (host.strip() and named and address.isprintable() and " " not in address):
-        raise InvalidRequestError(f"server address {address!r}: give HOST:PORT, such as localhost:50051 or [::1]:50051")
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-        raise InvalidRequestError(f"server address {address!r}: port {port!r}: choose 1 to 65535")
-
-
-def join_address(host: str, port: int) -> str:
-    """`host:port`, with brackets around an IPv6 host."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def check_port(host: str, port: int, option: str) -> None:
-    """Listens on `host:port` for a moment. Raises PortInUseError, or InvalidRequestError for any other reason;
-    both name `option`, which sets the port."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in found:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
-                probe.listen(1)
-    except UnicodeError as error:
-        raise InvalidRequestError(f"--host {host!r} is no name of a machine; choose another") from error
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise PortInUseError(
-                f"port {port} on {host} is in use by another process: stop that one, or choose another port with "
-                f"{option} (0 takes any free one)"
-            ) from error
-        reason = f"cannot listen on {join_address(host, port)}: {error.strerror}"
-        raise InvalidRequestError(f"{reason}; choose another --host or {option}") from error

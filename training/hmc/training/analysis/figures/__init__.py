@@ -1,1 +1,1 @@
-"""Figures of the analyses, drawn from their JSON data. Only this package imports matplotlib."""
+"""Figures of the analyses, drawn from their JSON data. No other package of the analyses imports matplotlib."""

@@ -1,4 +1,4 @@
-"""Values of all heads as maps: a map a kind, layers from the bottom up, closed heads hatched."""
+"""Maps of values of all heads: one map per kind, layers from the bottom up, closed heads hatched."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hmc.artifact.heads import KINDS
+from hmc.artifact.model.heads import KINDS
+from hmc.training.analysis.common.per_head import HeadTable
 from hmc.training.analysis.figures.style import DIVERGING, GREY, KIND_TITLES
-from hmc.training.analysis.per_head import HeadTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CELL = 0.34
-"""Inches of a head."""
+"""Inches per head."""
 ACROSS = 8
-"""Heads a layer up to which the three kinds stand beside each other; with more they stand below each other."""
+"""With at most this many heads per layer the maps of the three kinds are side by side, else one below the other."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Panel:
 
     label: str
     table: HeadTable
-    """None is a closed head, drawn hatched; NaN one that was not looked at, left blank."""
+    """None is a closed head, drawn hatched; NaN is a head without a value, left blank."""
     colours: str
-    """A colour map: a DIVERGING one is laid around zero."""
+    """Name of a colour map. A DIVERGING one is centred on zero."""
 
 
 def map_size(table: HeadTable, panels: int) -> tuple[float, float]:
-    """Inches that the maps of `panels` panels need."""
+    """Width and height in inches of the maps of `panels` panels."""
     heads = max(len(row) for kind in KINDS for row in table[kind])
     layers = max(len(table[kind]) for kind in KINDS)
     wide, high = CELL * heads + 0.5, CELL * layers + 0.6
@@ -46,7 +46,7 @@ def map_size(table: HeadTable, panels: int) -> tuple[float, float]:
 
 
 def draw_head_maps(figure: Figure, panels: Sequence[Panel]) -> None:
-    """Fills `figure`: a panel is a row of three maps, or with many heads a column."""
+    """Draws the panels. A panel is a row of three maps, or a column if layers have many heads (see ACROSS)."""
     across = len(panels[0].table[KINDS[0]][0]) <= ACROSS
     grid = figure.subplots(*((len(panels), len(KINDS)) if across else (len(KINDS), len(panels))), squeeze=False)
     for number, panel in enumerate(panels):

@@ -1,4 +1,4 @@
-"""What pruning left and what it costs: survivors by kind and layer, BLEU against open heads, gates over time."""
+"""Figures of pruning: remaining heads by kind and layer, BLEU against open heads, gates over time."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hmc.artifact.heads import KINDS
-from hmc.training.analysis.figures.curves import METRIC_TITLES
+from hmc.artifact.model.heads import KINDS
+from hmc.training.analysis.across.trajectory import stages
+from hmc.training.analysis.common.result import Result
+from hmc.training.analysis.figures.charts import METRIC_TITLES
 from hmc.training.analysis.figures.style import COLOURS, GREY, KIND_TITLES, MARKERS, SEQUENTIAL, figure, save_figure
-from hmc.training.analysis.result import Result
-from hmc.training.analysis.trajectory import stages
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BAND = 0.18
-"""Opacity of what lies between the extremes."""
+"""Opacity of the band between least and most."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """How a line looks."""
+    """Label, colour and marker of a line."""
 
     label: str
     colour: str
     marker: str
 
 
-def survivors(result: Result, folder: Path) -> list[Path]:
-    """`survivors`: open heads by kind, and by layer of each kind, from the whole model down the budgets."""
+def draw_survivors(result: Result, folder: Path) -> list[Path]:
+    """`survivors`: open heads by kind, and by layer of each kind, from the whole model to the smallest budget."""
     data = result.data
     width, layers = data["heads_per_layer"], data["layers"]
     heads = [width * sum(layers.values()), *(max(1, budget["heads"]) for budget in data["budgets"])]
@@ -56,7 +56,7 @@ def survivors(result: Result, folder: Path) -> list[Path]:
 
 
 def _layer_lines(layers: int) -> list[Line]:
-    """Styles from the first layer, dark, to the last; other colours than those of the kinds."""
+    """One style per layer, from dark (first) to light (last), in colours that no kind has."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
@@ -65,14 +65,14 @@ def _layer_lines(layers: int) -> list[Line]:
 
 
 def _ranges(axes: Axes, heads: Sequence[int], whole: int, found: Sequence[Mapping[str, float]], line: Line) -> None:
-    """A line of means with a band from least to most; it starts at the whole model."""
+    """A line of means with a band from least to most. Its first point is the whole model."""
     mean, least, most = ([float(whole), *(one[key] for one in found)] for key in ("mean", "least", "most"))
     axes.fill_between(heads, least, most, color=line.colour, alpha=BAND, linewidth=0)
     axes.plot(heads, mean, color=line.colour, marker=line.marker, markersize=4, linewidth=1.4, label=line.label)
 
 
 def _falling_heads(axes: Axes, heads: Sequence[int], gap: float = 0.2) -> None:
-    """Open heads from many to few, a tick at each number, on a logarithmic scale; labels are `gap` octaves apart."""
+    """Logarithmic axis of open heads, from many to few, with a tick at each number. Labels are `gap` octaves apart."""
     from matplotlib.ticker import NullFormatter, NullLocator
 
     ticks = sorted(heads, reverse=True)
@@ -90,8 +90,8 @@ def _falling_heads(axes: Axes, heads: Sequence[int], gap: float = 0.2) -> None:
     axes.grid(alpha=0.25)
 
 
-def budgets(result: Result, folder: Path) -> list[Path]:
-    """`budgets`: a line a series; bars are the interval of a single level, bands reach over several levels."""
+def draw_budgets(result: Result, folder: Path) -> list[Path]:
+    """`budgets`: one line per series. Bars are intervals of single levels, bands the range of several levels."""
     series: Mapping[str, Any] = result.data["series"]
     every = sorted({point["heads"] for one in series.values() for point in one["points"] if point["heads"]})
     with figure(6.5, 4.2) as drawn:
@@ -113,7 +113,7 @@ def budgets(result: Result, folder: Path) -> list[Path]:
 
 
 def _interval(axes: Axes, point: Mapping[str, Any], reference: str, colour: str) -> None:
-    """The interval of the difference to the reference level, laid around a single level's BLEU."""
+    """The interval of a single level's difference to the reference level, drawn around the level's BLEU."""
     if len(point["levels"]) > 1 or point["levels"][0]["name"] == reference:
         return
     (level,) = point["levels"]
@@ -122,8 +122,8 @@ def _interval(axes: Axes, point: Mapping[str, Any], reference: str, colour: str)
     axes.vlines(point["heads"], *ends, color=colour, linewidth=1.0, alpha=0.6)
 
 
-def trajectory(result: Result, folder: Path) -> list[Path]:
-    """`trajectory`: expected open heads by kind and the budget above, gates that have not settled below."""
+def draw_trajectory(result: Result, folder: Path) -> list[Path]:
+    """`trajectory`: above, expected open heads by kind and the budget; below, the number of undecided gates."""
     runs: Mapping[str, Any] = result.data["runs"]
     with figure(6.5, 5.0) as drawn:
         above, below = drawn.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -141,7 +141,7 @@ def trajectory(result: Result, folder: Path) -> list[Path]:
 
 
 def _run(above: Axes, below: Axes, points: Sequence[Mapping[str, Any]], *, first: bool) -> None:
-    """Every line of a run; those of the first run have labels, a stage begins at a thin line."""
+    """All lines of a run. Only the first run has labels, and a thin vertical line at the start of each stage."""
     x = [point["update"] for point in points]
     for number, kind in enumerate(KINDS):
         values = [np.nan if point["kinds"][kind] is None else point["kinds"][kind] for point in points]

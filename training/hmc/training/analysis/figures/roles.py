@@ -1,4 +1,4 @@
-"""What heads do: maps of confidence and relevance, the map of roles, attention maps of a sentence."""
+"""Figures of what heads attend to: maps of confidence, relevance and roles, and attention maps of a sentence."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hmc.artifact.heads import KINDS, Head
+from hmc.artifact.model.heads import KINDS, Head
+from hmc.training.analysis.common.per_head import head_of, table_of
+from hmc.training.analysis.common.result import Result
 from hmc.training.analysis.figures.head_map import Panel, draw_head_maps, map_size
 from hmc.training.analysis.figures.style import COLOURS, GREY, KIND_TITLES, SEQUENTIAL, figure, save_figure
-from hmc.training.analysis.head_rows import head_of, table_of
-from hmc.training.analysis.result import Result
-from hmc.training.analysis.roles import role_label
+from hmc.training.analysis.roles.roles import role_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CELL = 0.46
-"""Inches of a head in the map of roles: room for a label."""
+"""Inches per head in the map of roles; a label fits in."""
 MAP_COLUMNS = 4
-"""Attention maps beside each other."""
+"""Attention maps per row of the figure."""
 ROLE_COLOURS = {"positional": COLOURS[3], "syntactic": COLOURS[2], "rare words": COLOURS[4]}
 NO_ROLE = "#E4E4E4"
 
 
-def confidence(result: Result, folder: Path) -> list[Path]:
+def draw_confidence(result: Result, folder: Path) -> list[Path]:
     """`confidence`: the head map."""
     return _values(result, "confidence", "mean largest weight", folder)
 
 
-def lrp(result: Result, folder: Path) -> list[Path]:
-    """`lrp`: the head map; the heads of a layer sum to 1."""
+def draw_lrp(result: Result, folder: Path) -> list[Path]:
+    """`lrp`: the head map. The values of a layer sum to 1."""
     return _values(result, "relevance", "relevance", folder)
 
 
@@ -43,8 +43,8 @@ def _values(result: Result, key: str, label: str, folder: Path) -> list[Path]:
         return save_figure(drawn, folder / result.command)
 
 
-def roles(result: Result, folder: Path) -> list[Path]:
-    """`roles`: every head coloured and labelled by its role; a head with several has a band for each."""
+def draw_roles(result: Result, folder: Path) -> list[Path]:
+    """`roles`: every head coloured and labelled by its role. A head with several roles has a band for each."""
     from matplotlib.patches import Patch
 
     heads, layout = result.data["heads_per_layer"], result.data["layout"]
@@ -97,8 +97,8 @@ def _role_cell(axes: Axes, layer: int, index: int, roles: list[Mapping[str, Any]
             axes.text(*at, role_label(roles[band]), ha="center", va="center", fontsize=size)
 
 
-def attention(result: Result, folder: Path) -> list[Path]:
-    """`attention`: one map a head, queries down, keys across."""
+def draw_attention(result: Result, folder: Path) -> list[Path]:
+    """`attention`: one map per head, with queries as rows and keys as columns."""
     maps = result.data["maps"]
     columns = min(MAP_COLUMNS, len(maps))
     rows = -(-len(maps) // columns)

@@ -1,4 +1,4 @@
-"""How every figure looks, and how it is written: SVG and PNG, the same bytes for the same data, no display needed."""
+"""The style of all figures, and their SVG and PNG files, whose bytes depend on the data alone. No display is needed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+"""Palette of Okabe and Ito, whose colours colour-blind readers can distinguish."""
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
-"""A shape beside each colour says the same once more."""
+"""One marker per colour, so that lines differ without colour too."""
 GREY = "#666666"
 SEQUENTIAL, DIVERGING = "cividis", "PuOr"
 """Colour maps that stay readable for colour-blind readers and, the first, in grey."""
@@ -22,7 +22,7 @@ KIND_TITLES = {"encoder_self": "encoder self", "decoder_self": "decoder self", "
 
 @contextmanager
 def figure(width: float, height: float) -> Iterator[Figure]:
-    """An empty figure of so many inches with HMC's style in force, drawn without a display."""
+    """An empty figure, sizes in inches. HMC's style applies inside the `with` block."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def save_figure(drawn: Figure, prefix: Path) -> list[Path]:
-    """Writes `prefix`.svg and `prefix`.png without dates or versions in them. Call it inside `figure`."""
+    """Writes `prefix`.svg and `prefix`.png, which contain no date and no version. Call it inside `figure`."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     written = []
     for suffix, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):

@@ -1,0 +1,154 @@
+"""Searching for a head budget: levels are compiled and measured, and the one that keeps the limits stays.
+
+This is what `hmc compile --max-bleu-drop` and `--max-latency-ms` run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hmc.artifact.bundle.manifest import Level, Manifest
+from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
+from hmc.artifact.precisions import Precision
+from hmc.benchmark.budget.advice import refusal
+from hmc.benchmark.budget.candidates import Meter, Workload
+from hmc.benchmark.budget.compile import CompilePlan
+from hmc.benchmark.budget.report import to_dict
+from hmc.benchmark.budget.search import Candidate, Limits, Search, search
+from hmc.benchmark.measure.levels import reference_level
+from hmc.benchmark.measure.machine import this_machine
+from hmc.benchmark.measure.quality import Progress, silent
+from hmc.benchmark.measure.text import TestSet
+from hmc.compiler.bundle.builder import BundleBuilder
+from hmc.compiler.bundle.writer import forms
+from hmc.compiler.weights.layouts import head_scores
+
+
+@dataclass
+class BudgetSearch:
+    """Searches a head budget for each precision of a plan.
+
+    `searches` fills up during `run` and stays when `run` raises, so that the candidates measured can still be shown.
+    Raises InvalidRequestError for a plan with several requests, or without a test set with enough sentences, and
+    DeviceUnavailableError for a precision that this machine cannot run.
+    """
+
+    plan: CompilePlan
+    """Its one request is for all heads; candidates copy it with fewer heads. Its test set has references."""
+    limits: Limits
+    searches: dict[str, Search] = field(default_factory=dict)
+    """Finished searches by precision; those with shortlists by `PRECISION-shortlist`."""
+    devices: list[str] = field(default_factory=list)
+    """Devices that the candidates ran on."""
+
+    def __post_init__(self) -> None:
+        if len(self.plan.requests) != 1:
+            raise InvalidRequestError("a search for a head budget takes one checkpoint")
+        self.limits.check_test_set(len(self._test_set.texts))
+        if self.plan.not_scored:
+            raise DeviceUnavailableError(
+                f"--precision {self.plan.not_scored[0]}: such levels run on CUDA, and there is none here to score and "
+                "time them on; search at fp32 or int8, then compile the heads found with --target-heads"
+            )
+
+    @property
+    def _test_set(self) -> TestSet:
+        if self.plan.test_set is None:
+            raise InvalidRequestError("the levels of a search are scored and timed on a test set: give --eval SRC REF")
+        return self.plan.test_set
+
+    @property
+    def workload(self) -> Workload:
+        """The requests that are timed."""
+        decides = self.limits.max_latency_ms is not None
+        return Workload.of(self._test_set.sources, self.plan.beam, decides=decides)
+
+    def run(self, progress: Progress = silent) -> Manifest:
+        """Writes a bundle with the level of all heads and the level found, for every precision.
+
+        Each precision, with and without shortlists, is searched on its own, against the same reference level. A
+        precision that finds nothing keeps its level of all heads. The default level is the first one found.
+        Raises InvalidRequestError, also if no precision finds anything, InvalidArtifactError and
+        DeviceUnavailableError. `plan.out` is then as it was before.
+        """
+        plan, [request] = self.plan, self.plan.requests
+        checkpoint = request.checkpoint
+        with BundleBuilder.open(
+            plan.out,
+            [checkpoint],
+            inputs=plan.inputs,
+            calibration=plan.calibration,
+            shortlist=plan.shortlist,
+            progress=progress,
+        ) as builder:
+            head_scores(builder.checkpoint(checkpoint), "a search for a head budget", request.rank_by)
+            wanted = forms(plan.precisions, plan.shortlist)
+            builder.prepare([(request, *form) for form in wanted])
+            meter = Meter(builder.folder, self._test_set, self.workload, self.limits.confidence, progress, self.devices)
+            whole = [builder.add(request, precision, with_shortlist=short) for precision, short in wanted]
+            measured = _measure_whole(builder, meter, whole)
+            for form, level in zip(wanted, whole, strict=True):
+                self.searches[_name(*form)] = self._search(builder, meter, form, measured[level.name])
+            self._check_found()
+            return self._finish(builder, whole)
+
+    def _search(
+        self, builder: BundleBuilder, meter: Meter, form: tuple[Precision, bool], everything: Candidate
+    ) -> Search:
+        """Searches one precision, with or without shortlists. everything: the measured level with all heads."""
+        [request], (precision, with_shortlist) = self.plan.requests, form
+
+        def evaluate(heads: int) -> Candidate:
+            if heads == everything.heads:
+                return everything
+            level = builder.add(replace(request, target_heads=heads), precision, with_shortlist=with_shortlist)
+            candidate = meter.measure(builder.manifest([level]), level)
+            if not candidate.keeps(self.limits):
+                builder.discard(level.name)
+            return candidate
+
+        return search(everything.heads, evaluate, self.limits)
+
+    def _check_found(self) -> None:
+        """Raises InvalidRequestError, with the reason of each precision, if no search found anything."""
+        reasons = {name: refusal(done) for name, done in self.searches.items()}
+        if all(reasons.values()):
+            listed = [f"{name}: {why}" if len(reasons) > 1 else str(why) for name, why in reasons.items()]
+            raise InvalidRequestError("; ".join(listed))
+
+    def _finish(self, builder: BundleBuilder, whole: Sequence[Level]) -> Manifest:
+        """Leaves the levels of all heads and the levels found in the bundle, with their quality."""
+        successful = [done for done in self.searches.values() if refusal(done) is None]
+        found = [builder.levels[done.found.level] for done in successful if done.found]
+        kept = {level.name: level for level in (*whole, *found)}
+        for candidate in (c for done in self.searches.values() for c in done.tried if c.level in kept):
+            kept[candidate.level].quality = candidate.quality
+        record = {form: to_dict(done, latency=False) for form, done in self.searches.items()}
+        return builder.finish(list(kept.values()), found[0].name, head_search=record)
+
+    @property
+    def timed(self) -> str:
+        """Describes what was timed: the requests and the machine."""
+        return f"{self.workload}; {this_machine(self.devices)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every candidate and how it was measured, as values for JSON."""
+        return {
+            "timed": str(self.workload),
+            "machine": str(this_machine(self.devices)),
+            "precisions": {form: to_dict(done) for form, done in self.searches.items()},
+        }
+
+
+def _name(precision: Precision, with_shortlist: bool) -> str:
+    return f"{precision}-shortlist" if with_shortlist else precision
+
+
+def _measure_whole(builder: BundleBuilder, meter: Meter, levels: Sequence[Level]) -> dict[str, Candidate]:
+    """Measures the levels with all heads, the reference level first. Returns level name → candidate."""
+    manifest = builder.manifest(levels)
+    reference = reference_level(manifest)
+    ordered = sorted(levels, key=lambda level: level.name != reference)
+    return {level.name: meter.measure(manifest, level) for level in ordered}

@@ -1,0 +1,210 @@
+"""Measuring a latency table on this machine: models of random sizes are compiled, timed in turn, and costs are fitted.
+
+Every model translates the same real sentences through the engine, in the same number of steps, so that times hold all
+that a request costs: tokenizer, encoder, steps of the decoder, search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from hmc.artifact.bundle.manifest import Manifest
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.latency import LatencyTable, Observation, Setting, Sizes
+from hmc.artifact.precisions import PRECISIONS, Precision
+from hmc.artifact.tokenizer.tokenizer import open_tokenizer
+from hmc.benchmark.budget.random_models import cut, random_sizes, sizes_of
+from hmc.benchmark.measure.cost_model import PARTS, fit_table
+from hmc.benchmark.measure.interleaved import time_requests
+from hmc.benchmark.measure.machine import this_machine
+from hmc.benchmark.measure.quality import Progress, silent
+from hmc.compiler.bundle.requests import LevelRequest
+from hmc.compiler.bundle.trial import TrialBuilder
+from hmc.serving import DecodeOptions
+from hmc.serving.translator import Translator
+
+MODELS, HELD_OUT = 28, 6
+"""Models that a table is fitted to, and models that its error is found on."""
+REQUESTS = 4
+"""Requests that each model translates in a round, if there are enough sentences."""
+WHOLE = "whole"
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How the model is served, and how carefully that is measured."""
+
+    precision: Precision = "int8"
+    batch: int = 1
+    beam: int = 4
+    threads: int = 0
+    """As in `Translator`; 0 is one per physical core."""
+    rounds: int = 15
+    """Rounds in which all models are timed."""
+
+    def check(self) -> None:
+        """Raises InvalidRequestError for what cannot be measured."""
+        if PRECISIONS[self.precision].device != "cpu":
+            raise InvalidRequestError(
+                f"{self.precision} runs on CUDA, and latency tables are measured on CPUs: choose fp32, int8 or int4"
+            )
+
+
+def measure_table(
+    checkpoint: Path,
+    sentences: Sequence[str],
+    serving: Serving,
+    *,
+    models: int = MODELS,
+    held_out: int = HELD_OUT,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> LatencyTable:
+    """Measures what each part of a model costs when it is served as `serving` says.
+
+    sentences: real source text, at least one request of it; the first REQUESTS requests are used. models, held_out: how
+    many the table is fitted to and tested on. Raises InvalidRequestError, InvalidArtifactError.
+    """
+    serving.check()
+    if models < PARTS:
+        raise InvalidRequestError(f"a latency table has {PARTS} costs: measure at least {PARTS} models")
+    loaded = load_checkpoint(checkpoint)
+    rng, whole = np.random.default_rng(seed), sizes_of(loaded)
+    sizes = {WHOLE: whole}
+    sizes |= {f"m{number}": random_sizes(whole, rng) for number in range(1, models + held_out)}
+    with TimedModels(checkpoint, loaded, sentences, serving, progress) as timed:
+        for name, found in sizes.items():
+            if name != WHOLE:
+                timed.add(name, cut(loaded, found))
+        times = timed.time(list(sizes))
+        setting = timed.setting
+    names = list(sizes)
+    tested = set(names[models:])
+    observations = [Observation(sizes=sizes[n], ms=times[n], held_out=n in tested) for n in names]
+    return fit_table(observations, loaded.architecture, setting, checkpoint_digest(checkpoint))
+
+
+class TimedModels:
+    """Models that are compiled into a temporary bundle, and timed in turn with the one that they are cut from."""
+
+    def __init__(
+        self,
+        path: Path,
+        checkpoint: Checkpoint,
+        sentences: Sequence[str],
+        serving: Serving,
+        progress: Progress = silent,
+    ) -> None:
+        """path: the directory of `checkpoint`. sentences: source text; the first few calibrate int8 and are timed."""
+        serving.check()
+        self._path, self._serving, self._progress = path, serving, progress
+        self._sentences = [s for s in sentences if s.strip()]
+        self._request = _Request.of(checkpoint, self._sentences, serving)
+        self.setting = Setting(
+            precision=serving.precision,
+            batch=serving.batch,
+            beam=serving.beam,
+            source_tokens=self._request.source_tokens,
+            target_tokens=self._request.steps,
+            threads=serving.threads,
+            machine=str(this_machine(["cpu"])),
+        )
+
+    def __enter__(self) -> TimedModels:
+        self._stack = ExitStack()
+        folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="hmc-latency-")))
+        self._builder = TrialBuilder([self._path], folder, calibration=self._sentences, progress=self._progress)
+        request = LevelRequest(self._path, name=WHOLE)
+        whole = self._builder.add(request, self._serving.precision)
+        self._fp32 = whole.fp32_layers
+        self._names = {WHOLE: whole.name}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def add(self, name: str, model: Checkpoint) -> None:
+        """Compiles a model under a name."""
+        self._names[name] = self._builder.add_trial(name, model, self._serving.precision, self._fp32).name
+
+    def time(self, names: Sequence[str]) -> dict[str, float]:
+        """Milliseconds of one request for the models of these names."""
+        manifest = self._builder.manifest([self._builder.levels[self._names[name]] for name in names])
+        times = _time(self._builder.folder, manifest, self._request, self._serving, self._progress)
+        return {name: times[self._names[name]] for name in names}
+
+
+def time_levels(
+    bundle: Path,
+    manifest: Manifest,
+    checkpoint: Checkpoint,
+    sentences: Sequence[str],
+    serving: Serving,
+    progress: Progress = silent,
+) -> dict[str, float]:
+    """Milliseconds of one request for every level of a bundle, timed in turn, as models of a table are."""
+    request = _Request.of(checkpoint, [s for s in sentences if s.strip()], serving)
+    return _time(bundle, manifest, request, serving, progress)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is timed."""
+
+    sentences: list[str]
+    source_tokens: float
+    """Mean length of the sentences, with EOS."""
+    steps: int
+    """Length of every translation."""
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, sentences: Sequence[str], serving: Serving) -> _Request:
+        if len(sentences) < serving.batch:
+            raise InvalidRequestError(
+                f"batch {serving.batch}: there are only {len(sentences)} sentences to time; give more text"
+            )
+        timed = list(sentences[: serving.batch * min(REQUESTS, len(sentences) // serving.batch)])
+        tokenizer = open_tokenizer(checkpoint.tokenizer)
+        source = float(np.mean([len(tokenizer.encode(text)) + 1 for text in timed]))
+        return cls(timed, source, max(2, min(round(source), checkpoint.architecture.max_positions - 1)))
+
+
+def _time(
+    bundle: Path, manifest: Manifest, request: _Request, serving: Serving, progress: Progress
+) -> dict[str, float]:
+    options = DecodeOptions(beam_size=serving.beam, min_length=request.steps, max_length=request.steps)
+    with ExitStack() as opened:
+        translators = {
+            level.name: opened.enter_context(
+                Translator(
+                    bundle,
+                    level.name,
+                    device="cpu",
+                    threads=serving.threads,
+                    manifest=manifest,
+                    cache="none",
+                    max_rows=max(128, serving.batch * serving.beam),
+                )
+            )
+            for level in manifest.levels
+        }
+        return time_requests(
+            translators,
+            request.sentences,
+            batch=serving.batch,
+            options=options,
+            rounds=serving.rounds,
+            progress=progress,
+        )
+
+
+def relative_ms(times: Mapping[str, float], name: str, table: LatencyTable, whole: Sizes) -> float:
+    """The latency of the model `name`, as it would be at the speed that the machine had when the table was measured."""
+    return times[name] / times[WHOLE] * table.ms(whole)

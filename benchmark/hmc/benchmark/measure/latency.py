@@ -1,0 +1,134 @@
+"""Request latency of levels. One process measures all levels in each round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.benchmark.measure.quality import Progress, Translates, silent
+from hmc.serving import DecodeOptions
+
+SETTLE_S = 0.02
+"""Pause between two levels, in which the idle threads of the first stop spinning."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A batch size and a beam size."""
+
+    batch: int
+    """Sentences of a request."""
+    beam: int
+
+    def __str__(self) -> str:
+        return f"batch {self.batch}, beam {self.beam}"
+
+
+@dataclass(frozen=True)
+class LatencyResult:
+    """The latency of one level at one setting, over all rounds."""
+
+    level: str
+    batch: int
+    beam: int
+    requests: int
+    p50_ms: float
+    """Percentiles of the wall time of a request, nearest rank."""
+    p95_ms: float
+    p99_ms: float
+    sentences_per_s: float
+    tokens_per_s: float
+    """Target tokens, end of sentence included."""
+    ratio: float
+    """Median over the rounds of this level's time over the reference level's; below 1 is faster."""
+
+
+@dataclass
+class _Round:
+    seconds: list[float]
+    sentences: int = 0
+    tokens: int = 0
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.seconds)
+
+
+def requests_of(sentences: Sequence[str], batch: int) -> list[list[str]]:
+    """Splits sentences into requests of `batch` sentences, in order. A last, smaller request is left out.
+
+    Raises InvalidRequestError if the sentences do not fill one request.
+    """
+    if batch > len(sentences):
+        raise InvalidRequestError(f"batch {batch}: there are only {len(sentences)} sentences to time")
+    return [list(sentences[start : start + batch]) for start in range(0, len(sentences) // batch * batch, batch)]
+
+
+def rotated(names: Sequence[str], turn: int) -> list[str]:
+    """The order of the levels in round `turn`. In each round another level is the first."""
+    shift = turn % len(names)
+    return [*names[shift:], *names[:shift]]
+
+
+def measure_latency(
+    translators: Mapping[str, Translates],
+    sentences: Sequence[str],
+    settings: Sequence[Setting],
+    *,
+    rounds: int,
+    reference: str,
+    progress: Progress = silent,
+) -> list[LatencyResult]:
+    """Times every level at every setting. In each round all levels translate the same sentences, one request at a time.
+
+    Before the first round of a setting, each level translates one request that is not timed. reference: the level that
+    ratios are computed against.
+    """
+    results = []
+    for setting in settings:
+        requests = requests_of(sentences, setting.batch)
+        for translator in translators.values():
+            _run(translator, requests[:1], setting)
+        seen: dict[str, list[_Round]] = {name: [] for name in translators}
+        for turn in range(rounds):
+            progress(f"{setting}: round {turn + 1} of {rounds}")
+            for name in rotated(list(translators), turn):
+                time.sleep(SETTLE_S)
+                seen[name].append(_run(translators[name], requests, setting))
+        results += [_summary(name, setting, seen[name], seen[reference]) for name in translators]
+    return results
+
+
+def _run(translator: Translates, requests: Sequence[Sequence[str]], setting: Setting) -> _Round:
+    options = DecodeOptions(beam_size=setting.beam)
+    done = _Round([])
+    for request in requests:
+        start = time.perf_counter()
+        translations = translator.translate(request, options)
+        done.seconds.append(time.perf_counter() - start)
+        done.sentences += len(translations)
+        done.tokens += sum(translation.target_tokens for translation in translations)
+    return done
+
+
+def _summary(name: str, setting: Setting, rounds: Sequence[_Round], reference: Sequence[_Round]) -> LatencyResult:
+    seconds = [s for r in rounds for s in r.seconds]
+    p50, p95, p99 = (1000.0 * float(s) for s in np.percentile(seconds, [50, 95, 99], method="inverted_cdf"))
+    total = sum(r.total_s for r in rounds)
+    return LatencyResult(
+        level=name,
+        batch=setting.batch,
+        beam=setting.beam,
+        requests=len(seconds),
+        p50_ms=p50,
+        p95_ms=p95,
+        p99_ms=p99,
+        sentences_per_s=sum(r.sentences for r in rounds) / total,
+        tokens_per_s=sum(r.tokens for r in rounds) / total,
+        ratio=median(r.total_s / other.total_s for r, other in zip(rounds, reference, strict=True)),
+    )

@@ -1,0 +1,69 @@
+"""Which levels of a bundle are measured, on which device, and with which level they are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hmc.artifact.bundle.manifest import Level, Manifest
+from hmc.artifact.errors import DeviceUnavailableError
+from hmc.artifact.precisions import PRECISIONS, Precision, names_for
+from hmc.serving.levels.choosing import runs_on
+from hmc.serving.runtime import device as devices
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The levels to measure."""
+
+    levels: tuple[Level, ...]
+    devices: dict[str, str]
+    """Level name → device that it runs on."""
+    left_out: tuple[str, ...]
+    """Names of levels that do not run on the device. Empty where levels were named."""
+
+
+def choose_levels(manifest: Manifest, names: Sequence[str] | None, device: str) -> Chosen:
+    """The levels named; None: all that run on `device`, as `hmc serve` loads them.
+
+    Raises LevelNotFoundError, InvalidRequestError, and DeviceUnavailableError if a named level cannot run here or if no
+    level can.
+    """
+    if names is not None:
+        levels = tuple(manifest.level(name) for name in dict.fromkeys(names))
+        return Chosen(levels, {level.name: str(devices.resolve_device(device, level)) for level in levels}, ())
+    found, reason = {}, DeviceUnavailableError(f"no level of this bundle is for {device}; see `hmc levels BUNDLE`")
+    for level in manifest.levels:
+        if runs_on(device, level):
+            try:
+                found[level.name] = str(devices.resolve_device(device, level))
+            except DeviceUnavailableError as error:
+                reason = error
+    if not found:
+        raise reason
+    return Chosen(
+        tuple(level for level in manifest.levels if level.name in found),
+        found,
+        tuple(level.name for level in manifest.levels if level.name not in found),
+    )
+
+
+def runs_here(precision: Precision) -> bool:
+    """Whether this machine can run levels of a precision: the 16-bit ones need a CUDA device."""
+    return PRECISIONS[precision].device == "cpu" or devices.cuda_available()
+
+
+def reference_level(manifest: Manifest) -> str:
+    """Name of the level that the other levels are compared with.
+
+    It is `full` in fp32 or, where the bundle has no such level, the first one that this machine can run. Raises
+    DeviceUnavailableError if it can run none.
+    """
+    runnable = [level for level in manifest.levels if runs_here(level.precision)]
+    if not runnable:
+        raise DeviceUnavailableError(
+            f"every level of this bundle is in {names_for('cuda')}, which need a CUDA device, and there is none here: "
+            f"measure on a machine that has one, or compile with --precision {names_for('cpu')} too"
+        )
+    full = [level.name for level in runnable if level.name == "full" and level.precision == "fp32"]
+    return full[0] if full else runnable[0].name

@@ -1,0 +1,138 @@
+"""Translation quality of levels by sacreBLEU: BLEU, chrF, and the BLEU difference to the reference level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sacrebleu.metrics import CHRF
+
+from hmc.artifact.bundle.checks import validate
+from hmc.artifact.bundle.manifest import Quality, Significance, read_manifest, write_manifest
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.significance import (
+    RESAMPLES,
+    TEST,
+    TRIALS,
+    bleu,
+    bleu_signature,
+    bleu_statistics,
+    default_seed,
+    difference,
+    p_value,
+)
+from hmc.benchmark.measure.levels import choose_levels, reference_level
+from hmc.benchmark.measure.text import TestSet, check_pairs
+from hmc.serving import DecodeOptions, Translation, Translator
+
+Progress = Callable[[str], None]
+
+
+class Translates(Protocol):
+    """The part of `Translator` that measuring quality and latency uses."""
+
+    def translate(self, texts: Sequence[str], options: DecodeOptions | None = None) -> list[Translation]:
+        """Returns translations in the order of the texts."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """The translations of a test set at one level."""
+
+    level: str
+    hypotheses: tuple[str, ...]
+    cut: int = 0
+    """Number of sources that are longer than the model accepts. Only their first tokens were translated."""
+
+
+def silent(_: str) -> None:
+    """Ignores progress."""
+
+
+def translate_all(translator: Translates, level: str, sources: Sequence[str], beam: int) -> Output:
+    """Translates every source in one call, so that the engine fills its batch as it would for a document."""
+    translations = translator.translate(sources, DecodeOptions(beam_size=beam))
+    cut = sum(translation.source_truncated for translation in translations)
+    return Output(level, tuple(translation.text for translation in translations), cut)
+
+
+def cut_sources(outputs: Iterable[Output], test_set: TestSet) -> str:
+    """A warning if sources were cut, else an empty string. All levels of a bundle cut the same sources."""
+    cut = max((output.cut for output in outputs), default=0)
+    if not cut:
+        return ""
+    return (
+        f"{test_set.name}: {cut} of {len(test_set.sources)} sources are longer than the model takes; only their first "
+        "tokens are translated, which lowers the scores: split these lines into sentences"
+    )
+
+
+def score(output: Output, baseline: Output, test_set: TestSet, beam: int) -> Quality:
+    """Scores `output`, and compares its BLEU with that of `baseline`. Both are translations of `test_set`.
+
+    Raises InvalidRequestError without references, and for a single sentence, which has no significance.
+    """
+    if test_set.references is None:
+        raise InvalidRequestError(f"test set {test_set.name}: quality needs references; give --ref FILE")
+    check_pairs(len(test_set.references), test_set.name)
+    seed, chrf = default_seed(), CHRF()
+    references = list(test_set.references)
+    chrf_score = chrf.corpus_score(list(output.hypotheses), [references]).score
+    system, reference = (bleu_statistics(one.hypotheses, references) for one in (output, baseline))
+    compared = difference(system, reference, bleu, seed=seed)
+    return Quality(
+        test_set=test_set.name,
+        sentences=len(references),
+        beam=beam,
+        bleu=float(bleu(system.sum(axis=0))),
+        chrf=chrf_score,
+        bleu_delta=compared.value,
+        ci_low=compared.low,
+        ci_high=compared.high,
+        p_value=p_value(system, reference, bleu, seed=seed),
+        reference_level=baseline.level,
+        bleu_signature=bleu_signature(),
+        chrf_signature=str(chrf.get_signature()),
+        significance=Significance(test=TEST, trials=TRIALS, resamples=RESAMPLES, seed=seed),
+    )
+
+
+def measure_quality(
+    bundle: Path | str,
+    pairs: TestSet,
+    levels: Sequence[str] | None = None,
+    *,
+    beam: int = 4,
+    device: str = "auto",
+    progress: Progress = silent,
+    warn: Callable[[str], None] = silent,
+) -> dict[str, Quality]:
+    """Scores levels of a bundle on a test set with references. Returns level name → quality.
+
+    levels: names; None: all that run on `device`. The reference level is translated too, even if it is not among them;
+    it may then run on another device. progress: called with `LEVEL: STEP` when a step begins. warn: called with what
+    makes the scores lower than the model's.
+    Raises InvalidRequestError, LevelNotFoundError, InvalidArtifactError, DeviceUnavailableError.
+    """
+    manifest = validate(bundle)
+    chosen = [level.name for level in choose_levels(manifest, levels, device).levels]
+    reference = reference_level(manifest)
+    outputs = {}
+    for name in dict.fromkeys([reference, *chosen]):
+        progress(f"{name}: translating {len(pairs.sources)} sentences at beam {beam}")
+        place = device if name in chosen else "auto"
+        with Translator(bundle, name, device=place, manifest=manifest) as translator:
+            outputs[name] = translate_all(translator, name, pairs.sources, beam)
+    if warning := cut_sources(outputs.values(), pairs):
+        warn(warning)
+    return {name: score(outputs[name], outputs[reference], pairs, beam) for name in chosen}
+
+
+def record_quality(bundle: Path | str, measured: Mapping[str, Quality]) -> None:
+    """Writes the quality of levels into the manifest. The bundle's version stays, since no graph or weight changes."""
+    manifest = read_manifest(bundle)
+    for name, quality in measured.items():
+        manifest.level(name).quality = quality
+    write_manifest(manifest, bundle)

@@ -1,0 +1,79 @@
+"""Sentence files and test sets: one sentence on each line, in UTF-8, plain or gzip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.storage.text import text_lines
+from hmc.serving.requests.options import MAX_TEXT_BYTES
+
+
+def read_sentences(path: Path | str) -> list[str]:
+    """Reads the lines of a file, as `text_lines` does.
+
+    Raises InvalidRequestError for a file that is missing, empty, damaged or not UTF-8, naming the line.
+    """
+    sentences = list(text_lines(Path(path)))
+    if not any(sentence.strip() for sentence in sentences):
+        raise InvalidRequestError(f"{path}: holds no sentence; give one sentence a line")
+    return sentences
+
+
+def check_pairs(number: int, name: Path | str) -> None:
+    """Raises InvalidRequestError if `number` sentence pairs, of a file, are too few for a significance test."""
+    if number < 2:
+        raise InvalidRequestError(
+            f"{name}: {number} sentence pair, and the significance of a BLEU difference needs 2 or more; give more, or "
+            "no references"
+        )
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Source sentences and, to score translations, their references. Line n of one belongs to line n of the other."""
+
+    __test__ = False  # not a test class, whatever its name says to pytest
+
+    name: str
+    sources: tuple[str, ...]
+    references: tuple[str, ...] | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The source lines that are not blank. Only these are timed, since blank lines take no time."""
+        return tuple(source for source in self.sources if source.strip())
+
+    @classmethod
+    def read(
+        cls, src: Path | str, ref: Path | str | None = None, *, name: str | None = None, limit: int | None = None
+    ) -> TestSet:
+        """Reads the first `limit` lines (None: all) of both files. name: by default that of `src` without suffixes.
+
+        Raises InvalidRequestError as `read_sentences` does, for files of different lengths, for a single pair, and for
+        a source line that is too long to be translated.
+        """
+        src = Path(src)
+        sources = read_sentences(src)
+        references = read_sentences(ref) if ref is not None else None
+        if references is not None and len(references) != len(sources):
+            raise InvalidRequestError(
+                f"{src} has {len(sources)} lines and {ref} has {len(references)}: "
+                "each source line needs its reference on the same line"
+            )
+        if limit is not None and limit < 1:
+            raise InvalidRequestError(f"limit {limit}: choose 1 sentence or more, or leave it out for all")
+        if references is not None:
+            check_pairs(len(references[:limit]), src)
+        for number, source in enumerate(sources[:limit], 1):
+            if (size := len(source.encode())) > MAX_TEXT_BYTES:
+                raise InvalidRequestError(
+                    f"{src}: line {number} has {size:,} bytes, and a text may have {MAX_TEXT_BYTES:,}; "
+                    "give one sentence a line"
+                )
+        return cls(
+            name or src.name.removesuffix(".gz").rsplit(".", 1)[0],
+            tuple(sources[:limit]),
+            tuple(references[:limit]) if references is not None else None,
+        )

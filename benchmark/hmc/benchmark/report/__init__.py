@@ -1,0 +1,1 @@
+"""What a benchmark found: results as data and JSON, tables for the terminal, plots."""

@@ -1,0 +1,150 @@
+"""The Pareto plot: BLEU against latency, with a point for each level. Only this file imports matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hmc.artifact.distribution import how_to_install
+from hmc.artifact.errors import HmcError, InvalidRequestError
+from hmc.benchmark.report.results import Report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# The palette of Okabe and Ito, which colour-blind readers can distinguish. Shapes differ as well.
+STYLES = {
+    "fp32": ("#0072B2", "o"), "int8": ("#D55E00", "s"), "int4": ("#CC79A7", "^"), "fp16": ("#009E73", "D"),
+    "bf16": ("#E69F00", "v"),
+}  # fmt: skip
+GREY = "#666666"
+SIZE_INCHES = (7.0, 4.5)
+LARGEST_AREA, SMALLEST_AREA = 420.0, 20.0
+"""Marker areas in square points."""
+MARKER_PIXELS = 12
+"""Half the side of the square around a marker in which no label is placed."""
+OFFSETS = ((14, 0), (-14, 0), (12, 12), (-12, 12), (12, -12), (-12, -12), (12, 24), (12, -24))
+"""Positions to try for a label, in points from its marker. The first free one is used."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A level on the plot."""
+
+    name: str
+    precision: str
+    p50_ms: float
+    bleu: float
+    bleu_low: float
+    """BLEU of the reference level plus the lower end of the interval of the difference; `bleu_high`: the upper end."""
+    bleu_high: float
+    bytes: int
+
+
+def points(report: Report) -> list[Point]:
+    """The levels at the headline setting. Raises InvalidRequestError if quality was not measured."""
+    setting, found = report.conditions.headline, []
+    for level in report.levels:
+        quality = level.quality_at(setting.beam)
+        if quality is None:
+            raise InvalidRequestError("the plot shows BLEU against latency: give references with --ref FILE")
+        base = quality.bleu - quality.bleu_delta
+        low, high = base + quality.ci_low, base + quality.ci_high
+        p50_ms = level.latency_at(setting).p50_ms
+        found.append(Point(level.name, level.precision, p50_ms, quality.bleu, low, high, level.bytes))
+    return found
+
+
+def frontier(found: Sequence[Point]) -> list[Point]:
+    """The levels that no other level beats in both BLEU and latency, fastest first."""
+    best: list[Point] = []
+    for point in sorted(found, key=lambda p: (p.p50_ms, -p.bleu)):
+        if not best or point.bleu > best[-1].bleu:
+            best.append(point)
+    return best
+
+
+def require_matplotlib() -> None:
+    """Raises HmcError that says what to install. Call it before a long measurement."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise HmcError(f"plots need matplotlib: {how_to_install('plot')}") from error
+
+
+def write_pareto(report: Report, prefix: Path) -> list[Path]:
+    """Writes `prefix`.png and `prefix`.svg and returns their paths. The same report gives the same bytes."""
+    require_matplotlib()
+    from matplotlib import rc_context
+
+    found = points(report)
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    paths = [prefix.with_name(f"{prefix.name}.{suffix}") for suffix in ("png", "svg")]
+    with rc_context({"svg.hashsalt": "hmc", "font.family": "DejaVu Sans", "font.size": 10}):
+        for path, metadata in zip(paths, ({"Software": None}, {"Date": None}), strict=True):
+            _draw(report, found, path, metadata)
+    return paths
+
+
+def _draw(report: Report, found: Sequence[Point], path: Path, metadata: Mapping[str, str | None]) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE_INCHES, dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    edge = frontier(found)
+    axes.plot([p.p50_ms for p in edge], [p.bleu for p in edge], color=GREY, linewidth=1, linestyle=":", zorder=1)
+    largest = max(point.bytes for point in found)
+    for precision, (colour, marker) in STYLES.items():
+        these = [point for point in found if point.precision == precision]
+        if not these:
+            continue
+        for p in these:
+            if p.bleu_low < p.bleu_high:
+                bar = [[max(0.0, p.bleu - p.bleu_low)], [max(0.0, p.bleu_high - p.bleu)]]
+                axes.errorbar(p.p50_ms, p.bleu, yerr=bar, ecolor=colour, elinewidth=1.2, capsize=3, zorder=2)
+        x, y = [p.p50_ms for p in these], [p.bleu for p in these]
+        areas = [max(SMALLEST_AREA, LARGEST_AREA * p.bytes / largest) for p in these]
+        axes.scatter(x, y, s=areas, c=colour, marker=marker, alpha=0.85, edgecolors="white", zorder=3)
+        axes.scatter([], [], s=60, c=colour, marker=marker, label=precision)
+    conditions = report.conditions
+    axes.set_xlabel(f"p50 latency of a request [ms] ({conditions.headline})")
+    axes.set_ylabel(f"BLEU on {conditions.test_set}")
+    axes.set_title(f"Area: bytes on disk. Bars: 95 % of ΔBLEU against {conditions.quality_reference}", fontsize=9)
+    axes.margins(0.15, 0.2)
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.25)
+    axes.legend(loc="best", frameon=False)
+    _label(figure, axes, found)
+    figure.savefig(path, metadata=metadata)
+
+
+def _label(figure: Figure, axes: Axes, found: Sequence[Point]) -> None:
+    """Writes the name of each level within the axes, where it covers no other name and no marker."""
+    from matplotlib.transforms import Bbox
+
+    figure.draw_without_rendering()
+    frame = axes.get_window_extent()
+    centres = axes.transData.transform([(point.p50_ms, point.bleu) for point in found])
+    taken = [Bbox([centre - MARKER_PIXELS, centre + MARKER_PIXELS]) for centre in centres]
+    for point in sorted(found, key=lambda p: p.p50_ms):
+        text = axes.annotate(
+            point.name,
+            (point.p50_ms, point.bleu),
+            xytext=OFFSETS[0],
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            zorder=4,
+        )
+        for offset in OFFSETS:
+            text.set_position(offset)
+            text.set_horizontalalignment("left" if offset[0] > 0 else "right")
+            box = text.get_window_extent()
+            if frame.contains(box.x1, box.y1) and not any(box.overlaps(other) for other in taken):
+                break
+        taken.append(text.get_window_extent())

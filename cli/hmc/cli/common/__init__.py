@@ -1,0 +1,1 @@
+"""What the commands share. No command is in here."""

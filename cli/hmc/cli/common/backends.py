@@ -1,0 +1,235 @@
+"""The two backends that translate for a command: a server, and a bundle loaded in this process.
+
+Both answer in the order of the lines, and they answer the first lines while later ones are still being read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count, repeat, takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from hmc.artifact.bundle.manifest import Manifest, read_manifest
+from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
+from hmc.cli.common.connection import connected
+from hmc.serving.levels.choosing import AutoPolicy, Candidate, choose, runs_on
+from hmc.serving.requests.answers import StreamAnswer
+from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.results import Partial, Translation
+from hmc.serving.requests.selectors import Selector
+from hmc.serving.translator import Translator
+
+if TYPE_CHECKING:
+    from hmc.serving.client import Client
+
+IN_FLIGHT = 256
+"""Lines that have been read and whose translations are not written yet, at most."""
+Answers: TypeAlias = Generator[StreamAnswer, None, None]
+READER_SECONDS = 0.5
+"""Seconds that closing waits for the reading thread. It needs less to submit one line."""
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """The options of a command that say where to translate, and at which level."""
+
+    server: str | None
+    bundle: Path | None
+    selector: Selector
+    device: str = "auto"
+    threads: int = 0
+    workers: int = 1
+    token: str | None = None
+    tls_ca: Path | None = None
+    timeout: float | None = None
+
+
+class Backend(Protocol):
+    """A server or a bundle, connected or loaded.
+
+    Every method raises the error of the first line that fails. If the error is about the text, it names the line.
+    """
+
+    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Answers:
+        """The translations of the lines, in their order. Every translation begins with `prefix`."""
+        ...
+
+    def stream(self, index: int, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
+        """Pieces of the translation of one text as they become certain, then the whole. `index` + 1 is its line."""
+        ...
+
+    def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
+        """The scores of given translations. All calls are scored at the same level."""
+        ...
+
+
+@contextmanager
+def open_backend(options: BackendOptions) -> Iterator[Backend]:
+    """Connects to the server or loads the bundle, and closes it at the end.
+
+    Raises InvalidRequestError unless exactly one of the two is given, and for options that belong to the other one.
+    Raises also what `Client` and `Translator` raise.
+    """
+    if (options.server is None) == (options.bundle is None):
+        raise InvalidRequestError("give exactly one of --server HOST:PORT and --bundle DIR")
+    if options.server is not None:
+        if options.device != "auto" or options.threads or options.workers != 1:
+            raise InvalidRequestError("--device, --threads and --workers are about --bundle: the server chose its own")
+        with connected(options.server, options.token, options.tls_ca) as client:
+            yield ServerBackend(client, options)
+    elif options.bundle is not None:
+        if options.tls_ca is not None or options.timeout is not None:
+            raise InvalidRequestError("--tls-ca and --timeout are about --server: leave them out with --bundle")
+        level = _level(read_manifest(options.bundle), options.selector, options.device)
+        translator = Translator(
+            options.bundle, level, device=options.device, threads=options.threads, workers=options.workers
+        )
+        try:
+            yield BundleBackend(translator)
+        finally:
+            translator.close(drain=False)
+
+
+class ServerBackend:
+    """Translates through a server."""
+
+    def __init__(self, client: Client, options: BackendOptions) -> None:
+        self._client, self._selector, self._timeout = client, options.selector, options.timeout
+
+    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Answers:
+        """See `Backend`."""
+        answers = self._client.translate_stream(
+            lines,
+            self._selector,
+            options,
+            in_flight=IN_FLIGHT,
+            target_prefixes=_prefixes(prefix),
+            timeout=self._timeout,
+        )
+        return (_checked(answer) for answer in answers)
+
+    def stream(self, index: int, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
+        """See `Backend`."""
+        with _numbered(index):
+            yield from self._client.translate_tokens(text, self._selector, options, self._timeout, target_prefix=prefix)
+
+    def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
+        """See `Backend`."""
+        answer = self._client.score(texts, references, self._selector, options, self._timeout)
+        self._selector = Selector(name=answer.level)  # the server could choose another level under another load
+        return [StreamAnswer(n, t, None, answer.level, answer.bundle_version) for n, t in enumerate(answer)]
+
+
+class BundleBackend:
+    """Translates with a bundle that is loaded in this process."""
+
+    def __init__(self, translator: Translator) -> None:
+        self._translator = translator
+
+    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Answers:
+        """See `Backend`."""
+        waiting: queue.Queue[Future[Translation] | BaseException | None] = queue.Queue(IN_FLIGHT)
+        over = threading.Event()
+
+        def read() -> None:
+            try:
+                for text in takewhile(lambda _: not over.is_set(), lines):
+                    waiting.put(self._submit(text, options, Target(prefix)))
+                waiting.put(None)
+            except BaseException as error:  # noqa: BLE001 - raised by the thread that yields answers
+                waiting.put(error)
+
+        # A thread reads, so that answers are written while stdin is silent. It is a daemon, so that a read of stdin
+        # that never returns does not keep the process alive.
+        reader = threading.Thread(target=read, name="hmc-read", daemon=True)
+        reader.start()
+        try:
+            for index in count():
+                item = waiting.get()
+                if item is None:
+                    return
+                if isinstance(item, BaseException):
+                    raise item
+                yield _checked(self._answer(index, item))
+        finally:
+            over.set()
+            _wait_for(reader, waiting)
+
+    def stream(self, index: int, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
+        """See `Backend`."""
+        with _numbered(index):
+            yield from self._translator.stream(text, options, Target(prefix))
+
+    def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
+        """See `Backend`."""
+        level, version = self._translator.level.name, self._translator.manifest.version
+        scored = self._translator.score(texts, references, options)
+        return [StreamAnswer(n, translation, None, level, version) for n, translation in enumerate(scored)]
+
+    def _submit(self, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
+        try:
+            return self._translator.submit(text, options, target)
+        except HmcError as error:
+            failed: Future[Translation] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def _answer(self, index: int, future: Future[Translation]) -> StreamAnswer:
+        level, version = self._translator.level.name, self._translator.manifest.version
+        try:
+            return StreamAnswer(index, future.result(), None, level, version)
+        except HmcError as error:
+            return StreamAnswer(index, None, error, level, version)
+
+
+def _wait_for(reader: threading.Thread, waiting: queue.Queue[Any]) -> None:
+    """Waits until the thread has ended, or for READER_SECONDS if it waits for a line that may never come.
+
+    The thread may be in the middle of tokenising a line, and the process must not end while it is.
+    """
+    end = time.monotonic() + READER_SECONDS
+    while reader.is_alive() and time.monotonic() < end:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                waiting.get_nowait()
+        reader.join(0.01)
+
+
+def _prefixes(prefix: str) -> Iterator[str] | None:
+    return repeat(prefix) if prefix else None
+
+
+def _level(manifest: Manifest, selector: Selector, device: str) -> str | None:
+    if selector == Selector():
+        return None
+    if selector.name is not None:
+        return manifest.level(selector.name).name
+    candidates = [Candidate(level) for level in manifest.levels if runs_on(device, level)]
+    if not candidates:
+        raise LevelNotFoundError(f"this bundle has no level for --device {device}; see `hmc levels`")
+    return choose(selector, candidates, AutoPolicy()).name
+
+
+def _checked(answer: StreamAnswer) -> StreamAnswer:
+    """Returns the answer, or raises its error, with the number of its line if the error is about the text."""
+    if answer.error is not None:
+        with _numbered(answer.index):
+            raise answer.error
+    return answer
+
+
+@contextmanager
+def _numbered(index: int) -> Iterator[None]:
+    """Adds the number of the line to errors about a text that are raised inside."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"line {index + 1}: {error}") from error

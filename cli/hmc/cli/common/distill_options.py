@@ -1,0 +1,57 @@
+"""Options of commands that train with a teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PANEL = "Teacher"
+
+Distill = Annotated[
+    float,
+    typer.Option(
+        help="Share of the loss that is the difference from a teacher's distributions, from 0 (off) to 1; the rest is "
+        "the cross entropy. 0.9 is a good value.",
+        metavar="WEIGHT",
+        rich_help_panel=PANEL,
+    ),
+]
+Temperature = Annotated[
+    float, typer.Option(help="With --distill: divides the logits of teacher and student.", rich_help_panel=PANEL)
+]
+TeacherPath = Annotated[
+    Path | None,
+    typer.Option(
+        help="With --distill: the teacher, with the same vocabulary. Default: CHECKPOINT itself.",
+        metavar="CKPT",
+        rich_help_panel=PANEL,
+    ),
+]
+Hidden = Annotated[
+    float,
+    typer.Option(
+        help="Weight of the mean squared difference from the teacher's layer outputs.",
+        metavar="WEIGHT",
+        rich_help_panel=PANEL,
+    ),
+]
+OutputsOfAttention = Annotated[
+    float,
+    typer.Option(
+        help="Weight of the mean squared difference from the teacher's attention outputs.",
+        metavar="WEIGHT",
+        rich_help_panel=PANEL,
+    ),
+]
+
+
+def option_of(location: Sequence[int | str]) -> str:
+    """Returns the option that sets a setting, from the setting's place: `distill.weight` is `distill`."""
+    section, name = str(location[0]), str(location[-1])
+    if section in ("distill", "nested") and len(location) > 1:
+        own = {"weight": "distill", "temperature": "temperature", "teacher": "teacher"} if section == "distill" else {}
+        name = own.get(name, f"{section}_{name}")
+    return name.replace("_", "-")

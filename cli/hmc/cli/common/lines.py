@@ -1,0 +1,86 @@
+"""Reading texts from the command line, a file or stdin: one on each line, in UTF-8."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from hmc.artifact.errors import InvalidRequestError
+
+BOM = b"\xef\xbb\xbf"
+
+
+@contextlib.contextmanager
+def open_lines(arguments: Sequence[str], file: Path | None) -> Iterator[Iterator[str]]:
+    """Yields the arguments, or the lines of `file`, or of stdin if neither is given. Raises InvalidRequestError."""
+    if arguments and file is not None:
+        raise InvalidRequestError("give texts as arguments or with --file, not both")
+    if arguments:
+        yield _given(arguments)
+    elif file is None or str(file) == "-":
+        if sys.stdin is None:  # None if the caller has closed it
+            raise InvalidRequestError("stdin is closed: give texts as arguments or with --file, or pipe them in")
+        if sys.stdin.isatty():
+            sys.stderr.write("Reading texts from the terminal, one a line; Ctrl-D ends.\n")
+        yield decode_lines(_stdin(), "stdin")
+    else:
+        try:
+            stream = file.open("rb")
+        except OSError as error:
+            raise InvalidRequestError(f"cannot read {file}: {error.strerror}") from error
+        with stream:
+            yield decode_lines(stream, str(file))
+
+
+def _stdin() -> BinaryIO:
+    """A second reader of stdin, which is never closed.
+
+    With `sys.stdin` itself Python would end in a fatal error if a thread still waits for a line, and closing it would
+    wait for that thread.
+    """
+    try:
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    except (OSError, ValueError):  # not a file: the stream was replaced, as tests do
+        return sys.stdin.buffer
+
+
+def check_stdout() -> None:
+    """Raises InvalidRequestError if standard output is closed."""
+    if sys.stdout is None:
+        raise InvalidRequestError("stdout is closed: send the output to a file or a pipe, or to /dev/null")
+
+
+def _given(arguments: Sequence[str]) -> Iterator[str]:
+    for number, text in enumerate(arguments, 1):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"text {number} on the command line is not UTF-8 at character {error.start}; "
+                "use a UTF-8 terminal, or put the text into a UTF-8 file and give it with --file"
+            ) from error
+        yield text
+
+
+def decode_lines(stream: BinaryIO | Iterable[bytes], name: str) -> Iterator[str]:
+    """Yields the lines without their ends, which are \\n or \\r\\n.
+
+    Raises InvalidRequestError with the offset of the first byte that is not UTF-8.
+    """
+    offset = 0
+    for number, line in enumerate(stream, 1):
+        body = line.removeprefix(BOM) if number == 1 else line
+        skipped = len(line) - len(body)
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as error:
+            at = offset + skipped + error.start
+            raise InvalidRequestError(
+                f"{name} is not UTF-8: byte 0x{body[error.start]:02x} at offset {at}, in line {number}; "
+                "convert it first, for example `iconv -f ISO-8859-1 -t UTF-8`"
+            ) from error
+        offset += len(line)
+        yield text.removesuffix("\n").removesuffix("\r")

@@ -1,0 +1,68 @@
+"""Options that several commands share: which server or bundle they use, and at which level."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+WHERE, LEVEL = "Where", "Level"
+"""Panels of `--help`."""
+
+SERVER = typer.Option(help="Address of a running server.", metavar="HOST:PORT", rich_help_panel=WHERE)
+"""Commands that always need a server use `Annotated[str, SERVER]`."""
+Server = Annotated[str | None, SERVER]
+Bundle = Annotated[
+    Path | None,
+    typer.Option(help="Bundle to load in this process, instead of a server.", metavar="DIR", rich_help_panel=WHERE),
+]
+Token = Annotated[
+    str | None, typer.Option(help="Token, if the server requires one.", envvar="HMC_TOKEN", rich_help_panel=WHERE)
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        help="PEM file of the authorities to trust. With it the connection uses TLS.",
+        metavar="FILE",
+        rich_help_panel=WHERE,
+    ),
+]
+Device = Annotated[
+    str, typer.Option(help="With --bundle: device, one of auto, cpu, cuda and cuda:N.", rich_help_panel=WHERE)
+]
+Threads = Annotated[
+    int, typer.Option(help="With --bundle: number of threads. 0: one for each physical core.", rich_help_panel=WHERE)
+]
+
+# The fields of `hmc.serving.levels.choosing.Selector`. A command line may give one of them.
+Level = Annotated[
+    str | None, typer.Option(help="Name of the level. Default: the bundle's default level.", rich_help_panel=LEVEL)
+]
+MaxHeads = Annotated[
+    int | None, typer.Option(help="Or: the best level with at most this many heads.", rich_help_panel=LEVEL)
+]
+MaxBleuDrop = Annotated[
+    float | None,
+    typer.Option(
+        help="Or: the level with the fewest heads whose measured loss is at most this much BLEU.",
+        metavar="BLEU",
+        rich_help_panel=LEVEL,
+    ),
+]
+LatencyBudgetMs = Annotated[
+    int | None,
+    typer.Option(
+        help="Or: the best level whose 95th percentile of latency is at most this.",
+        metavar="MS",
+        rich_help_panel=LEVEL,
+    ),
+]
+Auto = Annotated[
+    bool,
+    typer.Option(
+        "--auto",
+        help="Or: the best level that the present load permits; `hmc serve --help` says how it is chosen.",
+        rich_help_panel=LEVEL,
+    ),
+]

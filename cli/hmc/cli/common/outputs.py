@@ -1,0 +1,52 @@
+"""Checks of output paths, made before the work so that it is not lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Raises InvalidRequestError unless `folder` is writable or can be created. It is not created."""
+    from hmc.artifact.errors import InvalidRequestError
+
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise InvalidRequestError(f"{option} {folder}: {nearest} is a file; give a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InvalidRequestError(f"{option} {folder}: {nearest} cannot be written; choose another folder")
+
+
+def check_file(option: str, file: Path) -> None:
+    """Raises InvalidRequestError unless `file` can be written or overwritten. Its folder must exist."""
+    from hmc.artifact.errors import InvalidRequestError
+
+    if file.is_dir():
+        raise InvalidRequestError(f"{option} {file} is a folder; give a file in it")
+    if not file.parent.is_dir():
+        raise InvalidRequestError(f"{option} {file}: folder {file.parent} does not exist; create it first")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise InvalidRequestError(f"{option} {file}: cannot be written; choose another file")
+
+
+def check_not_read(option: str, file: Path, read: Iterable[Path]) -> None:
+    """Raises InvalidRequestError if `file` is one of the inputs `read`, or lies in one of them."""
+    from hmc.artifact.errors import InvalidRequestError
+
+    target = Path(os.path.realpath(file))
+    for path in read:
+        place = Path(os.path.realpath(path))
+        same = file.exists() and path.exists() and file.samefile(path)  # hard links too
+        if same or target == place or place in target.parents:
+            raise InvalidRequestError(f"{option} {file} would be written over {path}, or into it, which is read")
+
+
+def check_run_folder(out: Path) -> None:
+    """Raises InvalidRequestError if `out` is a checkpoint or a bundle, which a run would fill with its own files."""
+    from hmc.artifact.errors import InvalidRequestError
+
+    for marker, what in (("config.json", "a model"), ("bundle.json", "a bundle")):
+        if (out / marker).is_file():
+            raise InvalidRequestError(f"--out {out} is {what}; give a folder of its own")
+    check_folder("--out", out)

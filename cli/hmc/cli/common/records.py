@@ -1,0 +1,110 @@
+"""Printing translations: one line of text or one line of JSON for each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hmc.cli.common.backends import Backend
+    from hmc.serving.requests.answers import StreamAnswer
+    from hmc.serving.requests.options import DecodeOptions
+    from hmc.serving.requests.results import Alternative, Token, Translation
+
+
+BREAKS = str.maketrans("\n\r\t", "   ")
+"""Newlines and tabs in a translation become blanks, since they separate lines and hypotheses. JSON keeps them."""
+
+
+def write_lines(backend: Backend, lines: Iterator[str], options: DecodeOptions, prefix: str, json_output: bool) -> None:
+    """Translates and prints each line. Each translation begins with `prefix`."""
+    sent: dict[int, str] = {}
+    with contextlib.closing(backend.translate(_remember(lines, sent), options, prefix)) as answers:
+        for answer in answers:
+            text = sent.pop(answer.index)
+            if not json_output:
+                warn_if_cut(answer.index, answer.result(), "translated")
+            _write((json.dumps(record(text, answer), ensure_ascii=False) if json_output else plain(answer)) + "\n")
+
+
+def write_pieces(backend: Backend, lines: Iterator[str], options: DecodeOptions, prefix: str) -> None:
+    """As `write_lines`, but prints each part of a translation as soon as it is certain."""
+    for index, text in enumerate(lines):
+        written = ""
+        for piece in backend.stream(index, text, options, prefix):
+            _write(piece.text.translate(BREAKS))
+            written += piece.text
+            if piece.translation is not None:
+                _write(piece.translation.text.removeprefix(written).translate(BREAKS) + "\n")
+                warn_if_cut(index, piece.translation, "translated")
+
+
+def _remember(lines: Iterator[str], sent: dict[int, str]) -> Iterator[str]:
+    for index, text in enumerate(lines):
+        sent[index] = text
+        yield text
+
+
+def _write(text: str) -> None:
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+
+def plain(answer: StreamAnswer) -> str:
+    """One line with all hypotheses of a text, best first, separated by tabs."""
+    return "\t".join(hypothesis.text.translate(BREAKS) for hypothesis in answer.result().hypotheses)
+
+
+def warn_if_cut(index: int, translation: Translation, done: str) -> None:
+    """Warns on standard error about a source that was cut. With --json the record has a field for it."""
+    if translation.source_truncated:
+        kept = translation.source_tokens - 1
+        sys.stderr.write(
+            f"hmc: line {index + 1}: only its first {kept} tokens are {done}, since more do not fit the model; "
+            "split it into sentences\n"
+        )
+
+
+def record(text: str, answer: StreamAnswer) -> dict[str, Any]:
+    """All fields of an answer. Tokens, alignment and source pieces are there only if they were requested."""
+    translation = answer.result()
+    best, *others = translation.hypotheses
+    asked = {"source_pieces": list(translation.source_pieces)} if translation.source_pieces else {}
+    return {
+        "text": text,
+        **_hypothesis(best),
+        "alternatives": [_hypothesis(other) for other in others],
+        "source_tokens": translation.source_tokens,
+        "source_truncated": translation.source_truncated,
+        **asked,
+        "level": answer.level,
+        "bundle_version": answer.bundle_version,
+        "queue_ms": 1000.0 * translation.queue_s,
+        "compute_ms": 1000.0 * translation.compute_s,
+    }
+
+
+def _hypothesis(found: Alternative) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "translation": found.text,
+        "score": found.score,
+        "target_tokens": found.target_tokens,
+        "hit_max_length": found.hit_max_length,
+    }
+    if found.tokens:
+        fields["tokens"] = [_token(token) for token in found.tokens]
+    if found.alignment:
+        fields["alignment"] = [list(pair) for pair in found.alignment]
+    return fields
+
+
+def _token(token: Token) -> dict[str, Any]:
+    fields: dict[str, Any] = {"piece": token.piece}
+    if token.score is not None:
+        fields["score"] = token.score
+    if token.attention:
+        fields["attention"] = list(token.attention)
+    return fields

@@ -1,0 +1,37 @@
+"""Printing what commands have in common: checkpoints with their scores, and levels as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from hmc.serving.requests.answers import LevelInfo, LevelList
+
+
+def show_checkpoints(paths: list[Path], as_json: bool) -> None:
+    """Prints checkpoints with the dev scores that are stored in them."""
+    import json
+
+    from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+
+    checkpoints = [(path, load_checkpoint(path)) for path in paths]
+    if as_json:
+        rows = [{"checkpoint": str(p), "heads": c.layout.total, "metrics": c.metrics} for p, c in checkpoints]
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    for path, checkpoint in checkpoints:
+        typer.echo(f"{path}: {checkpoint.layout.total} heads")
+        for name, scores in checkpoint.metrics.items():
+            values = f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}"
+            typer.echo(f"  {name}: {values}  (beam {scores['beam']}; {scores['bleu_signature']})")
+
+
+def levels_as_json(listed: LevelList | LevelInfo) -> str:
+    """All fields of one level, or of a list of levels."""
+    import dataclasses
+    import json
+
+    return json.dumps(dataclasses.asdict(listed), indent=1, default=lambda model: model.model_dump())

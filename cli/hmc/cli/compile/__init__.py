@@ -1,0 +1,243 @@
+"""`hmc compile`: checkpoints in, a bundle of slim ONNX levels out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hmc.artifact.precisions import names_for
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hmc.artifact.bundle.manifest import Manifest
+    from hmc.benchmark.budget.compile import CompilePlan
+    from hmc.benchmark.budget.find import BudgetSearch
+
+HEADS, SEARCH, PRECISION, SHORTLISTS, SCORING, OUTPUT = (
+    "Heads: which levels", "Search: let the compiler find the number of heads", "Precision",
+    "Vocabulary shortlists", "Scoring", "Output",
+)  # fmt: skip
+
+
+def command(
+    checkpoints: Annotated[
+        list[str],
+        typer.Argument(
+            help="One CHECKPOINT for all levels; or several NAME=CHECKPOINT, each of which becomes a level.",
+            metavar="CHECKPOINT...",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Bundle directory to write.", metavar="DIR", rich_help_panel=OUTPUT)
+    ],
+    target_heads: Annotated[
+        str,
+        typer.Option(
+            help="Numbers of heads that stay, one level each: 144,72,36; shares of all heads: 50%,25%; or a number for "
+            "each kind: enc=10,dec=20,cross=24 (separate several with ';'). A kind that is not named keeps all "
+            "its heads. Without this option, one level with all heads.",
+            rich_help_panel=HEADS,
+        ),
+    ] = "",
+    layout: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="One level with exactly the heads of this JSON file or of this other checkpoint. The level gets the "
+            "file's name. Repeatable.",
+            metavar="PATH",
+            rich_help_panel=HEADS,
+        ),
+    ] = None,
+    rank_by: Annotated[
+        str | None,
+        typer.Option(
+            help="The heads with the highest values stay: gates (learned by `hmc prune`) or importance (written by "
+            "`hmc analyze importance --save`). Default: gates if the checkpoint has them, else importance.",
+            metavar="gates|importance",
+            rich_help_panel=HEADS,
+        ),
+    ] = None,
+    max_bleu_drop: Annotated[
+        float | None,
+        typer.Option(
+            help="Find the fewest heads that lose at most this much BLEU on --eval.",
+            metavar="BLEU",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None,
+    max_latency_ms: Annotated[
+        float | None,
+        typer.Option(
+            help="Find the most heads with which one sentence takes at most this long. With --max-bleu-drop: the "
+            "fewest heads that keep both limits.",
+            metavar="MS",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            help="Confidence with which --max-bleu-drop must be kept. Default 0.95; 0: the measured loss decides.",
+            metavar="SHARE",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None,
+    precision: Annotated[
+        str,
+        typer.Option(
+            help=f"Every level is written once for each of these: {names_for('cpu')} for CPUs, {names_for('cuda')} for "
+            "CUDA. Separate several with commas.",
+            rich_help_panel=PRECISION,
+        ),
+    ] = "fp32",
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Source sentences, needed for int8 and int4; the scales are set from their activations. A few hundred "
+            "lines are enough.",
+            metavar="FILE",
+            rich_help_panel=PRECISION,
+        ),
+    ] = None,
+    shortlist: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            help="Parallel text, source and target file. Each int8 and int4 level gets a second version, "
+            "NAME-shortlist, which is faster because it chooses only among tokens that are likely for the sentence.",
+            metavar="SRC TGT",
+            rich_help_panel=SHORTLISTS,
+        ),
+    ] = None,
+    shortlist_frequent: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of the most frequent target tokens, which every shortlist holds. Default 100.",
+            metavar="N",
+            rich_help_panel=SHORTLISTS,
+        ),
+    ] = None,
+    shortlist_best: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of likely translations of each source token that the shortlist holds. Default 20.",
+            metavar="N",
+            rich_help_panel=SHORTLISTS,
+        ),
+    ] = None,
+    evaluate: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            "--eval",
+            help="Test set, source and reference file. Every level is scored on it, and the bundle records the scores.",
+            metavar="SRC REF",
+            rich_help_panel=SCORING,
+        ),
+    ] = None,
+    beam: Annotated[int | None, typer.Option(help="Beam size for --eval. Default 4.", rich_help_panel=SCORING)] = None,
+    test_set: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the test set in the bundle. Default: the name of the source file without its suffixes.",
+            metavar="NAME",
+            rich_help_panel=SCORING,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print the bundle's manifest, and what a search tried, as JSON.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
+) -> None:
+    """Compile a checkpoint into a bundle: ONNX models with fewer heads, which `hmc serve` and `hmc translate` load.
+
+    A level is the model without its closed heads. It is checked against the full model with the same heads masked.
+
+    The bundle is written whole or not at all.
+    """
+    import json
+
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.artifact.precisions import PRECISIONS
+    from hmc.benchmark.budget.compile import CompilePlan
+    from hmc.benchmark.budget.find import BudgetSearch
+    from hmc.benchmark.measure.text import TestSet
+    from hmc.cli.common.consoles import note, open_console
+    from hmc.cli.common.termination import exit_on_sigterm
+    from hmc.cli.compile.arguments import parse_limits, parse_precisions, parse_requests, read_shortlist
+    from hmc.cli.compile.output import show_levels
+    from hmc.compiler.calibration.text import read_calibration
+
+    limits = parse_limits(max_bleu_drop, max_latency_ms, confidence)
+    precisions = parse_precisions(precision)
+    requests = parse_requests(checkpoints, target_heads, layout or [], rank_by, searching=limits is not None)
+    _check_scoring(evaluate, beam, test_set, searching=limits is not None)
+    able = [name for name, traits in PRECISIONS.items() if traits.shortlists]
+    if shortlist and not set(able).intersection(precisions):
+        raise InvalidRequestError(f"--shortlist is for {' and '.join(able)}: add {' or '.join(able)} to --precision")
+    sentences = read_calibration(calibrate) if calibrate else []
+    pairs = TestSet.read(*evaluate, name=test_set) if evaluate else None
+    shortlist_text, left_out = read_shortlist(shortlist, shortlist_frequent, shortlist_best, pairs)
+    files = (calibrate, *(shortlist or ()), *(evaluate or ()), *(layout or ()))
+    inputs = [*(request.checkpoint for request in requests), *(file for file in files if file)]
+    plan = CompilePlan(requests, out, precisions, sentences, shortlist_text, pairs, 4 if beam is None else beam, inputs)
+    search = BudgetSearch(plan, limits) if limits else None
+    if search is None:
+        plan.check_scorable()
+    console = open_console(stderr=True)
+    if left_out:
+        note(console, f"--shortlist: {left_out} of its pairs are in --eval and are not learnt from", style="yellow")
+    with exit_on_sigterm():
+        if search:
+            manifest = _search(search, console, open_console(stderr=as_json))
+            searched = {"search": search.to_dict()}
+        else:
+            manifest, searched = _compile(plan, console), {}
+    if as_json:
+        typer.echo(json.dumps(manifest.model_dump(mode="json") | searched, indent=1))
+    else:
+        show_levels(manifest, out)
+
+
+def _check_scoring(evaluate: object, beam: int | None, test_set: str | None, *, searching: bool) -> None:
+    """Raises InvalidRequestError for scoring options that lack --eval, or that are out of range."""
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.serving.requests.options import MAX_BEAM
+
+    if searching and not evaluate:
+        raise InvalidRequestError("the levels of a search are scored and timed on a test set: give --eval SRC REF")
+    if not evaluate and (beam is not None or test_set is not None):
+        raise InvalidRequestError("--beam and --test-set are about --eval: give --eval SRC REF, or leave them out")
+    if beam is not None and not 1 <= beam <= MAX_BEAM:
+        raise InvalidRequestError(f"--beam {beam}: choose 1 to {MAX_BEAM}")
+
+
+def _compile(plan: CompilePlan, console: Console) -> Manifest:
+    """Compiles, then scores if there is a test set. Each of the two has a progress bar."""
+    from functools import partial
+
+    from hmc.benchmark.budget.compile import compile_and_score
+    from hmc.cli.common.consoles import note
+    from hmc.cli.compile.progress import level_steps
+
+    def warn(text: str) -> None:
+        note(console, f"--eval: {text}", style="yellow")
+
+    if plan.test_set and plan.not_scored:
+        warn(f"levels in {', '.join(plan.not_scored)} run on CUDA, and there is none here: not scored")
+    return compile_and_score(plan, phase=partial(level_steps, console), warn=warn)
+
+
+def _search(search: BudgetSearch, console: Console, tables: Console) -> Manifest:
+    """Searches. What was tried is printed on `tables`, also when the search fails."""
+    from hmc.cli.compile.output import show_search
+    from hmc.cli.compile.progress import level_steps
+
+    try:
+        with level_steps(console, None) as progress:
+            return search.run(progress)
+    finally:
+        show_search(tables, search)

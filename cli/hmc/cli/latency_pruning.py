@@ -1,0 +1,90 @@
+"""`hmc prune --target-speedup`: options to arguments, and what was reached as a table or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from hmc.training.pruning.settings import PruneSettings
+
+
+def prune_by_latency(
+    checkpoint: Path,
+    out: Path,
+    settings: PruneSettings,
+    targets: tuple[str, str],
+    serving: tuple[str, int, int, int],
+    text: tuple[Sequence[str], str | None, Sequence[Path]],
+    table: Path | None,
+    as_json: bool,
+) -> None:
+    """Carries out the command.
+
+    targets: speed-ups and milliseconds, as users write them. serving: precision, batch, beam and threads. text:
+    training corpora, dev corpus and files of source text.
+    """
+    import json
+    from dataclasses import asdict
+    from functools import partial
+    from typing import cast
+
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.artifact.precisions import PRECISIONS, Precision
+    from hmc.benchmark.budget.latency_table import Serving
+    from hmc.cli.common.consoles import open_console
+    from hmc.cli.common.translating import translating
+    from hmc.pipelines.pruning.latency import Targets, prune_to_latency
+    from hmc.training.data.parallel_text import check_corpora
+
+    precision, batch, beam, threads = serving
+    if precision not in PRECISIONS:
+        raise InvalidRequestError(f"--serve-precision {precision}: choose fp32, int8 or int4")
+    for name, value, least in (("batch", batch, 1), ("beam", beam, 1), ("threads", threads, 0)):
+        if value < least:
+            raise InvalidRequestError(f"--serve-{name} {value}: choose {least} or more")
+    wanted = Targets(numbers(targets[0], "--target-speedup", "x"), numbers(targets[1], "--target-latency-ms", "ms"))
+    corpora, dev, source = text
+    check_corpora([*corpora, *([dev] if dev else [])])
+    console = open_console(stderr=True)
+    reached = prune_to_latency(
+        checkpoint,
+        out,
+        settings,
+        wanted,
+        Serving(cast(Precision, precision), batch, beam, threads),
+        train=corpora,
+        dev=dev,
+        source=source,
+        table_file=table,
+        say=lambda line: console.print(line, markup=False, soft_wrap=True),
+        phase=partial(translating, console),
+    )
+    if as_json:
+        typer.echo(json.dumps([asdict(level) | {"kept": level.kept} for level in reached], indent=1))
+        return
+    for level in reached:
+        goal = "" if level.goal_ms is None else f" (wanted {level.goal_ms:.2f} ms{'' if level.kept else ', NOT kept'})"
+        typer.echo(f"{level.name}: {level.ms:.2f} ms{goal}, {level.speedup:.2f}x  {level.sizes}")
+        typer.echo(f"  {level.checkpoint}")
+
+
+def numbers(text: str, option: str, unit: str) -> tuple[float, ...]:
+    """Reads `2x`, `1.5x,2` or `12.5ms`. Raises InvalidRequestError for anything but positive numbers."""
+    from math import isfinite
+
+    from hmc.artifact.errors import InvalidRequestError
+
+    found = []
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        try:
+            value = float(word.removesuffix(unit))
+        except ValueError:
+            value = -1.0
+        if not (isfinite(value) and value > 0):
+            raise InvalidRequestError(f"{option} {text!r}: {word!r} is not a positive number; write 2{unit} or 2")
+        found.append(value)
+    return tuple(found)

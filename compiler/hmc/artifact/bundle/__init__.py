@@ -1,0 +1,1 @@
+"""Bundles: the manifest, its checks, vocabulary shortlists, and where graphs keep their weights."""

@@ -1,0 +1,1 @@
+"""Checkpoints: reading, writing, slimming, and head layouts in files."""

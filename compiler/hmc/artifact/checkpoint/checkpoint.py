@@ -1,0 +1,248 @@
+"""The checkpoint directory: config.json, model.safetensors, a tokenizer and optional gates, importance, metrics."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+
+from hmc.artifact.checkpoint.extras import EXTRAS, Extras, read_extras, write_extras
+from hmc.artifact.errors import HmcError, InvalidArtifactError
+from hmc.artifact.model.architecture import Architecture, tensor_shapes
+from hmc.artifact.model.ffn import FfnWidths
+from hmc.artifact.model.heads import HeadLayout, HeadScores
+from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
+from hmc.artifact.storage.files import replace_directory, sha256_file
+from hmc.artifact.storage.formats import Format
+from hmc.artifact.tokenizer.files import (
+    EVERY,
+    TARGET_VOCABULARY,
+    TOKENIZER,
+    VOCABULARY,
+    TokenizerFiles,
+    presence_problems,
+    read_tokenizer,
+    vocabulary_problems,
+    write_tokenizer,
+)
+from hmc.artifact.tokenizer.tokenizer import joint_problems
+
+SCHEMA_VERSION = 1
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+FILES = frozenset((CONFIG, WEIGHTS, *EXTRAS, *EVERY))
+FORMAT = Format(
+    "a checkpoint", CONFIG, lambda content: content.keys() >= {"architecture", "head_layout"}, lambda _: FILES
+)
+"""What `save_checkpoint` replaces."""
+FIX = "Write it again with `hmc train` or `hmc prune`, or copy it again from where it was whole."
+IMPORT = "Read it with `hmc import DIR --out CKPT`, and give CKPT here."
+Tensors = dict[str, npt.NDArray[np.float32]]
+
+
+class CheckpointConfig(BaseModel):
+    """Contents of `config.json`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    architecture: Architecture
+    head_layout: dict[str, list[list[int]]]
+    ffn_widths: FfnWidths | None = Field(default=None, exclude_if=lambda widths: widths is None)
+    """Feed-forward neurons of every layer; without it each has the architecture's `ffn_dim`."""
+    removed_layers: RemovedLayers = Field(default=NONE_REMOVED, exclude_if=lambda removed: not removed)
+    """Layers that were removed whole: their output is their input."""
+    source_language: str
+    target_language: str
+    provenance: dict[str, Any] = {}
+    """Where the weights come from: command, data, versions, seed."""
+
+
+@dataclass
+class Checkpoint:
+    """A model in memory, framework-free. `tensors` are fp32 whatever the file stores."""
+
+    config: CheckpointConfig
+    tensors: Tensors
+    tokenizer: TokenizerFiles
+    """Serialized SentencePiece model, or the files of a Marian tokenizer."""
+    gates: HeadScores | None = None
+    """log α per head, kind → `[layers, heads]`. A removed head keeps the value with which it was closed."""
+    importance: HeadScores | None = None
+    """I_h per head (Michel et al. 2019), same shape."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def architecture(self) -> Architecture:
+        return self.config.architecture
+
+    @property
+    def layout(self) -> HeadLayout:
+        return HeadLayout.from_json(self.config.head_layout)
+
+    @property
+    def ffn_widths(self) -> FfnWidths:
+        return self.config.ffn_widths or self.architecture.full_ffn()
+
+    @property
+    def removed_layers(self) -> RemovedLayers:
+        return self.config.removed_layers
+
+
+def checkpoint_problems(path: Path) -> list[str]:
+    """Every problem of the checkpoint directory `path`; empty if it is usable. Reads only the header of the weights."""
+    if not path.is_dir():
+        return [f"{path} is not a directory"]
+    problems = [f"{name} is missing" for name in (CONFIG, WEIGHTS) if not (path / name).is_file()]
+    problems += presence_problems(path)
+    if not (path / CONFIG).is_file():
+        return problems
+    if is_marian(path):
+        return ["config.json is of a MarianMT model of Hugging Face, not of a checkpoint"]
+    try:
+        config = _read_config(path)
+    except HmcError as error:
+        return [*problems, str(error)]
+    if config.schema_version != SCHEMA_VERSION:
+        return [
+            *problems,
+            f"schema version {config.schema_version}; this hmc reads version {SCHEMA_VERSION}: upgrade hmc",
+        ]
+    layout_problems: list[str] = []
+    try:
+        layout = HeadLayout.from_json(config.head_layout)
+        layout_problems = config.architecture.layout_problems(layout)
+        if config.ffn_widths:
+            layout_problems += config.architecture.ffn_problems(config.ffn_widths)
+        if config.removed_layers and not layout_problems:
+            widths = config.ffn_widths or config.architecture.full_ffn()
+            layout_problems += config.architecture.layer_problems(config.removed_layers, layout, widths)
+    except HmcError as error:
+        return [*problems, str(error)]
+    if (path / WEIGHTS).is_file() and not layout_problems:
+        shapes = tensor_shapes(config.architecture, layout, config.ffn_widths, config.removed_layers)
+        problems += _tensor_problems(path / WEIGHTS, shapes)
+    problems += _tokenizer_problems(path, config.architecture)
+    problems += read_extras(path, config.architecture)[1]
+    return problems + layout_problems
+
+
+def _tokenizer_problems(path: Path, arch: Architecture) -> list[str]:
+    """Contradictions between the tokenizer files and the model."""
+    vocabularies = {n: (path / n).read_bytes() for n in (VOCABULARY, TARGET_VOCABULARY) if (path / n).is_file()}
+    if VOCABULARY in vocabularies:
+        return vocabulary_problems(vocabularies, arch)
+    if arch.source_vocab_size is not None and (path / TOKENIZER).is_file():
+        return [f"{TOKENIZER} is one vocabulary, and the model has one for each side"]
+    return joint_problems((path / TOKENIZER).read_bytes(), arch) if (path / TOKENIZER).is_file() else []
+
+
+def is_marian(path: Path) -> bool:
+    """Whether `path` is a Hugging Face MarianMT model, which has to be imported first. Any path may be asked about."""
+    try:
+        config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+        return False
+    return isinstance(config, dict) and config.get("model_type") == "marian" and "architecture" not in config
+
+
+def _read_config(path: Path) -> CheckpointConfig:
+    try:
+        raw = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+        if isinstance(raw, dict) and raw.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
+            version = raw["schema_version"]
+            raise HmcError(f"config.json has schema version {version}; this hmc reads {SCHEMA_VERSION}: upgrade hmc")
+        return CheckpointConfig.model_validate(raw)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise HmcError(f"config.json is not JSON: {error}") from error
+    except ValidationError as error:
+        details = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise HmcError(f"config.json: {details}") from error
+
+
+def _tensor_problems(file: Path, expected: Mapping[str, tuple[int, ...]]) -> list[str]:
+    try:
+        with safe_open(file, framework="numpy") as handle:
+            found = {name: tuple(handle.get_slice(name).get_shape()) for name in handle.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        return [f"{file.name} is not readable: {error}"]
+    problems = [f"tensor {name} is missing" for name in expected if name not in found]
+    problems += [f"tensor {name} does not belong to this architecture" for name in found if name not in expected]
+    problems += [
+        f"tensor {name} has shape {list(found[name])}, expected {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
+    ]
+    return problems
+
+
+def load_checkpoint(path: Path | str) -> Checkpoint:
+    """Reads a checkpoint directory. Raises InvalidArtifactError that lists every problem."""
+    path = Path(path)
+    if problems := checkpoint_problems(path):
+        raise InvalidArtifactError(f"checkpoint {path}", problems, IMPORT if is_marian(path) else FIX)
+    config = _read_config(path)
+    tensors = {name: value.astype(np.float32, copy=False) for name, value in load_file(path / WEIGHTS).items()}
+    if broken := [name for name, value in tensors.items() if not np.isfinite(value).all()]:
+        raise InvalidArtifactError(f"checkpoint {path}", [f"tensor {n} holds NaN or infinity" for n in broken], FIX)
+    extras, _ = read_extras(path, config.architecture)
+    return Checkpoint(
+        config=config,
+        tensors=tensors,
+        tokenizer=read_tokenizer(path),
+        gates=extras.gates,
+        importance=extras.importance,
+        metrics=extras.metrics,
+    )
+
+
+def save_checkpoint(checkpoint: Checkpoint, path: Path | str, *, dtype: str = "float32") -> None:
+    """Writes the directory whole or not at all; `dtype` (`float32` or `float16`) is how weights are stored.
+
+    Raises InvalidRequestError if `path` holds other files than those of a checkpoint.
+    """
+    expected = tensor_shapes(
+        checkpoint.architecture, checkpoint.layout, checkpoint.ffn_widths, checkpoint.removed_layers
+    )
+    wrong = [
+        n
+        for n in expected.keys() | checkpoint.tensors.keys()
+        if n not in expected or n not in checkpoint.tensors or checkpoint.tensors[n].shape != expected[n]
+    ]
+    if wrong:
+        raise InvalidArtifactError(
+            f"checkpoint {path}",
+            [
+                f"tensor {n} does not fit the head layout, the feed-forward widths and the removed layers"
+                for n in sorted(wrong)
+            ],
+            "This is a bug in whatever made the tensors.",
+        )
+    with replace_directory(Path(path), FORMAT) as folder:
+        (folder / CONFIG).write_text(json.dumps(checkpoint.config.model_dump(mode="json"), indent=1) + "\n")
+        weights = {name: np.ascontiguousarray(checkpoint.tensors[name], dtype=dtype) for name in sorted(expected)}
+        save_file(weights, folder / WEIGHTS)
+        write_tokenizer(checkpoint.tokenizer, folder)
+        write_extras(Extras(checkpoint.gates, checkpoint.importance, checkpoint.metrics), folder)
+
+
+def checkpoint_digest(path: Path | str) -> str:
+    """sha256 over the digests of config and weights: names the checkpoint a bundle was compiled from."""
+    joined = "".join(sha256_file(Path(path) / name) for name in (CONFIG, WEIGHTS))
+    return hashlib.sha256(joined.encode()).hexdigest()
+
+
+def copy_files(source: Path, folder: Path) -> None:
+    """Copies the files of a checkpoint, and no other files of its directory."""
+    for name in FILES:
+        if (source / name).is_file():
+            shutil.copy2(source / name, folder / name)

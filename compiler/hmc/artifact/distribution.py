@@ -1,0 +1,24 @@
+"""The installed distribution: its version, and how to install more of it."""
+
+from __future__ import annotations
+
+NAME = "headmask"
+"""On the package index, where `hmc` is another project. The import name and the command are `hmc`."""
+VERSION = "0.1.0"
+"""The build reads it here, so that it is known also where the sources run without being installed."""
+
+
+def how_to_install(extra: str) -> str:
+    """The advice to install an optional part of HMC (`train`, `compile` …) from where HMC itself came."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    from_sources = f"in the folder of HMC's source, pip install '.[{extra}]'"
+    try:
+        origin = distribution(NAME).read_text("direct_url.json")
+    except PackageNotFoundError:  # imported from a checkout that is not installed
+        return from_sources
+    if origin is None:  # from a package index
+        return f"pip install '{NAME}[{extra}]'"
+    known = json.loads(origin)
+    return from_sources if "dir_info" in known else f"pip install '{NAME}[{extra}] @ {known['url']}'"

@@ -1,0 +1,1 @@
+"""The model in numbers: architecture, heads and head layouts, feed-forward neurons, budgets."""

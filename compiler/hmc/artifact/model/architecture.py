@@ -1,0 +1,190 @@
+"""Architecture of the Marian/Vaswani encoder-decoder and the exact tensors a checkpoint of it holds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from hmc.artifact.model.ffn import STACKS, FfnWidths
+from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
+
+Activation = Literal["relu", "swish", "gelu"]
+TARGET_EMBEDDING, SOURCE_EMBEDDING = "shared.weight", "encoder.embed_tokens.weight"
+"""Names of tensors. The first embeds targets, and is also the output projection. It embeds sources too, unless these
+have their own vocabulary; then the second does."""
+
+
+class Architecture(BaseModel):
+    """Sizes of the model. `heads` and `ffn_dim` are the numbers per layer before pruning.
+
+    `head_dim` is stored and not derived from `d_model`, so that pruning does not change it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    vocab_size: int = Field(gt=0)
+    """Size of the target vocabulary, and of the source vocabulary unless `source_vocab_size` is given."""
+    source_vocab_size: int | None = Field(default=None, gt=0, exclude_if=lambda size: size is None)
+    """Size of the source vocabulary; None: both sides share one. Two vocabularies have two embeddings, and EOS, unk
+    and pad have the same ids in both."""
+    d_model: int = Field(gt=0, multiple_of=2)
+    ffn_dim: int = Field(gt=0)
+    encoder_layers: int = Field(gt=0)
+    decoder_layers: int = Field(gt=0)
+    heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    activation: Activation = "relu"
+    max_positions: int = Field(default=512, gt=1)
+    scale_embedding: bool = True
+    pad_id: int = Field(ge=0)
+    """Pads sources and starts the decoder. Marian's embedding of it is zero. Training with tied embeddings may change
+    that; the stored values are used."""
+    eos_id: int = Field(ge=0)
+    unk_id: int = Field(ge=0)
+
+    @field_validator("pad_id", "eos_id", "unk_id")
+    @classmethod
+    def _not_negative(cls, value: int) -> int:
+        return value
+
+    @model_validator(mode="after")
+    def _ids_in_vocabulary(self) -> Architecture:
+        smaller = min(self.vocab_size, self.source_size)
+        both = "" if self.source_vocab_size is None else ": it has to be the same token in both vocabularies"
+        for name in ("pad_id", "eos_id", "unk_id"):
+            if getattr(self, name) >= smaller:
+                raise ValueError(f"{name} {getattr(self, name)} is outside the vocabulary of {smaller}{both}")
+        return self
+
+    @property
+    def source_size(self) -> int:
+        """Size of the vocabulary that sources use."""
+        return self.vocab_size if self.source_vocab_size is None else self.source_vocab_size
+
+    @property
+    def source_embedding(self) -> str:
+        """Name of the tensor that embeds sources, `[source_size, d_model]`."""
+        return TARGET_EMBEDDING if self.source_vocab_size is None else SOURCE_EMBEDDING
+
+    def full_layout(self) -> HeadLayout:
+        """The layout with every head open."""
+        return HeadLayout.full(self.encoder_layers, self.decoder_layers, self.heads)
+
+    def layout_problems(self, layout: HeadLayout) -> list[str]:
+        """What makes `layout` impossible for this architecture (empty when nothing does)."""
+        problems = []
+        for kind in KINDS:
+            layers = self.encoder_layers if kind == "encoder_self" else self.decoder_layers
+            if len(layout[kind]) != layers:
+                problems.append(f"head layout {kind}: {len(layout[kind])} layers, the architecture has {layers}")
+            for layer, row in enumerate(layout[kind]):
+                if row and row[-1] >= self.heads:
+                    problems.append(f"head layout {kind}.{layer}: head {row[-1]}, the architecture has {self.heads}")
+        return problems
+
+    def full_ffn(self) -> FfnWidths:
+        """`ffn_dim` neurons in every layer."""
+        return FfnWidths(
+            encoder=(self.ffn_dim,) * self.encoder_layers,
+            decoder=(self.ffn_dim,) * self.decoder_layers,
+        )
+
+    def ffn_problems(self, ffn: FfnWidths) -> list[str]:
+        """What makes `ffn` impossible for this architecture (empty when nothing does)."""
+        full = self.full_ffn()
+        problems = [
+            f"ffn widths {stack}: {len(ffn[stack])} layers, the architecture has {len(full[stack])}"
+            for stack in STACKS
+            if len(ffn[stack]) != len(full[stack])
+        ]
+        return problems + [
+            f"ffn widths {stack}.{layer}: {width} neurons, the architecture has {self.ffn_dim}"
+            for stack, layer, width in ffn.layers()
+            if width > self.ffn_dim
+        ]
+
+    def layer_problems(self, removed: RemovedLayers, layout: HeadLayout, ffn: FfnWidths) -> list[str]:
+        """What makes it impossible to remove these layers (empty when nothing does). The other two have to be
+        possible."""
+        full, problems = self.full_ffn(), []
+        for stack in STACKS:
+            there = set(range(len(full[stack])))
+            if outside := sorted(set(removed[stack]) - there):
+                problems.append(f"removed layers: the {stack} has no layer {outside[0]}")
+            elif there == set(removed[stack]):
+                problems.append(f"removed layers: the {stack} keeps no layer")
+        if problems:
+            return problems
+        for kind in KINDS:
+            named = attention_module(kind)[0]
+            inside: tuple[int, ...] = getattr(removed, named)
+            rows = [layer for layer in inside if layout[kind][layer]]
+            problems += [f"removed layers: {named}.{layer} has open heads of {kind}" for layer in rows]
+        wide = [(stack, layer) for stack in STACKS for layer in removed[stack] if ffn[stack][layer]]
+        return problems + [f"removed layers: {stack}.{layer} has feed-forward neurons" for stack, layer in wide]
+
+
+def attention_module(kind: str) -> tuple[str, str]:
+    """Module names of a kind: (stack, attention), e.g. `("decoder", "encoder_attn")`. Names as in MarianMTModel."""
+    return {
+        "encoder_self": ("encoder", "self_attn"),
+        "decoder_self": ("decoder", "self_attn"),
+        "cross": ("decoder", "encoder_attn"),
+    }[kind]
+
+
+def tensor_shapes(
+    arch: Architecture, layout: HeadLayout, ffn: FfnWidths | None = None, removed: RemovedLayers = NONE_REMOVED
+) -> dict[str, tuple[int, ...]]:
+    """Name → shape of every tensor of a checkpoint with this layout. The file may hold no other tensor.
+
+    ffn: None means `ffn_dim` neurons in every layer. Linear weights are `[out, in]`. An attention layer without open
+    heads has only `out_proj.bias` and its layer norm. A feed-forward layer without neurons has only `fc2.bias` and its
+    layer norm. A removed layer has no tensors.
+    """
+    d = arch.d_model
+    shapes: dict[str, tuple[int, ...]] = {
+        TARGET_EMBEDDING: (arch.vocab_size, d),
+        "final_logits_bias": (arch.vocab_size,),
+    }
+    if arch.source_vocab_size is not None:
+        shapes[SOURCE_EMBEDDING] = (arch.source_vocab_size, d)
+    for kind in KINDS:
+        stack, module = attention_module(kind)
+        for layer, row in enumerate(layout[kind]):
+            inner, prefix = len(row) * arch.head_dim, f"{stack}.layers.{layer}.{module}"
+            if row:
+                for projection in ("q_proj", "k_proj", "v_proj"):
+                    shapes[f"{prefix}.{projection}.weight"] = (inner, d)
+                    shapes[f"{prefix}.{projection}.bias"] = (inner,)
+                shapes[f"{prefix}.out_proj.weight"] = (d, inner)
+            shapes[f"{prefix}.out_proj.bias"] = (d,)
+            for part in ("weight", "bias"):
+                shapes[f"{prefix}_layer_norm.{part}"] = (d,)
+    for stack, layer, width in (ffn or arch.full_ffn()).layers():
+        prefix = f"{stack}.layers.{layer}"
+        if width:
+            shapes[f"{prefix}.fc1.weight"], shapes[f"{prefix}.fc1.bias"] = (width, d), (width,)
+            shapes[f"{prefix}.fc2.weight"] = (d, width)
+        shapes[f"{prefix}.fc2.bias"] = (d,)
+        for part in ("weight", "bias"):
+            shapes[f"{prefix}.final_layer_norm.{part}"] = (d,)
+    return {name: shape for name, shape in shapes.items() if not removed.has_tensor(name)}
+
+
+def parameter_count(
+    arch: Architecture, layout: HeadLayout, ffn: FfnWidths | None = None, removed: RemovedLayers = NONE_REMOVED
+) -> int:
+    """Parameters of a model with this layout (positions are computed, not learned)."""
+    return sum(int(np.prod(shape)) for shape in tensor_shapes(arch, layout, ffn, removed).values())
+
+
+def sinusoidal_positions(positions: int, d_model: int) -> npt.NDArray[np.float32]:
+    """`[positions, d_model]`: sines in the first half, cosines in the second (Marian; Vaswani et al. 2017, 3.5)."""
+    column = np.arange(d_model // 2)
+    angle = np.arange(positions)[:, None] / np.power(10000.0, 2 * column / d_model)
+    return np.concatenate([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)

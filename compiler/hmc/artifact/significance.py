@@ -1,0 +1,222 @@
+"""How sure the difference between two systems is: a p-value from sacreBLEU's paired test, and an interval.
+
+Both are computed from *statistics*: one row of numbers per sentence, such that the score of a test set depends only on
+the sum of its rows. For BLEU a row holds two lengths and the n-gram counts; for a loss it holds nats and tokens.
+
+* The p-value is that of `sacrebleu.significance.PairedTest` with test `ar`: paired approximate randomisation (Riezler
+  and Maxwell 2005). `sacrebleu REF -i BASELINE SYSTEM -m bleu --paired-ar` prints the same number for the same files.
+* The interval is a percentile interval of the difference over paired bootstrap resamples (Koehn 2004). It is computed
+  here because sacreBLEU gives an interval for each system, and none for their difference.
+
+The module is in `hmc.artifact` because its numbers are fields of the manifest (`hmc.artifact.bundle.manifest.Quality`),
+and because the two packages that compute them, `hmc.benchmark` and `hmc.training`, have only this one in common.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sacrebleu.metrics import BLEU
+from sacrebleu.metrics.base import Metric, Score
+from sacrebleu.significance import PairedTest
+
+from hmc.artifact.errors import InvalidRequestError
+
+TEST = "sacrebleu paired-ar"
+"""The test's name, as results record it."""
+TRIALS, RESAMPLES, SEED = 10_000, 1000, 12345
+"""sacreBLEU's defaults: trials of the randomisation test, bootstrap resamples, and the seed of both."""
+SEED_VARIABLE = "SACREBLEU_SEED"
+"""Environment variable from which sacreBLEU reads its seed."""
+CONFIDENCE = 0.95
+NGRAMS = 4
+
+Floats = npt.NDArray[np.float64]
+Statistics = npt.NDArray[Any]
+"""`[N, K]`: one row per sentence."""
+ScoreOf = Callable[[Statistics], Floats]
+"""Sums of statistics `[…, K]` → scores `[…]`."""
+
+_environment = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % interval: the 2.5th and the 97.5th percentile over the resamples."""
+
+    value: float
+    low: float
+    high: float
+    p_value: float | None = None
+    """Of a difference: see `p_value`. None for a score."""
+
+    def to_json(self) -> dict[str, float | None]:
+        """The fields as a dictionary."""
+        return asdict(self)
+
+
+def check_seed(seed: int) -> int:
+    """Returns `seed`. Raises InvalidRequestError unless sacreBLEU can repeat a test with it."""
+    if not 1 <= seed < 2**32:
+        reason = "sacreBLEU takes 0 as no seed, so its test could not be repeated; " if seed == 0 else ""
+        raise InvalidRequestError(f"seed {seed}: {reason}choose 1 to {2**32 - 1}")
+    return seed
+
+
+def default_seed() -> int:
+    """The seed in the environment variable SACREBLEU_SEED, or 12345 where it is not set.
+
+    Raises InvalidRequestError for a value that is not a number from 1, because the test could not be repeated.
+    """
+    text = os.environ.get(SEED_VARIABLE, "").strip() or str(SEED)
+    try:
+        return check_seed(int(text))
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"environment variable {SEED_VARIABLE} is {text!r}; set a whole number, or unset it for {SEED}"
+        ) from error
+
+
+class Resampler:
+    """Bootstrap resamples: draws of N sentences with replacement. The same seed draws the same for every system."""
+
+    def __init__(self, sentences: int, resamples: int = RESAMPLES, seed: int = SEED) -> None:
+        drawn = np.random.default_rng(seed).choice(sentences, size=(resamples, sentences), replace=True)
+        self.weights: Floats = np.stack([np.bincount(row, minlength=sentences) for row in drawn]).astype(np.float64)
+        """`[resamples, N]`: how often each sentence was drawn."""
+
+    def totals(self, statistics: Statistics) -> Floats:
+        """Statistics `[N, …]` → their sum over each resample, `[resamples, …]`."""
+        return np.tensordot(self.weights, statistics.astype(np.float64), axes=1)
+
+
+def interval(resampled: Floats, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Both ends of the percentile interval of resampled values: at 0.95 the 2.5th and the 97.5th percentile."""
+    outside = 100 - 100 * confidence
+    low, high = np.percentile(resampled, [outside / 2, 100 - outside / 2])
+    return float(low), float(high)
+
+
+def p_value(
+    system: Statistics, baseline: Statistics, score: ScoreOf, *, trials: int = TRIALS, seed: int = SEED
+) -> float:
+    """Two-sided p-value of the difference in score between two systems on the same N sentences.
+
+    system, baseline: `[N, K]`. The value is sacreBLEU's, but never below 2^(1 - n), n the number of sentences whose
+    statistics differ: of the 2^n equally likely ways to swap them, two give at least the difference that was observed.
+    sacreBLEU counts only larger differences, so it calls a change in one sentence highly significant. From n = 15 on
+    the bound is below sacreBLEU's least p-value at 10 000 trials. Without any difference the p-value is 1.
+
+    Raises InvalidRequestError for a seed that sacreBLEU cannot repeat, ValueError for different numbers of sentences.
+    """
+    if len(system) != len(baseline):
+        raise ValueError(f"{len(system)} and {len(baseline)} sentences: a paired test needs the same ones")
+    # Matrices of float64 are multiplied much faster than those of integers, and sums of counts are as exact.
+    system, baseline = np.asarray(system, np.float64), np.asarray(baseline, np.float64)
+    differing = int((system != baseline).any(axis=1).sum())
+    least = min(1.0, 2.0 ** (1 - differing))
+    if least == 1.0:
+        return 1.0
+    systems: list[tuple[str, Any]] = [("baseline", baseline), ("system", system)]
+    with _seed_in_environment(check_seed(seed)):
+        test = PairedTest(systems, {"score": _RowMetric(score, len(system))}, None, test_type="ar", n_samples=trials)
+    result: Any = test()[1][_RowMetric.NAME][1]
+    return max(least, float(result.p_value))
+
+
+def difference(
+    system: Statistics,
+    baseline: Statistics,
+    score: ScoreOf,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+    confidence: float = CONFIDENCE,
+) -> Estimate:
+    """Score of a system minus that of the baseline on the same N sentences, with its interval and without a p-value.
+
+    system, baseline: `[N, K]`. Raises ValueError for different numbers of sentences.
+    """
+    if len(system) != len(baseline):
+        raise ValueError(f"{len(system)} and {len(baseline)} sentences: a paired interval needs the same ones")
+    resampler = Resampler(len(system), resamples, seed)
+    resampled = score(resampler.totals(system)) - score(resampler.totals(baseline))
+    value = float(score(system.sum(axis=0)) - score(baseline.sum(axis=0)))
+    return Estimate(value, *interval(resampled, confidence))
+
+
+@contextmanager
+def _seed_in_environment(seed: int) -> Iterator[None]:
+    """Sets SACREBLEU_SEED while a test is constructed, which is when and how sacreBLEU takes its seed."""
+    with _environment:
+        before = os.environ.get(SEED_VARIABLE)
+        os.environ[SEED_VARIABLE] = str(seed)
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[SEED_VARIABLE]
+            else:
+                os.environ[SEED_VARIABLE] = before
+
+
+class _RowMetric(Metric):
+    """A sacreBLEU metric whose hypotheses are rows of statistics, counted before, in place of strings."""
+
+    NAME = "score"
+
+    def __init__(self, score: ScoreOf, sentences: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.num_refs = 1
+        self._score = score
+        self._ref_cache = [{}] * sentences  # a row holds all that is needed of its reference
+
+    def _preprocess_segment(self, sent: Any) -> Any:
+        return sent
+
+    def _extract_reference_info(self, refs: Any) -> dict[str, Any]:  # noqa: ARG002
+        return {}
+
+    def _compute_segment_statistics(self, hypothesis: Any, ref_kwargs: Any) -> Any:  # noqa: ARG002
+        return hypothesis
+
+    def _aggregate_and_compute(self, stats: Any) -> Score:
+        return self._compute_score_from_stats(np.sum(stats, axis=0))
+
+    def _compute_score_from_stats(self, stats: Any) -> Score:
+        return Score(self.NAME, float(self._score(np.asarray(stats))))
+
+
+def bleu_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Statistics of BLEU, `[N, 10]`: hypothesis length, reference length, 4 counts of matches, 4 counts of n-grams.
+
+    Raises ValueError for different numbers of hypotheses and references.
+    """
+    metric = BLEU(effective_order=True)  # changes the score of a sentence, not its counts
+    scores = [metric.sentence_score(h, [r]) for h, r in zip(hypotheses, references, strict=True)]
+    rows = [[s.sys_len, s.ref_len, *s.counts, *s.totals] for s in scores]
+    return np.array(rows, np.int64).reshape(-1, 2 + 2 * NGRAMS)
+
+
+def bleu(totals: Statistics) -> Floats:
+    """Corpus BLEU, 0 to 100, of summed statistics `[…, 10]`, with sacreBLEU's default smoothing."""
+    flat = totals.reshape(-1, totals.shape[-1]).astype(np.int64).tolist()
+    values = [
+        BLEU.compute_bleu(row[2 : 2 + NGRAMS], row[2 + NGRAMS :], row[0], row[1], smooth_method="exp").score
+        for row in flat
+    ]
+    return np.array(values, np.float64).reshape(totals.shape[:-1])
+
+
+def bleu_signature() -> str:
+    """sacreBLEU's signature of `bleu` with one reference."""
+    metric = BLEU()
+    metric.corpus_score(["a"], [["a"]])  # the signature names the number of references, known only after a score
+    return str(metric.get_signature())

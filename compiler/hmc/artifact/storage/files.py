@@ -1,0 +1,162 @@
+"""Writing directories whole or not at all, and hashing files."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from hmc.artifact.storage.exchange import exchange
+from hmc.artifact.storage.formats import Format, check_replaceable
+
+NEW, OLD, SUFFIX = "new", "old", ".hmc"
+"""A directory is written as `.NAME.xxxxxxxx.hmc/new`. Where two renames are needed, the replaced one becomes `old`."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers of a full disk. Such errors of Python and safetensors do not name the file."""
+
+
+@contextmanager
+def replace_directory(path: Path, form: Format) -> Iterator[Path]:
+    """Yields an empty directory. On success it takes `path`'s place in one step; on an error, `path` stays as it was.
+
+    A symbolic link stays, and its target is replaced. Files become readable by all users, whatever mode their writer
+    chose (safetensors: 0600). Working directories that killed processes left beside `path` are removed. Raises
+    InvalidRequestError where `path` holds a file that is not of `form`, and OSError.
+    """
+    named, path = path, Path(os.path.realpath(path)) if path.is_symlink() else path.absolute()
+    _remove_leftovers(path)
+    check_replaceable(named, form)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _work_beside(path) as work:
+        new = work / NEW
+        with _full_disk_names(named, work):
+            new.mkdir()
+            new.chmod(0o755)
+            yield new
+            for file in new.rglob("*"):
+                if file.is_file():
+                    file.chmod(0o644)
+                    _sync(file)
+        check_replaceable(named, form)  # the work may have taken hours
+        if not os.path.lexists(path):
+            new.replace(path)
+        elif not exchange(new, path):
+            path.replace(work / OLD)
+            new.replace(path)
+
+
+@contextmanager
+def _work_beside(path: Path) -> Iterator[Path]:
+    """A temporary directory on `path`'s file system. Its lock tells other processes that it is in use."""
+    work, handle = _locked_folder(path)
+    try:
+        yield work
+    finally:
+        try:
+            _clear(work, path)
+        finally:
+            os.close(handle)
+
+
+def _locked_folder(path: Path) -> tuple[Path, int]:
+    """A new directory beside `path`, and the open handle that holds its lock."""
+    while True:
+        try:
+            work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=SUFFIX, dir=path.parent))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path.parent)) from error
+        with suppress(FileNotFoundError):  # before it is locked, another process may remove it as a leftover
+            handle = os.open(work, os.O_RDONLY)
+            if _lock(handle) is not False and work.is_dir():
+                return work, handle
+            os.close(handle)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Removes the working directories of killed processes. A directory that they had moved aside is moved back."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(SUFFIX)}")
+    found = [entry for entry in path.parent.iterdir() if name.fullmatch(entry.name)] if path.parent.is_dir() else []
+    for work in found:
+        with suppress(OSError):  # already removed, or owned by another user
+            handle = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if _lock(handle):
+                    _clear(work, path)
+            finally:
+                os.close(handle)
+
+
+def _clear(work: Path, path: Path) -> None:
+    """Removes a working directory. If `path` had been moved there and is missing, it is moved back first."""
+    if (work / OLD).is_dir() and not os.path.lexists(path):
+        (work / OLD).replace(path)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _lock(handle: int) -> bool | None:
+    """Takes the lock, which ends with the process. False: another process has it; None: there are no locks here."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+@contextmanager
+def _full_disk_names(path: Path, work: Path) -> Iterator[None]:
+    """Turns errors of a full disk into OSErrors that name `path`, and not the temporary file."""
+    try:
+        yield
+    except SafetensorError as error:
+        match = re.search(r"\(os error (\d+)\)", str(error))
+        if match is None or int(match[1]) not in FULL:
+            raise
+        raise OSError(int(match[1]), os.strerror(int(match[1])), str(path)) from error
+    except OSError as error:
+        ours = error.filename is None or str(error.filename).startswith(str(work))
+        if error.errno not in FULL or not ours:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _sync(file: Path) -> None:
+    with file.open("rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    with path.open("rb") as handle:
+        state = _state(handle.fileno())
+        digest = hashlib.file_digest(handle, "sha256").hexdigest()
+    _known[str(path.absolute())] = state, digest
+    return digest
+
+
+def sha256_unless_known(path: Path) -> str:
+    """As `sha256_file`, but a file that this process has hashed is not read again while it is unchanged."""
+    state, digest = _known.get(str(path.absolute()), (None, ""))
+    with path.open("rb") as handle:
+        if state == _state(handle.fileno()):
+            return digest
+    return sha256_file(path)
+
+
+_known: dict[str, tuple[tuple[int, ...], str]] = {}
+
+
+def _state(handle: int) -> tuple[int, ...]:
+    """Properties of a file; a write to the file changes at least one of them."""
+    found = os.fstat(handle)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -1,0 +1,98 @@
+"""Kinds of directories that HMC replaces whole. A directory with a file that HMC did not write is never replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from hmc.artifact.errors import InvalidRequestError
+
+IGNORED = re.compile(r"\.DS_Store|\.nfs[0-9a-f]+")
+"""Files that operating systems create. A directory may be replaced although it holds them."""
+NAMED = 3
+"""How many unknown files a message names."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of directory: how it is recognised, and which files it may hold."""
+
+    name: str
+    """For messages, with its article: `a checkpoint`."""
+    marker: str
+    """Name of a JSON file that every such directory holds."""
+    recognises: Callable[[dict[str, Any]], bool]
+    """Whether the content of that file is of this format, in any version."""
+    files: Callable[[dict[str, Any]], Iterable[str]]
+    """Content of that file → paths of the other files that the directory may hold."""
+
+    def is_at(self, folder: Path) -> bool:
+        """Whether `folder` is of this format, by its marker file alone. Other files may be damaged."""
+        return self._marker_content(folder) is not None
+
+    def objection(self, folder: Path) -> str | None:
+        """Why `folder` must not be replaced; None if it is of this format and holds nothing else, or is empty."""
+        content = self._marker_content(folder)
+        known = {self.marker, *self.files(content)} if content is not None else {self.marker}
+        found = _unknown(folder, known)
+        if content is not None and not found:
+            return None
+        if not (folder / self.marker).is_file():
+            return f"holds other files and no {self.marker} ({_listed(found)})" if found else None
+        if content is None:
+            return f"holds a {self.marker} that does not belong to {self.name}"
+        return f"holds files that do not belong to {self.name}: {_listed(found)}"
+
+    def _marker_content(self, folder: Path) -> dict[str, Any] | None:
+        try:
+            content = json.loads((folder / self.marker).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return content if isinstance(content, dict) and self.recognises(content) else None
+
+
+def check_replaceable(out: Path, form: Format, inputs: Iterable[Path] = ()) -> None:
+    """Raises InvalidRequestError if replacing `out` would delete one of `inputs`, or a file of another format.
+
+    A directory that is empty, or does not exist, can be replaced.
+    """
+    target = Path(os.path.realpath(out))
+    for file in inputs:
+        read = Path(os.path.realpath(file))
+        if target == read or target in read.parents:
+            raise InvalidRequestError(
+                f"{out} would be replaced, and with it the input {file}; choose another directory"
+            )
+    if not os.path.lexists(target):
+        return
+    if not target.is_dir():
+        raise InvalidRequestError(f"{out} is a file; choose a directory")
+    if os.path.ismount(target):
+        raise InvalidRequestError(f"{out} is where a file system is mounted; choose a directory in it")
+    if objection := form.objection(target):
+        raise InvalidRequestError(
+            f"{out} {objection}. It would be deleted: choose another directory, or move it away first"
+        )
+
+
+def _unknown(folder: Path, known: Iterable[str]) -> list[str]:
+    """Paths in `folder` that are not `known`. A subdirectory without known files is one path that ends in `/`."""
+    files = {PurePosixPath(name) for name in known}
+    folders = {parent for file in files for parent in file.parents}
+    found = []
+    for place, below, names in os.walk(folder):
+        here = PurePosixPath(Path(place).relative_to(folder).as_posix())
+        found += [f"{here / name}/" for name in below if here / name not in folders]
+        below[:] = [name for name in below if here / name in folders]
+        found += [str(here / name) for name in names if here / name not in files and not IGNORED.fullmatch(name)]
+    return sorted(found)
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:NAMED])
+    return f"{shown} and {len(names) - NAMED} more" if len(names) > NAMED else shown

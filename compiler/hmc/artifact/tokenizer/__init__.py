@@ -1,0 +1,1 @@
+"""Tokenizers: their files, and text to token ids with SentencePiece."""

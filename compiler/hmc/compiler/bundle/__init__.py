@@ -1,0 +1,1 @@
+"""From requested levels to a bundle on disk."""

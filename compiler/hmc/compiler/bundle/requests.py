@@ -1,0 +1,85 @@
+"""What may be asked of the compiler: levels, and the checks that need no compilation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmc.artifact.bundle.manifest import check_level_name
+from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.budgets import HeadBudget
+from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.precisions import PRECISIONS, Precision
+from hmc.compiler.weights.layouts import Ranking, Target, choose_layout
+
+
+@dataclass(frozen=True)
+class LevelRequest:
+    """One head layout to compile. Raises InvalidRequestError for a name that no level can have."""
+
+    checkpoint: Path
+    """Directory of the checkpoint that it is cut from."""
+    target_heads: Target | None = None
+    """How many heads stay, a `HeadBudget`, or just which; None: those that the checkpoint has."""
+    name: str | None = None
+    """Name of the level in fp32; other precisions add theirs, as in `NAME-int8`. None: `full` if all heads of the
+    architecture stay, else `hN`, or what the kinds of a budget keep, such as `enc10-dec20-cross24`."""
+    rank_by: Ranking | None = None
+    """What the heads of a budget are ranked by; None: by gates where there are any, else by importance."""
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            check_level_name(self.name)
+
+    def layout(self, checkpoint: Checkpoint) -> HeadLayout:
+        """The heads that stay. Raises InvalidRequestError where the checkpoint has too few, or nothing to rank by."""
+        try:
+            return choose_layout(checkpoint, self.target_heads, self.rank_by)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(f"level {self.name!r}: {error}" if self.name else str(error)) from error
+
+    def level_name(
+        self, checkpoint: Checkpoint, layout: HeadLayout, precision: Precision, *, with_shortlist: bool
+    ) -> str:
+        """Name of its level in `precision`. with_shortlist: the level has vocabulary shortlists."""
+        arch, target = checkpoint.architecture, self.target_heads
+        heads = target.name if isinstance(target, HeadBudget) else f"h{layout.total}"
+        heads = "" if layout.total == arch.full_layout().total else heads
+        neurons = "" if checkpoint.ffn_widths == arch.full_ffn() else f"f{checkpoint.ffn_widths.total}"
+        layers = arch.encoder_layers + arch.decoder_layers - checkpoint.removed_layers.total
+        left = f"l{layers}" if checkpoint.removed_layers else ""
+        name = self.name or f"{heads}{neurons}{left}" or "full"
+        return name + ("" if precision == "fp32" else f"-{precision}") + ("-shortlist" if with_shortlist else "")
+
+
+def in_device_form(precision: Precision, asked: bool | None = None) -> bool:
+    """Whether a level gets the graphs of a device. asked: None: as its precision says."""
+    return PRECISIONS[precision].device == "cuda" if asked is None else asked
+
+
+def check_level(
+    precision: Precision,
+    sentences: Sequence[Sequence[int]],
+    *,
+    with_shortlist: bool,
+    device_form: bool | None = None,
+) -> None:
+    """Raises InvalidRequestError for a level that cannot be compiled, whatever its heads.
+
+    sentences: what there is to calibrate on. with_shortlist: the level has vocabulary shortlists. device_form: as
+    `in_device_form` takes it.
+    """
+    traits, on_device = PRECISIONS[precision], in_device_form(precision, device_form)
+    if traits.device == "cuda" and not on_device:
+        raise InvalidRequestError(f"{precision} levels run on CUDA, which takes graphs in device form only")
+    if with_shortlist and traits.device != "cpu":
+        raise InvalidRequestError(f"vocabulary shortlists are for levels on a CPU: leave them out, or {precision}")
+    if on_device and (traits.quantised or with_shortlist):
+        what = "vocabulary shortlists" if with_shortlist else precision
+        raise InvalidRequestError(f"graphs in device form are for floats without shortlists: leave {what} out")
+    if traits.quantised and not sentences:
+        raise InvalidRequestError(
+            f"{precision} needs real source sentences to calibrate on: give --calibrate FILE (a few hundred lines)"
+        )

@@ -1,0 +1,77 @@
+"""From checkpoints and level requests to a validated bundle directory: what `hmc compile` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from hmc.artifact.bundle.manifest import Manifest
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.precisions import PRECISIONS, Precision
+from hmc.compiler.bundle.builder import BundleBuilder, ignore
+from hmc.compiler.bundle.requests import LevelRequest
+from hmc.compiler.lexicon.shortlist_text import ShortlistText
+from hmc.compiler.pipeline import STEPS
+
+
+def compile_bundle(
+    requests: Sequence[LevelRequest],
+    out: Path,
+    *,
+    precisions: Sequence[Precision] = ("fp32",),
+    calibration: Iterable[str] = (),
+    shortlist: ShortlistText | None = None,
+    device_form: bool | None = None,
+    progress: Callable[[str], None] = ignore,
+) -> Manifest:
+    """Compiles every request at every precision into the bundle `out`, and replaces it whole or not at all.
+
+    calibration: source sentences. int8 and int4 fit their activation ranges to the first 256 that have tokens, of at
+    most 1024; the checks translate the first 8. No more are read. Without any, the checks translate random tokens.
+    shortlist: every int8 and int4 level gets a twin `NAME-shortlist`, which chooses among the few tokens that a
+    sentence may need. device_form: whether levels get the graphs of a device, which write caches in place and hold
+    the search; None: those whose precision is for CUDA. True, with fp32, is for running such graphs on a CPU. progress:
+    is called `progress_steps` times, with the level and what is done to it.
+
+    The same input gives the same bytes. Raises InvalidRequestError for levels that cannot be compiled, and
+    InvalidArtifactError for a checkpoint that cannot be read; `out` is then as it was before.
+    """
+    checkpoints = checkpoints_of(requests)
+    with BundleBuilder.open(
+        out, checkpoints, calibration=calibration, shortlist=shortlist, device_form=device_form, progress=progress
+    ) as builder:
+        return compile_levels(builder, requests, forms(precisions, shortlist))
+
+
+def compile_levels(
+    builder: BundleBuilder, requests: Sequence[LevelRequest], forms: Sequence[tuple[Precision, bool]]
+) -> Manifest:
+    """Compiles every request in every form, (precision, with vocabulary shortlists), and finishes the bundle.
+
+    All levels are checked before the first one is compiled. Raises InvalidRequestError.
+    """
+    plan = [(request, *form) for request in requests for form in forms]
+    builder.prepare(plan)
+    return builder.finish([builder.add(request, precision, with_shortlist=short) for request, precision, short in plan])
+
+
+def checkpoints_of(requests: Sequence[LevelRequest]) -> list[Path]:
+    """Checkpoints that levels are cut from, each once. Raises InvalidRequestError where no level is requested."""
+    if not requests:
+        raise InvalidRequestError("nothing to compile: give at least one level")
+    return list(dict.fromkeys(request.checkpoint for request in requests))
+
+
+def forms(precisions: Sequence[Precision], shortlist: ShortlistText | None) -> list[tuple[Precision, bool]]:
+    """The forms of a level, (precision, with shortlists): each precision, and its twin where there is text for one."""
+    return [
+        (precision, with_shortlist)
+        for precision in precisions
+        for with_shortlist in ((False, True) if shortlist and PRECISIONS[precision].shortlists else (False,))
+    ]
+
+
+def progress_steps(requests: int, precisions: Sequence[Precision], *, shortlist: bool = False) -> int:
+    """How often `compile_bundle` reports progress."""
+    twins = sum(PRECISIONS[precision].shortlists for precision in precisions) if shortlist else 0
+    return requests * (len(precisions) + twins) * len(STEPS) + 1 + bool(twins)

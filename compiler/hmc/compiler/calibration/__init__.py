@@ -1,0 +1,1 @@
+"""Ranges of activations, and the layers that stay in fp32."""

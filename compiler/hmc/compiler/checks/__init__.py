@@ -1,0 +1,1 @@
+"""Running graphs, and parity of a slim graph with the masked full one."""

@@ -1,0 +1,60 @@
+"""Parity: the slim graph computes what the full graph computes with the same heads masked."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact.checkpoint.slimming import masked_tensors
+from hmc.artifact.errors import HmcError
+from hmc.compiler.checks.runner import GraphRunner, Ids
+from hmc.compiler.derived import DerivedArrays
+from hmc.compiler.precisions.linears import FloatLinears
+from hmc.compiler.weights.slim import SlimModel
+
+TOLERANCE = 1e-4
+"""Largest difference of fp32 log-probabilities. The two graphs add in different orders; nothing else differs."""
+
+
+class ParityError(HmcError):
+    """Slim and masked graphs disagree: a defect of the compiler, never of the user's model."""
+
+
+def check_parity(
+    checkpoint: Checkpoint, slim: SlimModel, sentences: Ids, derived: DerivedArrays | None = None, max_length: int = 32
+) -> float:
+    """The largest absolute difference of log-probabilities between the slim and the masked graph, in fp32.
+
+    Both run along the slim graph's greedy translations of `sentences` (ids with EOS). Where no head is closed and none
+    was widened, both would be the same graph, so the slim one only has to give numbers. Raises ParityError above
+    TOLERANCE.
+    """
+    arch, layout = checkpoint.architecture, checkpoint.layout
+    linears = FloatLinears(derived=derived or DerivedArrays())
+    limit = min(max_length, arch.max_positions - 1)
+    runner = GraphRunner.author(slim.arch, slim.layout, slim.tensors, linears)
+    targets, reached = runner.greedy_log_probs(sentences, limit)
+    runner.close()  # before the next one is opened
+    found = [_difference(scores, scores, targets, position) for position, scores in enumerate(reached)]
+    if slim.layout != layout or slim.arch != arch:
+        masked = masked_tensors(checkpoint.tensors, arch, layout, slim.layout)
+        runner = GraphRunner.author(arch, layout, masked, linears)
+        steps = enumerate(zip(reached, runner.log_probs_by_step(sentences, targets, once=True), strict=True))
+        found = [_difference(scores, expected, targets, position) for position, (scores, expected) in steps]
+        runner.close()
+    worst = float(np.max(found))  # NaN if one of them is
+    if not worst <= TOLERANCE:
+        raise ParityError(
+            f"slim and masked graphs differ by {worst:.2e} in log-probability (allowed {TOLERANCE:.0e}); "
+            "this is a defect of the compiler, please report it"
+        )
+    return worst
+
+
+def _difference(
+    reached: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], targets: Ids, position: int
+) -> float:
+    """Largest difference of two scores `[B, V]` over the targets that have a token at `position`, or NaN."""
+    real = [row for row, target in enumerate(targets) if position < len(target)]
+    return float(np.abs(reached[real] - expected[real]).max())

@@ -1,0 +1,1 @@
+"""Authoring of the encoder and decoder graphs."""

@@ -1,0 +1,158 @@
+"""The parts that encoder and decoder share: residual + layer norm, feed-forward, embeddings with positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, assert_never
+
+import numpy as np
+import onnx_ir as ir
+
+from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.model.architecture import TARGET_EMBEDDING, Architecture, sinusoidal_positions
+from hmc.artifact.model.ffn import Stack
+from hmc.artifact.model.heads import HeadLayout
+from hmc.compiler.derived import Array, stack
+from hmc.compiler.graph import DTYPES, GraphBuilder, of_type
+from hmc.compiler.precisions.attention import Visible
+from hmc.compiler.precisions.linears import Linears
+
+EPSILON = 1e-5
+"""Added to the variance by every layer norm, as in MarianMTModel."""
+
+
+def present_layers(arch: Architecture, stack: Stack, tensors: Tensors) -> list[int]:
+    """Numbers of the layers that were not removed: those that have tensors."""
+    layers = range(arch.encoder_layers if stack == "encoder" else arch.decoder_layers)
+    return [layer for layer in layers if f"{stack}.layers.{layer}.final_layer_norm.weight" in tensors]
+
+
+@dataclass
+class Author:
+    """One graph being written: builder, weights, head layout and precision."""
+
+    g: GraphBuilder
+    arch: Architecture
+    layout: HeadLayout
+    tensors: Tensors
+    linears: Linears
+    by_row: bool = False
+    """Whether states are `[R, 1, d]`, the shape that attention over rows takes and returns; else they are `[R, d]`."""
+    device_form: ClassVar[bool] = False
+    """Whether the graph is for a device: few launches, and caches that are written where they are (`DeviceAuthor`)."""
+
+    def linear(self, name: str, x: ir.Value, *parts: str) -> ir.Value:
+        """The linear layer `name`: the checkpoint's layers `parts` (`….q_proj`, …), stacked along their outputs."""
+        weight, bias = (self._stacked(*(self.tensors[f"{part}.{n}"] for part in parts)) for n in ("weight", "bias"))
+        return self.linears.linear(self.g, name, x, weight, bias)
+
+    def several(self, name: str, x: ir.Value, *parts: str) -> Sequence[ir.Value]:
+        """The results of the checkpoint's layers `parts`, each of x. `name` names the range of x."""
+        found = {p: (self.tensors[f"{p}.weight"], self.tensors[f"{p}.bias"]) for p in parts}
+        return self.linears.several(self.g, name, x, found)
+
+    def in_type(self, x: ir.Value) -> ir.Value:
+        """An fp32 graph input, converted to the graph's type."""
+        if self.linears.dtype == "float32":
+            return x
+        return self._value("Cast", [x], to=int(DTYPES[self.linears.dtype]))
+
+    def vector(self, name: str) -> ir.Value:
+        """A bias or norm parameter, converted to the graph's type."""
+        return self.g.weight(name, of_type(self.tensors[name], self.linears.dtype))
+
+    def add_norm(self, x: ir.Value, y: ir.Value, norm: str) -> ir.Value:
+        """LayerNorm(x + y) in two operators.
+
+        On a CPU, ONNX Runtime's fused operator adds one element at a time; the two operators were 5 to 9 times faster.
+        """
+        scale, bias = self.vector(f"{norm}.weight"), self.vector(f"{norm}.bias")
+        return self._norm(self.g.op("Add", [x, y]), scale, bias)
+
+    def _norm(self, x: ir.Value, scale: ir.Value, bias: ir.Value) -> ir.Value:
+        value: ir.Value = self.g.op("LayerNormalization", [x, scale, bias], axis=-1, epsilon=EPSILON)
+        return value
+
+    def end_attention(self, x: ir.Value, y: ir.Value, prefix: str, *, full_bias: bool = True) -> ir.Value:
+        """LayerNorm(x + W_O y), y the heads' results. full_bias: their values had the bias of W_V (`DeviceAuthor`)."""
+        assert full_bias
+        return self.add_norm(x, self.linear(f"{prefix}.out_proj", y, f"{prefix}.out_proj"), f"{prefix}_layer_norm")
+
+    def source_projections(self, x: ir.Value, prefix: str) -> tuple[Sequence[ir.Value], ir.Value | None]:
+        """Queries, keys and values of the encoder's attention, `[N, H·D]` each, and the bias that the operator adds."""
+        return self.several(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv")), None
+
+    def queries(self, x: ir.Value, prefix: str) -> ir.Value:
+        """The queries of cross-attention, `[R, H·D]`, without what `attend` adds to them."""
+        return self.linear(f"{prefix}.q_proj", x, f"{prefix}.q_proj")
+
+    def complete(self, query: ir.Value, prefix: str) -> ir.Value:  # noqa: ARG002 - DeviceAuthor needs it
+        """Queries `[…, H, D]` with all that `attend` adds to them."""
+        return query
+
+    def tree_projections(self, x: ir.Value, prefix: str) -> ir.Value:
+        """Queries, keys and values of the decoder's attention over a tree, `[R, 3·H·D]`, without what `attend` adds."""
+        return self.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
+
+    def attend(
+        self, prefix: str, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+    ) -> tuple[ir.Value, ir.Value | None]:
+        """As `Linears.attend`."""
+        return self.linears.attend(self.g, prefix, query, key, value, visible)
+
+    def output_projection(self, x: ir.Value) -> ir.Value:
+        """Logits `[R, V]` in the graph's type."""
+        tensors = self.tensors
+        return self.linears.linear(self.g, "shared", x, tensors[TARGET_EMBEDDING], tensors["final_logits_bias"])
+
+    def closed_attention(self, x: ir.Value, prefix: str) -> ir.Value:
+        """A layer with no open head: LayerNorm(x + W_O's bias) (Voita et al. 2019, footnote 9)."""
+        shifted = self.g.op("Add", [x, self.vector(f"{prefix}.out_proj.bias")])
+        scale, bias = self.vector(f"{prefix}_layer_norm.weight"), self.vector(f"{prefix}_layer_norm.bias")
+        return self._norm(shifted, scale, bias)
+
+    def feed_forward(self, x: ir.Value, prefix: str) -> ir.Value:
+        """The feed-forward sub-layer with residual and norm; without neurons it is LayerNorm(x + bias of `fc2`)."""
+        if f"{prefix}.fc1.weight" not in self.tensors:
+            norm = f"{prefix}.final_layer_norm"
+            shifted = self.g.op("Add", [x, self.vector(f"{prefix}.fc2.bias")])
+            return self._norm(shifted, self.vector(f"{norm}.weight"), self.vector(f"{norm}.bias"))
+        inner = self.activation(self.linear(f"{prefix}.fc1", x, f"{prefix}.fc1"))
+        return self.add_norm(x, self.linear(f"{prefix}.fc2", inner, f"{prefix}.fc2"), f"{prefix}.final_layer_norm")
+
+    def activation(self, x: ir.Value) -> ir.Value:
+        """relu, swish or gelu (exact, by erf)."""
+        if self.arch.activation == "relu":
+            return self._value("Relu", [x])
+        if self.arch.activation == "swish":
+            return self._value("Mul", [x, self.g.op("Sigmoid", [x])])
+        if self.arch.activation == "gelu":
+            return self._value("Gelu", [x], approximate="none")
+        assert_never(self.arch.activation)
+
+    def embed(self, ids: ir.Value, table: str, pick: Callable[[ir.Value], ir.Value]) -> ir.Value:
+        """ids `[…]` → their rows of the tensor `table` plus positions, `[…, d]`.
+
+        pick: takes the needed rows from the encodings of all positions, `[max_positions, d]`.
+        """
+        arch = self.arch
+        factor = float(np.sqrt(arch.d_model)) if arch.scale_embedding else 1.0
+        rows = self.linears.embedding(self.g, table, ids, self.tensors[table], factor)
+        positions = of_type(sinusoidal_positions(arch.max_positions, arch.d_model), self.linears.dtype)
+        return self._value("Add", [rows, pick(self.g.weight("positions", positions))])
+
+    def layers(self, stack: Stack) -> list[int]:
+        """Numbers of the layers that the graph has; the others were removed, and their output is their input."""
+        return present_layers(self.arch, stack, self.tensors)
+
+    def heads(self, kind: Any, layer: int) -> int:
+        """Number of open heads of a layer."""
+        return len(self.layout[kind][layer])
+
+    def _stacked(self, *arrays: Array) -> Array:
+        return self.linears.derived.of(stack, *arrays)
+
+    def _value(self, kind: str, inputs: list[ir.Value], **attributes: Any) -> ir.Value:
+        value: ir.Value = self.g.op(kind, inputs, **attributes)
+        return value

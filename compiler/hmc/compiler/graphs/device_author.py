@@ -1,0 +1,178 @@
+"""The parts of a graph in device form: the same numbers as `Author` writes, up to rounding, in fewer launches.
+
+What costs time on a device is the number of operations, not their size. ONNX Runtime's CUDA provider adds the bias of a
+product in a launch of its own, so biases move to where they cost nothing:
+
+- Those of W_O and of the second feed-forward layer go into SkipLayerNormalization, which takes a bias.
+- The bias of W_K adds the same number to all scores of a query, which softmax ignores: it is left out. That of W_V
+  reaches the result unchanged, as attention weights sum to 1: W_O b_V joins the bias of W_O. That of W_Q is added by
+  MultiHeadAttention. GroupQueryAttention cannot add it, so greedy self-attention keeps all three in the product.
+- relu(x + b) = max(x, -b) + b, and the second layer's bias takes W_2 b.
+- The factor of embeddings moves into their table, which is also the output projection; the last norm is divided by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, assert_never
+
+import numpy as np
+import onnx_ir as ir
+
+from hmc.artifact.model.architecture import TARGET_EMBEDDING, sinusoidal_positions
+from hmc.compiler.derived import Array
+from hmc.compiler.graph import MICROSOFT, of_type
+from hmc.compiler.graphs.blocks import EPSILON, Author
+from hmc.compiler.precisions.attention import Visible, attend_float
+
+
+class DeviceAuthor(Author):
+    """Writes graphs with float weights for a device."""
+
+    device_form: ClassVar[bool] = True
+
+    def end_attention(self, x: ir.Value, y: ir.Value, prefix: str, *, full_bias: bool = True) -> ir.Value:
+        """See `Author`. full_bias: False after `attend`, whose values have no bias."""
+        name, derived, tensors = f"{prefix}.out_proj", self.linears.derived, self.tensors
+        bias, weight = tensors[f"{name}.bias"], tensors[f"{name}.weight"]
+        if not full_bias:
+            bias = derived.of(plus_product, bias, weight, tensors[f"{prefix}.v_proj.bias"])
+        y = self.linears.linear(self.g, name, y, weight, None)
+        return self._add_norm(x, y, f"{prefix}_layer_norm", f"{name}.bias", bias)
+
+    def source_projections(self, x: ir.Value, prefix: str) -> tuple[Sequence[ir.Value], ir.Value | None]:
+        """See `Author`. The bias is that of the queries."""
+        joint = self.products(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
+        return self.g.op("Split", [joint], outputs=3, axis=1, num_outputs=3), self.query_bias(prefix)
+
+    def queries(self, x: ir.Value, prefix: str) -> ir.Value:
+        """See `Author`: they have no bias yet."""
+        return self.products(f"{prefix}.q_proj", x, f"{prefix}.q_proj")
+
+    def complete(self, query: ir.Value, prefix: str) -> ir.Value:
+        """See `Author`."""
+        heads = self.linears.derived.of(by_heads, self.tensors[f"{prefix}.q_proj.bias"], dim=self.arch.head_dim)
+        return self._value("Add", [query, self._weight(f"{prefix}.q_proj.bias", heads)])
+
+    def tree_projections(self, x: ir.Value, prefix: str) -> ir.Value:
+        """See `Author`: they have no bias yet."""
+        return self.products(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
+
+    def products(self, name: str, x: ir.Value, *parts: str) -> ir.Value:
+        """As `linear`, without the biases."""
+        weight = self._stacked(*(self.tensors[f"{part}.weight"] for part in parts))
+        return self.linears.linear(self.g, name, x, weight, None)
+
+    def attend(
+        self, prefix: str, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+    ) -> tuple[ir.Value, ir.Value | None]:
+        """See `Author`: it adds the bias of W_Q."""
+        return attend_float(self.g, query, key, value, visible, self.query_bias(prefix)), None
+
+    def query_bias(self, prefix: str) -> ir.Value:
+        """`[3·H·D]`: the bias of W_Q and zeros, as MultiHeadAttention takes the biases of queries, keys and values."""
+        padded = self.linears.derived.of(then_zeros, self.tensors[f"{prefix}.q_proj.bias"])
+        return self._weight(f"{prefix}.query_bias", padded)
+
+    def feed_forward(self, x: ir.Value, prefix: str) -> ir.Value:
+        """See `Author`."""
+        norm, bias = f"{prefix}.final_layer_norm", self.tensors[f"{prefix}.fc2.bias"]
+        if f"{prefix}.fc1.weight" not in self.tensors:
+            return self._norm_of_shifted(x, norm, f"{prefix}.fc2.bias")
+        first, second = self.tensors[f"{prefix}.fc1.bias"], self.tensors[f"{prefix}.fc2.weight"]
+        inner = self._activated(self.products(f"{prefix}.fc1", x, f"{prefix}.fc1"), f"{prefix}.fc1", first)
+        if self.arch.activation == "relu":  # it lacks the bias of fc1
+            bias = self.linears.derived.of(plus_product, bias, second, first, dtype=self.linears.dtype)
+        y = self.linears.linear(self.g, f"{prefix}.fc2", inner, second, None)
+        return self._add_norm(x, y, norm, f"{prefix}.fc2.bias", bias)
+
+    def _activated(self, x: ir.Value, name: str, bias: Array) -> ir.Value:
+        """The activation of x + bias; for relu, without the bias that is added after it."""
+        if self.arch.activation == "relu":
+            return self._value("Max", [x, self._weight(f"{name}.floor", self.linears.derived.of(minus, bias))])
+        added = self._weight(f"{name}.bias", bias)
+        if self.arch.activation == "gelu":
+            return self._value("BiasGelu", [x, added], domain=MICROSOFT)
+        if self.arch.activation == "swish":  # QuickGelu is x · sigmoid(alpha · x)
+            return self._value("QuickGelu", [self._value("Add", [x, added])], domain=MICROSOFT, alpha=1.0)
+        assert_never(self.arch.activation)
+
+    def closed_attention(self, x: ir.Value, prefix: str) -> ir.Value:
+        """See `Author`."""
+        return self._norm_of_shifted(x, f"{prefix}_layer_norm", f"{prefix}.out_proj.bias")
+
+    def embed(self, ids: ir.Value, table: str, pick: Callable[[ir.Value], ir.Value]) -> ir.Value:
+        """See `Author`."""
+        rows = self.g.op("Gather", [self._weight(table, self._table(table)), ids], axis=0)
+        positions = sinusoidal_positions(self.arch.max_positions, self.arch.d_model)
+        return self._value("Add", [rows, pick(self.g.weight("positions", of_type(positions, self.linears.dtype)))])
+
+    def output_projection(self, x: ir.Value) -> ir.Value:
+        """See `Author`. x: the last norm, divided by the factor of embeddings."""
+        bias = self.tensors["final_logits_bias"]
+        return self.linears.linear(self.g, "shared", x, self._table(TARGET_EMBEDDING), bias if bias.any() else None)
+
+    @property
+    def _factor(self) -> float:
+        return float(np.sqrt(self.arch.d_model)) if self.arch.scale_embedding else 1.0
+
+    def _table(self, name: str) -> Array:
+        """A table of embeddings times their factor."""
+        return self.linears.derived.of(times, self.tensors[name], factor=self._factor)
+
+    def _add_norm(self, x: ir.Value, y: ir.Value, norm: str, name: str, bias: Array) -> ir.Value:
+        """LayerNorm(x + y + bias)."""
+        inputs = [x, y, *self._norm_parameters(norm), self._weight(name, bias)]
+        value: ir.Value = self.g.op("SkipLayerNormalization", inputs, domain=MICROSOFT, epsilon=EPSILON)
+        return value
+
+    def _norm_of_shifted(self, x: ir.Value, norm: str, name: str) -> ir.Value:
+        """LayerNorm(x + the tensor `name`), x `[R, d]`. The operator broadcasts a row to states of rank 3 alone."""
+        g = self.g
+        row = self._weight(f"{name}.row", self.linears.derived.of(as_row, self.tensors[name]))
+        inputs = [g.op("Unsqueeze", [x, g.ints(1)]), row, *self._norm_parameters(norm)]
+        y = g.op("SkipLayerNormalization", inputs, domain=MICROSOFT, epsilon=EPSILON)
+        return self._value("Squeeze", [y, g.ints(1)])
+
+    def _norm_parameters(self, norm: str) -> tuple[ir.Value, ir.Value]:
+        """Weight and bias of a norm; those of the last one are divided by the factor of embeddings."""
+        names = f"{norm}.weight", f"{norm}.bias"
+        if norm != f"decoder.layers.{self.layers('decoder')[-1]}.final_layer_norm":
+            return self.vector(names[0]), self.vector(names[1])
+        weight, bias = (self.linears.derived.of(times, self.tensors[name], factor=1 / self._factor) for name in names)
+        return self._weight(names[0], weight), self._weight(names[1], bias)
+
+    def _weight(self, name: str, array: Array) -> ir.Value:
+        return self.g.weight(name, self.linears.derived.of(of_type, array, dtype=self.linears.dtype))
+
+
+def plus_product(bias: Array, weight: Array, vector: Array, dtype: str = "float32") -> Array:
+    """bias `[out]` + weight `[out, in]` · vector `[in]`, the latter two as rounded to `dtype`, added in fp64."""
+    rounded = (of_type(array, dtype).astype(np.float64) for array in (weight, vector))
+    product: Array = np.matmul(*rounded)
+    return (bias + product).astype(np.float32)
+
+
+def then_zeros(bias: Array) -> Array:
+    """`[n]` → `[3 n]`."""
+    return np.concatenate([bias, np.zeros(2 * bias.size, bias.dtype)])
+
+
+def by_heads(bias: Array, dim: int) -> Array:
+    """`[H·D]` → `[H, D]`, a copy."""
+    return bias.reshape(-1, dim).copy()
+
+
+def minus(bias: Array) -> Array:
+    """-bias."""
+    return -bias
+
+
+def times(array: Array, factor: float) -> Array:
+    """array · factor; the array itself where that changes nothing."""
+    return array if factor == 1 else array * array.dtype.type(factor)
+
+
+def as_row(bias: Array) -> Array:
+    """`[n]` → `[1, n]`, a copy."""
+    return bias[None].copy()

@@ -1,0 +1,1 @@
+"""Vocabulary shortlists: learning which target tokens a source token may need."""

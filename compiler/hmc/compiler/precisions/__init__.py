@@ -1,0 +1,1 @@
+"""Linear layers and attention at each precision."""

@@ -1,0 +1,1 @@
+"""Which heads a level keeps, and how wide its heads are stored."""

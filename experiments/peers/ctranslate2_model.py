@@ -1,0 +1,97 @@
+"""Writing the weights of an HMC checkpoint as a CTranslate2 model directory, which computes the same function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ctranslate2 import specs  # type: ignore[import-untyped]
+
+from hmc.artifact.bundle.shortlist import Lexicon
+from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact.marian.zero_start import POSITIONS, starts_from_zero, with_zero_start
+from hmc.artifact.model.architecture import TARGET_EMBEDDING, sinusoidal_positions
+from hmc.artifact.model.heads import KINDS
+
+ACTIVATIONS = {"relu": specs.Activation.RELU, "swish": specs.Activation.SWISH, "gelu": specs.Activation.GELU}
+
+
+def write_ctranslate2(checkpoint: Checkpoint, pieces: Sequence[str], out: Path, quantization: str | None) -> None:
+    """Writes `out`. pieces: names by id, for both vocabularies where there are two. quantization: as CTranslate2 names
+    it; None is float32.
+
+    CTranslate2 has no uneven heads: closed ones are there with zero weights.
+    """
+    arch, layout = checkpoint.architecture, checkpoint.layout
+    full = arch.full_layout()
+    tensors, positions = checkpoint.tensors, sinusoidal_positions(arch.max_positions, arch.d_model)
+    if not starts_from_zero(checkpoint):  # as it takes decoders to do
+        tensors = with_zero_start(tensors, arch)
+    decoder_positions = tensors.get(POSITIONS, positions)
+    tensors = {name: value.copy() for name, value in tensors.items()}  # quantising writes into them
+    if any(layout[kind] != full[kind] for kind in KINDS):
+        raise ValueError("give the full checkpoint: CTranslate2 cannot hold a slim one")
+    spec = specs.TransformerSpec.from_config(
+        (arch.encoder_layers, arch.decoder_layers), arch.heads, pre_norm=False, activation=ACTIVATIONS[arch.activation]
+    )
+    spec.config.decoder_start_token = pieces[arch.pad_id]
+    spec.config.eos_token, spec.config.unk_token = pieces[arch.eos_id], pieces[arch.unk_id]
+    spec.config.bos_token = pieces[arch.pad_id]
+    spec.config.add_source_eos = False
+    spec.register_source_vocabulary(list(pieces[: arch.source_size]))
+    spec.register_target_vocabulary(list(pieces[: arch.vocab_size]))
+    for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
+        embeddings = stack.embeddings[0] if side == "encoder" else stack.embeddings
+        embeddings.weight = tensors[arch.source_embedding if side == "encoder" else TARGET_EMBEDDING]
+        stack.scale_embeddings = arch.scale_embedding
+        stack.position_encodings.encodings = positions if side == "encoder" else decoder_positions
+        for index, layer in enumerate(stack.layer):
+            _layer(layer, tensors, f"{side}.layers.{index}")
+    spec.decoder.start_from_zero_embedding = True
+    spec.decoder.projection.weight = tensors[TARGET_EMBEDDING]
+    spec.decoder.projection.bias = tensors["final_logits_bias"].reshape(-1)
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    out.mkdir(parents=True, exist_ok=True)
+    spec.save(str(out))
+
+
+def write_vocabulary_map(lexicon: Lexicon, pieces: Sequence[str], model: Path) -> None:
+    """Adds the lexicon to a model directory, in CTranslate2's form: a line of candidates for each source token, which
+    is its own candidate too where there is one vocabulary, and one for those that are always there."""
+    lines = ["\t" + " ".join(pieces[t] for t in lexicon.always)]
+    for token, piece in enumerate(pieces[: lexicon.source_size]):
+        if token != lexicon.pad_id:
+            found = lexicon.targets[lexicon.starts[token] : lexicon.starts[token + 1]].tolist()
+            own = [token] if lexicon.target_size is None else []
+            lines.append(f"{piece}\t" + " ".join(pieces[t] for t in dict.fromkeys([*own, *found])))
+    (model / "vmap.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _layer(layer: Any, tensors: dict[str, np.ndarray], prefix: str) -> None:
+    def joined(attention: str, names: str, what: str) -> np.ndarray:
+        return np.concatenate([tensors[f"{prefix}.{attention}.{n}_proj.{what}"] for n in names])
+
+    def norm(spec: Any, name: str) -> None:
+        spec.gamma, spec.beta = tensors[f"{prefix}.{name}.weight"], tensors[f"{prefix}.{name}.bias"]
+
+    def out(spec: Any, attention: str) -> None:
+        spec.weight = tensors[f"{prefix}.{attention}.out_proj.weight"]
+        spec.bias = tensors[f"{prefix}.{attention}.out_proj.bias"]
+
+    own = layer.self_attention
+    own.linear[0].weight, own.linear[0].bias = joined("self_attn", "qkv", "weight"), joined("self_attn", "qkv", "bias")
+    out(own.linear[1], "self_attn")
+    norm(own.layer_norm, "self_attn_layer_norm")
+    if hasattr(layer, "attention"):
+        cross = layer.attention
+        for linear, names in zip(cross.linear, ("q", "kv"), strict=False):
+            linear.weight = joined("encoder_attn", names, "weight")
+            linear.bias = joined("encoder_attn", names, "bias")
+        out(cross.linear[2], "encoder_attn")
+        norm(cross.layer_norm, "encoder_attn_layer_norm")
+    for linear, name in ((layer.ffn.linear_0, "fc1"), (layer.ffn.linear_1, "fc2")):
+        linear.weight, linear.bias = tensors[f"{prefix}.{name}.weight"], tensors[f"{prefix}.{name}.bias"]
+    norm(layer.ffn.layer_norm, "final_layer_norm")

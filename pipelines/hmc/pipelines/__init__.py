@@ -1,0 +1,41 @@
+"""Jobs that chain rooms: the engine of serving makes text that training reads.
+
+`distill` writes a teacher's translations of plain source text. `translate_for_pruning` makes of them the training and
+dev text of a pruning run. Public names are loaded on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hmc.artifact.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from hmc.pipelines.distillation.filters import Filters
+    from hmc.pipelines.distillation.results import Distilled
+    from hmc.pipelines.distillation.run import distill
+    from hmc.pipelines.distillation.settings import DistillSettings
+    from hmc.pipelines.progress import Progress
+    from hmc.pipelines.pruning.text import PruningText, translate_for_pruning
+
+__all__ = [
+    "DistillSettings",
+    "Distilled",
+    "Filters",
+    "Progress",
+    "PruningText",
+    "distill",
+    "translate_for_pruning",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "hmc.pipelines.distillation.filters": ("Filters",),
+        "hmc.pipelines.progress": ("Progress",),
+        "hmc.pipelines.distillation.results": ("Distilled",),
+        "hmc.pipelines.distillation.run": ("distill",),
+        "hmc.pipelines.distillation.settings": ("DistillSettings",),
+        "hmc.pipelines.pruning.text": ("PruningText", "translate_for_pruning"),
+    },
+)

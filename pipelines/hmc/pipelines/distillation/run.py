@@ -1,0 +1,155 @@
+"""`hmc distill`: a teacher's translations of plain source text (Kim & Rush 2016, section 3.2). A run that was killed
+goes on where it was, and ends with the same bytes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+
+from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.tokenizer.tokenizer import Tokenizer, open_tokenizer
+from hmc.pipelines.distillation.filters import Filters, Skipped
+from hmc.pipelines.distillation.request import IMPORTED, TEACHER, taken_folder
+from hmc.pipelines.distillation.results import Distilled, write_results
+from hmc.pipelines.distillation.settings import DistillSettings
+from hmc.pipelines.distillation.shards import Hypothesis, Record, shard_path, write_shard
+from hmc.pipelines.distillation.sources import Line, all_lines, read_sources, sample
+from hmc.pipelines.distillation.teacher import as_checkpoint, compile_teacher, open_teacher, precision_of
+from hmc.pipelines.progress import Meter, Report, Step, silent
+from hmc.serving.requests.priority import Priority
+from hmc.serving.requests.results import Translation
+from hmc.serving.translator import Translator
+
+CALIBRATION = 1024
+"""Source sentences, spread over the text, that the teacher is calibrated with."""
+AT_ONCE = 2
+"""Files of translations in work at the same time, so that the last sentences of one leave no worker without work."""
+
+
+def distill(
+    teacher: Path,
+    sources: Sequence[Path],
+    out: Path,
+    settings: DistillSettings | None = None,
+    filters: Filters | None = None,
+    *,
+    held_out: int = 0,
+    report: Report = silent,
+    step: Step = silent,
+) -> Distilled:
+    """Translates every line of `sources` with the teacher's beam search into the folder `out`, and filters the result.
+
+    teacher: a checkpoint, or a MarianMT directory, which is imported into the folder. sources: text files, plain or
+    .gz. held_out: sentence pairs to hold out as dev text. report: called with the progress. step: called with what is
+    done before the first translation. The same input gives the same bytes, however often the run was interrupted.
+
+    Raises InvalidRequestError if `out` is of another teacher, text or search, if a file cannot be read, and if nothing
+    is left to train with; InvalidArtifactError for a damaged teacher; DeviceUnavailableError.
+    """
+    settings, filters = settings or DistillSettings(), filters or Filters()
+    precision, files = precision_of(settings), read_sources(sources)
+    checkpoint = as_checkpoint(teacher, out / IMPORTED)
+    tokenizer = open_tokenizer(load_checkpoint(checkpoint).tokenizer)
+    source_text = [file.identity() for file in files]
+    identity = {"teacher": checkpoint_digest(checkpoint), "sources": source_text, **settings.identity(precision)}
+    total = sum(file.lines for file in files)
+    shards = -(-total // settings.shard_lines)
+    with taken_folder(out, identity):
+        missing = {number for number in range(shards) if not shard_path(out, number).is_file()}
+        if missing:
+            text = sample(sources, total, CALIBRATION)
+            bundle = compile_teacher(checkpoint, out / TEACHER, precision, text, step)
+            step("loading the teacher")
+            with open_teacher(bundle, settings) as translator:
+                longest = min(settings.max_length, translator.manifest.architecture.max_positions)
+                plan = _Plan(sources, settings, tokenizer, longest, missing)
+                _translate(plan, translator, out, Meter(total, report))
+        return write_results(out, shards, filters, held_out)
+
+
+class _Plan:
+    """Reads the source text in parts, one for each file of translations, and finds the lines to translate."""
+
+    def __init__(
+        self, sources: Sequence[Path], settings: DistillSettings, tokenizer: Tokenizer, longest: int, missing: set[int]
+    ) -> None:
+        self.sources, self.settings, self.tokenizer = sources, settings, tokenizer
+        self.longest, self.missing = longest, missing
+        self._seen: set[bytes] = set()
+
+    def parts(self) -> Iterator[tuple[int, list[tuple[Line, Skipped | None]]]]:
+        """Yields number and lines of every part; those of parts that are not missing are only noted as seen."""
+        lines, number = all_lines(self.sources), 0
+        while part := list(islice(lines, self.settings.shard_lines)):
+            wanted = number in self.missing
+            yield number, [(line, self._skipped(line, wanted)) for line in part]
+            number += 1
+
+    def _skipped(self, line: Line, wanted: bool) -> Skipped | None:
+        if not line.text.strip():
+            return "empty"
+        if self.settings.deduplicate:
+            digest = blake2b(line.text.strip().encode(), digest_size=12).digest()
+            if digest in self._seen:
+                return "duplicate"
+            self._seen.add(digest)
+        if wanted and self._length(line) > self.longest:
+            return "too_long"
+        return None
+
+    def _length(self, line: Line) -> int:
+        """Tokens of a line with its end."""
+        try:
+            return len(self.tokenizer.encode(line.text)) + 1
+        except InvalidRequestError as error:  # an unknown target language of a multilingual model
+            raise InvalidRequestError(f"{line.place}: {error}") from error
+
+
+Waiting = list[tuple[Line, Skipped | None, Future[Translation] | None]]
+
+
+def _translate(plan: _Plan, translator: Translator, out: Path, meter: Meter) -> None:
+    """Writes every missing file of translations."""
+    waiting: deque[tuple[int, Waiting]] = deque()
+    for number, part in plan.parts():
+        if number not in plan.missing:
+            meter.skip(len(part))
+            continue
+        waiting.append((number, _submit(part, translator, plan.settings)))
+        if len(waiting) == AT_ONCE:
+            _write(*waiting.popleft(), out, meter)
+    while waiting:
+        _write(*waiting.popleft(), out, meter)
+
+
+def _submit(part: Sequence[tuple[Line, Skipped | None]], translator: Translator, settings: DistillSettings) -> Waiting:
+    """Queues the lines of a part, the longest first: sentences of one length share a batch without padding."""
+    found: Waiting = [(line, skipped, None) for line, skipped in part]
+    options = settings.options()
+    for index in sorted(range(len(part)), key=lambda i: -len(part[i][0].text)):
+        line, skipped = part[index]
+        if not skipped:
+            future = translator.submit(line.text, options, block=True, priority=Priority.BULK)
+            found[index] = line, None, future
+    return found
+
+
+def _write(number: int, waiting: Waiting, out: Path, meter: Meter) -> None:
+    records = []
+    for line, skipped, future in waiting:
+        records.append(_record(line, future.result()) if future else Record(line.number, line.text, skipped=skipped))
+        meter.add()
+    write_shard(shard_path(out, number), records)
+
+
+def _record(line: Line, translation: Translation) -> Record:
+    hypotheses = tuple(
+        Hypothesis(found.text, round(found.score, 5), found.target_tokens, found.hit_max_length)
+        for found in translation.hypotheses
+    )
+    return Record(line.number, line.text, translation.source_tokens, hypotheses)

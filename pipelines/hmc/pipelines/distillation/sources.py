@@ -1,0 +1,74 @@
+"""Plain source text: one sentence a line, in any number of files, plain or gzip."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.storage.text import text_lines
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of source text, and what tells its text from another."""
+
+    path: Path
+    lines: int
+    sha256: str
+    """Of the text, so that a file may be packed or unpacked."""
+
+    @classmethod
+    def read(cls, path: Path) -> SourceFile:
+        """Reads the file once. Raises InvalidRequestError as `text_lines`."""
+        digest, lines = hashlib.sha256(), 0
+        for line in text_lines(path):
+            digest.update(f"{line}\n".encode())
+            lines += 1
+        return cls(path, lines, digest.hexdigest())
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what the translations depend on, as JSON values: not where the file lies."""
+        found = asdict(self)
+        del found["path"]
+        return found
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the source text."""
+
+    number: int
+    """Position in all files together, from 0."""
+    text: str
+    place: str
+    """File and line, for messages."""
+
+
+def read_sources(paths: Sequence[Path]) -> list[SourceFile]:
+    """Reads every file once. Raises InvalidRequestError for a file that cannot be read, and if there is no text."""
+    files = [SourceFile.read(path) for path in paths]
+    if not sum(file.lines for file in files):
+        raise InvalidRequestError(
+            "--source: there is no line to translate; give files of source text, one sentence a line"
+        )
+    return files
+
+
+def all_lines(paths: Sequence[Path]) -> Iterator[Line]:
+    """Yields the lines of all files, one file after the other."""
+    number = 0
+    for path in paths:
+        for here, text in enumerate(text_lines(path), 1):
+            yield Line(number, text, f"{path} line {here}")
+            number += 1
+
+
+def sample(paths: Sequence[Path], lines: int, number: int) -> list[str]:
+    """Returns about `number` texts, spread evenly over all `lines` lines; blank ones are left out."""
+    stride = max(1, lines // number)
+    return [line.text for line in islice(all_lines(paths), 0, None, stride) if line.text.strip()]

@@ -1,0 +1,60 @@
+"""How far a job is: lines, speed, and the time that is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A report on the way."""
+
+    lines: int
+    """Lines that are done, those of an earlier run included."""
+    total: int
+    lines_per_second: float
+    """Speed of this run; 0 before its first line."""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate of the seconds that are left; None before the first line."""
+        return (self.total - self.lines) / self.lines_per_second if self.lines_per_second else None
+
+
+Report = Callable[[Progress], None]
+Step = Callable[[str], None]
+"""Called with a description of each step when it begins."""
+
+
+def silent(_: object) -> None:
+    """Reports nothing."""
+
+
+class Meter:
+    """Counts lines and reports, at most once in `interval` seconds."""
+
+    def __init__(
+        self, total: int, report: Report, interval: float = 0.2, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.total, self.report, self.interval, self.clock = total, report, interval, clock
+        self.skipped = self.done = 0
+        self.began = self.last = clock()
+
+    def skip(self, lines: int) -> None:
+        """Counts lines that an earlier run did."""
+        self.skipped += lines
+        self._say()
+
+    def add(self, lines: int = 1) -> None:
+        """Counts lines that this run did."""
+        self.done += lines
+        if self.clock() - self.last >= self.interval or self.done + self.skipped == self.total:
+            self._say()
+
+    def _say(self) -> None:
+        self.last = self.clock()
+        passed = self.last - self.began
+        speed = self.done / passed if passed > 0 else 0.0
+        self.report(Progress(self.skipped + self.done, self.total, speed))

@@ -1,0 +1,1 @@
+"""Pruning a model whose training data is not there: its own translations of plain text take their place."""

@@ -1,0 +1,223 @@
+"""Pruning to a latency on this machine: measure a table, prune by it, compile what it gave, and measure that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from hmc.artifact.bundle.checks import validate
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.latency import LatencyTable, read_table, write_table
+from hmc.artifact.storage.text import text_lines
+from hmc.benchmark.budget.latency_table import WHOLE, Serving, TimedModels, measure_table, relative_ms, time_levels
+from hmc.benchmark.budget.random_models import sizes_of
+from hmc.compiler.bundle.requests import LevelRequest
+from hmc.compiler.bundle.writer import compile_bundle
+from hmc.pipelines.progress import Report, Step, silent
+from hmc.pipelines.pruning.text import translate_for_pruning
+from hmc.training.data.parallel_text import read_pairs
+from hmc.training.pruning.latency.goals import LatencyPlan, goals_of
+from hmc.training.pruning.run import PruningRun
+from hmc.training.pruning.settings import PruneSettings
+from hmc.training.pruning.stages import plan_latency_stages
+from hmc.training.runs.updater import check_processes
+
+TABLE, REPORT, BUNDLE = "latency.json", "latency-report.json", "bundle"
+"""What the run folder has beside the checkpoints: the table, what was reached, and the levels to serve."""
+SENTENCES = 256
+"""Source sentences that models are calibrated on; the first of them are timed."""
+
+Phase = Callable[[], AbstractContextManager[tuple[Report, Step]]]
+"""Opens progress: a function to call with how far a job is, and one with a description of each step."""
+
+
+def quiet() -> AbstractContextManager[tuple[Report, Step]]:
+    """A phase whose progress goes nowhere."""
+    return nullcontext((silent, silent))
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Latencies to reach: speed-ups over the model itself, or milliseconds of a request."""
+
+    speedups: tuple[float, ...] = ()
+    milliseconds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reached:
+    """One level of the bundle, as measured after everything else."""
+
+    name: str
+    checkpoint: str
+    goal_ms: float | None
+    """None for the model that was pruned."""
+    ms: float
+    """Measured latency of one request."""
+    speedup: float
+    """Over the model that was pruned, measured in turn with it."""
+    sizes: str
+    """What the model has."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether the measured latency keeps the goal."""
+        return self.goal_ms is None or self.ms <= self.goal_ms
+
+
+def latency_table(
+    checkpoint: Path, sentences: Sequence[str], serving: Serving, file: Path, progress: Callable[[str], None]
+) -> LatencyTable:
+    """Returns the table of `file` if it is of this checkpoint and this serving, or else measures it into `file`."""
+    if file.is_file():
+        found = read_table(file)
+        setting = found.setting
+        there = (setting.precision, setting.batch, setting.beam, setting.threads)
+        if found.checkpoint == checkpoint_digest(checkpoint) and there == (
+            serving.precision, serving.batch, serving.beam, serving.threads,
+        ):  # fmt: skip
+            return found
+    table = measure_table(checkpoint, sentences, serving, progress=progress)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_table(table, file)
+    return table
+
+
+def prune_to_latency(  # noqa: PLR0913 - a run, its text, and three reports
+    checkpoint: Path,
+    out: Path,
+    settings: PruneSettings,
+    targets: Targets,
+    serving: Serving,
+    *,
+    train: Sequence[str],
+    dev: str | None,
+    source: Sequence[Path] = (),
+    table_file: Path | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    phase: Phase = quiet,
+) -> list[Reached]:
+    """Prunes heads, neurons and layers until the model's measured latency keeps each target, slowest target first.
+
+    serving: how the model will be served. train, dev: parallel text; source: plain source text, which the model
+    translates first. table_file: a table measured before, on this machine; None: `out`/TABLE, which is measured if it
+    is not there. The run folder gets a checkpoint for each target, BUNDLE with all of them and the model itself, and
+    REPORT. say: is called with lines for the user. phase: opens the progress of a phase other than training.
+
+    Returns the levels of the bundle, the model itself first. Raises InvalidRequestError, InvalidArtifactError or
+    DeviceUnavailableError with what to do.
+    """
+    serving.check()
+    check_processes(settings.run)
+    if not (targets.speedups or targets.milliseconds):
+        raise InvalidRequestError("give a speed-up or a latency to reach")
+    if any(not 1 < speedup < float("inf") for speedup in targets.speedups):
+        raise InvalidRequestError("--target-speedup: give numbers above 1, such as 2x")
+    loaded = load_checkpoint(checkpoint)
+    sentences = _sentences(loaded, train, source)
+    if table_file:
+        table = read_table(table_file)
+    else:
+        with phase() as (_, step):
+            table = latency_table(checkpoint, sentences, serving, out / TABLE, step)
+    whole = sizes_of(loaded)
+    whole_ms = table.observed_ms(whole)
+    say(
+        f"latency table: {whole_ms:.2f} ms, of which {table.floor_ms:.2f} ms cannot be pruned; error on models that it "
+        f"was not fitted to: {table.mean_error:.1%} on average, {table.worst_error:.1%} at most"
+    )
+    goals = goals_of(targets.speedups, targets.milliseconds, whole_ms)
+    stages = plan_latency_stages(LatencyPlan(table, goals), loaded, settings)
+    corpora = list(train)
+    if source:
+        with phase() as (report, step):
+            text = translate_for_pruning(
+                checkpoint, source, out, [], [], settings, stages=stages, hold_out=not dev, report=report, step=step
+            )
+        corpora, dev = [*corpora, text.train], dev or text.dev
+    with _Measuring(checkpoint, loaded, sentences, serving, table) as measuring:
+        plan = LatencyPlan(table, goals, measuring.ms)
+        written = PruningRun(checkpoint, [], corpora, dev or "", out, settings, latency=plan).run()
+    names = [goal.name for goal in goals]
+    pruned = dict(zip(names, written, strict=True))
+    with phase() as (_, step):
+        reached = _measured_levels(checkpoint, pruned, out, sentences, serving, table, step)
+    wanted = {goal.name: goal.ms for goal in goals}
+    reached = [replace(level, goal_ms=wanted.get(level.name)) for level in reached]
+    rows = [asdict(level) | {"kept": level.kept} for level in reached]
+    (out / REPORT).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return reached
+
+
+class _Measuring:
+    """Measures models while a run goes on, beside the model that is pruned, which is compiled for the first of them."""
+
+    def __init__(
+        self, path: Path, loaded: Checkpoint, sentences: Sequence[str], serving: Serving, table: LatencyTable
+    ) -> None:
+        self._timed = TimedModels(path, loaded, sentences, serving)
+        self._table, self._whole, self._opened, self._count = table, sizes_of(loaded), False, 0
+
+    def __enter__(self) -> _Measuring:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._opened:
+            self._timed.__exit__()
+
+    def ms(self, model: Checkpoint) -> float:
+        """Milliseconds of a model at the speed that the machine had when the table was measured."""
+        if not self._opened:
+            self._timed.__enter__()
+            self._opened = True
+        self._count += 1
+        name = f"try{self._count}"
+        self._timed.add(name, model)
+        return relative_ms(self._timed.time([WHOLE, name]), name, self._table, self._whole)
+
+
+def _measured_levels(
+    checkpoint: Path,
+    pruned: dict[str, Path],
+    out: Path,
+    sentences: Sequence[str],
+    serving: Serving,
+    table: LatencyTable,
+    step: Step,
+) -> list[Reached]:
+    """Compiles the model and what was made of it into one bundle, and times all levels in turn."""
+    paths = {WHOLE: checkpoint} | pruned
+    requests = [LevelRequest(path, name=name) for name, path in paths.items()]
+    compile_bundle(requests, out / BUNDLE, precisions=(serving.precision,), calibration=sentences, progress=step)
+    manifest = validate(out / BUNDLE)
+    names = dict(zip((level.name for level in manifest.levels), paths, strict=True))
+    loaded = load_checkpoint(checkpoint)
+    times = time_levels(out / BUNDLE, manifest, loaded, sentences, serving, step)
+    times = {names[level]: ms for level, ms in times.items()}
+    sizes = {name: sizes_of(load_checkpoint(path)) for name, path in paths.items()}
+    return [
+        Reached(
+            name=name,
+            checkpoint=str(path),
+            goal_ms=None,
+            ms=relative_ms(times, name, table, sizes[WHOLE]),
+            speedup=times[WHOLE] / times[name],
+            sizes=str(sizes[name]),
+        )
+        for name, path in paths.items()
+    ]
+
+
+def _sentences(loaded: Checkpoint, train: Sequence[str], source: Sequence[Path]) -> list[str]:
+    """Returns source sentences of the text that the run reads."""
+    if source:
+        lines = (line for path in source for line in text_lines(path))
+        return list(islice(filter(str.strip, lines), SENTENCES))
+    languages = (loaded.config.source_language, loaded.config.target_language)
+    pairs = (pair for corpus in train for pair in read_pairs(corpus, languages))
+    return list(islice((source_side for source_side, _ in pairs if source_side.strip()), SENTENCES))

@@ -1,0 +1,97 @@
+"""The training and dev text of a pruning run, made from plain source text by the model that is pruned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact.model.budgets import HeadBudget
+from hmc.artifact.model.ffn import NeuronBudget
+from hmc.pipelines.distillation.filters import Filters
+from hmc.pipelines.distillation.request import IMPORTED
+from hmc.pipelines.distillation.results import Distilled
+from hmc.pipelines.distillation.run import distill
+from hmc.pipelines.distillation.settings import DistillSettings
+from hmc.pipelines.distillation.teacher import as_checkpoint
+from hmc.pipelines.progress import Report, Step, silent
+from hmc.training.pruning.settings import PruneSettings
+from hmc.training.pruning.stages import Stage, as_budgets, plan_stages
+from hmc.training.runs.folder import check_pruning_folder
+from hmc.training.runs.updater import check_processes
+
+FOLDER = "distilled"
+"""Folder of the translations within the run folder."""
+HELD_OUT = 500
+"""Sentence pairs held out as dev text. The number is fixed, since `--eval-sentences` may change when a run resumes."""
+
+
+@dataclass(frozen=True)
+class PruningText:
+    """What a pruning run reads in place of parallel text."""
+
+    distilled: Distilled
+
+    @property
+    def train(self) -> str:
+        """The training corpus."""
+        return self.distilled.corpus()
+
+    @property
+    def dev(self) -> str:
+        """The held-out dev corpus: its scores say how far the pruned model still writes what the whole one wrote."""
+        return self.distilled.dev_corpus()
+
+
+def imported(model: Path, out: Path) -> Path:
+    """Returns the checkpoint to prune in the folder `out`: `model`, or what a MarianMT directory is imported into.
+
+    Raises InvalidArtifactError for a MarianMT model that cannot be imported, InvalidRequestError for an `out` that
+    holds files of another program in the place of that checkpoint.
+    """
+    return as_checkpoint(model, out / FOLDER / IMPORTED)
+
+
+def translate_for_pruning(  # noqa: PLR0913 - a run, its text, and two reports
+    checkpoint: Path,
+    sources: Sequence[Path],
+    out: Path,
+    targets: Sequence[int | HeadBudget],
+    neurons: Sequence[NeuronBudget],
+    settings: PruneSettings,
+    translation: DistillSettings | None = None,
+    filters: Filters | None = None,
+    *,
+    stages: Sequence[Stage] | None = None,
+    hold_out: bool = True,
+    report: Report = silent,
+    step: Step = silent,
+) -> PruningText:
+    """Translates plain source text with the model that a run in the folder `out` will prune; interrupted, it goes on.
+
+    checkpoint: the model. targets, neurons, settings: those of the run, which are checked before the first sentence is
+    translated; stages: those of a run that was checked already, in place of targets and neurons. translation, filters:
+    as in `distill`. hold_out: hold out dev text. Translations stay in `out`/FOLDER. Raises as `distill` and
+    `PruningRun`.
+    """
+    check_processes(settings.run)
+    loaded = load_checkpoint(checkpoint)
+    if stages is None:
+        budgets = as_budgets(targets, settings)
+        stages = plan_stages(budgets, loaded.layout, settings, neurons, loaded.ffn_widths.total)
+    check_pruning_folder(out, dict.fromkeys(stage.folder for stage in stages))
+    folder = out / FOLDER
+    if translation is None:  # `auto` is decided by each library: PyTorch may have a GPU that ONNX Runtime has not
+        translation = DistillSettings(device="cpu" if settings.run.device == "cpu" else "auto")
+    distilled = distill(
+        checkpoint,
+        sources,
+        folder,
+        translation,
+        filters,
+        held_out=HELD_OUT if hold_out else 0,
+        report=report,
+        step=step,
+    )
+    return PruningText(distilled)

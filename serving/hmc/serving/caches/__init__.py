@@ -1,0 +1,1 @@
+"""Keys and values of running sentences: the decoder's caches on a CPU or a device, behind one interface (`Caches`)."""

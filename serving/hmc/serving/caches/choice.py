@@ -1,0 +1,69 @@
+"""Chooses the caches of a batch by its device, its decoder variant, and how the processor computes a lone row."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from hmc.artifact.bundle.manifest import Level, Variant
+from hmc.serving.caches import host
+from hmc.serving.caches.device import MASKED, DeviceCaches
+from hmc.serving.caches.geometry import Chain
+from hmc.serving.caches.host import HostCaches
+from hmc.serving.caches.interface import Caches
+from hmc.serving.caches.lone_row import COPIES, LoneRowCaches
+from hmc.serving.caches.positions import Positions, RowPositions, TreePositions, most_heads
+from hmc.serving.requests.options import MAX_TOKENS
+from hmc.serving.runtime.processor import instructions
+from hmc.serving.runtime.sessions import LevelSessions
+
+SAME_RESULT_ALONE = "avx512_vnni"
+"""With these instructions a row with 4-bit weights has the same results alone as in a batch, as far as was tested."""
+
+
+def caches_for(
+    sessions: LevelSessions, variant: Variant | None, rows: int, max_rows: int = 128, max_tokens: int = MAX_TOKENS
+) -> Caches:
+    """Empty caches of a batch of `rows` rows a sentence; opens the decoder variant if it was not open.
+
+    max_rows, max_tokens: of the batch (see `Chain`); they bound what is held on a device. Raises InvalidArtifactError.
+    """
+    if sessions.device_form:
+        return device_caches(sessions, variant, rows, max_rows, max_tokens)
+    if rows == 1 and differs_alone(sessions.level):
+        return LoneRowCaches(host_caches(sessions, variant, rows, COPIES))
+    return host_caches(sessions, variant, rows)
+
+
+def host_caches(sessions: LevelSessions, variant: Variant | None, rows: int, first_capacity: int = 0) -> HostCaches:
+    """In the memory of the CPU; as `caches_for`."""
+    decoder = sessions.decoder(variant)
+    positions: Positions
+    if variant == "greedy":
+        positions = RowPositions(host.ROUND_TARGET)
+    else:
+        positions = TreePositions(rows, most_heads(decoder), host.ROUND_TARGET)
+    return HostCaches(sessions, decoder, rows, positions, first_capacity)
+
+
+def device_caches(
+    sessions: LevelSessions, variant: Variant | None, rows: int, max_rows: int = 128, max_tokens: int = MAX_TOKENS
+) -> DeviceCaches:
+    """In the memory of `sessions.device`; as `caches_for`."""
+    chain = Chain(rows, max_rows, max_tokens, sessions.arch.max_positions, tree=variant != "greedy")
+    positions: Positions
+    if variant == "greedy":
+        positions = RowPositions(0, fixed_total=True)
+    else:
+        heads = max(map(len, sessions.level.layout.decoder_self))
+        positions = TreePositions(rows, heads, 0, MASKED)
+    return DeviceCaches(sessions, variant, chain, positions)
+
+
+def differs_alone(level: Level) -> bool:
+    """Whether the level's decoder may give a row other results on this processor when it runs alone."""
+    return level.precision == "int4" and not _same_alone()
+
+
+@cache
+def _same_alone() -> bool:
+    return SAME_RESULT_ALONE in instructions()

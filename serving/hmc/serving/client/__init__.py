@@ -1,0 +1,58 @@
+"""The client of the service, and the plain data that its methods take and return.
+
+`from hmc.serving.client import Client`. Names are imported when they are first used. The client needs neither ONNX
+Runtime nor SentencePiece.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hmc.artifact.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from hmc.serving.client.client import Client, Level
+    from hmc.serving.requests.answers import (
+        Answer,
+        DeviceUse,
+        LatencySummary,
+        LevelBytes,
+        LevelInfo,
+        LevelList,
+        StreamAnswer,
+    )
+    from hmc.serving.requests.options import DecodeOptions, Sampling
+    from hmc.serving.requests.results import Alternative, Partial, Token, Translation
+    from hmc.serving.requests.selectors import Selector
+
+__all__ = [
+    "Alternative",
+    "Answer",
+    "Client",
+    "DecodeOptions",
+    "DeviceUse",
+    "LatencySummary",
+    "Level",
+    "LevelBytes",
+    "LevelInfo",
+    "LevelList",
+    "Partial",
+    "Sampling",
+    "Selector",
+    "StreamAnswer",
+    "Token",
+    "Translation",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "hmc.serving.client.client": ("Client", "Level"),
+        "hmc.serving.requests.answers": (
+            "Answer", "DeviceUse", "LatencySummary", "LevelBytes", "LevelInfo", "LevelList", "StreamAnswer",
+        ),
+        "hmc.serving.requests.options": ("DecodeOptions", "Sampling"),
+        "hmc.serving.requests.results": ("Alternative", "Partial", "Token", "Translation"),
+        "hmc.serving.requests.selectors": ("Selector",),
+    },
+)  # fmt: skip

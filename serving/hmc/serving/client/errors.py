@@ -1,0 +1,38 @@
+"""Turns what gRPC raises in the client into the errors of HMC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from hmc.artifact.errors import UnavailableError
+from hmc.serving.wire.status import error_of
+
+
+@contextmanager
+def domain_errors(address: str) -> Iterator[None]:
+    """In the `with` block, an error of gRPC becomes the HmcError of its status. address: of the server."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        code, message = status_of(error)
+        if code is grpc.StatusCode.UNAVAILABLE:
+            message = f"{address}: {message}"
+            if "connect" in message:
+                message += "; is `hmc serve` running there, and do both sides use TLS, or neither?"
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            message = f"{address} gave no answer in time; allow more, send less, or choose a level with fewer heads"
+        raise error_of(code, message) from error
+    except ValueError as error:  # gRPC raises this for a closed channel
+        if "closed" not in str(error):
+            raise
+        raise UnavailableError(f"this client of {address} is closed: open another one") from error
+
+
+def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
+    """The status code of a failed call and the server's message."""
+    call: Any = error  # gRPC raises the call itself as the error
+    return call.code(), call.details() or "no reason given"

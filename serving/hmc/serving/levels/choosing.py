@@ -1,0 +1,144 @@
+"""Chooses the level that serves a request. Pure functions: they only read the candidates that they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hmc.artifact.bundle.manifest import Level
+from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
+from hmc.artifact.precisions import PRECISIONS
+from hmc.serving.levels.latency import LatencyWindow
+from hmc.serving.requests.selectors import Selector
+
+RECENT_S = 30.0
+"""`auto` reads a level's latency over this many seconds. Older requests do not count, so that a level which `auto`
+left is tried again."""
+ENOUGH_REQUESTS = 20
+"""Requests that a measured 95th percentile needs; with fewer it is not used."""
+
+
+@dataclass(frozen=True)
+class AutoPolicy:
+    """When `auto` passes over a level. Raises InvalidRequestError if a value is out of range."""
+
+    max_pending: int = 64
+    """`auto` passes over a level with this many texts queued or running. An interactive call counts interactive texts
+    only, because it goes before all others."""
+    target_ms: float | None = None
+    """`auto` passes over a level whose 95th-percentile latency is above this many milliseconds. None: latency is not
+    considered."""
+
+    def __post_init__(self) -> None:
+        if self.max_pending < 1:
+            raise InvalidRequestError(f"auto: {self.max_pending} texts pending: choose 1 or more")
+        if self.target_ms is not None and not self.target_ms > 0:
+            raise InvalidRequestError(f"auto: a target of {self.target_ms:g} ms: choose more than 0")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A level that a selector may choose, with its present load."""
+
+    level: Level
+    pending: int = 0
+    """Texts queued or running there for which a new text would wait."""
+    measured: LatencyWindow | None = None
+    """Its latency on this server. None if it is not loaded."""
+    failed: bool = False
+    """Whether it stopped unexpectedly and has not answered a text since."""
+
+    def p95_ms(self) -> float | None:
+        """Its 95th-percentile latency in milliseconds, or None if unknown.
+
+        The value measured on this server is used if it comes from enough requests. Otherwise it is the value that the
+        bundle records for requests of one sentence.
+        """
+        measured = self.measured.summary() if self.measured else None
+        if measured and measured.requests >= ENOUGH_REQUESTS:
+            return measured.p95_ms
+        recorded = self.level.latency
+        return recorded.p95_ms if recorded and recorded.batch == 1 else None
+
+
+def rank(level: Level) -> tuple[int, int, int]:
+    """Sort key from the best level to the cheapest: most open heads, then most parameters, then highest precision."""
+    return -level.heads, -level.parameters, PRECISIONS[level.precision].rank
+
+
+def runs_on(device: str, level: Level) -> bool:
+    """Whether the graphs of a level are made for this device (`auto`, `cpu`, `cuda`, `cuda:N`, or several of the last).
+
+    Its precision decides (`hmc.artifact.precisions`). Every level fits `auto`, and also an unknown name: loading the
+    level then reports the name.
+    """
+    kind = device.split(",", maxsplit=1)[0].strip().partition(":")[0]
+    return kind not in ("cpu", "cuda") or kind == PRECISIONS[level.precision].device
+
+
+def choose(selector: Selector, candidates: Sequence[Candidate], policy: AutoPolicy) -> Level:
+    """Chooses a candidate by any selector except a name and the default.
+
+    Raises LevelNotFoundError if no candidate fits. Its message names the nearest candidate, or the measurement that is
+    missing.
+    """
+    ranked = sorted(candidates, key=lambda c: rank(c.level))
+    if selector.max_heads is not None:
+        return _at_most(selector.max_heads, ranked)
+    if selector.max_bleu_drop is not None:
+        return _cheapest_within(selector.max_bleu_drop, ranked)
+    if selector.latency_budget_ms is not None:
+        return _within_budget(selector.latency_budget_ms, ranked)
+    return _auto(ranked, policy)
+
+
+def _at_most(heads: int, ranked: Sequence[Candidate]) -> Level:
+    for candidate in ranked:
+        if candidate.level.heads <= heads:
+            return candidate.level
+    smallest = ranked[-1].level
+    raise LevelNotFoundError(
+        f"no level here has at most {heads} heads; the smallest is {smallest.name!r} with {smallest.heads}"
+    )
+
+
+def _cheapest_within(drop: float, ranked: Sequence[Candidate]) -> Level:
+    measured = [(-c.level.quality.bleu_delta, c.level) for c in ranked if c.level.quality]
+    if not measured:
+        raise LevelNotFoundError(
+            "max_bleu_drop: no level here has a recorded quality; compile the bundle with `--eval SRC REF`"
+        )
+    fitting = [level for loss, level in measured if loss <= drop]
+    if not fitting:
+        loss, level = min(measured, key=lambda x: x[0])
+        raise LevelNotFoundError(f"no level loses at most {drop:g} BLEU; the nearest is {level.name!r} with {loss:.2f}")
+    return min(fitting, key=lambda level: (level.heads, level.bytes))
+
+
+def _within_budget(budget_ms: int, ranked: Sequence[Candidate]) -> Level:
+    measured = [(p95, c.level) for c in ranked if (p95 := c.p95_ms()) is not None]
+    if not measured:
+        raise LevelNotFoundError(
+            "latency_budget_ms: no level has a measured latency of single sentences; it has one after "
+            f"{ENOUGH_REQUESTS} requests to a server, or recorded with `hmc bench --batch 1 --record`"
+        )
+    for p95, level in measured:
+        if p95 <= budget_ms:
+            return level
+    p95, level = min(measured, key=lambda x: x[0])
+    raise LevelNotFoundError(f"no level answers within {budget_ms} ms; the fastest is {level.name!r} with {p95:.0f} ms")
+
+
+def _auto(ranked: Sequence[Candidate], policy: AutoPolicy) -> Level:
+    ranked = [candidate for candidate in ranked if not candidate.failed] or ranked
+    for candidate in ranked:
+        if candidate.pending < policy.max_pending and _keeps_target(candidate, policy):
+            return candidate.level
+    return min(reversed(ranked), key=lambda c: c.pending).level
+
+
+def _keeps_target(candidate: Candidate, policy: AutoPolicy) -> bool:
+    if policy.target_ms is None or candidate.measured is None:
+        return True
+    recent = candidate.measured.summary(within_s=RECENT_S)
+    return recent is None or recent.requests < ENOUGH_REQUESTS or recent.p95_ms <= policy.target_ms

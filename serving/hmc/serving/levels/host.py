@@ -1,0 +1,227 @@
+"""Loads the levels of a bundle, leases them to requests, and changes what is loaded without losing a request."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from pathlib import Path
+
+from hmc.artifact.bundle.checks import validate
+from hmc.artifact.bundle.manifest import Level
+from hmc.artifact.errors import FailedPreconditionError, LevelNotLoadedError, UnavailableError
+from hmc.serving.levels.byte_shares import disk_shares
+from hmc.serving.levels.choosing import AutoPolicy, choose, rank, runs_on
+from hmc.serving.levels.loading import SHUTTING_DOWN, Loader
+from hmc.serving.levels.retirement import Retirement
+from hmc.serving.levels.slots import Lease, LoadedBundle, Slot, TranslatorFactory
+from hmc.serving.levels.status import HostStatus, LevelStatus
+from hmc.serving.requests.priority import Priority
+from hmc.serving.requests.selectors import Selector
+
+log = logging.getLogger(__name__)
+
+
+class ModelHost:
+    """The levels of one bundle. Thread-safe, and independent of any transport.
+
+    `start` loads the default level first and then `levels` (None: all levels that run on `device`). With `lazy` it
+    loads the default level and `levels` only; `load` loads the others later. If `default_level` is None, the default
+    is the bundle's own default level, or the level with the nearest number of heads that runs on `device`.
+    """
+
+    def __init__(
+        self,
+        bundle: Path | str,
+        factory: TranslatorFactory,
+        *,
+        levels: Sequence[str] | None = None,
+        default_level: str | None = None,
+        device: str = "auto",
+        lazy: bool = False,
+        auto: AutoPolicy | None = None,
+    ) -> None:
+        """Validates the bundle. Raises InvalidArtifactError, and LevelNotFoundError for an unknown name."""
+        self._levels, self._default, self._device = levels, default_level, device
+        self.lazy = lazy
+        self._auto = auto or AutoPolicy()
+        self._state = threading.Condition()  # guards _current, its slots and their users; held for moments
+        self._changing = threading.Lock()  # one load, unload or reload at a time; held while a level loads
+        self._loader = Loader(factory, self._state)
+        self._closed = False
+        self._current = self._read(Path(bundle))
+        self._retirement = Retirement(self._state, lambda: list(self._current.slots.values()))
+        for name in levels or ():
+            self._current.manifest.level(name)
+
+    def _read(self, path: Path) -> LoadedBundle:
+        manifest = validate(path)
+        default = manifest.level(self._default or manifest.default_level)
+        fitting = [level for level in manifest.levels if runs_on(self._device, level)]
+        if self._default is None and fitting and default not in fitting:
+            default = min(fitting, key=lambda level: (abs(level.heads - default.heads), rank(level)))
+        return LoadedBundle(path, manifest, default.name, disk_shares(path, manifest))
+
+    # ---- loading ----
+
+    def start(self) -> None:
+        """Loads the first levels and warms them up. Raises InvalidArtifactError and DeviceUnavailableError."""
+        with self._changing:
+            self._fill(self._current, set(), in_service=True)
+
+    def _fill(self, bundle: LoadedBundle, also: set[str], *, in_service: bool) -> None:
+        """Loads the default level, the levels that the host was made with, and those named in `also`."""
+        ordered = sorted(bundle.manifest.levels, key=lambda x: (x.name != bundle.default, rank(x)))
+        named, every = {bundle.default, *(self._levels or ()), *also}, self._levels is None and not self.lazy
+        wanted = [x for x in ordered if x.name in named or (every and runs_on(self._device, x))]
+        self._loader.fill(bundle, wanted, named, in_service=in_service)
+
+    def load(self, name: str) -> LevelStatus:
+        """Loads a level and warms it up. Does nothing if it is loaded. Raises LevelNotFoundError, InvalidArtifactError,
+        DeviceUnavailableError, and UnavailableError after `stop_loading`."""
+        with self._changing:
+            bundle = self._current
+            level = bundle.manifest.level(name)
+            if name not in bundle.slots:
+                self._loader.add(bundle, level)
+        return self._status(bundle, level)
+
+    def begin_unload(self, name: str) -> tuple[LevelStatus, list[Future[None]]]:
+        """Takes a level out of service at once. It finishes the requests that it has, and is then freed.
+
+        Returns its status and futures that are done when it is free. Raises LevelNotFoundError, and
+        FailedPreconditionError for the default level.
+        """
+        with self._changing:
+            bundle = self._current
+            level = bundle.manifest.level(name)
+            if name == bundle.default:
+                raise FailedPreconditionError(
+                    f"level {name!r} is the default level and stays loaded; start the server with another "
+                    "--default-level to unload it"
+                )
+            with self._state:
+                slots = [bundle.slots.pop(name)] if name in bundle.slots else []
+            before = self._retirement.freed(name)
+            freed = [*before, *self._retirement.begin(slots)]  # also those that have failed at once
+            return self._status(bundle, level), freed
+
+    def unload(self, name: str) -> LevelStatus:
+        """`begin_unload`, and waits until the level is free; other levels may be changed meanwhile."""
+        status, freed = self.begin_unload(name)
+        for future in freed:
+            future.result()
+        return status
+
+    def reload(self, path: Path | str | None = None) -> HostStatus:
+        """Loads a bundle beside the current one, puts it in service, and lets the old one finish its requests.
+
+        path None: reads the current bundle's path again. Raises InvalidArtifactError, LevelNotFoundError or
+        DeviceUnavailableError; the current bundle then stays in service.
+        """
+        with self._changing:
+            old = self._current
+            new = self._read(Path(path) if path is not None else old.path)
+            self._fill(new, set(old.slots), in_service=False)
+            with self._state:
+                self._current = new
+            slots = list(old.slots.values())
+            old.slots.clear()
+            self._retirement.begin(slots)
+        log.info("bundle %s replaces %s", new.manifest.version, old.manifest.version)
+        return self.status()
+
+    def stop_loading(self) -> None:
+        """From now on no level begins to load: `start`, `load` and `reload` raise UnavailableError before the next one.
+
+        Call it before `close`, which otherwise waits for all levels that are still to load.
+        """
+        self._loader.stop()
+
+    def close(self, drain: bool = True) -> None:
+        """Frees every level, with `drain` after it has finished its requests. `lease` raises from then on."""
+        self.stop_loading()
+        with self._changing:
+            with self._state:
+                self._closed = True
+                slots = list(self._current.slots.values())
+                self._current.slots.clear()
+            for slot in slots:
+                slot.translator.close(drain=drain)
+            freed = self._retirement.freed()
+        wait(freed)
+
+    # ---- use ----
+
+    def lease(self, selector: Selector | None = None, *, priority: Priority = Priority.INTERACTIVE) -> Lease:
+        """Leases the level that `selector` chooses (None: the default level); use it in a `with` block.
+
+        priority: of the texts of this lease. `auto` counts as load the texts that they would wait for: for interactive
+        ones the interactive ones, otherwise all.
+
+        Raises LevelNotFoundError if no level fits, LevelNotLoadedError if the level is not loaded, and UnavailableError
+        before `start`, after `close`, and if the chosen level is still loading.
+        """
+        with self._state:
+            level = self._resolve(selector or Selector(), priority)
+            slot = self._current.slots.get(level.name)
+            if level.name in self._current.loading:
+                raise UnavailableError(
+                    f"level {level.name!r}, which this request chooses, is still loading; wait until the server's "
+                    "health is SERVING"
+                )
+            if slot is None:
+                raise LevelNotLoadedError(
+                    level.name,
+                    f"level {level.name!r} is not loaded; load it with `hmc admin load` (AdminService.LoadLevel), "
+                    f"start the server with it in --levels, or choose one that is: {', '.join(self._current.slots)}",
+                )
+            slot.users += 1
+            return Lease(slot, self._current.manifest.version, self._end, priority)
+
+    def _end(self, slot: Slot) -> None:
+        with self._state:
+            slot.users -= 1
+            self._state.notify_all()
+
+    def _resolve(self, selector: Selector, priority: Priority) -> Level:
+        current = self._current
+        if self._closed:
+            raise UnavailableError(SHUTTING_DOWN)
+        if current.default not in current.slots:
+            raise UnavailableError("the server is still loading; wait until its health is SERVING")
+        if selector == Selector():
+            return current.manifest.level(current.default)
+        if selector.name is not None:
+            return current.manifest.level(selector.name)
+        device = self._device if self.lazy and not selector.auto else None
+        return choose(selector, current.candidates(priority=priority, loadable_on=device), self._auto)
+
+    # ---- status ----
+
+    @property
+    def failure(self) -> str | None:
+        """Why the default level stopped unexpectedly; None if it did not, or if it has answered a text since.
+
+        `status` has the failures of all levels.
+        """
+        with self._state:
+            slot = self._current.slots.get(self._current.default)
+        return slot.translator.failure if slot else None
+
+    def status(self) -> HostStatus:
+        """The bundle and all its levels, loaded or not, from the best to the cheapest."""
+        with self._state:
+            current, slots = self._current, dict(self._current.slots)
+        devices = sorted({slot.translator.device for slot in slots.values()})
+        statuses = tuple(LevelStatus.of(current, slots, level) for level in sorted(current.manifest.levels, key=rank))
+        used = {use.device: use for slot in slots.values() for use in slot.translator.device_use}
+        return HostStatus(
+            current.manifest, current.path, ", ".join(devices), statuses, tuple(used[name] for name in sorted(used))
+        )
+
+    def _status(self, bundle: LoadedBundle, level: Level) -> LevelStatus:
+        with self._state:
+            slots = dict(bundle.slots)
+        return LevelStatus.of(bundle, slots, level)

@@ -1,0 +1,158 @@
+"""Loaded levels: a level with its translator, a bundle with its loaded levels, and a level leased to a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from hmc.artifact.bundle.manifest import Level, Manifest
+from hmc.serving.levels.byte_shares import FileBytes
+from hmc.serving.levels.choosing import Candidate, runs_on
+from hmc.serving.levels.latency import LatencyWindow
+from hmc.serving.requests.answers import DeviceUse, LevelBytes
+from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.priority import Priority
+from hmc.serving.requests.results import Translation
+
+
+class LevelTranslator(Protocol):
+    """The part of `hmc.serving.Translator` that the host uses. Tests put other translators in its place."""
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def pending(self) -> int: ...
+
+    @property
+    def pending_interactive(self) -> int: ...
+
+    @property
+    def failure(self) -> str | None: ...
+
+    @property
+    def weights(self) -> FileBytes: ...
+
+    @property
+    def device_bytes(self) -> FileBytes: ...
+
+    @property
+    def device_use(self) -> tuple[DeviceUse, ...]: ...
+
+    def submit(
+        self,
+        text: str,
+        options: DecodeOptions = ...,
+        target: Target | None = ...,
+        progress: Callable[[str], None] | None = ...,
+        *,
+        priority: Priority = ...,
+    ) -> Future[Translation]: ...
+
+    def call_when_space(self, call: Callable[[], None]) -> None: ...
+
+    def warm_up(self) -> None: ...
+
+    def release_memory(self) -> None: ...
+
+    def close(self, drain: bool = True) -> None: ...
+
+
+TranslatorFactory = Callable[[Path, Manifest, str], LevelTranslator]
+"""Loads a level: (path of a validated bundle, its manifest, the level's name) → its translator."""
+
+
+@dataclass(eq=False)
+class Slot:
+    """A loaded level. It is freed when it no longer serves and its last request has ended."""
+
+    level: Level
+    translator: LevelTranslator
+    users: int = 0
+    """Leases that have not ended."""
+    latency: LatencyWindow = field(default_factory=LatencyWindow)
+
+
+@dataclass(eq=False)
+class LoadedBundle:
+    """One bundle and its loaded levels, until another bundle replaces it."""
+
+    path: Path
+    manifest: Manifest
+    default: str
+    """Name of the default level."""
+    disk: dict[str, LevelBytes]
+    """Level name → its bytes on disk."""
+    slots: dict[str, Slot] = field(default_factory=dict)
+    """Level name → the loaded level."""
+    loading: list[str] = field(default_factory=list)
+    """Names of the levels that are still to be loaded, in the order of loading."""
+    unavailable: set[str] = field(default_factory=set)
+    """Names of the levels whose device is missing. Only a request by name gets an error; selectors skip them."""
+
+    def candidates(self, *, priority: Priority, loadable_on: str | None = None) -> list[Candidate]:
+        """The levels among which a selector chooses.
+
+        loadable_on None: the levels that are loaded or loading. A device: all levels that can be loaded on it.
+        priority: of the texts to be translated. Interactive ones count only interactive ones as load.
+        """
+        names = [*self.slots, *self.loading]
+        if loadable_on is not None:
+            fitting = [level.name for level in self.manifest.levels if runs_on(loadable_on, level)]
+            names = [name for name in fitting if name not in self.unavailable]
+        return [self._candidate(name, priority) for name in names]
+
+    def _candidate(self, name: str, priority: Priority) -> Candidate:
+        slot = self.slots.get(name)
+        if slot is None:
+            return Candidate(self.manifest.level(name))
+        pending = slot.translator.pending_interactive if priority.interactive else slot.translator.pending
+        return Candidate(slot.level, pending, slot.latency, failed=slot.translator.failure is not None)
+
+
+class Lease:
+    """A level while a request uses it; use it in a `with` block. The level is not freed before the block ends."""
+
+    def __init__(
+        self,
+        slot: Slot,
+        bundle_version: str,
+        end: Callable[[Slot], None],
+        priority: Priority = Priority.INTERACTIVE,
+    ) -> None:
+        """end: called with the slot when the lease ends. priority: of the texts of this lease."""
+        self.level, self.bundle_version = slot.level, bundle_version
+        self.slot, self._end, self._priority = slot, end, priority
+
+    def submit(
+        self,
+        text: str,
+        options: DecodeOptions,
+        target: Target | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> Future[Translation]:
+        """Queues a text, and adds its latency to the level's if it is interactive. Arguments and errors: see
+        `Translator.submit`."""
+        future = self.slot.translator.submit(text, options, target, progress, priority=self._priority)
+        if self._priority.interactive:
+            future.add_done_callback(self._observe)
+        return future
+
+    def _observe(self, future: Future[Translation]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            done = future.result()
+            if done.blank:
+                return
+            self.slot.latency.add(done.queue_s + done.compute_s)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end(self.slot)

@@ -1,0 +1,58 @@
+"""Checks of values that callers give. Each raises InvalidRequestError with the name of the value and its range."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+
+from hmc.artifact.errors import InvalidRequestError
+
+MAX_INT32 = 2**31 - 1
+"""Upper bound of whole numbers that have no smaller one: the protocol sends them as int32."""
+
+
+def check_whole(name: str, value: object, low: int, high: int = MAX_INT32) -> None:
+    """Raises InvalidRequestError unless `value` is a whole number from `low` to `high`."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InvalidRequestError(f"{name} {value!r}: choose a whole number")
+    if not low <= int(value) <= high:
+        bound = f"or more, up to {high}" if high >= MAX_INT32 else f"to {high}"
+        raise InvalidRequestError(f"{name} {value}: choose {low} {bound}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Raises InvalidRequestError unless `value` is a real number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidRequestError(f"{name} {value!r}: choose a number")
+
+
+def check_within(name: str, value: float, low: float, high: float) -> None:
+    """Raises InvalidRequestError unless `value` is a number from `low` to `high`; NaN is refused."""
+    check_number(name, value)
+    if not low <= value <= high:
+        raise InvalidRequestError(f"{name} {value}: choose {low} to {high}")
+
+
+def check_text(text: object, name: str) -> None:
+    """Raises InvalidRequestError unless `text` is a `str` that can be encoded as UTF-8 (a lone surrogate cannot)."""
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"{name} is {text!r:.100}: give a text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{name} cannot be written as UTF-8: character {error.start} is {text[error.start]!a}; decode the input "
+            "with its own encoding"
+        ) from error
+
+
+def check_list(texts: object, name: str) -> None:
+    """Raises InvalidRequestError unless `texts` is a sequence of texts that `check_text` accepts.
+
+    The error names the index of the first bad text. A single `str` is refused: it would be read letter by letter.
+    """
+    if isinstance(texts, str | bytes):
+        raise InvalidRequestError(f"{name} takes a list: put a single text in a list")
+    if not (hasattr(texts, "__len__") and hasattr(texts, "__getitem__")):
+        raise InvalidRequestError(f"{name} takes a list, and not a {type(texts).__name__}: put the texts in a list")
+    for index in range(len(texts)):
+        check_text(texts[index], f"{name}[{index}]")

@@ -1,0 +1,185 @@
+"""A worker of a level: the thread that runs batches."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from hmc.artifact.errors import HmcError, InternalServiceError
+from hmc.serving.decoding.constraints import Constraints
+from hmc.serving.decoding.job import Job, Mode
+from hmc.serving.decoding.state import Rules
+from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.requests.results import Decoded
+from hmc.serving.runtime import turns
+from hmc.serving.runtime.sessions import LevelSessions
+from hmc.serving.scheduling.batch import Outcome
+from hmc.serving.scheduling.postprocessor import Postprocessor, set_exception, set_result
+from hmc.serving.scheduling.queue import WaitingQueue
+from hmc.serving.scheduling.running import RunningBatch, batch_for
+from hmc.serving.scheduling.scheduler import Plan, Scheduler
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""Seconds that a worker waits after its second failure in a row; they double with each further failure, up to the
+second number. A sentence in the queue ends the pause."""
+
+
+class Worker(threading.Thread):
+    """Runs the sentences that its scheduler takes from the queue, until the queue is closed and empty."""
+
+    def __init__(
+        self, sessions: LevelSessions, queue: WaitingQueue, scheduler: Scheduler, postprocessor: Postprocessor
+    ) -> None:
+        super().__init__(name="hmc-engine", daemon=True)
+        self._sessions, self._queue, self._scheduler, self._postprocessor = sessions, queue, scheduler, postprocessor
+        self._batches: dict[Mode, RunningBatch] = {}
+        self._warm: set[Mode] = set()
+        """Modes that the warm-up has prepared. While it lasts, their memory is not given back for others."""
+        self._pause_s = 0.0
+
+    def run(self) -> None:
+        """The thread. It restarts its loop after any error in it."""
+        if self._sessions.device_form:
+            self._sessions.memory.relief = self._relieve
+        while True:
+            try:
+                return self._loop()
+            except BaseException as error:
+                log.exception("a worker of level %s stopped; it restarts", self._sessions.level.name)
+                self._restart(error)
+
+    def _loop(self) -> None:
+        """Schedule, step, postprocess."""
+        while (plan := self._scheduler.schedule()) is not None:
+            self._prepare(plan)
+            outcomes = self._step(self._scheduler.begin_step())
+            try:
+                self._scheduler.end_step([job for outcome in outcomes for job, _ in outcome.ended])
+            finally:  # also after an error: what has left its batch is not among what `_restart` fails
+                self._postprocess(outcomes)
+        with turns.shared(self._sessions.device):
+            self._batches.clear()
+
+    def _prepare(self, plan: Plan) -> None:
+        """Frees the caches of evicted batches, and encodes the sentences that start."""
+        for mode in plan.evicted:
+            self._close(mode)
+        for mode, jobs in plan.started.items():
+            try:
+                if mode not in self._batches:
+                    limits = self._scheduler.max_rows, self._scheduler.max_tokens
+                    if self._sessions.warming_up:
+                        self._warm.add(mode)
+                    self._batches[mode] = batch_for(self._sessions, mode, *limits)
+                self._batches[mode].admit(jobs, partial(self._scheduler.upcoming, mode))
+            except Exception as error:  # noqa: BLE001 - the error goes to the sentences of this batch
+                self._fail(mode, error)
+
+    def _step(self, modes: Iterable[Mode]) -> list[Outcome]:
+        """Runs one decoder step of each batch. A batch may run several, see `Scheduler.undisturbed`."""
+        outcomes = []
+        for mode in modes:
+            try:
+                outcomes.append(self._batches[mode].step(self._scheduler.undisturbed))
+            except Exception as error:  # noqa: BLE001 - the error goes to the sentences of this batch
+                self._fail(mode, error)
+        return outcomes
+
+    def _postprocess(self, outcomes: Iterable[Outcome]) -> None:
+        """Hands the results to the postprocessor, which gives them to the callers."""
+        calls: list[Callable[[], object]] = []
+        for outcome in outcomes:
+            calls += [partial(_report, job, tokens) for job, tokens in outcome.certain]
+            for job, decoded in outcome.ended:
+                if decoded is not None:
+                    self._queue.failure, self._pause_s = None, 0.0
+                    calls.append(partial(_answer, job, decoded))
+        self._postprocessor.post(calls)
+
+    def _fail(self, mode: Mode, error: Exception) -> None:
+        """Drops the batch of this mode and gives its sentences the error. Other batches go on."""
+        self._close(mode)
+        reported: Exception = error
+        if not isinstance(error, HmcError):
+            log.error("a batch of level %s failed", self._sessions.level.name, exc_info=error)
+            reported = RuntimeError(f"decoding failed: {error}")
+        traceback.clear_frames(error.__traceback__)  # they refer to the batch, and callers may keep the error
+        self._postprocessor.post([partial(set_exception, job.future, reported) for job in self._scheduler.drop(mode)])
+
+    def _close(self, mode: Mode) -> None:
+        """Gives up the batch of this mode, if there is one, and its memory."""
+        if batch := self._batches.pop(mode, None):
+            try:
+                batch.close()
+            except Exception:
+                log.exception("memory of a batch of level %s was not given back", self._sessions.level.name)
+
+    def _relieve(self) -> bool:
+        """Gives the memory of one empty batch back, because the device has too little for another batch. Returns
+        whether there was one."""
+        if threading.current_thread() is not self:
+            return False
+        mode = self._scheduler.give_up(self._warm if self._sessions.warming_up else ())
+        if mode is None:
+            return False
+        log.warning(
+            "level %s gives up the caches of a kind of request that has no sentences now, because the memory of %s is "
+            "short; its next request takes about a second longer. Lower --max-tokens or raise --gpu-memory",
+            self._sessions.level.name, self._sessions.device,
+        )  # fmt: skip
+        self._close(mode)
+        return True
+
+    def _restart(self, error: BaseException) -> None:
+        """After an error outside of any batch: fails every sentence that waits or runs here, and starts with no batch.
+
+        A sentence of one token then tests the level; its answer ends `queue.failure`. So a level recovers without
+        requests, which a server that is NOT_SERVING may not get. If sentences wait already, they are the test.
+        """
+        for mode in list(self._batches):
+            self._close(mode)
+        reported = InternalServiceError(
+            f"level {self._sessions.level.name!r} stopped unexpectedly and was restarted ({error!r}); send the text "
+            "again, and report this error if it comes back"
+        )
+        self._postprocessor.post([partial(set_exception, job.future, reported) for job in self._scheduler.drop_all()])
+        queue = self._queue
+        with queue.changed:
+            queue.failure = str(reported)
+            queue.changed.wait_for(lambda: len(queue) or queue.closed, self._pause_s)
+            self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+            if not (len(queue) or queue.closed):
+                queue.put(_test_sentence(self._sessions))
+
+
+def _report(job: Job, tokens: tuple[int, ...]) -> None:
+    """Gives a caller the tokens that are certain."""
+    if job.progress is not None and not job.future.cancelled():
+        job.progress(tokens)
+
+
+def _answer(job: Job, decoded: Decoded) -> None:
+    """Ends a sentence with its hypotheses, or with an error if a score is not finite."""
+    if decoded.hypotheses and all(math.isfinite(h.score) for h in decoded.hypotheses):
+        set_result(job.future, decoded)
+        return
+    set_exception(
+        job.future,
+        InternalServiceError(
+            "the model scored this sentence with a number that is not finite, so there is no translation: its weights "
+            "are damaged, or overflow at this precision. Try another level, and compile the bundle again"
+        ),
+    )
+
+
+def _test_sentence(sessions: LevelSessions) -> Job:
+    """A sentence of one unknown token, whose translation has at most one token. It needs only the plain decoder, which
+    is always open."""
+    source = [sessions.arch.unk_id, sessions.arch.eos_id]
+    return Job(source, DecodeOptions(beam_size=1, max_length=1), Constraints(), Rules(1), Mode(1))

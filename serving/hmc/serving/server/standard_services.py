@@ -1,0 +1,89 @@
+"""The standard gRPC services: health and reflection.
+
+Their streams have no end of their own, so they end when the server drains: it waits for running calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health import aio
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from hmc.serving.server.interceptors import Context
+from hmc.serving.server.streams import until
+
+REFLECTION_NAMES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+"""Newer clients ask for v1, older ones for v1alpha. Both have the same messages."""
+FAILURE_CHECK_S = 1.0
+"""Seconds between two checks whether the default level has failed."""
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+FINAL_STATUS_S = 0.1
+"""Seconds in which a watcher of the health can receive the last status, NOT_SERVING, before its stream ends."""
+
+
+class Health(aio.HealthServicer):
+    """The library's health service, whose watches end when the server drains."""
+
+    def __init__(self, closing: asyncio.Event) -> None:
+        """closing: set when the server drains."""
+        super().__init__()
+        self._closing = closing
+
+    async def set_all(self, services: Sequence[str], status: int) -> None:
+        """Sets the status of several services."""
+        for service in services:
+            await self.set(service, status)
+
+    async def follow(self, services: Sequence[str], failure: Callable[[], str | None]) -> None:
+        """Reports the services as NOT_SERVING while there is a failure, and as SERVING otherwise. Returns when the
+        server drains.
+
+        failure: returns the reason, or None. The services must be SERVING at first.
+        """
+        status: int = SERVING
+        while not self._closing.is_set():
+            new = SERVING if failure() is None else NOT_SERVING
+            if new != status:
+                await self.set_all(services, new)
+            status = new
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), FAILURE_CHECK_S)
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:
+        watching = asyncio.create_task(super().Watch(request, context))
+        closing = asyncio.create_task(self._closing.wait())
+        try:
+            await asyncio.wait({watching, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if not watching.done():
+                await asyncio.wait({watching}, timeout=FINAL_STATUS_S)
+            if watching.done():
+                await watching
+        finally:
+            for task in (watching, closing):
+                task.cancel()
+            await asyncio.gather(watching, closing, return_exceptions=True)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+
+
+def add_reflection(services: Sequence[str], server: grpc.aio.Server, closing: asyncio.Event) -> None:
+    """Lets clients look up `services`, and reflection itself. closing: set when the server drains."""
+    servicer = reflection.aio.ReflectionServicer((*services, *REFLECTION_NAMES))
+
+    async def answer(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        responses: Any = servicer.ServerReflectionInfo(until(closing, requests), context)
+        async for response in responses:
+            yield response
+
+    handler = grpc.stream_stream_rpc_method_handler(
+        answer,
+        reflection_pb2.ServerReflectionRequest.FromString,
+        reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    methods = {"ServerReflectionInfo": handler}
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, methods) for name in REFLECTION_NAMES])

@@ -1,0 +1,92 @@
+"""Turns the constraints of a request into token ids, and the hypotheses of the engine into text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.architecture import Architecture
+from hmc.serving.decoding.constraints import Constraints
+from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.results import Alternative, Decoded, Hypothesis, Token, Translation
+from hmc.serving.text.tokenizer import Tokenizer
+
+
+class Codec:
+    """Encodes constraints and decodes hypotheses with the tokenizer of one bundle. Thread-safe."""
+
+    def __init__(self, tokenizer: Tokenizer, arch: Architecture) -> None:
+        self._tokenizer, self._arch = tokenizer, arch
+        self._suppressed = lru_cache(maxsize=16)(self._read_suppressed)
+
+    def constraints(self, options: DecodeOptions, target: Target) -> Constraints:
+        """The constraints of one sentence, in token ids. Raises InvalidRequestError for a suppressed token that the
+        vocabulary does not have, and for one that may not be suppressed."""
+        prefix = tuple(self._tokenizer.encode_target(target.text))
+        if target.complete:
+            return Constraints((*prefix, self._arch.eos_id), complete=True)
+        suppressed = self._suppressed(options.suppressed_tokens, options.suppressed_phrases)
+        if options.suppress_unknown:
+            suppressed = (*suppressed, (self._arch.unk_id,))
+        return Constraints(prefix, False, suppressed, options.no_repeat_ngram_size)
+
+    def translation(
+        self, decoded: Decoded, options: DecodeOptions, source: Sequence[int], truncated: bool
+    ) -> Translation:
+        """The translation of one sentence. source: its token ids, EOS last; truncated: whether its text was cut."""
+        best, *others = (self._alternative(h, options) for h in decoded.hypotheses)
+        return Translation(
+            text=best.text,
+            score=best.score,
+            source_tokens=len(source),
+            target_tokens=best.target_tokens,
+            source_truncated=truncated,
+            hit_max_length=best.hit_max_length,
+            alternatives=tuple(others),
+            tokens=best.tokens,
+            source_pieces=tuple(self._tokenizer.source_piece(i) for i in source) if options.alignment else (),
+            queue_s=decoded.queue_s,
+            compute_s=decoded.compute_s,
+        )
+
+    def _alternative(self, found: Hypothesis, options: DecodeOptions) -> Alternative:
+        return Alternative(
+            text=self._tokenizer.decode(found.ids),
+            score=found.score,
+            target_tokens=len(found.ids) + found.complete,
+            hit_max_length=not found.complete,
+            tokens=self._tokens(found, options) if options.token_scores or options.alignment else (),
+        )
+
+    def _tokens(self, found: Hypothesis, options: DecodeOptions) -> tuple[Token, ...]:
+        ids = (*found.ids, self._arch.eos_id) if found.complete else found.ids
+        scores = found.token_scores if options.token_scores else [None] * len(ids)
+        traced = options.alignment and found.attention is not None
+        attention = found.attention.tolist() if traced and found.attention is not None else [()] * len(ids)
+        return tuple(
+            Token(self._tokenizer.piece(i), score, tuple(weights))
+            for i, score, weights in zip(ids, scores, attention, strict=True)
+        )
+
+    def _read_suppressed(self, pieces: tuple[str, ...], phrases: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """Token sequences that must not occur: one of each piece, and those of the phrases."""
+        read: list[tuple[int, ...]] = []
+        for piece in pieces:
+            token = self._tokenizer.find(piece)
+            if token is None:
+                raise InvalidRequestError(
+                    f"suppressed token {piece!r} is not in the vocabulary: name one of its pieces, with ▁ for the "
+                    "start of a word, or give the word as a suppressed phrase"
+                )
+            if token == self._arch.eos_id:
+                raise InvalidRequestError(f"suppressed token {piece!r} ends every translation: use min_length")
+            read.append((token,))
+        for phrase in phrases:
+            ids = tuple(self._tokenizer.encode_target(phrase))
+            if not ids:
+                raise InvalidRequestError("a suppressed phrase is blank: leave it out")
+            if len(ids) > self._arch.max_positions:
+                continue  # longer than any translation
+            read.append(ids)
+        return tuple(read)

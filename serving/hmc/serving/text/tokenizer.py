@@ -1,0 +1,90 @@
+"""Text to source ids and target ids to text, with the bundle's tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from hmc.artifact.bundle.manifest import FIX, Manifest
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact.tokenizer.files import from_contents
+from hmc.artifact.tokenizer.tokenizer import open_tokenizer
+from hmc.serving.requests.options import MAX_TEXT_BYTES
+from hmc.serving.runtime.graphs import check_unchanged
+
+
+class Tokenizer:
+    """One per bundle (`shared_tokenizer`). Thread-safe."""
+
+    def __init__(self, bundle: Path, manifest: Manifest) -> None:
+        """Reads the files that the manifest names. Raises InvalidArtifactError for a file that cannot be read,
+        FailedPreconditionError for one that has changed since the bundle was checked."""
+        self._arch = manifest.architecture
+        for name in manifest.tokenizer_files:
+            check_unchanged(bundle, name, manifest.tokenizer_files)
+        try:
+            contents = {name: (bundle / name).read_bytes() for name in manifest.tokenizer_files}
+            self._tokenizer = open_tokenizer(from_contents(contents))
+        except OSError as error:
+            raise InvalidArtifactError(f"bundle {bundle}", [f"tokenizer: {error}"], FIX) from error
+        except InvalidArtifactError as error:
+            raise InvalidArtifactError(f"bundle {bundle}", error.problems, FIX) from error
+
+    def encode(self, text: str) -> tuple[list[int], bool]:
+        """Source ids, EOS last, and whether the text was cut because it has more tokens than the model has positions.
+
+        Raises InvalidRequestError for a text longer than MAX_TEXT_BYTES, for one that UTF-8 cannot encode, and for a
+        target language that the model does not have.
+        """
+        _check(text)
+        ids = self._tokenizer.encode(text)
+        most = self._arch.max_positions - 1
+        return [*ids[:most], self._arch.eos_id], len(ids) > most
+
+    def encode_target(self, text: str) -> list[int]:
+        """Ids of a text in the target language, without EOS. Raises InvalidRequestError as `encode`."""
+        _check(text)
+        return self._tokenizer.encode(text, target=True)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of target ids."""
+        return self._tokenizer.decode(ids)
+
+    def piece(self, token: int) -> str:
+        """The vocabulary's name of a target token; `▁` stands for the start of a word."""
+        return self._tokenizer.piece(token)
+
+    def source_piece(self, token: int) -> str:
+        """The vocabulary's name of a source token."""
+        return self._tokenizer.source_piece(token)
+
+    def find(self, piece: str) -> int | None:
+        """The target token of this name; None if the vocabulary has none."""
+        return self._tokenizer.find(piece)
+
+
+_shared: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()
+
+
+def shared_tokenizer(bundle: Path, manifest: Manifest) -> Tokenizer:
+    """The tokenizer of a bundle. All loaded levels share one, which is freed with the last of them.
+
+    Raises InvalidArtifactError and FailedPreconditionError as `Tokenizer`.
+    """
+    key = manifest.model_dump_json(include={"architecture", "tokenizer_sha256"})
+    tokenizer = _shared.get(key) or Tokenizer(bundle, manifest)
+    return _shared.setdefault(key, tokenizer)
+
+
+def _check(text: str) -> None:
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"text is not valid Unicode ({error.reason} at {error.start}); decode it as UTF-8"
+        ) from error
+    if size > MAX_TEXT_BYTES:
+        raise InvalidRequestError(
+            f"text of {size:,} bytes is over the limit of {MAX_TEXT_BYTES:,}; split it into sentences and send those"
+        )

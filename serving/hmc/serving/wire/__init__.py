@@ -1,0 +1,1 @@
+"""The protocol: conversion of messages both ways, status codes, limits of messages, and TLS files."""

@@ -1,0 +1,188 @@
+"""Converts requests and translations to `hmc.v1` messages and back. Server and client share these functions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import grpc
+
+from hmc.artifact.errors import HmcError, InternalServiceError
+from hmc.serving.requests.answers import Answer, StreamAnswer
+from hmc.serving.requests.options import DecodeOptions, Sampling
+from hmc.serving.requests.results import Alternative, Partial, Token, Translation
+from hmc.serving.requests.selectors import Selector
+from hmc.serving.wire.status import code_of, error_of, message_of
+from hmc.v1 import translation_pb2 as pb
+
+CODE_OF_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+
+# ---- requests ----
+
+
+def selector_from_proto(message: pb.LevelSelector) -> Selector:
+    """Converts a selector. Raises InvalidRequestError if a value is out of range."""
+    chosen = message.WhichOneof("selector")
+    return Selector(**{chosen: getattr(message, chosen)}) if chosen else Selector()
+
+
+def selector_to_proto(selector: Selector) -> pb.LevelSelector | None:
+    """Converts a selector. Returns None for the default level, which is sent as an absent field."""
+    if selector == Selector():
+        return None
+    return pb.LevelSelector(
+        name=selector.name,
+        max_heads=selector.max_heads,
+        max_bleu_drop=selector.max_bleu_drop,
+        latency_budget_ms=selector.latency_budget_ms,
+        auto=selector.auto or None,
+    )
+
+
+def options_from_proto(message: pb.DecodingOptions) -> DecodeOptions:
+    """Converts options; absent fields take their defaults. Raises InvalidRequestError if a value is out of range."""
+    given: dict[str, Any] = {
+        field.name: tuple(value) if field.is_repeated else value for field, value in message.ListFields()
+    }
+    if message.HasField("sampling"):
+        given["sampling"] = Sampling(**{field.name: value for field, value in message.sampling.ListFields()})
+    return DecodeOptions(**given)
+
+
+def options_to_proto(options: DecodeOptions) -> pb.DecodingOptions:
+    """Converts options. Every option is sent, so that a server with other defaults decodes in the same way."""
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    if options.sampling is not None:
+        values["sampling"] = pb.Sampling(**dataclasses.asdict(options.sampling))
+    return pb.DecodingOptions(**values)
+
+
+# ---- translations ----
+
+
+def translation_to_proto(translation: Translation) -> pb.Translation:
+    """Converts a translation without its times: the answer that contains it carries them."""
+    return pb.Translation(
+        text=translation.text,
+        score=translation.score,
+        source_tokens=translation.source_tokens,
+        target_tokens=translation.target_tokens,
+        source_truncated=translation.source_truncated,
+        hit_max_length=translation.hit_max_length,
+        alternatives=[
+            pb.Alternative(
+                text=other.text,
+                score=other.score,
+                target_tokens=other.target_tokens,
+                hit_max_length=other.hit_max_length,
+                tokens=_tokens_to_proto(other.tokens),
+            )
+            for other in translation.alternatives
+        ],
+        tokens=_tokens_to_proto(translation.tokens),
+        source_pieces=translation.source_pieces,
+    )
+
+
+def translation_from_proto(message: pb.Translation, queue_ms: float = 0.0, compute_ms: float = 0.0) -> Translation:
+    """Converts a translation. queue_ms, compute_ms: times of the answer that contains it, in milliseconds."""
+    return Translation(
+        text=message.text,
+        score=message.score,
+        source_tokens=message.source_tokens,
+        target_tokens=message.target_tokens,
+        source_truncated=message.source_truncated,
+        hit_max_length=message.hit_max_length,
+        alternatives=tuple(
+            Alternative(
+                other.text, other.score, other.target_tokens, other.hit_max_length, _tokens_from_proto(other.tokens)
+            )
+            for other in message.alternatives
+        ),
+        tokens=_tokens_from_proto(message.tokens),
+        source_pieces=tuple(message.source_pieces),
+        queue_s=queue_ms / 1000.0,
+        compute_s=compute_ms / 1000.0,
+    )
+
+
+def _tokens_to_proto(tokens: Sequence[Token]) -> list[pb.Token]:
+    return [pb.Token(piece=t.piece, score=t.score, attention=t.attention) for t in tokens]
+
+
+def _tokens_from_proto(messages: Iterable[pb.Token]) -> tuple[Token, ...]:
+    return tuple(Token(m.piece, m.score if m.HasField("score") else None, tuple(m.attention)) for m in messages)
+
+
+def answer_to_proto(answer: Answer) -> pb.TranslateResponse:
+    """Converts the answer to a call."""
+    return pb.TranslateResponse(
+        translations=[translation_to_proto(translation) for translation in answer],
+        level=answer.level,
+        bundle_version=answer.bundle_version,
+        queue_ms=answer.queue_ms,
+        compute_ms=answer.compute_ms,
+    )
+
+
+def answer_from_proto(message: pb.TranslateResponse) -> Answer:
+    """Converts the answer to a call. Each translation gets the times of the whole call."""
+    times = message.queue_ms, message.compute_ms
+    translations = tuple(translation_from_proto(translation, *times) for translation in message.translations)
+    return Answer(translations, message.level, message.bundle_version, *times)
+
+
+def piece_to_proto(piece: str | Answer) -> pb.TranslateTokensResponse:
+    """Converts a piece of a translation, or the answer that ends the stream of pieces."""
+    if isinstance(piece, str):
+        return pb.TranslateTokensResponse(text=piece)
+    return pb.TranslateTokensResponse(done=answer_to_proto(piece))
+
+
+def partial_from_proto(message: pb.TranslateTokensResponse) -> Partial:
+    """The inverse of `piece_to_proto`."""
+    if message.WhichOneof("piece") == "done":
+        return Partial("", answer_from_proto(message.done)[0])
+    return Partial(message.text)
+
+
+def stream_answer_to_proto(request_id: str, answer: Answer) -> pb.TranslateStreamResponse:
+    """Converts the answer to one text of a stream. request_id: the id that the client gave the text."""
+    return pb.TranslateStreamResponse(
+        id=request_id,
+        translation=translation_to_proto(answer[0]),
+        level=answer.level,
+        bundle_version=answer.bundle_version,
+        queue_ms=answer.queue_ms,
+        compute_ms=answer.compute_ms,
+    )
+
+
+def stream_error_to_proto(
+    request_id: str, error: Exception, reference: str = "", *, level: str = "", bundle_version: str = ""
+) -> pb.TranslateStreamResponse:
+    """Converts the error of one text of a stream.
+
+    reference: see `message_of`. level, bundle_version: what served the text; empty if no level was chosen yet.
+    """
+    code: int = code_of(error).value[0]
+    sent = pb.Error(code=code, message=message_of(error, reference))
+    return pb.TranslateStreamResponse(id=request_id, error=sent, level=level, bundle_version=bundle_version)
+
+
+def stream_answer_from_proto(message: pb.TranslateStreamResponse, index: int) -> StreamAnswer:
+    """Converts the answer to one text of a stream. index: the position of the text in the stream."""
+    translation: Translation | None = None
+    error: HmcError | None = None
+    match message.WhichOneof("outcome"):
+        case "translation":
+            translation = translation_from_proto(message.translation, message.queue_ms, message.compute_ms)
+        case "error":
+            code = CODE_OF_NUMBER.get(message.error.code, grpc.StatusCode.UNKNOWN)
+            error = error_of(code, message.error.message)
+        case _:
+            error = InternalServiceError(
+                "an answer has neither a translation nor an error: the server may be newer than this client; upgrade it"
+            )
+    return StreamAnswer(index, translation, error, message.level, message.bundle_version)

@@ -1,0 +1,153 @@
+"""Checkpoints: round trip, every problem at once, nothing lost on failure."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tests.artifact.marian.opus import opus_directory
+from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
+
+from hmc.artifact.checkpoint.checkpoint import checkpoint_problems, load_checkpoint, save_checkpoint
+from hmc.artifact.errors import InvalidArtifactError
+
+
+def test_round_trip_keeps_everything(tmp_path: Path) -> None:
+    layout = random_layout(tiny_architecture(), 3)
+    written = tiny_checkpoint_at(tmp_path / "c", layout=layout)
+    read = load_checkpoint(tmp_path / "c")
+    assert read.layout == layout
+    assert read.config == written.config
+    assert read.tokenizer == written.tokenizer
+    assert all(np.array_equal(read.tensors[n], written.tensors[n]) for n in written.tensors)
+    assert read.gates is not None
+    assert written.gates is not None
+    assert all(np.array_equal(read.gates[k], written.gates[k]) for k in read.gates)
+
+
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    tiny_checkpoint_at(path)
+    (path / "tokenizer.model").unlink()
+    weights = load_file(path / "model.safetensors")
+    del weights["encoder.layers.0.fc1.weight"]
+    weights["stray"] = np.zeros(3, np.float32)
+    weights["encoder.layers.0.fc2.bias"] = np.zeros(7, np.float32)
+    save_file(weights, path / "model.safetensors")
+    problems = "\n".join(checkpoint_problems(path))
+    for expected in (
+        "tokenizer.model is missing",
+        "fc1.weight is missing",
+        "stray does not belong",
+        "shape [7], expected [32]",
+    ):
+        assert expected in problems
+    with pytest.raises(InvalidArtifactError, match="stray"):
+        load_checkpoint(path)
+
+
+def test_future_schema_says_upgrade(tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    config = json.loads((tmp_path / "c" / "config.json").read_text())
+    (tmp_path / "c" / "config.json").write_text(json.dumps(config | {"schema_version": 99}))
+    with pytest.raises(InvalidArtifactError, match=r"99.*upgrade hmc"):
+        load_checkpoint(tmp_path / "c")
+
+
+def test_truncated_weights_are_a_clear_error(tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    file = tmp_path / "c" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(InvalidArtifactError, match="not readable"):
+        load_checkpoint(tmp_path / "c")
+
+
+def test_nan_weights_are_refused(tmp_path: Path) -> None:
+    checkpoint = tiny_checkpoint_at(tmp_path / "c")
+    checkpoint.tensors["encoder.layers.0.fc1.bias"][0] = np.nan
+    save_checkpoint(checkpoint, tmp_path / "c")
+    with pytest.raises(InvalidArtifactError, match=r"fc1\.bias holds NaN"):
+        load_checkpoint(tmp_path / "c")
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def gates_with_nan(path: Path) -> None:
+    gates = load_file(path / "gates.safetensors")
+    gates["cross"][0, 0] = np.nan
+    save_file(gates, path / "gates.safetensors")
+
+
+def importance_of(path: Path, **kinds: object) -> None:
+    (path / "importance.json").write_text(json.dumps(kinds))
+
+
+ROWS = [[0.5] * 4] * 2
+EXTRAS: list[tuple[Callable[[Path], object], str]] = [
+    (lambda path: cut(path / "gates.safetensors"), "gates.safetensors is not readable"),
+    (gates_with_nan, "gates.safetensors: cross holds NaN or infinity"),
+    (lambda path: (path / "importance.json").write_text("{"), "importance.json is not JSON"),
+    (lambda path: (path / "importance.json").write_text("[]"), "importance.json must be one JSON object"),
+    (lambda path: importance_of(path, cross=ROWS, encoder_self=ROWS), "importance.json has no scores of decoder_self"),
+    (
+        lambda path: importance_of(path, cross=[[1, 2]], encoder_self=ROWS, decoder_self=ROWS),
+        "importance.json: cross has shape [1, 2], expected [2, 4]",
+    ),
+    (
+        lambda path: importance_of(path, cross=[[1], [2, 3]], encoder_self=ROWS, decoder_self=ROWS),
+        "importance.json: cross is not rows of numbers of one length",
+    ),
+    (lambda path: (path / "metrics.json").write_text("3"), "metrics.json must be one JSON object"),
+    (lambda path: (path / "tokenizer.model").write_bytes(b"x"), "tokenizer.model is not a SentencePiece"),
+]
+
+
+@pytest.mark.parametrize(("damage", "problem"), EXTRAS, ids=[problem for _, problem in EXTRAS])
+def test_what_lies_beside_the_weights_is_looked_at(
+    tmp_path: Path, damage: Callable[[Path], object], problem: str
+) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    damage(tmp_path / "c")
+    with pytest.raises(InvalidArtifactError) as caught:
+        load_checkpoint(tmp_path / "c")
+    assert problem in str(caught.value)
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"vocab_size": 100}, "tokenizer.model has 120 pieces, the model's vocabulary has 100"),
+        ({"eos_id": 7}, "tokenizer.model has its eos piece at 0, the model's eos_id is 7"),
+        ({"pad_id": 0}, "tokenizer.model has its pad piece at 2, the model's pad_id is 0"),
+        ({"unk_id": 4}, "tokenizer.model has its unk piece at 1, the model's unk_id is 4"),
+    ],
+)
+def test_a_tokenizer_of_another_model_is_noticed(tmp_path: Path, fields: dict[str, int], problem: str) -> None:
+    tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(**fields))
+    assert checkpoint_problems(tmp_path / "c") == [problem]
+
+
+def test_failed_save_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+    checkpoint = tiny_checkpoint_at(tmp_path / "c")
+    before = (tmp_path / "c" / "model.safetensors").read_bytes()
+    checkpoint.tensors["encoder.layers.0.fc1.bias"] = np.zeros(1, np.float32)
+    with pytest.raises(InvalidArtifactError, match="does not fit"):
+        save_checkpoint(checkpoint, tmp_path / "c")
+    assert (tmp_path / "c" / "model.safetensors").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_marian_model_is_sent_to_import(tmp_path: Path) -> None:
+    opus_directory(tmp_path / "opus")
+    assert checkpoint_problems(tmp_path / "opus") == [
+        "config.json is of a MarianMT model of Hugging Face, not of a checkpoint"
+    ]
+    with pytest.raises(InvalidArtifactError) as caught:
+        load_checkpoint(tmp_path / "opus")
+    assert "`hmc import DIR --out CKPT`" in str(caught.value)
+    assert "hmc train" not in str(caught.value)

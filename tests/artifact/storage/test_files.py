@@ -1,0 +1,240 @@
+"""Directories are replaced whole or not at all, also when the process is killed or fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.storage.exchange import exchange
+from hmc.artifact.storage.files import replace_directory
+from hmc.artifact.storage.formats import Format
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+FORM = Format("a model", "model.json", lambda content: "layers" in content, lambda _: ("weights",))
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from hmc.artifact.storage import files
+from tests.artifact.storage.test_files import rewrite
+
+rename, calls = Path.replace, []
+
+def replace(self, target):
+    calls.append(self)
+    if len(calls) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(self, target)
+
+when, place = sys.argv[1], Path(sys.argv[2])
+if when == "between the renames":
+    files.exchange, Path.replace = (lambda first, second: False), replace
+rewrite(place, lambda: when == "between the renames" or os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+
+
+def fill(folder: Path, text: str) -> None:
+    (folder / "model.json").write_text('{"layers": 1}')
+    (folder / "weights").write_text(text)
+
+
+def rewrite(place: Path, meanwhile: object = None) -> None:
+    with replace_directory(place, FORM) as folder:
+        fill(folder, "new")
+        if callable(meanwhile):
+            meanwhile()
+
+
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "model").mkdir()
+    fill(tmp_path / "model", "old")
+    return tmp_path / "model"
+
+
+@pytest.fixture(params=["exchanged", "renamed twice"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways: one exchange, and two renames where directories cannot be exchanged."""
+    if request.param == "renamed twice":
+        monkeypatch.setattr("hmc.artifact.storage.files.exchange", lambda *_: False)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("way")
+def test_replaced(place: Path) -> None:
+    rewrite(place)
+    assert (place / "weights").read_text() == "new"
+    assert list(place.parent.iterdir()) == [place]
+
+
+def test_a_new_directory_with_those_above_it(tmp_path: Path) -> None:
+    rewrite(tmp_path / "a" / "b")
+    assert contents(tmp_path).keys() == {"a/b/model.json", "a/b/weights"}
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.usefixtures("way")
+def test_an_interrupt_leaves_what_was(place: Path) -> None:
+    before = contents(place.parent)
+    with pytest.raises(KeyboardInterrupt):
+        rewrite(place, stop)
+    assert contents(place.parent) == before
+    assert list(place.parent.iterdir()) == [place]
+
+
+def test_an_interrupt_between_two_renames_leaves_what_was(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, calls, before = Path.replace, [], contents(place.parent)
+
+    def replace(self: Path, target: Path) -> Path:
+        calls.append(self)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr("hmc.artifact.storage.files.exchange", lambda *_: False)
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        rewrite(place)
+    assert contents(place.parent) == before
+    assert len(calls) == 3
+
+
+def test_an_exchange_needs_no_rename(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an exchange the directory is never missing, so a kill at any time is harmless."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"of {name}").touch()
+    if not exchange(tmp_path / "a", tmp_path / "b"):
+        pytest.skip("this file system cannot exchange two directories")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["of b"]
+    assert not exchange(tmp_path / "a", tmp_path / "missing")
+    monkeypatch.setattr(Path, "replace", None)
+    rewrite(place)
+    assert (place / "weights").read_text() == "new"
+
+
+def killed(when: str, place: Path) -> None:
+    """A process that is killed while it replaces `place`."""
+    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'compiler'}"}
+    ran = subprocess.run(
+        [sys.executable, "-c", KILLED, when, place], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == -9, ran.stderr
+
+
+def test_what_a_killed_process_leaves_is_removed_by_the_next(place: Path) -> None:
+    killed("while it is written", place)
+    assert (place / "weights").read_text() == "old"
+    assert len(list(place.parent.iterdir())) == 2
+    for name in (".model.old", ".model.abcdefgh", ".model2.abcdefgh.hmc", ".model.abcdefgh.hmc.txt"):
+        (place.parent / name).mkdir()  # not ours
+    rewrite(place)
+    assert (place / "weights").read_text() == "new"
+    assert len(list(place.parent.iterdir())) == 5
+
+
+def test_what_was_moved_aside_comes_back(place: Path) -> None:
+    """A process is killed between two renames. The next run fails, but restores the old directory."""
+    before = contents(place)
+    killed("between the renames", place)
+    assert not place.exists()
+    with pytest.raises(KeyboardInterrupt):
+        rewrite(place, stop)
+    assert contents(place) == before
+    assert list(place.parent.iterdir()) == [place]
+
+
+def test_what_a_running_process_writes_is_left_alone(place: Path) -> None:
+    with replace_directory(place, FORM) as folder:
+        fill(folder, "first")
+        rewrite(place)
+        assert (folder / "weights").read_text() == "first"
+    assert (place / "weights").read_text() == "first"
+    assert list(place.parent.iterdir()) == [place]
+
+
+def test_a_link_stays_and_what_it_names_is_replaced(tmp_path: Path, place: Path) -> None:
+    (tmp_path / "links").mkdir()
+    link, nowhere = tmp_path / "links" / "current", tmp_path / "links" / "next"
+    link.symlink_to(place)
+    nowhere.symlink_to(tmp_path / "later")
+    rewrite(link)
+    rewrite(nowhere)
+    assert link.is_symlink()
+    assert nowhere.is_symlink()
+    assert (place / "weights").read_text() == (tmp_path / "later" / "weights").read_text() == "new"
+    assert {path.name for path in (tmp_path / "links").iterdir()} == {"current", "next"}
+
+
+def test_what_came_meanwhile_is_not_lost(place: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=r"do not belong to a model: notes\.txt"):
+        rewrite(place, lambda: (place / "notes.txt").write_text("mine"))
+    assert contents(place) == {"model.json": '{"layers": 1}', "weights": "old", "notes.txt": "mine"}
+
+
+def test_a_full_disk_is_named(place: Path) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        rewrite(place, full)
+    assert caught.value.filename == str(place)
+    assert (place / "weights").read_text() == "old"
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from tests.artifact.storage.test_files import save_tensors
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    save_tensors(Path(sys.argv[1]))
+except OSError as error:
+    print(error.errno, error.filename)
+"""
+
+
+def save_tensors(place: Path) -> None:
+    with replace_directory(place, FORM) as folder:
+        save_file({"tensor": np.zeros(10_000, np.float32)}, folder / "weights")
+
+
+def test_safetensors_that_find_no_room_are_a_system_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'compiler'}"}
+    ran = subprocess.run(
+        [sys.executable, "-c", LIMITED, place], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.stdout == f"{errno.EFBIG} {place}\n", ran.stderr
+
+    def full(*_: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("tests.artifact.storage.test_files.save_file", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        save_tensors(place)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(place))
+
+
+def test_other_errors_of_safetensors_are_left_as_they_are(place: Path) -> None:
+    def broken() -> None:
+        raise SafetensorError("Error while deserializing header")
+
+    with pytest.raises(SafetensorError):
+        rewrite(place, broken)

@@ -1,0 +1,26 @@
+"""Memory of a level, in a process of its own."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmc.artifact.errors import HmcError
+from hmc.benchmark.measure.memory import MemoryRequest, measure_memory, peak_bytes
+
+
+def request(bundle: Path, level: str) -> MemoryRequest:
+    return MemoryRequest(str(bundle), level, "cpu", 1, 1, 2, 2, ("A man.", "A dog.", "Two men."))
+
+
+def test_the_peak_is_that_of_the_fresh_process(tiny_bundle: Path) -> None:
+    ballast = np.ones(300 * 2**20, np.uint8)  # this process's memory must not count
+    found = measure_memory(request(tiny_bundle, "h12-int8"))
+    assert ballast.nbytes < peak_bytes()
+    assert 2**20 < found.before_load_bytes < found.peak_bytes < ballast.nbytes
+    assert 2**20 < found.held_bytes < found.peak_bytes
+
+
+def test_what_went_wrong_there_is_said(tiny_bundle: Path) -> None:
+    with pytest.raises(HmcError, match=r"memory of level 'h7' could not be measured: .*unknown level 'h7'"):
+        measure_memory(request(tiny_bundle, "h7"))

@@ -1,0 +1,105 @@
+"""The report as text, tables and JSON."""
+
+import dataclasses
+import json
+
+import pytest
+from rich.console import Console, RenderableType
+from tests.benchmark import fakes
+
+from hmc.artifact.bundle.manifest import Quality
+from hmc.benchmark.report.results import contract
+from hmc.benchmark.report.tables import delta, p_value, tables
+
+
+def printed(renderable: RenderableType) -> str:
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
+
+
+def test_the_contract_says_what_is_timed_and_what_is_not() -> None:
+    text = fakes.report().contract
+    for part in (
+        "Timed: one call that takes texts and returns texts, tokenisation and beam search included",
+        "at batch 1 and beam 4.",
+        "Not timed: loading, warm-up, gRPC, and the first request of every level at each setting.",
+        "Rounds: 1. All levels are loaded in one process.",
+        "Ratio: a level's time divided by that of full, median over the rounds; below 1 is faster",
+        "h72-int8 on cpu; 2 threads for each level",
+        "ΔBLEU is against full, with a 95 % interval by paired bootstrap (Koehn 2004, 1000 resamples)",
+        "the two-sided p-value of sacreBLEU's paired approximate randomisation (--paired-ar, 10000 trials)",
+        "Memory: peak resident memory of a new process",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "part"),
+    [
+        ({"threads": 0}, "one thread per physical core for each level"),
+        ({"threads": 1}, "1 thread for each level"),
+        ({"left_out": ("h72-fp16",)}, "Left out, because they do not run on this device: h72-fp16."),
+        ({}, "In a round each translates the same 7 sentences, one request at a time"),
+        ({"timed_at_batch": (1,)}, "each translates the same 1 sentence, one request at a time"),
+        (
+            {"batches": (1, 3), "timed_at_batch": (8, 6)},
+            "each translates the same sentences (8 at batch 1, 6 at batch 3), one request at a time",
+        ),
+        ({"quality_reference": None}, "Quality: not measured, no references were given."),
+    ],
+)
+def test_the_contract_follows_the_conditions(changed: dict[str, object], part: str) -> None:
+    conditions = dataclasses.replace(fakes.report().conditions, **changed)  # type: ignore[arg-type]
+    assert part in contract(conditions, {"full": "cpu"})
+
+
+def test_json_has_every_number_and_reads_back() -> None:
+    report = fakes.report()
+    data = json.loads(report.to_json())
+    assert set(data) == {"schema_version", "contract", "bundle", "conditions", "machine", "levels"}
+    assert data["schema_version"] == 1
+    assert data["conditions"]["headline"] == {"batch": 1, "beam": 4}
+    level = data["levels"][1]
+    assert (level["name"], level["heads"], level["bytes"]) == ("h72", 72, 24 * 2**20)
+    assert Quality.model_validate(level["quality"][0]) == report.levels[1].quality[0]
+    assert level["latency"][0]["p50_ms"] == 15.0
+    assert level["memory"] == {"peak_bytes": 200 * 2**20, "before_load_bytes": 50 * 2**20, "held_bytes": 0}
+
+
+def test_tables_show_levels_scores_times_and_machine() -> None:
+    text = printed(tables(fakes.report()))
+    size, scores, times = [" ".join(line.split()) for line in text.splitlines() if "h72-int8" in line]
+    assert size == "h72-int8 int8 72 1,000 7.0 200.0"
+    assert scores == "4 h72-int8 29.00 -1.00 [-2.00, -0.10] <0.001 50.00"
+    assert times == "1 4 h72-int8 8.0 16.0 24.0 7 125.0 1125 0.40"
+    for part in (
+        "10 sentences of test, Δ against full",
+        "Latency of a request",
+        "A CPU (4 cores)",
+        "load average 0.1",
+        "hmc 0.1.0",
+    ):
+        assert part in text
+
+
+def test_tables_without_quality() -> None:
+    text = printed(tables(fakes.report(with_quality=False)))
+    assert "BLEU" not in text
+    assert "h72-int8" in text
+
+
+def test_delta_of_the_reference_is_a_dash() -> None:
+    assert delta(fakes.quality("full", 30, 0, 0), "full") == "–"
+    quality = fakes.quality("h72", 29.5, -1, 0.2).model_copy(update={"p_value": 0.25})
+    assert delta(quality, "h72") == "-0.50 [-1.00, +0.20]"
+    assert p_value(quality, "h72") == "0.250"
+    assert p_value(quality, "full") == "–"
+
+
+def test_recorded_latency_is_the_headline() -> None:
+    report = fakes.report()
+    recorded = report.recorded_latency(report.levels[2])
+    assert (recorded.p50_ms, recorded.p95_ms, recorded.p99_ms) == (8, 16, 24)
+    assert (recorded.batch, recorded.beam, recorded.requests, recorded.machine) == (1, 4, 7, "A CPU (4 cores)")

@@ -1,0 +1,198 @@
+"""`hmc compile --max-bleu-drop`: budgets found, and what is left behind when none is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import NEEDED, Hmc, files_of, in_a_process
+from tests.tiny import tiny_checkpoint_at
+
+from hmc.artifact.bundle.checks import validate
+from hmc.artifact.bundle.manifest import Level, Manifest
+from hmc.benchmark.budget.candidates import Meter
+from hmc.benchmark.budget.search import Candidate
+
+
+def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
+    out = tmp_path / "b"
+    words = ["--max-bleu-drop", "5", "--eval", *pairs, "--beam", "1"]
+    ran = hmc("compile", prunable, *words, "-o", out, "--json")
+    assert ran.exit_code == 0, ran.output
+    manifest = validate(out)
+    assert [level.name for level in manifest.levels] == ["full", "h12"]
+    assert manifest.default_level == "h12"
+    assert manifest.level("h12").quality.bleu_delta == 0  # type: ignore[union-attr]
+    tokenizer = {"tokenizer.model"}
+    assert {path.name for path in out.iterdir()} == {"bundle.json", "weights", "full", "h12"} | tokenizer
+    assert {f for level in manifest.levels for f in level.files} == files_of(out).keys() - {"bundle.json"} - tokenizer
+    assert list(tmp_path.iterdir()) == [out]
+
+    data = json.loads(ran.stdout)
+    searched = data["search"]["precisions"]["fp32"]
+    assert searched["found"] == data["default_level"] == "h12"
+    tried = {c["heads"]: c for c in searched["tried"]}
+    assert {heads for heads in tried if heads < NEEDED} >= {11, 10, 9}
+    assert all(c["keeps_drop"] == (heads >= NEEDED) == (c["loss_at_most"] <= 5) for heads, c in tried.items())
+    assert all(c["p50_ms"] > 0 for c in tried.values())
+    assert "median of 1 × 64 requests, one sentence each, beam 1" in data["search"]["timed"]
+    assert "Tried on 108 sentences of tiny, Δ against full" in ran.stderr
+    assert manifest.provenance["head_search"]["fp32"]["found"] == "h12"
+
+    # Searched again: the same bytes. Compiled by its number of heads: the same levels.
+    again = hmc("compile", prunable, *words, "-o", tmp_path / "again")
+    assert again.exit_code == 0, again.output
+    assert files_of(tmp_path / "again") == files_of(out)
+    assert hmc("compile", prunable, "--target-heads", "24,12", "-o", tmp_path / "given").exit_code == 0
+    assert validate(tmp_path / "given").version == manifest.version
+
+
+def test_every_precision_is_searched_against_full(
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]
+) -> None:
+    ran = hmc(
+        "compile", prunable, "--max-bleu-drop", "60", "--max-latency-ms", "1e6", "--eval", *pairs, "--beam", 1,
+        "--precision", "int8,fp32", "--calibrate", pairs[0], "-o", tmp_path / "b",
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    manifest = validate(tmp_path / "b")
+    names = [level.name for level in manifest.levels]
+    assert names[:2] == ["full-int8", "full"]
+    assert manifest.default_level == names[2]
+    assert manifest.level(names[2]).precision == "int8"
+    assert {level.quality.reference_level for level in manifest.levels if level.quality} == {"full"}
+    assert all(level.quality for level in manifest.levels)
+    assert "p50: median of 3 × 64 requests" in ran.stdout
+
+
+def test_twins_with_shortlists_are_searched_too(
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]
+) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    for side in pairs:
+        (text / side.name).write_text("A dog sees a cat.\nTwo cats sleep.\n")
+    ran = hmc(
+        "compile", prunable, "--max-bleu-drop", "100", "--confidence", 0, "--eval", *pairs, "--beam", 1,
+        "--precision", "fp32,int8", "--calibrate", pairs[0],
+        "--shortlist", *(text / side.name for side in pairs), "-o", tmp_path / "b", "--json",
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    manifest = validate(tmp_path / "b")
+    whole, found = manifest.levels[:3], manifest.levels[3:]
+    assert [level.name for level in whole] == ["full", "full-int8", "full-int8-shortlist"]
+    assert [level.name for level in found] == ["h1", "h1-int8", "h1-int8-shortlist"]
+    assert [bool(level.shortlist) for level in found] == [False, False, True]
+    assert {level.quality.reference_level for level in manifest.levels if level.quality} == {"full"}
+    searched = json.loads(ran.stdout)["search"]["precisions"]
+    assert {name: done["found"] for name, done in searched.items()} == {
+        "fp32": "h1", "int8": "h1-int8", "int8-shortlist": "h1-int8-shortlist",
+    }  # fmt: skip
+    assert manifest.provenance["head_search"].keys() == searched.keys()
+    assert {f for level in manifest.levels for f in level.files} | {"bundle.json", "tokenizer.model"} == set(
+        files_of(tmp_path / "b")
+    )
+
+
+@pytest.mark.parametrize(("fast", "default"), [("twin", "full-int8-shortlist"), ("whole", "full-int8")])
+def test_a_twin_or_its_precision_may_find_nothing(
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
+    fast: str, default: str,
+) -> None:  # fmt: skip
+    measure = Meter.measure
+
+    def timed(meter: Meter, manifest: Manifest, level: Level) -> Candidate:
+        return replace(
+            measure(meter, manifest, level), p50_ms=1.0 if bool(level.shortlist) == (fast == "twin") else 9.0
+        )
+
+    monkeypatch.setattr(Meter, "measure", timed)
+    for side in pairs:
+        (tmp_path / side.name).write_text("A dog sees a cat.\nTwo cats sleep.\n")
+    ran = hmc(
+        "compile", prunable, "--max-latency-ms", 5, "--eval", *pairs, "--beam", 1, "--precision", "int8",
+        "--calibrate", pairs[0], "--shortlist", *(tmp_path / side.name for side in pairs), "-o", tmp_path / "b",
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    manifest = validate(tmp_path / "b")
+    assert [level.name for level in manifest.levels] == ["full-int8", "full-int8-shortlist"]
+    assert manifest.default_level == default
+    found = {name: done["found"] for name, done in manifest.provenance["head_search"].items()}
+    assert found == {"int8": None, "int8-shortlist": None} | {default.removeprefix("full-"): default}
+    assert "note: nothing found. no level answers within 5 ms" in ran.stdout
+
+
+def test_a_precision_that_finds_nothing_does_not_end_the_search(
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = Meter.measure
+
+    def timed(meter: Meter, manifest: Manifest, level: Level) -> Candidate:
+        return replace(measure(meter, manifest, level), p50_ms=9.0 if level.precision == "fp32" else 1.0)
+
+    monkeypatch.setattr(Meter, "measure", timed)
+    ran = hmc(
+        "compile", prunable, "--max-latency-ms", 5, "--eval", *pairs, "--beam", 1, "--precision", "fp32,int8",
+        "--calibrate", pairs[0], "-o", tmp_path / "b",
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    manifest = validate(tmp_path / "b")
+    assert manifest.default_level == "full-int8"
+    found = {name: done["found"] for name, done in manifest.provenance["head_search"].items()}
+    assert found == {"fp32": None, "int8": "full-int8"}
+    assert "note: nothing found. no level answers within 5 ms" in ran.stdout
+
+
+def test_all_heads_are_fast_enough(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
+    ran = hmc("compile", prunable, "--max-latency-ms", "1e6", "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b")
+    assert ran.exit_code == 0, ran.output
+    assert [level.name for level in validate(tmp_path / "b").levels] == ["full"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        (["--max-bleu-drop", "5"], "BLEU: no level is sure to lose at most 5 against h12; the nearest, h"),
+        (["--max-latency-ms", "1e-3"], "no level answers within 0.001 ms: the fastest found is "),
+    ],
+)
+def test_nothing_found_nothing_left(
+    hmc: Hmc, pruned: Path, tmp_path: Path, pairs: tuple[Path, Path], limit: list[str], message: str
+) -> None:
+    ran = hmc("compile", pruned, *limit, "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b")
+    assert ran.exit_code == 2
+    assert f"hmc: {message}" in ran.stderr
+    assert "Tried on 108 sentences of tiny" in ran.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_needs_scores(hmc: Hmc, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
+    tiny_checkpoint_at(tmp_path / "plain", gates=False)
+    ran = hmc("compile", tmp_path / "plain", "--max-bleu-drop", "1", "--eval", *pairs, "-o", tmp_path / "b")
+    assert ran.exit_code == 2
+    assert "a search for a head budget: the checkpoint has neither gates nor importance" in ran.stderr
+
+
+def test_fp16_is_not_searched_without_cuda(
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hmc.serving.runtime.device.cuda_available", lambda: False)
+    words = ["--max-bleu-drop", "1", "--eval", *pairs, "--precision", "fp16"]
+    ran = hmc("compile", prunable, *words, "-o", tmp_path / "b")
+    assert ran.exit_code == 2
+    assert "--precision fp16: such levels run on CUDA" in ran.stderr
+
+
+@pytest.mark.slow
+def test_a_search_that_is_terminated_leaves_nothing(prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
+    words: list[str | Path] = ["--max-bleu-drop", "5", "--eval", *pairs, "-o", tmp_path / "b"]
+    ran = in_a_process(0, "compile", prunable, *words)
+    assert ran.stderr
+    assert ran.stderr.readline() == "full\n"  # now the first level is being compiled
+    assert [path.name[:3] for path in tmp_path.iterdir()] == [".b."]
+    ran.terminate()
+    ran.communicate()
+    assert ran.returncode == 143
+    assert list(tmp_path.iterdir()) == []

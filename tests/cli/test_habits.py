@@ -1,0 +1,69 @@
+"""Habits that every command of `hmc` keeps: --json, -o, and panels in long help."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from tests.cli.conftest import Hmc
+from tests.processes import environment
+from typer.main import get_command
+
+from hmc.cli.analyze import ANALYSES
+from hmc.cli.main import COMMANDS, HELP_WIDTH, build
+
+LONG = 8
+"""Options that a help text may list without panels."""
+
+
+def commands() -> Iterator[Any]:
+    """Every command and subcommand, as (words, command)."""
+    app = cast(Any, get_command(build()))
+    for name, command in app.commands.items():
+        if hasattr(command, "list_commands"):
+            for inner in command.list_commands(None):
+                yield pytest.param(command.get_command(None, inner), id=f"{name} {inner}")
+        else:
+            yield pytest.param(command, id=name)
+
+
+ALL = list(commands())
+
+
+def test_the_commands_are_all_there() -> None:
+    assert len(ALL) == len(COMMANDS) + 3 + len(ANALYSES)
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_json_is_a_flag_everywhere(command: Any) -> None:
+    (flag,) = (option for option in command.params if "--json" in option.opts)
+    assert flag.is_flag
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_out_has_a_short_form_everywhere(command: Any) -> None:
+    for option in command.params:
+        assert ("--out" in option.opts) == ("-o" in option.opts)
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_long_help_has_panels_and_every_option_a_text(command: Any) -> None:
+    options = [option for option in command.params if option.param_type_name == "option" and not option.hidden]
+    assert all(option.help for option in options)
+    if len(options) > LONG:
+        assert {option.rich_help_panel is None for option in options if "--help" not in option.opts} == {False}
+
+
+def test_completion_is_offered(hmc: Hmc) -> None:
+    ran = hmc("--help")
+    assert "--install-completion" in ran.stdout
+    assert "--show-completion" in ran.stdout
+
+
+def test_help_in_a_pipe_is_not_wrapped_at_80_columns() -> None:
+    command = [sys.executable, "-m", "hmc.cli", "prune", "--help"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
+    assert max(map(len, ran.stdout.splitlines())) == int(HELP_WIDTH)

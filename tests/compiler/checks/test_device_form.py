@@ -1,0 +1,130 @@
+"""Levels in device form are run as they were written, and graphs that write caches wrongly are noticed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
+
+from hmc.artifact.bundle.manifest import VARIANTS, decoder_path, encoder_path, read_manifest, resize_path
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.artifact.precisions import Precision
+from hmc.compiler.bundle.requests import LevelRequest
+from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler.checks.runs import BrokenGraphError, check_runs
+
+PROBE = [[5, 6, 7, 2], [8, 9, 2]]
+ARCH = tiny_architecture()
+NONE = HeadLayout.full(2, 2, 0)
+LAYOUTS = {
+    "full": ARCH.full_layout(),
+    "uneven": random_layout(ARCH, 5),
+    "none": NONE,
+    **{f"no {kind}": HeadLayout.from_json(ARCH.full_layout().to_json() | {kind: [[], []]}) for kind in KINDS},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_a_level_in_device_form_runs(tmp_path: Path, precision: Precision, layout: str) -> None:
+    tiny_checkpoint_at(tmp_path / "c", layout=LAYOUTS[layout], gates=False)
+    manifest = compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b", precisions=(precision,), device_form=True)
+    level = manifest.levels[0]
+    resizes = {path for path in level.files if "resize_" in path}
+    decodes = any(map(any, (LAYOUTS[layout].decoder_self, LAYOUTS[layout].cross)))
+    assert len(resizes) == 2 * decodes
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("device")
+    tiny_checkpoint_at(path / "c")
+    compile_bundle([LevelRequest(path / "c")], path / "b", device_form=True)
+    return path / "b"
+
+
+def one_slot(graph: onnx.GraphProto) -> None:
+    """Writes every sentence to slot 0."""
+    zero = onnx.numpy_helper.from_array(np.asarray(0, np.int64), "no_slot")
+    graph.initializer.append(zero)
+    graph.node.insert(0, onnx.helper.make_node("Mul", ["slots", "no_slot"], ["zeros"]))
+    for node in graph.node:
+        if node.op_type == "ScatterND":
+            node.input[1] = "zeros"
+
+
+def filled_with_ones(graph: onnx.GraphProto) -> None:
+    """Fills new positions with 1."""
+    for node in graph.node:
+        if node.op_type == "ConstantOfShape":
+            node.attribute[0].t.CopyFrom(onnx.numpy_helper.from_array(np.ones(1, np.float32)))
+
+
+def negated(graph: onnx.GraphProto) -> None:
+    """Negates what one cache held."""
+    graph.node.insert(0, onnx.helper.make_node("Neg", ["past_key_0"], ["negated"]))
+    next(node for node in graph.node if "next_past_key_0" in node.output).input[0] = "negated"
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "problem"),
+    [
+        (encoder_path("full"), one_slot, "encoder: next_cross_key_0 depends on the slots .* changes slots of other"),
+        (encoder_path("full"), filled_with_ones, "encoder: next_cross_value_1 is not 0 after the sentences"),
+        (resize_path("full", "rows"), filled_with_ones, "resize_rows.onnx: past_value_1 does not have 2 new positions"),
+        (resize_path("full", "rows"), negated, "resize_rows.onnx: past_key_0 loses what it held"),
+        (resize_path("full", "tree"), filled_with_ones, "node_bias does not have 2 new positions that hold -10000"),
+    ],
+)
+def test_a_graph_that_writes_caches_wrongly_is_noticed(
+    compiled: Path, tmp_path: Path, path: str, change: Callable[[onnx.GraphProto], None], problem: str
+) -> None:
+    bundle = Path(shutil.copytree(compiled, tmp_path / "b"))
+    manifest = read_manifest(bundle)
+    check_runs(manifest.architecture, manifest.levels[0], bundle, PROBE)
+    model = onnx.load(str(bundle / path), load_external_data=False)
+    change(model.graph)
+    (bundle / path).write_bytes(model.SerializeToString())
+    with pytest.raises(BrokenGraphError, match=problem):
+        check_runs(manifest.architecture, manifest.levels[0], bundle, PROBE)
+
+
+def test_levels_for_a_cpu_are_in_host_form(compiled: Path, tmp_path: Path) -> None:
+    """Nothing of device form is in them, and no graph is shared with it."""
+    request = LevelRequest(compiled.parent / "c")
+    levels = [
+        compile_bundle([request], tmp_path / name, device_form=form).levels[0]
+        for name, form in (("default", None), ("host", False))
+    ]
+    assert levels[0].files == levels[1].files
+    graphs = {path for path in levels[0].files if path.endswith(".onnx")}
+    assert graphs == {encoder_path("full"), *(decoder_path("full", name) for name in (None, *VARIANTS))}
+    device = read_manifest(compiled).levels[0].files
+    assert graphs < device.keys()
+    assert all(device[path] != levels[0].files[path] for path in graphs)
+
+
+@pytest.mark.parametrize(
+    ("precision", "device_form", "message"),
+    [
+        ("int8", True, "device form are for floats without shortlists: leave int8 out"),
+        ("fp16", False, "fp16 levels run on CUDA, which takes graphs in device form only"),
+    ],
+)
+def test_forms_that_do_not_exist_are_refused(
+    compiled: Path, tmp_path: Path, precision: Precision, device_form: bool, message: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        compile_bundle(
+            [LevelRequest(compiled.parent / "c")],
+            tmp_path / "b",
+            precisions=(precision,),
+            calibration=["A dog runs."],
+            device_form=device_form,
+        )

@@ -1,0 +1,239 @@
+"""Every experiment runs to its end on a tiny model, and its report is as expected."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from experiments import base_size
+from tests.artifact.marian.opus import GERMAN, edit, opus_directory
+from tests.experiments.conftest import Experiment
+from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
+
+from hmc.artifact.checkpoint.checkpoint import save_checkpoint
+
+Lines = Callable[[str, list[str]], Path]
+PEERS = ("transformers", "ctranslate2")
+CORES = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+WORKERS = f" {CORES} workers" if CORES > 1 else ""
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def peers() -> None:
+    for name in PEERS:
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+
+
+def test_equality_of_a_checkpoint(experiment: Experiment, lines: Lines, tiny_checkpoint: Path) -> None:
+    ran = experiment(
+        "equality", tiny_checkpoint, "--source", lines("s.en", SENTENCES), "--sentences", "5", "--heads", "12",
+        "--max-length", "16", "--seeds", "1", "--threads", "1,2",
+    )  # fmt: skip
+    assert ran.status == 0, ran.output
+    assert {name: found["equal"] for name, found in ran.report["reference"].items()} == {"full": 5, "h12": 5}
+    assert list(ran.report["batching"]) == ["full", "full-int8", "full-int4", "h12", "h12-int8", "h12-int4"]
+    for by_threads in ran.report["batching"].values():
+        assert list(by_threads["1"]) == ["batches of 32", "random arrivals 0"]
+        assert list(by_threads["2"]) == ["batches of 32", "random arrivals 0", "alone with 1 thread(s)"]
+        assert {found["equal"] for each in by_threads.values() for found in each.values()} == {5}
+
+
+def test_equality_of_a_bundle_has_no_reference(experiment: Experiment, lines: Lines, tiny_bundle: Path) -> None:
+    ran = experiment(
+        "equality", tiny_bundle, "--source", lines("s.en", SENTENCES), "--sentences", "3", "--max-length", "12",
+        "--seeds", "1", "--threads", "1",
+    )  # fmt: skip
+    assert ran.status == 0, ran.output
+    assert "give a checkpoint" in ran.output
+    assert "reference" not in ran.report
+    assert len(ran.report["batching"]) == 6
+
+
+def test_a_missing_file_is_one_line(experiment: Experiment, tiny_bundle: Path, tmp_path: Path) -> None:
+    ran = experiment("equality", tiny_bundle, "--source", tmp_path / "absent.en")
+    assert ran.status == 1
+    message = "no such file (paths are relative to the working directory)"
+    assert ran.output.splitlines()[-1] == f"error: {tmp_path / 'absent.en'}: {message}"
+
+
+@pytest.mark.usefixtures("peers")
+def test_marian_model_in_all_engines(experiment: Experiment, lines: Lines, tmp_path: Path) -> None:
+    arch = opus_directory(tmp_path / "opus")
+    edit(tmp_path / "opus" / "config.json", num_beams=None)
+    settings = {"decoder_start_token_id": arch.pad_id, "pad_token_id": arch.pad_id, "eos_token_id": arch.eos_id}
+    unlike_ours = {"no_repeat_ngram_size": None, "forced_eos_token_id": None, "max_length": 24}
+    edit(tmp_path / "opus" / "generation_config.json", **settings, **unlike_ours)
+    count = len(GERMAN)
+    ran = experiment(
+        "marian", tmp_path / "opus", "--source", lines("s.en", SENTENCES[:count]), "--reference",
+        lines("s.de", GERMAN), "--heads", "13",
+    )  # fmt: skip
+    assert ran.status == 0, ran.output
+    imported = ran.report["imported"]
+    assert (imported["texts_equal"], imported["tokenized_equal"], imported["ids"]["equal"]) == (count, count, count)
+    assert imported["bleu"]["hmc"] == imported["bleu"]["transformers"]
+    for name, heads in (("full", 24), ("slim", 13)):
+        found = ran.report[name]
+        assert found["heads"] == heads
+        for start in ("as_it_is", "zero_start"):  # this directory starts from zeros as it is
+            assert {engine: f["equal"] for engine, f in found[start].items()} == {
+                "transformers": count, "ctranslate2": count
+            }  # fmt: skip
+
+
+@pytest.mark.usefixtures("peers")
+def test_base_size_of_a_small_model(experiment: Experiment, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "out" / "checkpoint", arch=tiny_architecture(d_model=64), seed=4)
+    ran = experiment(
+        "base_size", "--out", tmp_path / "out", "--settings", "3x1,2x4", "--rounds", "1", "--source", "8",
+        "--target", "9", "--peers", "ctranslate2,transformers", "--pause", "0",
+    )  # fmt: skip
+    assert ran.status == 0, ran.output
+    assert list(ran.report["settings"]) == ["3x1", "2x4"]
+    for found in ran.report["settings"].values():
+        peers = {name: share for name, share in found["agreement"].items() if "fp32" in name}
+        assert peers == {f"ct2 fp32 {CORES} threads": 1, f"ct2 fp32 {CORES} workers": 1, "transformers fp32": 1}
+        assert set(found["milliseconds"]) == set(found["agreement"])
+        rivals = [name.split(" against ") for name in found["ratios"]]
+        assert {own for own, rival in rivals if rival == "transformers fp32"} == {
+            "hmc full", "hmc full-int8", "hmc full-int4", "hmc h6", "hmc h6-int8", "hmc h6-int4",
+            *(f"hmc {level}{WORKERS}" for level in ("full", "full-int8", "h6", "h6-int8")),
+        }  # fmt: skip
+        assert {own for own, rival in rivals if rival.startswith("ct2 int8")} == {
+            f"hmc {level}{rest}" for level in ("full", "h6") for rest in ("-int8", f"-int8{WORKERS}", "-int4")
+        }
+
+
+def test_ratios_are_to_the_better_setting_and_to_the_defaults() -> None:
+    defaults, workers = f"ct2 int8 {CORES} threads", "ct2 int8 other workers"
+    times = {"hmc full-int8": [1.0, 2.0], "hmc full-int8 2 workers": [2.0, 2.0], "hmc full": [1.0, 1.0]}
+    found = base_size.ratios(times | {defaults: [6.0, 6.0], workers: [4.0, 4.0], "optimum fp32": [9.0, 9.0]})
+    assert {name: middle for name, (middle, _, _) in found.items()} == {
+        f"hmc full-int8 against {workers}": 3.0, f"hmc full-int8 2 workers against {workers}": 2.0,
+        f"hmc full-int8 against {defaults}": 4.5, "hmc full against optimum fp32": 9.0,
+        "hmc full-int8 against optimum fp32": 6.75, "hmc full-int8 2 workers against optimum fp32": 4.5,
+    }  # fmt: skip
+    assert f"hmc full-int8 against {defaults}" in base_size.ratios(times | {defaults: [1.0, 1.0]})
+
+
+@pytest.mark.skipif(importlib.util.find_spec("optimum") is not None, reason="Optimum is installed")
+def test_an_absent_peer_says_what_to_do(experiment: Experiment, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "out" / "checkpoint", arch=tiny_architecture(d_model=64))
+    ran = experiment("base_size", "--out", tmp_path / "out", "--settings", "1x1", "--peers", "optimum")
+    assert ran.status == 1
+    assert "--optimum-python" in ran.output
+    assert "Traceback" not in ran.output
+    ran = experiment("base_size", "--out", tmp_path / "out", "--peers", "ctranslate3")
+    assert "choose of ctranslate2, transformers, optimum" in ran.output
+
+
+@pytest.mark.usefixtures("peers")
+def test_training_cost_of_a_small_model(experiment: Experiment, lines: Lines, tmp_path: Path) -> None:
+    english = lines("t.en", SENTENCES * 2)
+    german = lines("t.de", [s.upper() for s in SENTENCES * 2])
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        f"""
+[data]
+train = [{json.dumps(f"{english} {german}")}]
+dev = {json.dumps(f"{english} {german}")}
+max_length = 64
+[tokenizer]
+vocab_size = 120
+[model]
+d_model = 32
+ffn_dim = 48
+encoder_layers = 1
+decoder_layers = 1
+heads = 4
+max_positions = 64
+[train]
+batch_tokens = 512
+"""
+    )
+    ran = experiment(
+        "training_cost", "--recipe", recipe, "--out", tmp_path / "out", "--rounds", "2", "--steps", "2", "--masked",
+        "3", "--threads", "1",
+    )  # fmt: skip
+    assert ran.status == 0, ran.output
+    assert {name: about["threads"] for name, about in ran.report["processes"].items()} == {"hmc": 1, "transformers": 1}
+    variants = {"plain", "gates", "random", "important", "importance", "MarianMTModel sdpa", "MarianMTModel eager"}
+    for precision in ("bf16-mixed", "32-true"):
+        found = ran.report["precisions"][precision]
+        assert set(found["variants"]) == variants
+        assert all(len(row["seconds"]) == 2 for row in found["variants"].values())
+        assert all(row["last"] > 0 for row in found["variants"].values())
+        assert {title.split()[0] for title in found["time_ratios"]} == {
+            "gates", "random", "important", "importance", "MarianMTModel",
+        }  # fmt: skip
+
+
+def test_calls_beside_streams(experiment: Experiment, lines: Lines, tiny_bundle: Path) -> None:
+    ran = experiment(
+        "mixed_load", tiny_bundle, "--source", lines("s.en", SENTENCES), "--calls", "6", "--every", "0.05",
+        "--rounds", "1", "--beam", "1", "--serve-with", "max-rows=8", "queue-size=16",
+    )  # fmt: skip
+    assert ran.status == 0, ran.output
+    assert {name: len(seconds) for name, seconds in ran.report["seconds"].items()} == {"quiet": 6, "busy": 6}
+    assert all(rate > 0 for rates in ran.report["texts_a_second"].values() for rate in rates)
+
+
+@pytest.mark.usefixtures("peers")
+def test_a_trained_model_in_both_engines(experiment: Experiment, lines: Lines, tmp_path: Path) -> None:
+    """Training gives the decoder's start symbol an embedding; CTranslate2 assumes that it is zero."""
+    checkpoint = tiny_checkpoint_at(tmp_path / "checkpoint", seed=4, arch=tiny_architecture(head_dim=8))
+    arch = checkpoint.architecture
+    signs = np.random.default_rng(4).choice([-1, 1], arch.d_model).astype(np.float32)
+    checkpoint.tensors["decoder.layers.1.final_layer_norm.weight"] *= signs  # a token does not predict itself
+    checkpoint.tensors["shared.weight"][arch.pad_id] = 3 * checkpoint.tensors["shared.weight"][7]
+    checkpoint.tensors["final_logits_bias"].reshape(-1)[[arch.eos_id, arch.pad_id]] += (5.3, -9.0)
+    save_checkpoint(checkpoint, tmp_path / "checkpoint")
+    source, target = lines("s.en", SENTENCES), lines("s.de", [*SENTENCES[5:], *SENTENCES[:5]])
+    ran = experiment(
+        "trained", tmp_path / "checkpoint", "--source", source, "--reference", target, "--text", source, target,
+        "--out", tmp_path / "out", "--settings", "1x1,4x2", "--timed", "4", "--rounds", "1", "--pause", "0",
+    )  # fmt: skip
+    assert ran.status == 0, ran.output
+    for beam in ("1", "2"):
+        found = ran.report["beams"][beam]
+        assert found["hmc full"]["same"] == 1
+        assert 1 < found["hmc full"]["tokens"] < 25
+        assert {"hmc full-int8", "hmc full-int4-shortlist", "ct2 int8+vmap 2 threads"} <= found.keys()
+    # Those that end before a limit are the same; the limits of a batch are others. Without the start it is 0.58.
+    assert ran.report["beams"]["1"]["ct2 fp32 2 threads"]["same"] > 0.7
+    assert list(ran.report["settings"]) == ["1x1", "4x2"]
+    for setting in ran.report["settings"].values():
+        assert "hmc full-int8" in setting["milliseconds"]
+        assert any(name.startswith("hmc full against ct2 fp32") for name in setting["ratios"])
+
+
+def test_levels_and_their_control(experiment: Experiment, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    for split in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            text = "\n".join(s if language == "en" else s.upper() for s in SENTENCES) + "\n"
+            (tmp_path / f"{split}.{language}.gz").write_bytes(gzip.compress(text.encode()))
+    translations = [tmp_path / f"train.{language}.gz" for language in ("en", "de")]
+    options = "--device cpu --eval-sentences 1 --batch-tokens 512"
+    arguments = [
+        "levels", "--out", tmp_path / "levels", "--data", tmp_path, "--checkpoint", tiny_checkpoint, "--steps", "10",
+        "--budgets", "24,12,5", "--seeds", "1", "--only", "all+in-place,control,own", "--options", options,
+        "--translations", *translations, "--test-sentences", "3",
+    ]  # fmt: skip
+    ran = experiment(*arguments)
+    assert ran.status == 0, ran.output
+    rows = ran.report["rows"]
+    assert {name: list(row["mean"]["demo"]) for name, row in rows.items()} == {
+        "before": ["24", "12", "5"], "all+in-place": ["24", "12", "5"], "control": ["24"], "own": ["12", "5"],
+    }  # fmt: skip
+    assert "| control | 1 | " in ran.output
+    again = experiment(*arguments)
+    assert again.report["rows"] == rows
+    assert "$ " not in again.output, "nothing is trained again"

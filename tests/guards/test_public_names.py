@@ -1,0 +1,40 @@
+"""Public names of the packages: described, seen alike by people, type checkers and the import system."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+PACKAGES = (
+    "hmc.artifact",
+    "hmc.benchmark",
+    "hmc.compiler",
+    "hmc.pipelines",
+    "hmc.serving",
+    "hmc.serving.client",
+    "hmc.training",
+)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_names(package: str) -> None:
+    module = import_module(package)
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    home = {
+        alias.name: str(node.module) for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert sorted(home) == sorted(module.__all__)
+    for name, where in home.items():
+        value = getattr(module, name)
+        assert value is getattr(import_module(where), name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__module__ == where
+            assert inspect.getdoc(value), f"{package}.{name} has no docstring"
+    assert set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        module.no_such_name  # noqa: B018

@@ -1,0 +1,71 @@
+"""The shape of the rooms: no import cycle between files, no crowded folder, and a docstring for every package."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import grimp
+
+ROOMS = (
+    "hmc.v1",
+    "hmc.artifact",
+    "hmc.training",
+    "hmc.compiler",
+    "hmc.serving",
+    "hmc.benchmark",
+    "hmc.pipelines",
+    "hmc.cli",
+)
+ROOTS = ("protos", "compiler", "training", "serving", "benchmark", "pipelines", "cli", "experiments")
+MOST = 14
+"""Modules of one folder."""
+OF_ONE_KIND = ("hmc/cli", "hmc/cli/analyze", "hmc/training/analysis/figures")
+"""Folders whose files are siblings of one kind, a command or a figure each: these may have more."""
+
+
+def first_cycle(imports: dict[str, set[str]]) -> list[str]:
+    """Module → modules that it imports: the first cycle found, empty if there is none."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1]
+        return cycle
+    return []
+
+
+def packages(repository: Path) -> list[Path]:
+    """Every folder that holds modules of ours, tests left out."""
+    files = [path for root in ROOTS for path in (repository / root).rglob("*.py")]
+    return sorted({path.parent for path in files})
+
+
+def test_no_import_cycle_between_files() -> None:
+    """Imports inside functions and those for type checkers count too."""
+    graph = grimp.build_graph(*ROOMS, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) > 250
+    assert first_cycle(imports) == []
+
+
+def test_a_cycle_would_be_found() -> None:
+    assert first_cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})
+
+
+def test_no_folder_is_crowded(repository: Path) -> None:
+    folders = packages(repository)
+    assert len(folders) > 40
+    crowded = {}
+    for folder in folders:
+        modules = [path for path in folder.glob("*.py") if path.name != "__init__.py" and "_pb2" not in path.name]
+        if len(modules) > MOST and not folder.as_posix().endswith(OF_ONE_KIND):
+            crowded[folder.as_posix()] = len(modules)
+    assert not crowded, "group the modules of these folders by subject"
+
+
+def test_every_package_says_what_it_is_for(repository: Path) -> None:
+    for folder in packages(repository):
+        init = folder / "__init__.py"
+        assert init.exists(), f"{folder} has no __init__.py"
+        assert ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))), f"{init} has no docstring"

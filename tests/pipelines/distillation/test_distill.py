@@ -1,0 +1,199 @@
+"""The whole job on real models: what it writes, that a killed run ends with the same bytes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.processes import environment
+from tests.tiny import SENTENCES
+
+import hmc.cli
+from hmc.artifact.errors import InvalidRequestError
+from hmc.pipelines.distillation.filters import Filters
+from hmc.pipelines.distillation.request import taken_folder
+from hmc.pipelines.distillation.run import distill
+from hmc.pipelines.distillation.settings import DistillSettings
+from hmc.pipelines.distillation.shards import read_shard, shard_path
+from hmc.pipelines.progress import Progress
+from hmc.serving import DecodeOptions, Translator
+from hmc.training.data.parallel_text import read_pairs
+
+DEMO = Path(hmc.cli.__file__).parent / "demo_data"
+SETTINGS = DistillSettings(beam=3, n_best=2, shard_lines=16, workers=1)
+EVERY = Filters(keep=("unfinished", "copy", "loop", "length_ratio"))
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from hmc.pipelines.distillation import shards
+from tests.pipelines.distillation.test_distill import SETTINGS, distill
+
+renamed, replace = [], Path.replace
+
+def killing(self, target):
+    if Path(target).name.endswith(".jsonl.gz"):
+        renamed.append(target)
+        if len(renamed) == 3:  # the file is written beside its place
+            os.kill(os.getpid(), signal.SIGKILL)
+    return replace(self, target)
+
+Path.replace = killing
+distill(Path(sys.argv[1]), [Path(sys.argv[2])], Path(sys.argv[3]), SETTINGS, held_out=9)
+"""
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ninety sentences of the demo, with an empty line, a duplicate, and a line that is too long."""
+    lines = (DEMO / "test.en").read_text(encoding="utf-8").splitlines()[:90]
+    lines[20:20] = ["", "  ", lines[3], " ".join(lines[:20])]
+    path = tmp_path_factory.mktemp("text") / "text.en"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A distillation of the demo's model that nothing interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "data"
+    distill(DEMO / "checkpoint", [text], out, SETTINGS, held_out=9)
+    return out
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_translations_are_those_of_the_teacher(whole: Path, text: Path) -> None:
+    records = [record for number in range(6) for record in read_shard(shard_path(whole, number))]
+    lines = text.read_text(encoding="utf-8").splitlines()
+    assert [(record.line, record.source) for record in records] == list(enumerate(lines))
+    skipped = {record.line: record.skipped for record in records if record.skipped}
+    assert skipped == {20: "empty", 21: "empty", 22: "duplicate", 23: "too_long"}
+    with Translator(whole / "teacher", threads=1) as translator:
+        expected = translator.translate(lines[:20], DecodeOptions(beam_size=3, n_best=2))
+    for record, translation in zip(records, expected, strict=False):
+        assert [h.text for h in record.hypotheses] == [h.text for h in translation.hypotheses]
+        assert [h.score for h in record.hypotheses] == pytest.approx(
+            [h.score for h in translation.hypotheses], abs=1e-5
+        )
+        assert record.source_tokens == translation.source_tokens
+
+
+def test_training_reads_the_pairs_that_stay(whole: Path, text: Path) -> None:
+    report = json.loads((whole / "report.json").read_text())
+    found = distill(DEMO / "checkpoint", [text], whole, SETTINGS, held_out=9)
+    train, dev = list(read_pairs(found.corpus())), list(read_pairs(found.dev_corpus()))
+    assert (len(train), len(dev)) == (report["train"], report["dev"]) == (found.train, found.dev)
+    assert found.dev == min(9, (found.train + found.dev) // 10)
+    assert not set(train) & set(dev), "equal lines were translated once"
+    dropped = (whole / "dropped.tsv").read_text(encoding="utf-8").splitlines()
+    assert sum(report["dropped"].values()) == len(dropped) == report["lines"] - found.train - found.dev
+    assert [row.split("\t")[:2] for row in dropped][:4] == [
+        ["empty", "21"], ["empty", "22"], ["duplicate", "23"], ["too_long", "24"],
+    ]  # fmt: skip
+
+
+def test_a_killed_run_ends_with_the_same_bytes(whole: Path, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "data"
+    command = [sys.executable, "-c", KILLED, str(DEMO / "checkpoint"), str(text), str(out)]
+    path = environment()["PYTHONPATH"] + ":" + str(Path(__file__).resolve().parents[3])
+    ran = subprocess.run(command, env=environment(PYTHONPATH=path), capture_output=True, text=True, check=False)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    assert [p.name for p in sorted((out / "translations").iterdir())] == [
+        ".000002.jsonl.gz.new", "000000.jsonl.gz", "000001.jsonl.gz",
+    ]  # fmt: skip
+    assert not (out / "train.source.txt").exists()
+    first = shard_path(out, 0).stat().st_mtime_ns
+    reports = list[Progress]()
+    distill(DEMO / "checkpoint", [text], out, SETTINGS, held_out=9, report=reports.append)
+    assert reports[0] == Progress(16, 94, 0.0), "the first file is not translated again"
+    assert shard_path(out, 0).stat().st_mtime_ns == first
+    assert bytes_of(out) == bytes_of(whole)
+
+
+def test_a_finished_run_writes_nothing(whole: Path, text: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
+    distill(DEMO / "checkpoint", [text], whole, SETTINGS, held_out=9)
+    assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
+
+
+def test_other_filters_need_no_other_translations(text: Path, tmp_path: Path, tiny_checkpoint: Path) -> None:
+    """A model of random weights loops, and its sentences have no end."""
+    (tmp_path / "t.en").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    out, settings = tmp_path / "data", DistillSettings(workers=1)
+    with pytest.raises(InvalidRequestError, match=r"none of 12 lines is left.*(loop|unfinished) \d+.*dropped\.tsv"):
+        distill(tiny_checkpoint, [tmp_path / "t.en"], out, settings)
+    assert len((out / "dropped.tsv").read_text(encoding="utf-8").splitlines()) == len(SENTENCES)
+    shard = shard_path(out, 0).stat().st_mtime_ns
+    found = distill(tiny_checkpoint, [tmp_path / "t.en"], out, settings, EVERY)
+    assert (found.train, found.dropped) == (len(SENTENCES), {})
+    assert shard_path(out, 0).stat().st_mtime_ns == shard
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"beam": 5}, "beam: 3 there, 5 here"),
+        ({"n_best": 1}, "n_best: 2 there, 1 here"),
+        ({"precision": "fp32"}, 'precision: "int8" there, "fp32" here'),
+        ({"shard_lines": 17}, "shard_lines: 16 there, 17 here"),
+    ],
+)
+def test_another_search_is_refused(whole: Path, text: Path, changes: dict[str, object], message: str) -> None:
+    before = bytes_of(whole)
+    fields = vars(SETTINGS) | changes
+    with pytest.raises(InvalidRequestError, match=message):
+        distill(DEMO / "checkpoint", [text], whole, DistillSettings(**fields), held_out=9)
+    assert bytes_of(whole) == before
+
+
+def test_another_teacher_and_another_text_are_refused(
+    whole: Path, text: Path, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    with pytest.raises(InvalidRequestError, match=r"teacher: .* there, .* here.*choose another --out, or delete it"):
+        distill(tiny_checkpoint, [text], whole, SETTINGS)
+    (tmp_path / "t.en").write_text("Another text.\n", encoding="utf-8")
+    with pytest.raises(InvalidRequestError, match="sources: "):
+        distill(DEMO / "checkpoint", [tmp_path / "t.en"], whole, SETTINGS)
+
+
+def test_a_folder_of_other_files_is_left_alone(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("keep")
+    with pytest.raises(InvalidRequestError, match=r"holds notes\.txt, and no distillation\.json"):
+        distill(DEMO / "checkpoint", [text], tmp_path, SETTINGS)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_two_processes_do_not_write_one_folder(whole: Path, text: Path) -> None:
+    request = json.loads((whole / "distillation.json").read_text())
+    del request["schema_version"]
+    with taken_folder(whole, request), pytest.raises(InvalidRequestError, match="another process is translating into"):
+        distill(DEMO / "checkpoint", [text], whole, SETTINGS, held_out=9)
+    distill(DEMO / "checkpoint", [text], whole, SETTINGS, held_out=9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"beam": 17}, "beam_size 17"),
+        ({"n_best": 5}, "n_best 5"),
+        ({"max_length": 2}, "max_length 2: choose 4"),
+        ({"shard_lines": 0}, "shard_lines 0"),
+        ({"workers": -1}, "workers -1"),
+        ({"precision": "int7"}, "'int7': choose auto"),
+    ],
+)
+def test_settings_out_of_range(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        DistillSettings(**changes)  # type: ignore[arg-type]
+
+
+def test_a_precision_for_another_device(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="fp16 is for cuda, and --device is cpu"):
+        distill(DEMO / "checkpoint", [text], tmp_path / "d", DistillSettings(precision="fp16", device="cpu"))
+    assert not (tmp_path / "d").exists()

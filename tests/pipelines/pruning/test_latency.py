@@ -1,0 +1,94 @@
+"""From a model to levels that keep a latency, by the command, on the demo's model."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.pipelines.pruning.test_pruning_text import DEMO, QUICK, english, run
+
+from hmc.artifact.bundle.checks import validate
+from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_checkpoint
+from hmc.artifact.model.ffn import STACKS
+from hmc.artifact.model.heads import KINDS
+from hmc.artifact.model.latency import Cost, LatencyTable, Observation, Setting, read_table, write_table
+from hmc.benchmark.budget.random_models import sizes_of
+from hmc.serving import Translator
+
+__all__ = ["english"]
+CHECKPOINT = DEMO / "checkpoint"
+SERVING = ("--serve-batch", "2", "--serve-beam", "2", "--serve-threads", "1")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A table as if the machine took 0.5 ms for an open sub-layer, and for all of its parts as much again."""
+    loaded = load_checkpoint(CHECKPOINT)
+    arch, sizes = loaded.architecture, sizes_of(loaded)
+    made = LatencyTable(
+        setting=Setting(precision="int8", batch=2, beam=2, source_tokens=12, target_tokens=12, threads=1),
+        architecture=arch,
+        checkpoint=checkpoint_digest(CHECKPOINT),
+        fixed_ms=4.0,
+        layers=dict.fromkeys(STACKS, 0.2),
+        heads=dict.fromkeys(KINDS, Cost(open_ms=0.5, each_ms=0.5 / arch.heads)),
+        neurons=dict.fromkeys(STACKS, Cost(open_ms=0.5, each_ms=0.5 / arch.ffn_dim, step=16)),
+    )
+    made = made.model_copy(update={"observations": (Observation(sizes=sizes, ms=made.ms(sizes)),)})
+    write_table(made, tmp_path / "table.json")
+    return tmp_path / "table.json"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["parallel", "plain"])
+def test_from_a_model_to_served_levels(table: Path, english: Path, tmp_path: Path, text: str) -> None:
+    out, data = tmp_path / "run", f"{DEMO}/test.en {DEMO}/test.de"
+    given = ("--data", data, "--dev", data, "--distill", "0.9") if text == "parallel" else ("--source", english)
+    ran = run(
+        "prune", CHECKPOINT, *given, "--target-speedup", "1.5x,2x", "--latency-table", table, *SERVING, *QUICK,
+        "-o", out, "--json",
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    rows = json.loads(ran.stdout)
+    assert rows == json.loads((out / "latency-report.json").read_text())
+    assert [row["name"] for row in rows] == ["whole", "1.5x", "2x"]
+    whole = read_table(table).observed_ms(sizes_of(load_checkpoint(CHECKPOINT)))
+    assert [row["goal_ms"] for row in rows] == [None, pytest.approx(whole / 1.5), pytest.approx(whole / 2)]
+    assert rows[0]["speedup"] == 1
+    for row in rows[1:]:
+        found = load_checkpoint(Path(row["checkpoint"]))
+        assert found.config.provenance["latency"]["tried"], "models were measured on the way"
+        assert row["sizes"] == str(sizes_of(found))
+        assert row["ms"] == pytest.approx(whole / row["speedup"])
+        assert row["kept"] == (row["ms"] <= row["goal_ms"])
+    assert [level.name for level in validate(out / "bundle").levels] == ["whole-int8", "1.5x-int8", "2x-int8"]
+    with Translator(out / "bundle", "2x-int8", threads=1) as translator:
+        assert translator.translate(["A dog runs across the grass."])[0].text
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--target-speedup", "2x", "--target-heads", "50%"), "a latency decides on heads, neurons and layers"),
+        (("--target-speedup", "2x", "--nested-steps", "5"), "a latency decides on heads, neurons and layers"),
+        (("--target-speedup", "0.5x"), "give numbers above 1"),
+        (("--target-speedup", "fast"), "'fast' is not a positive number; write 2x"),
+        (("--target-latency-ms", "-3"), "'-3' is not a positive number; write 2ms"),
+        (("--target-heads", "50%", "--latency-table", "t.json"), "--latency-table belongs to"),
+        (("--target-speedup", "2x", "--serve-precision", "int9"), "--serve-precision int9: choose"),
+        (("--target-speedup", "2x", "--serve-precision", "fp16"), "fp16 runs on CUDA"),
+        (("--target-speedup", "2x", "--serve-batch", "0"), "--serve-batch 0: choose 1 or more"),
+        (("--target-speedup", "50x", "--latency-table", "TABLE"), "50x: .* ms cannot be reached"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    table: Path, tmp_path: Path, words: tuple[str, ...], problem: str
+) -> None:
+    data = f"{DEMO}/test.en {DEMO}/test.de"
+    given = [table if word == "TABLE" else word for word in words]
+    ran = run("prune", CHECKPOINT, "--data", data, "--dev", data, *given, *QUICK, "-o", tmp_path / "run")
+    assert ran.exit_code != 0
+    assert re.search(problem, " ".join(ran.output.split())), ran.output
+    assert not (tmp_path / "run").exists()

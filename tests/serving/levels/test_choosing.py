@@ -1,0 +1,190 @@
+"""The level that each of the five selectors chooses."""
+
+import dataclasses
+import re
+
+import pytest
+
+from hmc.artifact.bundle.manifest import Latency, Level, Quality
+from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
+from hmc.artifact.model.heads import HeadLayout
+from hmc.serving.levels.choosing import ENOUGH_REQUESTS, RECENT_S, AutoPolicy, Candidate, choose, rank, runs_on
+from hmc.serving.levels.latency import LatencyWindow
+from hmc.serving.requests.selectors import Selector
+
+
+def level(
+    name: str,
+    heads: int,
+    *,
+    precision: str = "fp32",
+    drop: float | None = None,
+    p95: float | None = None,
+    size: int = 1,
+) -> Level:
+    """A level of one layer of each kind. heads: in each of them. drop: BLEU points lost. p95: recorded milliseconds."""
+    quality = latency = None
+    if drop is not None:
+        quality = Quality(
+            test_set="t", sentences=1, beam=1, bleu=30, chrf=50, bleu_delta=-drop, ci_low=0, ci_high=0, p_value=1,
+            reference_level="full", bleu_signature="b", chrf_signature="c",
+        )  # fmt: skip
+    if p95 is not None:
+        latency = Latency(p50_ms=1, p95_ms=p95, p99_ms=p95, batch=1, beam=1, requests=9, machine="m")
+    return Level(
+        name=name, precision=precision, head_layout=HeadLayout.full(1, 1, heads).to_json(), parameters=1, bytes=size,  # type: ignore[arg-type]
+        source_checkpoint="", files={}, quality=quality, latency=latency,
+    )  # fmt: skip
+
+
+def pick(selector: Selector, *candidates: Level | Candidate, policy: AutoPolicy | None = None) -> str:
+    made = [c if isinstance(c, Candidate) else Candidate(c) for c in candidates]
+    return choose(selector, made, policy or AutoPolicy()).name
+
+
+def window(*seconds: float) -> LatencyWindow:
+    made = LatencyWindow()
+    for value in seconds:
+        made.add(value)
+    return made
+
+
+FULL, HALF, HALF_INT8, QUARTER = (
+    level("full", 4, drop=0.0, p95=40, size=8),
+    level("h6", 2, drop=0.2, p95=20, size=4),
+    level("h6-int8", 2, precision="int8", drop=0.3, p95=12, size=2),
+    level("h3", 1, drop=0.9, p95=9, size=3),
+)
+ALL = (QUARTER, HALF_INT8, FULL, HALF)
+
+
+def test_rank_is_heads_then_precision() -> None:
+    assert [x.name for x in sorted(ALL, key=rank)] == ["full", "h6", "h6-int8", "h3"]
+
+
+@pytest.mark.parametrize(("heads", "name"), [(100, "full"), (12, "full"), (11, "h6"), (6, "h6"), (5, "h3")])
+def test_max_heads_takes_the_most_heads_that_fit(heads: int, name: str) -> None:
+    assert pick(Selector(max_heads=heads), *ALL) == name
+
+
+def test_max_heads_below_the_smallest_names_it() -> None:
+    with pytest.raises(LevelNotFoundError, match="at most 2 heads; the smallest is 'h3' with 3"):
+        pick(Selector(max_heads=2), *ALL)
+
+
+@pytest.mark.parametrize(("drop", "name"), [(0.0, "full"), (0.2, "h6"), (0.3, "h6-int8"), (1.0, "h3")])
+def test_max_bleu_drop_takes_the_fewest_heads_then_bytes(drop: float, name: str) -> None:
+    assert pick(Selector(max_bleu_drop=drop), *ALL) == name
+
+
+def test_a_level_that_gains_bleu_loses_less_than_nothing() -> None:
+    assert pick(Selector(max_bleu_drop=0), FULL, level("h3", 1, drop=-0.1)) == "h3"
+
+
+def test_max_bleu_drop_ignores_levels_without_quality() -> None:
+    assert pick(Selector(max_bleu_drop=5), FULL, level("h3", 1)) == "full"
+    with pytest.raises(LevelNotFoundError, match="--eval SRC REF"):
+        pick(Selector(max_bleu_drop=5), level("h3", 1))
+
+
+def test_max_bleu_drop_that_none_keeps_names_the_nearest() -> None:
+    with pytest.raises(LevelNotFoundError, match=re.escape("the nearest is 'h6' with 0.20")):
+        pick(Selector(max_bleu_drop=0.1), HALF, QUARTER)
+
+
+@pytest.mark.parametrize(("budget", "name"), [(50, "full"), (39, "h6"), (12, "h6-int8"), (9, "h3")])
+def test_latency_budget_takes_the_best_that_keeps_it(budget: int, name: str) -> None:
+    assert pick(Selector(latency_budget_ms=budget), *ALL) == name
+
+
+def test_latency_measured_here_goes_before_the_recorded_one() -> None:
+    slow_here = Candidate(FULL, measured=window(*[0.5] * ENOUGH_REQUESTS))
+    assert pick(Selector(latency_budget_ms=50), slow_here, HALF) == "h6"
+    too_few = Candidate(FULL, measured=window(*[0.5] * (ENOUGH_REQUESTS - 1)))
+    assert pick(Selector(latency_budget_ms=50), too_few, HALF) == "full"
+
+
+def test_latency_budget_that_none_keeps_names_the_fastest() -> None:
+    with pytest.raises(LevelNotFoundError, match="the fastest is 'h3' with 9 ms"):
+        pick(Selector(latency_budget_ms=1), *ALL)
+    with pytest.raises(LevelNotFoundError, match="no level has a measured latency"):
+        pick(Selector(latency_budget_ms=1), level("a", 1))
+
+
+def test_auto_steps_down_with_the_queue_and_ends_at_the_shortest() -> None:
+    policy = AutoPolicy(max_pending=10)
+    assert pick(Selector(auto=True), Candidate(FULL, 9), Candidate(HALF, 0), policy=policy) == "full"
+    assert pick(Selector(auto=True), Candidate(FULL, 10), Candidate(HALF, 0), policy=policy) == "h6"
+    assert pick(Selector(auto=True), Candidate(FULL, 12), Candidate(HALF, 11), policy=policy) == "h6"
+    assert pick(Selector(auto=True), Candidate(FULL, 11), Candidate(HALF, 11), policy=policy) == "h6"
+
+
+def test_auto_passes_over_a_level_that_failed() -> None:
+    """Its queue is empty, because nothing stays in it."""
+    failed = Candidate(FULL, 0, failed=True)
+    assert pick(Selector(auto=True), failed, Candidate(HALF, 9), policy=AutoPolicy(max_pending=5)) == "h6"
+    assert pick(Selector(auto=True), failed, Candidate(HALF, 0, failed=True)) == "full"
+
+
+def test_auto_tries_a_level_again_when_its_slow_requests_are_long_ago() -> None:
+    now = [0.0]
+    slow = LatencyWindow(clock=lambda: now[0])
+    for _ in range(ENOUGH_REQUESTS):
+        slow.add(0.2)
+    levels, policy = (Candidate(FULL, 0, slow), Candidate(HALF)), AutoPolicy(target_ms=100)
+    now[0] = RECENT_S
+    assert pick(Selector(auto=True), *levels, policy=policy) == "h6"
+    now[0] = RECENT_S + 1.0
+    assert pick(Selector(auto=True), *levels, policy=policy) == "full"
+
+
+def test_auto_leaves_a_level_that_misses_its_target() -> None:
+    slow, fast = window(*[0.2] * ENOUGH_REQUESTS), window(*[0.01] * ENOUGH_REQUESTS)
+    policy = AutoPolicy(target_ms=100)
+    assert pick(Selector(auto=True), Candidate(FULL, 0, slow), Candidate(HALF, 0, fast), policy=policy) == "h6"
+    assert pick(Selector(auto=True), Candidate(FULL, 0, slow), Candidate(HALF, 0, fast)) == "full"
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"max_heads": -1}, "choose 0 or more"),
+        ({"max_bleu_drop": -0.1}, "BLEU points"),
+        ({"max_bleu_drop": float("nan")}, "BLEU points"),
+        ({"latency_budget_ms": 0}, "choose 1 or more"),
+        ({"name": "a", "max_heads": 0}, "name and max_heads exclude each other"),
+        ({"max_heads": 0, "auto": True}, "max_heads and auto exclude each other"),
+    ],
+)
+def test_selectors_out_of_range(values: dict[str, object], match: str) -> None:
+    with pytest.raises(InvalidRequestError, match=match):
+        dataclasses.replace(Selector(), **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "runs"),
+    [
+        ("cpu", "int8", True),
+        ("cpu", "fp16", False),
+        ("cuda:1", "fp16", True),
+        ("cuda", "fp32", False),
+        ("cuda,cuda:1", "fp32", False),
+        ("cuda:0, cuda:1", "bf16", True),
+        ("auto", "fp16", True),
+    ],
+)
+def test_precision_belongs_to_a_device(device: str, precision: str, runs: bool) -> None:
+    assert runs_on(device, level("x", 1, precision=precision)) is runs
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"max_pending": 0}, "auto: 0 texts pending: choose 1 or more"),
+        ({"target_ms": 0.0}, "auto: a target of 0 ms: choose more than 0"),
+        ({"target_ms": float("nan")}, "auto: a target of nan ms"),
+    ],
+)
+def test_policies_out_of_range(policy: dict[str, float], said: str) -> None:
+    with pytest.raises(InvalidRequestError, match=re.escape(said)):
+        AutoPolicy(**policy)  # type: ignore[arg-type]  # each of its own type

@@ -1,0 +1,214 @@
+"""The memory of levels: shared weights are held once, and unloading gives memory back."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import sys
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
+
+from hmc.artifact.bundle.manifest import read_manifest
+from hmc.serving.levels.host import ModelHost
+from hmc.serving.requests.answers import LevelBytes
+from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.requests.selectors import Selector
+from hmc.serving.runtime.device import Device
+from hmc.serving.runtime.process_memory import process_bytes, return_free_memory
+from hmc.serving.runtime.sessions import LevelSessions
+from hmc.serving.server.app import model_host
+from hmc.serving.server.settings import ServerSettings
+from hmc.serving.translator import Translator
+
+MEBIBYTE = 2**20
+Measured = TypeVar("Measured")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the proportional set size is Linux's")
+
+
+@pytest.fixture(scope="module")
+def wide_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Levels full and h12, which share 32 MiB of feed-forward weights and have few weights of their own."""
+    from hmc.compiler.bundle.requests import LevelRequest
+    from hmc.compiler.bundle.writer import compile_bundle
+
+    folder = tmp_path_factory.mktemp("wide")
+    tiny_checkpoint_at(folder / "checkpoint", arch=tiny_architecture(d_model=256, ffn_dim=4096))
+    requests = [LevelRequest(folder / "checkpoint", heads) for heads in (24, 12)]
+    compile_bundle(requests, folder / "bundle")
+    return folder / "bundle"
+
+
+def host_of(bundle: Path, cache: str | Path, **settings: object) -> ModelHost:
+    given = ServerSettings(device="cpu", threads=1, cache=cache, **settings)  # type: ignore[arg-type]  # each of its own type
+    host = model_host(bundle, given)
+    host.start()
+    return host
+
+
+def use(host: ModelHost, level: str) -> list[str]:
+    with host.lease(Selector(name=level)) as lease:
+        futures = [lease.submit(text, DecodeOptions(max_length=8)) for text in SENTENCES[:4]]
+        return [future.result().text for future in futures]
+
+
+def settled() -> int:
+    gc.collect()
+    return_free_memory()
+    return process_bytes()
+
+
+def in_a_fresh_process(measure: Callable[..., Measured], *arguments: Any) -> Measured:
+    """Returns what `measure` does in a process whose heap is not fragmented by other tests."""
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=fresh) as process:
+        return process.submit(measure, *arguments).result(timeout=120)
+
+
+def growth_by_a_second_level(bundle: Path, cache: Path | str) -> int:
+    """Bytes by which a process that serves one level grows when it serves another one too."""
+    host = host_of(bundle, cache, levels=("full",))
+    use(host, "full")
+    before = settled()
+    host.load("h12")
+    use(host, "h12")
+    grown = settled() - before
+    host.close()
+    return grown
+
+
+@pytest.mark.slow
+@on_linux
+def test_a_second_level_needs_memory_for_its_own_weights_only(wide_bundle: Path, tmp_path: Path) -> None:
+    assert in_a_fresh_process(growth_by_a_second_level, wide_bundle, "none") > 32 * MEBIBYTE
+    assert in_a_fresh_process(growth_by_a_second_level, wide_bundle, tmp_path) < 16 * MEBIBYTE
+
+
+def loads_and_unloads(bundle: Path, cache: Path | str) -> list[tuple[int, int]]:
+    """Loads and unloads a second level three times. Returns by how many bytes the process has grown
+    after each load and each unload."""
+    host = host_of(bundle, cache, lazy=True, default_level="h12")
+    use(host, "h12")
+    host.load("full")
+    host.unload("full")  # libraries have now allocated what they allocate once
+    before = settled()
+    grown = []
+    for _ in range(3):
+        host.load("full")
+        assert use(host, "full")
+        loaded = process_bytes()
+        host.unload("full")
+        grown.append((loaded - before, process_bytes() - before))
+    host.close()
+    return grown
+
+
+@pytest.mark.slow
+@on_linux
+@pytest.mark.parametrize("shared", [True, False])
+def test_unloading_gives_memory_back(wide_bundle: Path, tmp_path: Path, shared: bool) -> None:
+    grown = in_a_fresh_process(loads_and_unloads, wide_bundle, tmp_path if shared else "none")
+    assert all(unloaded < 16 * MEBIBYTE for _, unloaded in grown)
+    if not shared:
+        assert all(loaded > 32 * MEBIBYTE for loaded, _ in grown)
+
+
+def test_the_sessions_of_an_unloaded_level_are_freed(lively_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[LevelSessions]] = []
+    plain = LevelSessions.open
+
+    def open_and_note(*arguments: object, **named: object) -> LevelSessions:
+        opened = plain(*arguments, **named)  # type: ignore[arg-type]  # as given
+        made.append(weakref.ref(opened))
+        return opened
+
+    monkeypatch.setattr(LevelSessions, "open", open_and_note)
+    host = host_of(lively_bundle, "auto", levels=("full", "h5"))
+    assert len(made) == 2
+    use(host, "h5")
+    host.unload("h5")
+    assert [sessions() is None for sessions in made] == [False, True]
+    host.reload()
+    for freed in host._retirement.freed():
+        freed.result(20)
+    assert made[0]() is None
+    host.close()
+
+
+def test_a_lazy_level_is_loaded_alone(lively_bundle: Path) -> None:
+    host = host_of(lively_bundle, "auto", lazy=True, default_level="h12")
+    loaded = {s.level.name: s.memory for s in host.status().levels if s.loaded}
+    assert loaded.keys() == {"h12"}
+    assert loaded["h12"] is not None
+    assert loaded["h12"].shared == 0  # no other level is loaded
+    host.load("h5")
+    memory = {s.level.name: s.memory for s in host.status().levels}
+    for name in ("h12", "h5"):
+        held = memory[name]
+        assert held is not None
+        assert held.own > 0
+        assert held.shared > 0
+    assert memory["full"] is None
+    host.close()
+
+
+def test_the_reported_memory_is_what_sessions_hold(lively_bundle: Path) -> None:
+    host = host_of(lively_bundle, "auto", levels=("full", "h12", "h5"))
+    weights = {}
+    for level in ("full", "h12", "h5"):
+        with Translator(lively_bundle, level, device="cpu", threads=1) as translator:
+            weights[level] = translator.weights
+    for status in host.status().levels:
+        if status.loaded:
+            held = weights[status.level.name]
+            others = set().union(*(w for name, w in weights.items() if name != status.level.name))
+            own = sum(size for file, size in held.items() if file not in others)
+            assert status.memory == LevelBytes(own, sum(held.values()) - own)
+    host.close()
+
+
+def test_levels_of_a_bundle_share_one_tokenizer(lively_bundle: Path) -> None:
+    with (
+        Translator(lively_bundle, "h12", device="cpu", threads=1) as half,
+        Translator(lively_bundle, "h5", device="cpu", threads=1) as few,
+    ):
+        assert half._tokenizer is few._tokenizer
+
+
+@on_linux
+def test_process_bytes_follow_allocations() -> None:
+    before = settled()
+    ballast = np.ones(256 * MEBIBYTE, np.uint8)
+    assert 200 * MEBIBYTE < process_bytes() - before < 300 * MEBIBYTE
+    ballast = np.zeros(0, np.uint8)
+    assert settled() - before < 50 * MEBIBYTE
+    assert not len(ballast)
+
+
+def working_memory(bundle: Path) -> tuple[int, int]:
+    """Returns the bytes by which a large batch makes sessions grow, and those left after `release_memory`."""
+    manifest = read_manifest(bundle)
+    level = manifest.level("full")
+    sessions = LevelSessions.open(bundle, manifest.architecture, level, Device("cpu"), 1)
+    before = settled()
+    expected, _ = sessions.encode([[5, 6, 7, 0]])
+    sessions.encode([[5] * 90] * 32)
+    grown = process_bytes() - before
+    sessions.release_memory()
+    released = process_bytes() - before
+    again, _ = sessions.encode([[5, 6, 7, 0]])
+    assert all((again[name] == expected[name]).all() for name in expected)
+    return grown, released
+
+
+@on_linux
+def test_working_memory_is_released(wide_bundle: Path) -> None:
+    grown, released = in_a_fresh_process(working_memory, wide_bundle)
+    assert grown > 32 * MEBIBYTE  # activations of 32 × 90 × 4096 numbers
+    assert released < 16 * MEBIBYTE

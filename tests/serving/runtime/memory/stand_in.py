@@ -1,0 +1,111 @@
+"""What levels do with the memory of a device, counted in a process over stand-ins for CUDA's libraries.
+
+`python stand_in.py MEASURE BUNDLE` prints a JSON object. Numbers are bytes that are allocated on all devices together.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import sys
+from pathlib import Path
+
+import onnxruntime
+
+from hmc.artifact.bundle.external_data import GraphFile
+from hmc.artifact.bundle.manifest import VARIANTS, Manifest, read_manifest
+from hmc.artifact.errors import HmcError
+from hmc.serving.runtime.device import Device, cuda_available
+from hmc.serving.runtime.memory import cuda_calls
+from hmc.serving.runtime.memory.account import memory_of
+from hmc.serving.runtime.sessions import LevelSessions
+from hmc.serving.server.app import model_host
+from hmc.serving.server.settings import ServerSettings
+from hmc.serving.translator import Translator
+
+LEVELS = ("full-fp16", "h36-fp16")
+_runtime = ctypes.CDLL("libcudart.so.13")
+_runtime.stub_live.restype = ctypes.c_size_t
+
+
+def live() -> int:
+    gc.collect()
+    return int(_runtime.stub_live())
+
+
+def open_all(bundle: Path, manifest: Manifest, level: str, device: Device) -> LevelSessions:
+    """A level with every graph open."""
+    opened = LevelSessions.open(bundle, manifest.architecture, manifest.level(level), device, 1)
+    for variant in VARIANTS:
+        if opened.has(variant):
+            opened.decoder(variant)
+    return opened
+
+
+def weights(bundle: Path) -> dict[str, object]:
+    """Two levels with all graphs: bytes on the device and of one copy of what they use, and what stays at the end."""
+    manifest, base = read_manifest(bundle), live()
+    one: dict[object, int] = {}
+    for level in LEVELS:
+        for name in (name for name in manifest.level(level).files if name.endswith(".onnx")):
+            for t in GraphFile((bundle / name).read_bytes()).stored():
+                one[t.location, t.raw.offset] = t.raw.length
+    held = [open_all(bundle, manifest, level, Device("cuda")) for level in LEVELS]
+    found = {"held": live() - base, "one": sum(one.values()), "account": memory_of(Device("cuda")).held}
+    names = [set(sessions.device_weights) for sessions in held]
+    found |= {"shared": len(names[0] & names[1]), "on_host": sum(sum(s.weights.values()) for s in held)}
+    held.clear()
+    return {**found, "left": live() - base, "account_left": memory_of(Device("cuda")).held}
+
+
+def life(bundle: Path) -> dict[str, object]:
+    """Bytes after the start of a server, an unload, several reloads, and the end."""
+    settings = ServerSettings(device="cuda", levels=("h36-fp16",), default_level="full-fp16")
+    host, base, found = model_host(bundle, settings), live(), dict[str, object]()
+    host.start()
+    found["started"] = live() - base
+    host.unload("h36-fp16")
+    found["unloaded"], reloaded = live() - base, list[int]()
+    for _ in range(3):
+        host.reload()
+        for future in host._retirement.freed():
+            future.result(60)
+        reloaded.append(live() - base)
+    host.close()
+    return {**found, "reloaded": reloaded, "closed": live() - base, "account": memory_of(Device("cuda")).held}
+
+
+def budget(bundle: Path) -> dict[str, object]:
+    """The error for a level that does not fit, and what it leaves behind."""
+    base, said = live(), ""
+    try:
+        Translator(bundle, LEVELS[0], device="cuda", gpu_memory="3MB")
+    except HmcError as error:
+        said = str(error)
+    return {"said": said, "left": live() - base, "default": memory_of(Device("cuda", 1)).budget}
+
+
+def replicas(bundle: Path) -> dict[str, object]:
+    """Two replicas, as on a machine with two devices."""
+    cuda_calls.device_count = lambda: (0, 2)
+    manifest, base = read_manifest(bundle), live()
+    one = open_all(bundle, manifest, LEVELS[0], Device("cuda", 0))
+    alone = live() - base
+    del one
+    with Translator(bundle, LEVELS[0], device="cuda:0,cuda:1") as translator:
+        found = {
+            "device": translator.device,
+            "accounts": [use.reserved for use in translator.device_use],
+            "weights": sum(size for name, size in translator.device_bytes.items() if not name.startswith("caches")),
+        }
+        translator.warm_up()
+        found["caches"] = [use.reserved for use in translator.device_use]
+    return {**found, "alone": alone}
+
+
+if __name__ == "__main__":
+    onnxruntime.set_default_logger_severity(4)
+    assert cuda_available()
+    measures = {function.__name__: function for function in (weights, life, budget, replicas)}
+    print(json.dumps(measures[sys.argv[1]](Path(sys.argv[2]))))

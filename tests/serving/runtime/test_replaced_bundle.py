@@ -1,0 +1,122 @@
+"""A bundle that changes on disk while its levels are loaded: open graphs go on, and changed files are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.tiny import SENTENCES, tiny_checkpoint_at
+
+from hmc.artifact.bundle.checks import validate
+from hmc.artifact.errors import FailedPreconditionError
+from hmc.compiler.bundle.requests import LevelRequest
+from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler.lexicon.shortlist_text import ShortlistText
+from hmc.serving import DecodeOptions, Translator
+from hmc.serving.text.tokenizer import Tokenizer
+
+BEAM = DecodeOptions(beam_size=2, max_length=20)
+LATER = {
+    "greedy": DecodeOptions(beam_size=1, max_length=20),
+    "attention": DecodeOptions(beam_size=2, max_length=20, alignment=True),
+}
+"""Options that need a graph which is opened at its first use."""
+
+
+@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize("cache", ["none", "auto"])
+def test_graphs_of_another_bundle_are_not_opened(tmp_path: Path, name: str, cache: str) -> None:
+    for seed in (1, 2):
+        tiny_checkpoint_at(tmp_path / f"c{seed}", seed=seed)
+    compile_bundle([LevelRequest(tmp_path / "c1", name="full")], tmp_path / "b")
+    with Translator(tmp_path / "b", device="cpu", cache=cache) as translator:
+        before = [t.text for t in translator.translate(SENTENCES[:4], BEAM)]
+        compile_bundle([LevelRequest(tmp_path / "c2", name="full")], tmp_path / "b")
+        with pytest.raises(FailedPreconditionError, match=r"another bundle was put in its place\. Reload the bundle"):
+            translator.translate(SENTENCES[:4], LATER[name])
+        assert [t.text for t in translator.translate(SENTENCES[:4], BEAM)] == before
+    with Translator(tmp_path / "b", device="cpu", cache=cache) as translator:
+        translator.translate(SENTENCES[:4], LATER[name])
+
+
+@pytest.mark.parametrize("when", ["before a level is packed", "before a graph is packed", "without a cache"])
+def test_weights_that_are_changed_in_place(tmp_path: Path, when: str) -> None:
+    """Changed weights would give other translations, and would get into the cache of packed weights."""
+    cache: Path | str = "none" if when == "without a cache" else tmp_path / "cache"
+    tiny_checkpoint_at(tmp_path / "c")
+    compile_bundle([LevelRequest(tmp_path / "c", name="full")], tmp_path / "b")
+    manifest, weights = validate(tmp_path / "b"), max((tmp_path / "b" / "weights").iterdir(), key=_size)
+    right = weights.read_bytes()
+    wrong = bytes(byte ^ 0x55 for byte in right)
+
+    def change(content: bytes) -> None:
+        with weights.open("r+b") as file:
+            file.write(content)
+
+    refused = pytest.raises(FailedPreconditionError, match=rf"{weights.name} has changed since this bundle was opened")
+    if when == "before a level is packed":
+        change(wrong)
+        with refused:
+            Translator(tmp_path / "b", device="cpu", cache=cache, manifest=manifest)
+    else:
+        with Translator(tmp_path / "b", device="cpu", cache=cache, manifest=manifest) as translator:
+            change(wrong)
+            with refused:
+                translator.translate(SENTENCES[:4], LATER["attention"])
+    change(right)
+    found = []
+    for kept in (cache, "none"):
+        with Translator(tmp_path / "b", device="cpu", cache=kept) as translator:
+            found.append([t.text for t in translator.translate(SENTENCES[:4], LATER["attention"])])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("what", ["lexicon", "tokenizer", "weights are a folder"])
+def test_other_files_that_are_changed_in_place(tmp_path: Path, what: str) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    text = ShortlistText(SENTENCES, SENTENCES[::-1], frequent=5, best=3)
+    compile_bundle(
+        [LevelRequest(tmp_path / "c")], tmp_path / "b", precisions=("int8",), calibration=SENTENCES, shortlist=text
+    )
+    manifest = validate(tmp_path / "b")
+    level = manifest.level("full-int8-shortlist")
+    assert level.shortlist is not None
+    files = {"lexicon": level.shortlist, "tokenizer": "tokenizer.model"}
+    file = tmp_path / "b" / files.get(what, next(n for n in level.files if n.endswith(".bin")))
+    content = file.read_bytes()
+    file.unlink()
+    if what in files:
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    else:
+        file.mkdir()
+
+    def use() -> object:
+        if what == "tokenizer":  # translators share the tokenizer in memory, which is unchanged
+            return Tokenizer(tmp_path / "b", manifest)
+        return Translator(tmp_path / "b", level.name, device="cpu", cache=tmp_path / "cache", manifest=manifest)
+
+    with pytest.raises(FailedPreconditionError, match=rf"{file.name} has changed since"):
+        use()
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size
+
+
+def test_the_same_bundle_compiled_again_is_accepted(tmp_path: Path) -> None:
+    """Compiling is deterministic, so no file changes."""
+    tiny_checkpoint_at(tmp_path / "c")
+    requests = [LevelRequest(tmp_path / "c", name="full")]
+    compile_bundle(requests, tmp_path / "b")
+    with Translator(tmp_path / "b", device="cpu") as translator:
+        compile_bundle(requests, tmp_path / "b")
+        translator.translate(SENTENCES[:4], LATER["attention"])
+
+
+def test_a_bundle_that_is_gone(tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    compile_bundle([LevelRequest(tmp_path / "c", name="full")], tmp_path / "b")
+    with Translator(tmp_path / "b", device="cpu") as translator:
+        (tmp_path / "b").rename(tmp_path / "elsewhere")
+        with pytest.raises(FailedPreconditionError, match="another bundle was put in its place"):
+            translator.translate(SENTENCES[:4], LATER["attention"])

@@ -1,0 +1,76 @@
+"""Turns on a device: threads share it, but one that captures a graph has it alone."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.serving.fakes import eventually
+
+from hmc.serving.runtime import turns
+from hmc.serving.runtime.device import Device
+
+GPU = Device("cuda", 99)
+
+
+def test_threads_share_a_device() -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def use() -> None:
+        with turns.shared(GPU), turns.shared(GPU):
+            both.wait()  # passes only while the other thread is in here too
+
+    with ThreadPoolExecutor(2) as pool:
+        assert [each.result(20) for each in [pool.submit(use), pool.submit(use)]] == [None, None]
+
+
+def test_one_that_is_alone_waits_for_others_and_keeps_others_out() -> None:
+    events: list[str] = []
+    inside, leave, asked = threading.Event(), threading.Event(), threading.Event()
+
+    def step() -> None:
+        with turns.shared(GPU):
+            inside.set()
+            assert leave.wait(10)
+            events.append("step ends")
+
+    def capture() -> None:
+        with turns.shared(GPU):  # a worker captures within its step
+            asked.set()
+            with turns.alone(GPU):
+                events.append("captured")
+                late.append(pool.submit(other))
+            events.append("goes on")
+
+    def other() -> None:
+        with turns.shared(GPU):
+            assert "captured" in events
+
+    late: list[object] = []
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(step)
+        assert inside.wait(10)
+        second = pool.submit(capture)
+        assert asked.wait(10)
+        leave.set()
+        first.result(10)
+        second.result(10)
+    assert events == ["step ends", "captured", "goes on"]
+
+
+def test_a_capture_keeps_threads_off_every_cuda_device() -> None:
+    """CUDA allows no thread of the process an allocation while ONNX Runtime captures. A CPU has no turns."""
+    events: list[str] = []
+
+    def use(device: Device) -> None:
+        with turns.shared(device):
+            events.append(str(device))
+
+    with ThreadPoolExecutor(2) as pool:
+        with turns.alone(GPU):
+            pool.submit(use, Device("cpu")).result(10)
+            other = pool.submit(use, Device("cuda", 98))
+            eventually(lambda: len(turns._turns.changed._waiters) == 1)  # type: ignore[attr-defined]
+            events.append("captured")
+        other.result(10)
+    assert events == ["cpu", "captured", "cuda:98"]

@@ -1,0 +1,141 @@
+"""Replicas of a level behind one queue, here two on this machine's CPU: the same answers, work for both, and each
+can be warmed up alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.serving.decoding.job import Job, Mode
+from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.runtime.device import Device
+from hmc.serving.runtime.sessions import LevelSessions
+from hmc.serving.scheduling import batch, warm_up
+from hmc.serving.scheduling.engine import Engine
+
+GREEDY, BEAM = DecodeOptions(beam_size=1, max_length=20), DecodeOptions(max_length=20)
+
+
+def sources(count: int) -> list[list[int]]:
+    rng = np.random.default_rng(0)
+    return [[*rng.integers(3, 60, size=rng.integers(2, 12)).tolist(), 0] for _ in range(count)]
+
+
+@pytest.fixture
+def replicas(lively_bundle: Path) -> list[LevelSessions]:
+    manifest = read_manifest(lively_bundle)
+    level = manifest.level("h12")
+    return [LevelSessions.open(lively_bundle, manifest.architecture, level, Device("cpu"), 1) for _ in range(2)]
+
+
+@pytest.fixture
+def engine(replicas: list[LevelSessions]) -> Iterator[Engine]:
+    running = Engine(replicas, queue_size=100, max_rows=16)
+    yield running
+    running.close(drain=False)
+
+
+@pytest.fixture
+def ran_on(monkeypatch: pytest.MonkeyPatch) -> list[tuple[LevelSessions, Mode]]:
+    """Which replica admitted sentences, and of which mode, in their order."""
+    admit, seen = batch.Batch.admit, list[tuple[LevelSessions, Mode]]()
+
+    def note(self: batch.Batch, jobs: list[Job], upcoming: Any) -> None:
+        seen.append((self.sessions, self.mode))
+        admit(self, jobs, upcoming)
+
+    monkeypatch.setattr(batch.Batch, "admit", note)
+    return seen
+
+
+@pytest.mark.parametrize("options", [GREEDY, BEAM])
+def test_replicas_change_no_translation(replicas: list[LevelSessions], engine: Engine, options: DecodeOptions) -> None:
+    alone = Engine(replicas[0], queue_size=100, max_rows=16)
+    expected, found = (
+        [future.result().hypotheses for future in [one.submit(ids, options) for ids in sources(40)]]
+        for one in (alone, engine)
+    )
+    alone.close()
+    assert found == expected
+
+
+def test_both_devices_work_at_the_same_time(
+    replicas: list[LevelSessions], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admit, meeting, met = batch.Batch.admit, threading.Barrier(2, timeout=30), list[LevelSessions]()
+
+    def meet(self: batch.Batch, jobs: list[Job], upcoming: Any) -> None:
+        if self.sessions not in met:
+            met.append(self.sessions)
+            meeting.wait()  # broken unless both have work at the same time
+        admit(self, jobs, upcoming)
+
+    monkeypatch.setattr(batch.Batch, "admit", meet)
+    futures = [engine.submit(ids, GREEDY) for ids in sources(30)]
+    assert all(future.result(timeout=60).hypotheses for future in futures)
+    assert len(met) == 2
+    assert all(replica in met for replica in replicas)
+
+
+def test_each_device_has_all_rows(engine: Engine) -> None:
+    assert [scheduler.max_rows for scheduler in engine._schedulers] == [16, 16]
+
+
+def test_one_replica_can_be_used_alone(
+    replicas: list[LevelSessions], engine: Engine, ran_on: list[tuple[LevelSessions, Mode]]
+) -> None:
+    for replica in replicas:
+        ran_on.clear()
+        with engine.only(replica):
+            futures = [engine.submit(ids, GREEDY) for ids in sources(40)]
+            assert all(future.result(timeout=60).hypotheses for future in futures)
+        assert {id(sessions) for sessions, _ in ran_on} == {id(replica)}
+
+
+def test_warming_up_reaches_every_replica(
+    replicas: list[LevelSessions], engine: Engine, ran_on: list[tuple[LevelSessions, Mode]]
+) -> None:
+    warm_up.warm_up(engine)
+    for replica in replicas:
+        assert {mode.rows for sessions, mode in ran_on if sessions is replica} == {1, 4}
+        assert "greedy" in replica.decoders
+
+
+def test_a_variant_opens_on_every_replica(replicas: list[LevelSessions], engine: Engine) -> None:
+    options = DecodeOptions(beam_size=1, max_length=10, alignment=True)
+    assert engine.submit(sources(1)[0], options).result(timeout=60).hypotheses
+    assert all("attention" in replica.decoders for replica in replicas)
+
+
+def test_a_variant_that_fails_on_one_replica_is_an_error(
+    replicas: list[LevelSessions], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object = None) -> None:
+        raise InvalidArtifactError("device 2", ["broken"], "")
+
+    monkeypatch.setattr(replicas[1], "decoder", fail)
+    options = DecodeOptions(beam_size=1, max_length=10, alignment=True)
+    with pytest.raises(InvalidArtifactError, match="device 2 cannot be used"):
+        engine.submit(sources(1)[0], options).result(timeout=60)
+
+
+def test_a_closed_engine_ends_while_a_replica_is_paused(replicas: list[LevelSessions], engine: Engine) -> None:
+    with engine.only(replicas[0]):
+        futures = [engine.submit(ids, BEAM) for ids in sources(20)]
+        engine.close()
+    assert all(future.result().hypotheses for future in futures)
+    assert not any(worker.is_alive() for worker in engine.workers)
+
+
+def test_several_workers_need_cpus(replicas: list[LevelSessions]) -> None:
+    for replica in replicas:
+        replica.device = Device("cuda", 1)
+    with pytest.raises(InvalidRequestError, match="workers 2: on cuda:1 a level has one"):
+        Engine(replicas, queue_size=1, max_rows=8, workers=2)

@@ -1,0 +1,135 @@
+"""Levels that load when a request first chooses them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.serving.fakes import FakeFactory, eventually
+
+from hmc.artifact.errors import InvalidArtifactError
+from hmc.serving.levels.host import ModelHost
+from hmc.serving.requests.answers import Answer
+from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.selectors import Selector
+from hmc.serving.server.changes import ChangeThread
+from hmc.serving.server.handlers import Handlers
+from hmc.serving.server.metrics import Metrics
+from hmc.serving.server.settings import ServerSettings
+
+GUARD_S = 20.0
+"""Seconds after which a test that hangs fails."""
+
+
+@pytest.fixture
+def host(bundle: Path, factory: FakeFactory) -> ModelHost:
+    """Only the default level is loaded; h6 and h12 load when `factory.hold_at` releases them."""
+    made = ModelHost(bundle, factory, lazy=True)
+    made.start()
+    for level in ("h6", "h12"):
+        factory.hold_at[level] = threading.Event()
+    return made
+
+
+def run(host: ModelHost, test: Callable[[Handlers], Awaitable[None]]) -> None:
+    """Runs a test on an event loop that has a single default thread."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        await asyncio.wait_for(test(Handlers(host, ServerSettings(lazy=True), Metrics(host.status))), GUARD_S)
+
+    asyncio.run(main())
+
+
+async def translate(handlers: Handlers, level: str) -> Answer:
+    with handlers.record() as record:
+        return await handlers.translate(record, ["a"], Selector(name=level), DecodeOptions(), [Target()])
+
+
+async def begun(factory: FakeFactory, level: str) -> None:
+    while level not in factory.asked:
+        await asyncio.sleep(0)
+
+
+def test_calls_that_wait_for_a_level_hold_up_no_other_call(host: ModelHost, factory: FakeFactory) -> None:
+    async def test(handlers: Handlers) -> None:
+        waiting = [asyncio.create_task(translate(handlers, "h6")) for _ in range(40)]
+        await begun(factory, "h6")
+        before = threading.active_count()
+        listed = await handlers.levels()
+        assert [level.name for level in listed.levels if level.loaded] == ["full"]
+        assert (await translate(handlers, "full"))[0].text == "full:a"
+        assert threading.active_count() <= before + 1  # the default thread, and none for each call
+        factory.hold_at["h6"].set()
+        assert [answer[0].text for answer in await asyncio.gather(*waiting)] == ["h6:a"] * 40
+
+    run(host, test)
+    assert factory.asked.count("h6") == 1
+
+
+def test_a_load_goes_on_when_the_call_is_cancelled(host: ModelHost, factory: FakeFactory) -> None:
+    async def test(handlers: Handlers) -> None:
+        first, second = (asyncio.create_task(translate(handlers, "h6")) for _ in range(2))
+        await begun(factory, "h6")
+        first.cancel()
+        factory.hold_at["h6"].set()
+        assert (await second)[0].text == "h6:a"
+        assert first.cancelled()
+
+    run(host, test)
+    assert factory.asked.count("h6") == 1
+
+
+def test_a_load_that_fails_fails_every_waiting_call_and_is_tried_again(host: ModelHost, factory: FakeFactory) -> None:
+    factory.fail["h6"] = InvalidArtifactError("level", ["broken graph"], "fix")
+
+    async def test(handlers: Handlers) -> None:
+        waiting = [asyncio.create_task(translate(handlers, "h6")) for _ in range(3)]
+        await begun(factory, "h6")
+        factory.hold_at["h6"].set()
+        for call in waiting:
+            with pytest.raises(InvalidArtifactError, match="broken graph"):
+                await call
+        factory.fail.clear()
+        assert (await translate(handlers, "h6"))[0].text == "h6:a"
+
+    run(host, test)
+    assert factory.asked.count("h6") == 2
+
+
+def test_levels_load_one_after_the_other(host: ModelHost, factory: FakeFactory) -> None:
+    async def test(handlers: Handlers) -> None:
+        calls = [asyncio.create_task(translate(handlers, level)) for level in ("h6", "h12")]
+        await begun(factory, "h6")
+        assert factory.asked[-1] == "h6"
+        factory.hold_at["h6"].set()
+        await begun(factory, "h12")
+        factory.hold_at["h12"].set()
+        assert [answer.level for answer in await asyncio.gather(*calls)] == ["h6", "h12"]
+
+    run(host, test)
+
+
+def test_a_change_that_has_not_begun_is_dropped_with_its_call() -> None:
+    changes, release, made = ChangeThread(), threading.Event(), list[str]()
+
+    def change(name: str) -> str:
+        release.wait(GUARD_S)
+        made.append(name)
+        return name
+
+    async def main() -> None:
+        running, dropped, last = (asyncio.create_task(changes.run(change, name)) for name in "abc")
+        await asyncio.sleep(0)
+        dropped.cancel()
+        await asyncio.wait([dropped])
+        release.set()
+        assert [*await asyncio.gather(running, last)] == ["a", "c"]
+
+    asyncio.run(main())
+    assert made == ["a", "c"]
+    eventually(lambda: all(thread.name != "hmc-changes" for thread in threading.enumerate()))

@@ -1,0 +1,173 @@
+"""Results of pruning: remaining heads by kind and layer, BLEU against open heads, gates over time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.tiny import tiny_checkpoint_at
+from tests.training.analysis.helpers import scored_bundle
+
+from hmc.artifact.bundle.manifest import read_manifest, write_manifest
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.training.analysis.across import budgets, survivors, trajectory
+from hmc.training.analysis.common.result import Result, write_result
+from hmc.training.analysis.common.subject import Subject, Text
+from hmc.training.analysis.masking import importance
+
+A = HeadLayout.from_json({"encoder_self": [[0, 1], [2]], "decoder_self": [[0, 1, 2], []], "cross": [[1], [0, 3]]})
+B = HeadLayout.from_json({"encoder_self": [[1, 3], [2, 3]], "decoder_self": [[3], []], "cross": [[1, 2], [0, 3]]})
+SMALL = HeadLayout.from_json({"encoder_self": [[1], []], "decoder_self": [[], []], "cross": [[], [3]]})
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Checkpoints of layouts A and B, of 9 heads each, and SMALL, of 2."""
+    folder = tmp_path_factory.mktemp("pruned")
+    for name, layout in (("a", A), ("b", B), ("small", SMALL)):
+        tiny_checkpoint_at(folder / name, layout=layout)
+    return {name: folder / name for name in ("a", "b", "small")}
+
+
+def test_survivors_by_budget_kind_and_layer(pruned: dict[str, Path]) -> None:
+    data = survivors.analyse([pruned["small"], pruned["a"], pruned["b"]]).data
+    nine, two = data["budgets"]
+    assert (nine["heads"], nine["checkpoints"], two["heads"], two["checkpoints"]) == (9, 2, 2, 1)
+    assert nine["kinds"]["encoder_self"] == {"mean": 3.5, "least": 3.0, "most": 4.0}
+    assert nine["kinds"]["decoder_self"] == {"mean": 2.0, "least": 1.0, "most": 3.0}
+    assert [layer["mean"] for layer in nine["layers"]["cross"]] == [1.5, 2.0]
+    assert nine["without_heads"] == {"mean": 1.0, "least": 1.0, "most": 1.0}
+    assert two["without_heads"]["mean"] == 4.0
+    assert two["agreement"] is None, "one checkpoint has no other to agree with"
+    assert sum(nine["kinds"][kind]["mean"] for kind in KINDS) == 9
+
+
+def test_shared_heads_are_set_against_what_numbers_by_layer_explain(pruned: dict[str, Path]) -> None:
+    # Shared: encoder_self.0.1, encoder_self.1.2, cross.0.1, cross.1.0 and cross.1.3. By chance: Σ |a| · |b| / 4.
+    assert survivors.shared(A, B, 4) == (5, (2 * 2 + 1 * 2 + 3 * 1 + 0 + 1 * 2 + 2 * 2) / 4)
+    data = survivors.analyse([pruned["a"], pruned["b"]]).data
+    assert data["budgets"][0]["agreement"] == {"shared": 5.0, "by_chance": 3.75}
+    full = HeadLayout.full(2, 2, 4)
+    assert survivors.shared(full, A, 4) == (9, 9.0), (
+        "where every head of a layer is kept, chance explains all that is shared"
+    )
+
+
+def test_survivors_among_the_most_important_heads(pruned: dict[str, Path], tmp_path: Path) -> None:
+    heads = [*A.heads(), *(head for head in HeadLayout.full(2, 2, 4).heads() if head not in set(A.heads()))]
+    rows = [{"kind": h.kind, "layer": h.layer, "index": h.index, "importance": -n} for n, h in enumerate(heads)]
+    source = survivors.analyse([pruned["a"]]).checkpoints
+    scores = write_result(Result(command="importance", checkpoints=source, data={"heads": rows}), tmp_path)
+    found = survivors.analyse([pruned["a"], pruned["small"]], scores).data["budgets"]
+    assert found[0]["most_important"]["shared"] == 9.0
+    assert found[1]["most_important"] == {"shared": 1.0, "by_chance": 0.5}, "of encoder_self.0.0 and encoder_self.0.1"
+    few = write_result(Result(command="importance", checkpoints=source, data={"heads": rows[:8]}), tmp_path / "few")
+    with pytest.raises(InvalidRequestError, match=r"the scores lack cross\.1\.3"):
+        survivors.analyse([pruned["a"]], few)
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(3, 4), (2, 5), (1, 4), (2, 3)])
+def test_scores_of_another_architecture_are_refused(
+    pruned: dict[str, Path], tmp_path: Path, layers: int, heads: int
+) -> None:
+    layout = HeadLayout.full(layers, layers, heads)
+    rows = [{"kind": h.kind, "layer": h.layer, "index": h.index, "importance": 1.0} for h in layout.heads()]
+    data = {"heads": rows, "layout": layout.to_json(), "heads_per_layer": heads}
+    source = survivors.analyse([pruned["small"]]).checkpoints
+    scores = write_result(Result(command="importance", checkpoints=source, data=data), tmp_path)
+    with pytest.raises(InvalidRequestError, match=r"another architecture: .* have 2 \+ 2 layers of 4 heads"):
+        survivors.analyse([pruned["small"]], scores)
+
+
+def test_a_ranking_measured_on_a_checkpoint_serves(subject: Subject, text: Text, tmp_path: Path) -> None:
+    scores = write_result(importance.analyse(subject, text), tmp_path)
+    (only,) = survivors.analyse([subject.path], scores).data["budgets"]
+    assert only["most_important"]["shared"] == subject.layout.total
+
+
+def test_survivors_refuses_what_cannot_be_counted_together(pruned: dict[str, Path], uneven_checkpoint: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="are the same checkpoint; give each of them once"):
+        survivors.analyse([pruned["a"], pruned["a"]])
+    with pytest.raises(InvalidRequestError, match="different architectures"):
+        survivors.analyse([pruned["a"], uneven_checkpoint])
+    with pytest.raises(InvalidRequestError, match="one or more checkpoints"):
+        survivors.analyse([])
+
+
+def test_levels_of_as_many_heads_make_a_point(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = scored_bundle(tiny_bundle, tmp_path / "b", {"full": 30.0, "h12": 28.5, "h5": 20.0})
+    manifest = read_manifest(bundle)
+    twin = manifest.level("h12").model_copy(deep=True)
+    assert twin.quality is not None
+    twin.name, twin.quality.bleu, twin.quality.bleu_delta = "h12-other-seed", 29.5, -0.5
+    manifest.levels.append(twin)
+    write_manifest(manifest, bundle)
+    result = budgets.analyse({"L0": bundle})
+    points = result.data["series"]["L0"]["points"]
+    assert [point["heads"] for point in points] == [24, 12, 5]
+    assert points[1]["bleu"] == {"mean": 29.0, "least": 28.5, "most": 29.5}
+    assert points[1]["bleu_delta"]["mean"] == -1.0
+    assert result.settings["beam"] == 4
+    rows = budgets.summary(result).rows
+    assert rows[0] == ("L0", "24", "1", "30.00", "–", "–", "–")
+    assert rows[1] == ("L0", "12", "2", "29.00", "28.50 to 29.50", "-1.00", "–")
+    assert rows[2] == ("L0", "5", "1", "20.00", "–", "-10.00 (-10.50 to -9.50)", "0.010")
+
+
+def test_scores_that_cannot_be_compared_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    one = scored_bundle(tiny_bundle, tmp_path / "one", {"full": 30.0})
+    other = scored_bundle(tiny_bundle, tmp_path / "other", {"full": 30.0}, beam=1)
+    with pytest.raises(
+        InvalidRequestError, match="beam is 1, but 4 in the first level: these scores cannot be compared"
+    ):
+        budgets.analyse({"one": one, "other": other})
+    with pytest.raises(InvalidRequestError, match="has no level in fp16; it has fp32"):
+        budgets.analyse({"one": one}, "fp16")
+    with pytest.raises(InvalidRequestError, match="level full has no scores; compile the bundle with --eval"):
+        budgets.analyse({"one": tiny_bundle})
+    with pytest.raises(InvalidRequestError, match="one or more bundles"):
+        budgets.analyse({})
+
+
+def point(stage: int, step: int, opened: float, **more: float) -> dict[str, float]:
+    return {"stage": stage, "step": step, "loss": 2.0, "open": opened, "unsettled": 3.0, **more}
+
+
+def test_updates_are_counted_through_the_closing_stages(tmp_path: Path) -> None:
+    kinds = {f"open/{kind}": 4.0 for kind in KINDS}
+    points = [
+        point(0, 50, 20.0, budget=19.0, **kinds),
+        point(0, 100, 16.0, budget=16.0, **kinds),
+        point(2, 50, 12.0, budget=10.0, **kinds),
+        point(2, 100, 10.0, budget=10.0, **kinds),
+    ]
+    points[-1]["unsettled"] = 0.0
+    (tmp_path / "trajectory.json").write_text(json.dumps(points))
+    result = trajectory.analyse({"run": tmp_path / "trajectory.json"})
+    found = result.data["runs"]["run"]["points"]
+    assert [p["update"] for p in found] == [50, 100, 150, 200]
+    assert [len(stage) for stage in trajectory.stages(found)] == [2, 2]
+    assert trajectory.summary(result).rows == (
+        ("run", "1", "100", "16", "16.0", "4.0", "4.0", "4.0", "3", "3"),
+        ("run", "2", "200", "10", "10.0", "4.0", "4.0", "4.0", "3", "0"),
+    )
+
+
+def test_the_lambda_form_has_no_budget(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(json.dumps([point(0, 50, 20.0, **{"open/encoder_self": 20.0})]))
+    result = trajectory.analyse({"λ": tmp_path / "t.json"})
+    assert trajectory.summary(result).rows == (("λ", "1", "50", "–", "20.0", "20.0", "–", "–", "3", "3"),)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '[{"stage": 0}]', "[3]"])
+def test_what_is_no_trajectory_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "t.json").write_text(content)
+    with pytest.raises(InvalidRequestError, match=r"not a trajectory\.json of hmc prune"):
+        trajectory.analyse({"t": tmp_path / "t.json"})
+    (tmp_path / "t.json").write_text("{")
+    with pytest.raises(InvalidRequestError, match="not JSON"):
+        trajectory.analyse({"t": tmp_path / "t.json"})
+    with pytest.raises(InvalidRequestError, match="cannot be read"):
+        trajectory.analyse({"t": tmp_path / "none.json"})

@@ -1,0 +1,83 @@
+"""`hmc train` with a teacher: a recipe names it, and an interrupted run resumes exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.tiny import SENTENCES, tiny_checkpoint_at
+
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.runs.recipe import Recipe
+from hmc.training.trainer.trainer import train
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A teacher `c` of other widths than the student, and a corpus `t`."""
+    folder = tmp_path_factory.mktemp("taught")
+    tiny_checkpoint_at(folder / "c")
+    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
+    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    return folder
+
+
+def recipe(folder: Path, **distill: Any) -> Recipe:
+    corpus = f"{folder}/t.en {folder}/t.de"
+    shape = {"d_model": 16, "ffn_dim": 24, "encoder_layers": 1, "decoder_layers": 1, "heads": 2, "max_positions": 128}
+    return Recipe.model_validate(
+        {
+            "data": {"train": [corpus], "dev": corpus, "max_length": 90},
+            "tokenizer": {"model": str(folder / "c")},
+            "model": shape,
+            "train": {"steps": 8, "batch_tokens": 512, "warmup_steps": 4, "dropout": 0.2, "headmask": "random:1"},
+            "distill": distill,
+            "run": {"device": "cpu", "save_every": 3, "eval_every": 8, "eval_sentences": 1},
+        }
+    )
+
+
+def taught(folder: Path, out: Path, **distill: Any) -> Checkpoint:
+    chosen: dict[str, Any] = {"weight": 0.8, "temperature": 2.0, "teacher": str(folder / "c")}
+    return load_checkpoint(train(recipe(folder, **chosen | distill), out))
+
+
+def test_the_teacher_changes_what_is_learned_and_an_interrupted_run_resumes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, alone = taught(folder, tmp_path / "whole"), load_checkpoint(train(recipe(folder), tmp_path / "alone"))
+    assert not np.array_equal(whole.tensors["shared.weight"], alone.tensors["shared.weight"])
+    step, calls = torch.optim.Adam.step, 0
+
+    def fail(self: torch.optim.Adam) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            raise InterruptedError
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.Adam, "step", fail)
+        with pytest.raises(InterruptedError):
+            taught(folder, tmp_path / "p")
+    resumed = taught(folder, tmp_path / "p")
+    assert all(np.array_equal(whole.tensors[name], resumed.tensors[name]) for name in whole.tensors)
+
+
+def test_a_run_belongs_to_one_teacher(folder: Path, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "t")
+    taught(folder, tmp_path / "p", teacher=str(tmp_path / "t"))
+    with pytest.raises(InvalidRequestError, match="another recipe"):
+        taught(folder, tmp_path / "p", weight=0.5, teacher=str(tmp_path / "t"))
+    tiny_checkpoint_at(tmp_path / "t", seed=4)
+    with pytest.raises(InvalidRequestError, match="the teacher is not the one"):
+        taught(folder, tmp_path / "p", teacher=str(tmp_path / "t"))
+
+
+def test_a_run_from_random_weights_has_to_name_its_teacher(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=r"set distill\.teacher or model\.start_from"):
+        taught(folder, tmp_path / "p", teacher=None)

@@ -1,0 +1,225 @@
+"""HeadMask: masks of both algorithms, one mask for a whole update, exact resume."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.tiny import SENTENCES, random_layout, random_tensors, tiny_architecture, tiny_tokenizer
+from torch import Tensor
+
+from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.heads import Head, HeadLayout
+from hmc.training.data.batches import Batch, make_batch
+from hmc.training.data.vocabulary import Vocabulary
+from hmc.training.headmask.mask import HeadMask
+from hmc.training.headmask.spec import HeadMaskSpec
+from hmc.training.model.checkpoints import import_tensors
+from hmc.training.model.gates import OpenGate
+from hmc.training.model.importance import sentence_importance
+from hmc.training.model.transformer import Transformer, build_transformer
+from hmc.training.runs.recipe import Recipe, RunSection, TrainSection, load_recipe
+from hmc.training.runs.updater import Update, Updater, make_fabric, make_optimizer
+from hmc.training.trainer.trainer import train
+
+LAYOUT = random_layout(tiny_architecture(), 3)
+CHI_SQUARE_999 = {23: 49.73}
+"""Degrees of freedom → the value that χ² exceeds with probability 0.001."""
+
+
+def tiny_model(layout: HeadLayout | None = None) -> Transformer:
+    arch = tiny_architecture()
+    model = build_transformer(arch, layout)
+    import_tensors(model, random_tensors(arch, layout or arch.full_layout()))
+    return model
+
+
+def batches() -> list[Batch]:
+    """Two batches of real sentences, each to be translated into the next one."""
+    vocabulary = Vocabulary(tiny_tokenizer())
+    ids = [vocabulary.encode(s) for s in SENTENCES]
+    return [make_batch(ids[a:b], ids[a + 1 : b + 1], vocabulary.pad_id) for a, b in ((0, 3), (3, 9))]
+
+
+def headmask(text: str, layout: HeadLayout | None = None, seed: int = 1) -> HeadMask:
+    model = tiny_model(layout)
+    return HeadMask(model, layout or model.arch.full_layout(), HeadMaskSpec.parse(text), seed, 0.1)
+
+
+FABRIC = make_fabric(RunSection(device="cpu"))
+
+
+def masked(mask: Tensor, layout: HeadLayout) -> set[Head]:
+    """Heads that `mask` `[total]` closes."""
+    assert set(mask.tolist()) <= {0.0, 1.0}
+    return {head for head, value in zip(layout.heads(), mask.tolist(), strict=True) if value == 0}
+
+
+def random_masks(text: str, steps: int, layout: HeadLayout, seed: int = 1) -> list[set[Head]]:
+    method, found = headmask(text, layout, seed), []
+    for step in range(1, steps + 1):
+        with method.applied(FABRIC, step, []) as mask:
+            found.append(masked(mask, layout))
+    return found
+
+
+def test_random_n_masks_n_heads_uniformly() -> None:
+    """χ² over heads; drawing without replacement makes counts vary less, by (H - N) / (H - 1)."""
+    layout, drawn, steps = tiny_architecture().full_layout(), 5, 4000
+    masks = random_masks(f"random:{drawn}", steps, layout)
+    assert {len(mask) for mask in masks} == {drawn}
+    counts = Counter(head for mask in masks for head in mask)
+    total = layout.total
+    expected = steps * drawn / total
+    statistic = (
+        sum((counts[head] - expected) ** 2 / expected for head in layout.heads()) * (total - 1) / (total - drawn)
+    )
+    assert statistic < CHI_SQUARE_999[total - 1]
+    assert len({frozenset(mask) for mask in masks}) > 0.9 * steps, "hardly any sample comes twice"
+
+
+def test_random_masks_depend_on_seed_and_step_alone() -> None:
+    layout = tiny_architecture().full_layout()
+    first, again = (random_masks("random:6", 20, layout) for _ in range(2))
+    assert first == again
+    assert first != random_masks("random:6", 20, layout, seed=2)
+
+
+@pytest.mark.parametrize("method", ["random", "important"])
+def test_the_scope_and_the_layout_bound_the_masks(method: str) -> None:
+    """In a slim model, removed heads cannot be drawn, and shares count the remaining heads."""
+    spec = HeadMaskSpec.parse(f"{method}:50%@dec,cross")
+    in_scope = [head for head in LAYOUT.heads() if head.kind != "encoder_self"]
+    assert spec.number(LAYOUT) == int(len(in_scope) / 2 + 0.5)
+    found = headmask(f"{method}:50%@dec,cross", LAYOUT)
+    with found.applied(FABRIC, 1, batches()) as mask:
+        closed = masked(mask, LAYOUT)
+    assert len(closed) == spec.number(LAYOUT)
+    assert closed <= set(in_scope)
+
+
+@pytest.mark.parametrize("number", [1, 7, 23])
+def test_impt_n_masks_exactly_the_top_n_of_the_whole_update(number: int) -> None:
+    layout = tiny_architecture().full_layout()
+    method = headmask(f"important:{number}")
+    rows = torch.cat([sentence_importance(method.model, batch, 0.1) for batch in batches()])
+    ranked = [head for _, head in sorted(zip(rows.mean(0).tolist(), layout.heads(), strict=True), reverse=True)]
+    with method.applied(FABRIC, 1, batches()) as mask:
+        assert masked(mask, layout) == set(ranked[:number])
+
+
+def test_the_last_batch_alone_would_mask_other_heads() -> None:
+    """Otherwise the test above could not tell a whole update from its last batch."""
+    method = headmask("important:7")
+    by_batch = [sentence_importance(method.model, batch, 0.1).sum(0) for batch in batches()]
+    tops = [set(values.topk(7).indices.tolist()) for values in (by_batch[0] + by_batch[1], by_batch[0], by_batch[1])]
+    assert tops[0] != tops[1]
+    assert tops[0] != tops[2]
+
+
+def test_importance_is_much_the_same_in_mixed_precision() -> None:
+    method = headmask("important:7")
+    exact = sum(sentence_importance(method.model, batch, 0.1).sum(0) for batch in batches())
+    assert isinstance(exact, Tensor)
+    mixed_fabric = make_fabric(RunSection(device="cpu", precision="bf16-mixed"))
+    with mixed_fabric.autocast():
+        mixed = sum(sentence_importance(method.model, batch, 0.1).sum(0) for batch in batches())
+    assert isinstance(mixed, Tensor)
+    assert mixed.dtype == torch.float32
+    assert not torch.equal(mixed, exact), "autocast was on"
+    torch.testing.assert_close(mixed, exact, rtol=0.1, atol=0.02 * float(exact.max()))
+    with method.applied(mixed_fabric, 1, batches()) as mask:
+        assert int((mask == 0).sum()) == 7
+        assert exact[mask == 0].min() > 0.8 * exact.sort(descending=True).values[6]
+
+
+@pytest.mark.parametrize("text", ["random:7", "important:7"])
+def test_masked_heads_get_no_gradient_and_open_again(text: str) -> None:
+    """One mask for all accumulated batches: a masked head's columns of W_O have no gradient from any of them."""
+    method = headmask(text)
+    model, section = method.model, TrainSection(accumulate=2, dropout=0.0, warmup_steps=1)
+    optimizer = make_optimizer([{"params": list(model.parameters()), "name": "model"}], section)
+    updater = Updater(FABRIC, model, optimizer, iter(batches() * 2), section, method.applied)
+    updater.update(1)
+    silent = 0
+    for *_, attention in model.attentions():
+        assert attention.out_weight.grad is not None
+        by_head = attention.out_weight.grad.view(32, attention.heads, attention.head_dim).abs().sum((0, 2))
+        silent += int((by_head == 0).sum())
+        assert type(attention.gate) is OpenGate
+    assert silent == 7
+
+
+def test_gates_come_back_when_an_update_fails() -> None:
+    method = headmask("random:7")
+    with pytest.raises(RuntimeError), method.applied(FABRIC, 1, []):
+        raise RuntimeError
+    assert all(type(attention.gate) is OpenGate for *_, attention in method.model.attentions())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("random", "write METHOD:AMOUNT"),
+        ("best:18", "write METHOD:AMOUNT"),
+        ("random:-3", "write METHOD:AMOUNT"),
+        ("random:2.5", "no whole number"),
+        ("random:3@encoder", "choose encoder_self, decoder_self, cross"),
+    ],
+)
+def test_unreadable_settings_are_refused_by_the_recipe(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "r.toml").write_text(f'[data]\ntrain = ["a b"]\ndev = "a b"\n[train]\nheadmask = "{text}"\n')
+    with pytest.raises(InvalidRequestError, match=message):
+        load_recipe(tmp_path / "r.toml")
+
+
+@pytest.mark.parametrize("text", ["random:0", "important:24", "random:1%", "random:8@cross"])
+def test_numbers_that_leave_nothing_to_mask_or_to_train(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="choose 1 to"):
+        headmask(text)
+
+
+def recipe(folder: Path, **settings: object) -> Recipe:
+    """A short run whose target is the source in capitals."""
+    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
+    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    corpus = f"{folder}/t.en {folder}/t.de"
+    shape = {"d_model": 32, "ffn_dim": 48, "encoder_layers": 1, "decoder_layers": 2, "heads": 4, "max_positions": 128}
+    basic = {"steps": 8, "batch_tokens": 512, "warmup_steps": 4, "dropout": 0.2, "accumulate": 2}
+    run = {"device": "cpu", "save_every": 3, "eval_every": 8, "eval_sentences": 2, "log_every": 2}
+    return Recipe.model_validate(
+        {
+            "data": {"train": [corpus], "dev": corpus},
+            "tokenizer": {"vocab_size": 120},
+            "model": shape,
+            "train": basic | settings,
+            "run": run,
+        }
+    )
+
+
+@pytest.mark.parametrize("text", ["random:25%", "important:5"])
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = recipe(tmp_path, headmask=text)
+    whole = load_checkpoint(train(settings, tmp_path / "whole"))
+    update = Updater.update
+
+    def fail_at_5(self: Updater, step: int) -> Update:
+        if step == 5:
+            raise InterruptedError
+        return update(self, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Updater, "update", fail_at_5)
+        with pytest.raises(InterruptedError):
+            train(settings, tmp_path / "resumed")
+    resumed = load_checkpoint(train(settings, tmp_path / "resumed"))
+    assert all(np.array_equal(resumed.tensors[n], whole.tensors[n]) for n in whole.tensors)
+    plain = load_checkpoint(train(recipe(tmp_path), tmp_path / "plain"))
+    assert not all(np.array_equal(plain.tensors[n], whole.tensors[n]) for n in whole.tensors)

@@ -1,0 +1,156 @@
+"""Runs that prune to a latency: goals are kept, measured models correct the choice, interrupted runs go on alike."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.artifact.model.test_latency import table, whole
+from tests.artifact.model.test_layers import without_layers
+from tests.tiny import SENTENCES, tiny_checkpoint_at
+
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.budgets import HeadBudget
+from hmc.artifact.model.heads import KINDS
+from hmc.artifact.model.latency import Sizes
+from hmc.artifact.model.layers import RemovedLayers
+from hmc.training.pruning.closing import DECIDED_FROM
+from hmc.training.pruning.latency.goals import LatencyGoal, LatencyPlan, goals_of
+from hmc.training.pruning.run import PruningRun
+from hmc.training.pruning.settings import PruneSettings
+from hmc.training.runs.recipe import RunSection
+from hmc.training.runs.updater import Updater
+
+SETTINGS = PruneSettings(
+    close_steps=30,
+    recover_steps=3,
+    batch_tokens=512,
+    run=RunSection(device="cpu", eval_sentences=1, log_every=10, save_every=7),
+)
+WHOLE_MS = table().ms(whole())
+
+
+def of(checkpoint: Checkpoint) -> Sizes:
+    return Sizes.of(checkpoint.layout, checkpoint.ffn_widths, checkpoint.removed_layers)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint `c`, and a corpus of sentences and their capitals."""
+    folder = tmp_path_factory.mktemp("latency")
+    tiny_checkpoint_at(folder / "c")
+    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
+    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    return folder
+
+
+def run(folder: Path, out: Path, plan: LatencyPlan, **changes: object) -> list[Checkpoint]:
+    corpus = f"{folder}/t.en {folder}/t.de"
+    settings = SETTINGS.model_copy(update=changes)
+    return [
+        load_checkpoint(path)
+        for path in PruningRun(folder / "c", [], [corpus], corpus, out, settings, latency=plan).run()
+    ]
+
+
+def test_several_goals_are_kept_one_after_the_other(folder: Path, tmp_path: Path) -> None:
+    goals = goals_of([1.5, 2.5], [40.0], WHOLE_MS)
+    assert [goal.name for goal in goals] == ["40ms", "1.5x", "2.5x"]
+    pruned = run(folder, tmp_path / "p", LatencyPlan(table(), goals))
+    for goal, checkpoint in zip(goals, pruned, strict=True):
+        assert goal.ms * 0.75 < table().ms(of(checkpoint)) <= goal.ms
+        assert (tmp_path / "p" / goal.name / "config.json").is_file()
+        assert checkpoint.config.provenance["latency"]["goal_ms"] == goal.ms
+    for wide, narrow in pairwise(pruned):
+        assert wide.layout.contains(narrow.layout)
+        assert set(wide.removed_layers.encoder) <= set(narrow.removed_layers.encoder)
+
+
+def test_measured_latencies_correct_the_choice(folder: Path, tmp_path: Path) -> None:
+    seen: list[Sizes] = []
+
+    def slower(model: Checkpoint) -> float:
+        """The machine takes a quarter longer than the table says."""
+        seen.append(of(model))
+        return table().ms(of(model)) * 1.25
+
+    goal = LatencyGoal("half", WHOLE_MS / 2)
+    [pruned] = run(folder, tmp_path / "p", LatencyPlan(table(), (goal,), slower))
+    assert len(seen) >= 2
+    assert table().ms(seen[0]) * 1.25 > goal.ms
+    assert table().ms(of(pruned)) * 1.25 <= goal.ms
+    assert of(pruned) in seen, "what is trained and kept is a model that was measured"
+    tried = pruned.config.provenance["latency"]["tried"]
+    assert [ms for _, ms in tried] == [table().ms(sizes) * 1.25 for sizes in seen]
+
+
+def test_an_interrupted_run_ends_at_the_same_model(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = LatencyPlan(table(), goals_of([2.0], [], WHOLE_MS), lambda model: table().ms(of(model)) * 1.1)
+    [expected] = run(folder, tmp_path / "whole", plan)
+    original = Updater.update
+    for stop in (9, 29):  # before the decision, and after it
+        assert stop != int(DECIDED_FROM * 30)
+
+        def update(self: Updater, step: int, *rest: object, stop: int = stop) -> object:
+            if step == stop:
+                raise KeyboardInterrupt
+            return original(self, step, *rest)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Updater, "update", update)
+        with pytest.raises(KeyboardInterrupt):
+            run(folder, tmp_path / "broken", plan)
+    monkeypatch.setattr(Updater, "update", original)
+    [found] = run(folder, tmp_path / "broken", plan)
+    assert of(found) == of(expected)
+    for name, tensor in expected.tensors.items():
+        np.testing.assert_array_equal(found.tensors[name], tensor)
+
+
+def test_a_pruned_model_can_be_pruned_again(folder: Path, tmp_path: Path) -> None:
+    first = without_layers(load_checkpoint(folder / "c"), RemovedLayers(encoder=(0,), decoder=(1,)))
+    corpus, source = f"{folder}/t.en {folder}/t.de", tmp_path / "first"
+    save_checkpoint(first, source)
+    goals = goals_of([], [table().ms(of(first)) * 0.8], 1.0)
+    again = PruningRun(source, [], [corpus], corpus, tmp_path / "q", SETTINGS, latency=LatencyPlan(table(), goals))
+    found = load_checkpoint(again.run()[0])
+    assert table().ms(of(found)) <= goals[0].ms
+    assert found.removed_layers == first.removed_layers, "each stack keeps its last layer"
+
+
+@pytest.mark.parametrize(
+    ("plan", "changes", "problem"),
+    [
+        (LatencyPlan(table(), (LatencyGoal("1.0x", WHOLE_MS),)), {}, "takes .* ms already"),
+        (LatencyPlan(table(), (LatencyGoal("9x", 11.0),)), {}, "9x: 11.00 ms cannot be reached"),
+        (LatencyPlan(table(), (LatencyGoal("a", 20.0), LatencyGoal("b", 30.0))), {}, "from the slowest"),
+        (LatencyPlan(table(), (LatencyGoal("a", 20.0),)), {"scope": KINDS[:1]}, "leave --scope out"),
+        (LatencyPlan(table(), (LatencyGoal("a", 20.0),)), {"l0_lambda": 0.1}, "without --target-heads"),
+        (LatencyPlan(table(), (LatencyGoal("a", 20.0),)), {"settle_gates": True}, "belongs to --l0-lambda"),
+    ],
+)
+def test_what_cannot_be_reached_is_refused(
+    folder: Path, tmp_path: Path, plan: LatencyPlan, changes: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=problem):
+        run(folder, tmp_path / "p", plan, **changes)
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_table_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    other = table().model_copy(update={"architecture": table().architecture.model_copy(update={"ffn_dim": 64})})
+    plan = LatencyPlan(other, (LatencyGoal("a", 20.0),))
+    with pytest.raises(InvalidRequestError, match="another architecture"):
+        run(folder, tmp_path / "p", plan)
+    corpus = f"{folder}/t.en {folder}/t.de"
+    with pytest.raises(InvalidRequestError, match=re.escape("give it without --target-heads")):
+        PruningRun(
+            folder / "c", [HeadBudget(((KINDS, 12),))], [corpus], corpus, tmp_path / "p", SETTINGS,
+            latency=replace(plan, table=table()),
+        )  # fmt: skip

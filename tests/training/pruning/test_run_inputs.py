@@ -1,0 +1,259 @@
+"""Inputs of runs: refused at the start when they cannot work, and on resume when they changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
+
+from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact.errors import HmcError, InvalidRequestError
+from hmc.training.pruning.nested import nested_finetune
+from hmc.training.pruning.run import PruningRun
+from hmc.training.pruning.settings import PruneSettings
+from hmc.training.runs.recipe import Recipe, RunSection
+from hmc.training.trainer.trainer import TrainingRun, train
+
+RUN = RunSection(device="cpu", save_every=1, eval_every=2, eval_sentences=1, log_every=1)
+SETTINGS = PruneSettings(close_steps=10, recover_steps=1, batch_tokens=512, run=RUN)
+
+
+def write(folder: Path, sentences: list[str]) -> str:
+    """'SRC TGT' of the sentences and themselves in capitals."""
+    folder.mkdir(exist_ok=True)
+    (folder / "t.en").write_text("".join(f"{s}\n" for s in sentences))
+    (folder / "t.de").write_text("".join(f"{s.upper()}\n" for s in sentences))
+    return f"{folder}/t.en {folder}/t.de"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    return write(tmp_path / "text", SENTENCES * 2)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> str:
+    return write(tmp_path / "empty", [])
+
+
+def recipe(corpus: str, **sections: dict[str, Any]) -> Recipe:
+    shape = {"d_model": 16, "ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1, "heads": 2, "max_positions": 128}
+    basic: dict[str, dict[str, Any]] = {
+        "data": {"train": [corpus], "dev": corpus},
+        "tokenizer": {"vocab_size": 120},
+        "model": shape,
+        "train": {"steps": 2, "batch_tokens": 256, "warmup_steps": 2},
+    }
+    merged = {name: section | sections.get(name, {}) for name, section in basic.items()}
+    return Recipe.model_validate(merged | {"run": RUN.model_dump()})
+
+
+def request(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "request.json").read_text())
+    return found
+
+
+# -- lengths and dev text ----------------------------------------------------------------------------------------
+
+
+def test_sentences_are_no_longer_than_the_positions(corpus: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=r"data\.max_length 128 is above model\.max_positions 24"):
+        train(recipe(corpus, model={"max_positions": 24}), tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+    final = train(recipe(corpus, model={"max_positions": 24}, data={"max_length": 24}), tmp_path / "r")
+    assert load_checkpoint(final).architecture.max_positions == 24
+
+
+def test_pruning_leaves_out_sentences_longer_than_the_positions(corpus: str, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(max_positions=24))
+    written = PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS).run()
+    nested = nested_finetune(tmp_path / "c", written, [corpus], corpus, tmp_path / "p", SETTINGS, 2)
+    assert load_checkpoint(nested).layout.total == 24
+    tiny_checkpoint_at(tmp_path / "short", arch=tiny_architecture(max_positions=3))
+    with pytest.raises(InvalidRequestError, match="no sentence pair of 1 to 3 tokens"):
+        PruningRun(tmp_path / "short", [9], [corpus], corpus, tmp_path / "q", SETTINGS)
+
+
+def test_empty_dev_text(corpus: str, empty: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=r"dev corpus .* has no sentence pair"):
+        TrainingRun(recipe(corpus, data={"dev": empty}), tmp_path / "r")
+    tiny_checkpoint_at(tmp_path / "c")
+    with pytest.raises(InvalidRequestError, match=r"dev corpus .* has no sentence pair"):
+        PruningRun(tmp_path / "c", [9], [corpus], empty, tmp_path / "p", SETTINGS)
+    assert not (tmp_path / "r").exists()
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_launcher_of_more_processes_than_the_run_has(
+    corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    tiny_checkpoint_at(tmp_path / "c")
+    with pytest.raises(InvalidRequestError, match=r"2 processes were started .* run is of 1"):
+        TrainingRun(recipe(corpus), tmp_path / "r")
+    with pytest.raises(InvalidRequestError, match=r"2 processes were started .* run is of 1"):
+        PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS)
+    assert not (tmp_path / "r").exists()
+    assert not (tmp_path / "p").exists()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    TrainingRun(recipe(corpus), tmp_path / "r")
+
+
+# -- the folder of a run that failed -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"tokenizer": {"vocab_size": 20_000}},
+        {"tokenizer": {"vocab_size": 110}, "model": {"layout": "none.json"}},
+        {"tokenizer": {"vocab_size": 110}, "train": {"headmask": "random:99"}},
+    ],
+)
+def test_a_failed_recipe_does_not_block_the_folder(
+    corpus: str, tmp_path: Path, mistake: dict[str, dict[str, Any]]
+) -> None:
+    with pytest.raises(HmcError):
+        TrainingRun(recipe(corpus, **mistake), tmp_path / "r")
+    final = load_checkpoint(train(recipe(corpus), tmp_path / "r"))
+    assert final.architecture.vocab_size == 120
+    with pytest.raises(InvalidRequestError, match="another recipe"):
+        train(recipe(corpus, **mistake), tmp_path / "r")
+
+
+def test_a_failed_request_does_not_block_the_folder(corpus: str, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    lines = Path(corpus.split(maxsplit=1)[0]).read_text()
+    Path(corpus.split(maxsplit=1)[0]).write_text(lines.splitlines()[0] + "\n")  # noticed only while tokenising
+    with pytest.raises(InvalidRequestError, match="differ in length"):
+        PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS)
+    other = write(tmp_path / "other", SENTENCES)
+    [path] = PruningRun(tmp_path / "c", [9], [other], other, tmp_path / "p", SETTINGS).run()
+    assert load_checkpoint(path).layout.total == 9
+    with pytest.raises(InvalidRequestError, match="other settings"):
+        PruningRun(tmp_path / "c", [9], [other], other, tmp_path / "p", SETTINGS.model_copy(update={"seed": 2}))
+
+
+# -- resuming with other text ------------------------------------------------------------------------------------
+
+
+def forget(progress: Path, *names: str) -> None:
+    """Removes fields from a state, as if an earlier version had written it."""
+    former = json.loads(progress.read_text())
+    progress.write_text(json.dumps({name: value for name, value in former.items() if name not in names}))
+
+
+def test_training_resumes_with_the_same_text_only(corpus: str, tmp_path: Path) -> None:
+    dev = write(tmp_path / "dev", SENTENCES[:3])
+    asked = recipe(corpus, data={"dev": dev})
+    train(asked, tmp_path / "r")
+    resumed = TrainingRun(asked, tmp_path / "r")
+    assert resumed.progress.step == 2
+    write(tmp_path / "text", SENTENCES * 2)  # written again: its contents count, not its time
+    shutil.rmtree(tmp_path / "r" / "cache")
+    TrainingRun(asked, tmp_path / "r")
+    write(tmp_path / "text", [*SENTENCES, *reversed(SENTENCES)])
+    with pytest.raises(InvalidRequestError, match=r"training text, or its tokens in cache/, is not what"):
+        TrainingRun(asked, tmp_path / "r")
+    write(tmp_path / "text", SENTENCES * 2)
+    write(tmp_path / "dev", SENTENCES[:5])  # more sentences than before; more of them may be scored, too
+    more = asked.model_copy(update={"run": RUN.model_copy(update={"eval_sentences": 2})})
+    assert TrainingRun(more, tmp_path / "r").dev.pairs == [(s, s.upper()) for s in SENTENCES[:2]]
+    write(tmp_path / "dev", SENTENCES[1:3])
+    with pytest.raises(InvalidRequestError, match=r"dev text is not what .*state was scored on"):
+        TrainingRun(asked, tmp_path / "r")
+    forget(tmp_path / "r" / "state" / "progress.json", "corpus", "dev")
+    assert TrainingRun(asked, tmp_path / "r").progress.step == 2
+
+
+def test_pruning_resumes_with_the_same_inputs_only(corpus: str, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    dev = write(tmp_path / "dev", SENTENCES[:3])
+    arguments: Any = (tmp_path / "c", [9], [corpus], dev, tmp_path / "p", SETTINGS)
+    written = PruningRun(*arguments).run()
+    more: Any = (tmp_path / "c", written, [corpus], dev, tmp_path / "p", SETTINGS, 2)
+    nested_finetune(*more)
+    assert PruningRun(*arguments).progress.stage == 2
+
+    def refused(match: str) -> None:
+        with pytest.raises(InvalidRequestError, match=match):
+            PruningRun(*arguments)
+        with pytest.raises(InvalidRequestError, match=match):
+            nested_finetune(*more)
+
+    write(tmp_path / "text", SENTENCES)
+    refused("training text")
+    write(tmp_path / "text", SENTENCES * 2)
+    write(tmp_path / "dev", SENTENCES[3:6])
+    refused("dev text")
+    write(tmp_path / "dev", SENTENCES[:3])
+    tiny_checkpoint_at(tmp_path / "c", seed=7)
+    refused("the checkpoint is not the one that .* began with")
+    forget(tmp_path / "p" / "state" / "progress.json", "corpus", "dev", "source")
+    assert PruningRun(*arguments).progress.stage == 2
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_finished_nested_fine_tuning_is_not_repeated(
+    corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    run = SETTINGS.run.model_copy(update={"save_every": 1000})  # more than the run has updates
+    settings = SETTINGS.model_copy(update={"run": run})
+    written = PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", settings).run()
+    more: Any = (tmp_path / "c", written, [corpus], corpus, tmp_path / "p", settings, 2)
+    nested = nested_finetune(*more)
+    before = (nested / "model.safetensors").stat().st_mtime_ns
+    with monkeypatch.context() as patched:
+        patched.setattr("hmc.training.pruning.nested.evaluate", lambda *_, **__: pytest.fail("scored again"))
+        assert nested_finetune(*more) == nested
+    assert (nested / "model.safetensors").stat().st_mtime_ns == before
+    # A run with another number of steps that ended but was stopped before it wrote its result.
+    shutil.rmtree(tmp_path / "p" / "nested-state")
+    longer: Any = (*more[:-1], 3)
+    with monkeypatch.context() as patched:
+        patched.setattr("hmc.training.pruning.nested.evaluate", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            nested_finetune(*longer)
+    assert load_checkpoint(nested_finetune(*longer)).config.provenance["steps"] == 3
+    shutil.rmtree(nested)
+    assert load_checkpoint(nested_finetune(*longer)).layout.total == 24
+
+
+# -- the request of pruning --------------------------------------------------------------------------------------
+
+
+def test_dev_and_nested_steps_are_part_of_the_request(corpus: str, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    other, out = write(tmp_path / "other", SENTENCES), tmp_path / "p"
+
+    def run(dev: str, steps: int) -> PruningRun:
+        return PruningRun(tmp_path / "c", [9], [corpus], dev, out, SETTINGS, nested_steps=steps)
+
+    written = run(corpus, 0).run()
+    lines = (out / "log.jsonl").read_text()
+    run(corpus, 500)  # nested fine-tuning may be added
+    run(corpus, 0)
+    assert (request(out)["dev"], request(out)["nested_steps"]) == (corpus, 500)
+    assert (out / "log.jsonl").read_text() == lines
+    for dev, steps in ((corpus, 10), (other, 500)):
+        with pytest.raises(InvalidRequestError, match="other settings"):
+            run(dev, steps)
+    with pytest.raises(InvalidRequestError, match="--nested-steps -5"):
+        run(corpus, -5)
+    former = request(out)
+    del former["dev"], former["nested_steps"]  # as an earlier version wrote it
+    (out / "request.json").write_text(json.dumps(former))
+    forget(out / "state" / "progress.json", "dev", "source")
+    run(other, 10)
+    assert (request(out)["dev"], request(out)["nested_steps"]) == (other, 10)
+    nested_finetune(tmp_path / "c", written, [corpus], corpus, out, SETTINGS, 2)
+    with pytest.raises(InvalidRequestError, match="is of 2 steps, not 1"):
+        nested_finetune(tmp_path / "c", written, [corpus], corpus, out, SETTINGS, 1)

@@ -1,0 +1,191 @@
+"""Two processes (torchrun, gloo, CPU) learn what one process does and resume exactly; their number cannot change."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.tiny import SENTENCES, tiny_checkpoint_at
+
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.data.batches import plan_epoch
+from hmc.training.data.corpus import TokenCorpus
+from hmc.training.data.vocabulary import Vocabulary
+from hmc.training.runs.recipe import Recipe
+from hmc.training.trainer.trainer import train
+
+pytestmark = pytest.mark.slow
+MASKS = (None, "random:3", "important:3")
+STEPS = 50
+
+
+def recipe(corpus: str, processes: int, steps: int, **settings: object) -> Recipe:
+    """A run whose updates have two batches: one process accumulates them, two processes take one each."""
+    shape = {"d_model": 32, "ffn_dim": 48, "encoder_layers": 1, "decoder_layers": 2, "heads": 4, "max_positions": 128}
+    basic: dict[str, object] = {
+        "steps": steps,
+        "batch_tokens": 400,
+        "warmup_steps": 20,
+        "dropout": 0.0,
+        "adam_epsilon": 1e-6,
+    }
+    run = {"device": "cpu", "log_every": 1, "save_every": 6, "eval_every": steps, "eval_sentences": 1}
+    return Recipe.model_validate(
+        {
+            "data": {"train": [corpus], "dev": corpus},
+            "tokenizer": {"vocab_size": 120},
+            "model": shape,
+            "train": basic | {"accumulate": 2 // processes} | settings,
+            "run": run | {"devices": processes},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An even number of batches an epoch, so that both ways of running see the same pairs in every update."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "t.en").write_text("\n".join(SENTENCES * 4) + "\n")
+    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 4) + "\n")
+    return f"{folder}/t.en {folder}/t.de"
+
+
+@pytest.fixture(scope="module")
+def folder(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two processes: `none`, `random`, `important`, `whole`, `resumed`; pruning runs `prune`, `neurons`."""
+    folder = tmp_path_factory.mktemp("two")
+    tiny_checkpoint_at(folder / "c", gates=False)
+    runs = [(str(mask).partition(":")[0].lower(), recipe(corpus, 2, STEPS, headmask=mask), 0) for mask in MASKS]
+    noisy = recipe(corpus, 2, 12, dropout=0.3, headmask="random:25%")
+    runs += [("whole", noisy, 0), ("resumed", noisy, 9)]
+    run = {"device": "cpu", "devices": 2, "eval_sentences": 1, "log_every": 10, "save_every": 10}
+    settings = {"close_steps": 20, "recover_steps": 4, "batch_tokens": 512, "run": run}
+    description = {
+        "train": [
+            {"recipe": r.model_dump(mode="json"), "out": str(folder / name), "stop": stop} for name, r, stop in runs
+        ],
+        "prune": [
+            {"source": str(folder / "c"), "targets": [9, 4], "neurons": "", "corpus": corpus,
+             "out": str(folder / "prune"), "settings": settings},
+            {"source": str(folder / "c"), "targets": [], "neurons": "50%", "corpus": corpus,
+             "out": str(folder / "neurons"), "settings": settings},
+        ],
+    }  # fmt: skip
+    (folder / "description.json").write_text(json.dumps(description))
+    script = Path(__file__).with_name("two_processes.py")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
+    finished = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script),
+         str(folder / "description.json")],
+        env=environment, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-4000:]
+    return folder
+
+
+TOML = """
+[data]
+train = ["{corpus}"]
+dev = "{corpus}"
+[tokenizer]
+vocab_size = 120
+[model]
+d_model = 16
+ffn_dim = 16
+encoder_layers = 1
+decoder_layers = 1
+heads = 2
+[train]
+steps = 2
+batch_tokens = 400
+[run]
+device = "cpu"
+"""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def hmc_train(launcher: tuple[str, ...], corpus: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """`hmc train` to `folder / "out"`, by torchrun or on its own."""
+    (folder / "r.toml").write_text(TOML.format(corpus=corpus))
+    return subprocess.run(
+        [sys.executable, *launcher, "-m", "hmc.cli", "train", str(folder / "r.toml"), "--out", str(folder / "out"),
+         "--json", *more],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("launcher", [TORCHRUN, ()], ids=["torchrun", "alone"])
+def test_the_command_succeeds_and_reports_once(launcher: tuple[str, ...], corpus: str, tmp_path: Path) -> None:
+    """Only the first process scores dev text; the second must wait until `final` is written."""
+    finished = hmc_train(launcher, corpus, tmp_path, "--set", "run.devices=2")
+    assert finished.returncode == 0, finished.stderr[-4000:]
+    [row] = json.loads(finished.stdout)
+    assert row["checkpoint"] == str(tmp_path / "out" / "final")
+    assert load_checkpoint(tmp_path / "out" / "final").metrics["dev"] == row["metrics"]["dev"]
+    assert "cannot be used" not in finished.stderr
+
+
+def test_torchrun_of_a_run_of_one_process_is_refused(corpus: str, tmp_path: Path) -> None:
+    finished = hmc_train(TORCHRUN, corpus, tmp_path)
+    assert finished.returncode != 0
+    assert "2 processes were started" in " ".join(finished.stderr.split())
+    assert not (tmp_path / "out").exists()
+
+
+def losses(out: Path) -> list[float]:
+    """Training loss of every update, in order; one line each even with several processes."""
+    rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    found = [(row["step"], row["loss"]) for row in rows if "loss" in row]
+    assert [step for step, _ in found] == list(range(1, len(found) + 1))
+    return [loss for _, loss in found]
+
+
+def same(a: Checkpoint, b: Checkpoint) -> bool:
+    return all(np.array_equal(a.tensors[n], b.tensors[n]) for n in a.tensors)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_two_processes_learn_what_one_does_on_the_same_global_batch(
+    mask: str | None, folder: Path, corpus: str, tmp_path: Path
+) -> None:
+    single = recipe(corpus, 1, STEPS, headmask=mask)
+    train(single, tmp_path / "one")
+    vocabulary = Vocabulary((tmp_path / "one" / "tokenizer.model").read_bytes())
+    rows = TokenCorpus.build([corpus], vocabulary, 128, tmp_path / "cache", ("en", "de"))
+    assert len(plan_epoch(rows, 400, 1, 0)) % 2 == 0, "choose another batch size: an epoch must split evenly"
+    one, two = losses(tmp_path / "one"), losses(folder / str(mask).partition(":")[0].lower())
+    assert len(one) == STEPS
+    assert one[-1] < one[0]
+    np.testing.assert_allclose(two, one, rtol=0, atol=1e-5)
+
+
+def test_two_processes_resume_exactly(folder: Path) -> None:
+    """With dropout, every process must restore its own random numbers."""
+    assert same(load_checkpoint(folder / "whole" / "final"), load_checkpoint(folder / "resumed" / "final"))
+
+
+def test_a_state_of_two_processes_is_not_resumed_by_one(folder: Path, corpus: str) -> None:
+    settings = recipe(corpus, 2, 12, dropout=0.3, headmask="random:25%")
+    alone = settings.model_copy(update={"run": settings.run.model_copy(update={"devices": 1})})
+    with pytest.raises(InvalidRequestError, match=r"of 2 process\(es\), this run has 1"):
+        train(alone, folder / "whole")
+
+
+def test_two_processes_prune_to_exact_budgets(folder: Path) -> None:
+    for heads in (9, 4):
+        pruned = load_checkpoint(folder / "prune" / f"h{heads}")
+        assert pruned.layout.total == heads
+        assert pruned.config.provenance["unsettled_gates"] == {}
+
+
+def test_two_processes_prune_neurons(folder: Path) -> None:
+    pruned = load_checkpoint(folder / "neurons" / "f96")
+    assert pruned.ffn_widths.total == 96
+    assert pruned.config.provenance["unsettled_neurons"] == 0

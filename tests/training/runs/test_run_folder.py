@@ -1,0 +1,58 @@
+"""A run folder belongs to one run: files that another program put there are neither read nor replaced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.tiny import tiny_checkpoint_at
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.runs.folder import check_pruning_folder, check_training_folder
+
+
+def foreign(file: Path) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("mine")
+    return file
+
+
+@pytest.mark.parametrize("name", ["final/thesis.tex", "state/app.js", "checkpoints/a", "tokenizer.model", "cache/x"])
+def test_training_refuses_a_folder_with_foreign_files(tmp_path: Path, name: str) -> None:
+    check_training_folder(tmp_path / "nothing")
+    foreign(tmp_path / "notes.txt")
+    check_training_folder(tmp_path)
+    foreign(tmp_path / name)
+    entry = Path(name).parts[0]
+    with pytest.raises(InvalidRequestError, match=rf"holds {entry}, and no recipe\.json that says which run wrote it"):
+        check_training_folder(tmp_path)
+
+
+def test_a_run_of_the_other_command(tmp_path: Path) -> None:
+    foreign(tmp_path / "train" / "recipe.json")
+    foreign(tmp_path / "prune" / "request.json")
+    with pytest.raises(InvalidRequestError, match=r"holds request\.json, and no recipe\.json"):
+        check_training_folder(tmp_path / "prune")
+    with pytest.raises(InvalidRequestError, match=r"holds recipe\.json, and no request\.json"):
+        check_pruning_folder(tmp_path / "train", ["h12"])
+
+
+@pytest.mark.parametrize(("name", "what"), [("final", "a checkpoint"), ("state", "a training state")])
+def test_files_that_were_added_to_a_run_later(tmp_path: Path, name: str, what: str) -> None:
+    foreign(tmp_path / "recipe.json")
+    tiny_checkpoint_at(tmp_path / "final")
+    foreign(tmp_path / "state" / "progress.json").write_text("{}")
+    check_training_folder(tmp_path)
+    foreign(tmp_path / name / "README.md")
+    with pytest.raises(InvalidRequestError, match=rf"{name} holds files that do not belong to {what}: README\.md"):
+        check_training_folder(tmp_path)
+
+
+def test_checkpoints_that_pruning_will_write(tmp_path: Path) -> None:
+    foreign(tmp_path / "request.json")
+    tiny_checkpoint_at(tmp_path / "h12")
+    check_pruning_folder(tmp_path, ["h12"])
+    foreign(tmp_path / "h12" / "README.md")
+    check_pruning_folder(tmp_path, ["h5"])
+    with pytest.raises(InvalidRequestError, match=r"h12 holds files that do not belong to a checkpoint: README\.md"):
+        check_pruning_folder(tmp_path, ["h12"])

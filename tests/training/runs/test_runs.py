@@ -1,0 +1,172 @@
+"""Whole runs on a tiny corpus: train, kill and resume exactly, prune to exact budgets, nested fine-tuning."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.tiny import SENTENCES
+
+from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.pruning.nested import nested_finetune
+from hmc.training.pruning.run import PruningRun
+from hmc.training.pruning.settings import PruneSettings
+from hmc.training.runs.recipe import Recipe, RunSection
+from hmc.training.trainer.trainer import train
+
+STEPS = 12
+RUN_A_RECIPE = """
+import signal, sys
+from pathlib import Path
+from hmc.training.runs.recipe import Recipe
+from hmc.training.runs.updater import Updater
+from hmc.training.trainer.trainer import train
+stop, update = int(sys.argv[3]), Updater.update
+def stopping(self, step):
+    if step == stop:
+        print("update", step, "begins", flush=True)
+        signal.pause()
+    return update(self, step)
+Updater.update = stopping
+train(Recipe.model_validate_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+"""
+"""Arguments: recipe, folder, and the update at which the process says so and waits for a signal; 0: none."""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """'SRC TGT' of the tiny sentences; the target is the source in capitals."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "t.en").write_text("\n".join(SENTENCES * 4) + "\n")
+    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 4) + "\n")
+    return f"{folder}/t.en {folder}/t.de"
+
+
+def recipe(corpus: str, **run: object) -> Recipe:
+    """A run of STEPS steps with dropout, so that random numbers matter."""
+    return Recipe.model_validate(
+        {
+            "data": {"train": [corpus], "dev": corpus},
+            "tokenizer": {"vocab_size": 120},
+            "model": {
+                "d_model": 32,
+                "ffn_dim": 48,
+                "encoder_layers": 1,
+                "decoder_layers": 2,
+                "heads": 2,
+                "max_positions": 128,
+            },
+            "train": {"steps": STEPS, "batch_tokens": 512, "warmup_steps": 4, "dropout": 0.2, "accumulate": 2},
+            "run": {"device": "cpu", "save_every": 3, "eval_every": 6, "eval_sentences": 3, "log_every": 3, **run},
+        }
+    )
+
+
+def start(settings: Recipe, out: Path, stop: int = 0) -> subprocess.Popen[str]:
+    """A run in a process of its own, where no library of this process has changed how numbers are computed.
+
+    stop: the update at which the run prints a line and waits; 0: it runs to its end.
+    """
+    description = out.with_suffix(".json")
+    description.write_text(settings.model_dump_json())
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN_A_RECIPE, str(description), str(out), str(stop)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )
+
+
+def finish(settings: Recipe, out: Path) -> None:
+    with start(settings, out) as process:
+        assert process.wait() == 0
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run folder."""
+    out = tmp_path_factory.mktemp("run") / "run"
+    finish(recipe(corpus), out)
+    return out
+
+
+def test_a_run_leaves_checkpoints_logs_and_scores(trained: Path) -> None:
+    final = load_checkpoint(trained / "final")
+    assert final.layout.total == 2 + 4 + 4
+    assert "sacrebleu" in json.dumps(final.metrics) or "nrefs" in final.metrics["dev"]["bleu_signature"]
+    assert final.config.provenance["recipe"]["train"]["steps"] == STEPS
+    losses = [json.loads(line)["loss"] for line in (trained / "log.jsonl").read_text().splitlines() if "loss" in line]
+    assert losses[-1] < losses[0]
+    assert list((trained / "tensorboard").iterdir())
+
+
+@pytest.mark.slow
+def test_kill_9_and_resume_is_bit_equal(corpus: str, trained: Path, tmp_path: Path) -> None:
+    """The process is killed in update 8, two updates after it saved its last state."""
+    out = tmp_path / "run"
+    with start(recipe(corpus), out, stop=8) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "update 8 begins\n"
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    assert json.loads((out / "state" / "progress.json").read_text())["step"] == 6
+    assert not (out / "final").exists()
+    finish(recipe(corpus), out)
+    resumed, whole = (load_checkpoint(p / "final") for p in (out, trained))
+    assert all(np.array_equal(resumed.tensors[n], whole.tensors[n]) for n in whole.tensors)
+
+
+def test_a_run_folder_belongs_to_one_recipe(corpus: str, trained: Path) -> None:
+    other = recipe(corpus).model_copy(update={"train": recipe(corpus).train.model_copy(update={"seed": 9})})
+    with pytest.raises(InvalidRequestError, match="another recipe"):
+        train(other, trained)
+
+
+SETTINGS = PruneSettings(
+    close_steps=60,
+    recover_steps=5,
+    gate_rate=0.2,
+    batch_tokens=512,
+    run=RunSection(device="cpu", eval_sentences=3, log_every=20, save_every=20),
+)
+
+
+def test_prune_ends_at_exact_budgets(corpus: str, trained: Path, tmp_path: Path) -> None:
+    written = PruningRun(trained / "final", [6, 3], [corpus], corpus, tmp_path / "p", SETTINGS).run()
+    assert [p.name for p in written] == ["h6", "h3"]
+    for path, budget in zip(written, (6, 3), strict=True):
+        pruned = load_checkpoint(path)
+        assert pruned.layout.total == budget
+        assert pruned.gates is not None
+        assert pruned.gates["cross"].shape == (2, 2)
+        assert {"dev_before", "dev_after"} <= pruned.metrics.keys()
+        assert pruned.config.provenance["trajectory"][-1]["open"] == pytest.approx(budget, abs=2.0)
+    nested = nested_finetune(trained / "final", written, [corpus], corpus, tmp_path / "p", SETTINGS, 6)
+    checkpoint = load_checkpoint(nested)
+    assert checkpoint.layout.total == 10
+    assert {"dev_h10", "dev_h6", "dev_h3"} == checkpoint.metrics.keys()
+
+
+def test_lambda_form_closes_heads_when_the_penalty_is_large(corpus: str, trained: Path, tmp_path: Path) -> None:
+    counts = []
+    for strength in (1e-4, 2.0):
+        settings = SETTINGS.model_copy(update={"l0_lambda": strength, "settle_gates": True})
+        [path] = PruningRun(trained / "final", [], [corpus], corpus, tmp_path / str(strength), settings).run()
+        counts.append(load_checkpoint(path).layout.total)
+    assert counts[0] > counts[1]
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"), [([], "--target-heads"), ([10], "below the 10 heads"), ([3, 6], "falling budgets")]
+)
+def test_impossible_budgets(corpus: str, trained: Path, tmp_path: Path, targets: list[int], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        PruningRun(trained / "final", targets, [corpus], corpus, tmp_path / "p", SETTINGS)

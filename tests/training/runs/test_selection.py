@@ -1,0 +1,93 @@
+"""Checkpoints of a run: how many are kept and how many are averaged are two settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.tiny import SENTENCES, tiny_checkpoint_at
+
+from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.model.evaluate import Scores
+from hmc.training.runs.recipe import Recipe, RunSection, load_recipe
+from hmc.training.runs.selection import AVERAGE_MARGIN, Selection
+from hmc.training.trainer.trainer import train
+
+BLEU = {1: 10.0, 2: 30.0, 3: 20.0, 4: 5.0}
+"""Dev BLEU of the checkpoint of each step."""
+
+
+def selection(folder: Path, **run: Any) -> Selection:
+    """Four checkpoints of equal shape and different weights."""
+    found = Selection(folder, RunSection(**run), [{"step": step, "bleu": bleu} for step, bleu in BLEU.items()])
+    for step in BLEU:
+        tiny_checkpoint_at(found.path(step), seed=step)
+    return found
+
+
+def steps_in(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("run", "kept", "averaged"),
+    [
+        ({"keep_checkpoints": 2}, [2, 3], [2, 3]),
+        ({"keep_checkpoints": 3, "average_checkpoints": 1}, [1, 2, 3], [2]),
+        ({"keep_checkpoints": 4, "average_checkpoints": 2}, [1, 2, 3, 4], [2, 3]),
+    ],
+)
+def test_keeping_and_averaging_are_apart(
+    run: dict[str, int], kept: list[int], averaged: list[int], tmp_path: Path
+) -> None:
+    chosen = selection(tmp_path, **run)
+    chosen.remove_surplus()
+    assert steps_in(tmp_path) == kept
+    assert chosen.averaged() == averaged
+    mean = chosen.average(averaged)
+    weights = [load_checkpoint(chosen.path(step)).tensors["shared.weight"] for step in averaged]
+    np.testing.assert_allclose(mean["shared.weight"], np.mean(weights, axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("lead", "name"), [(AVERAGE_MARGIN / 2, "average"), (AVERAGE_MARGIN * 2, "best")])
+def test_the_best_checkpoint_must_beat_the_average_clearly(lead: float, name: str, tmp_path: Path) -> None:
+    chosen = selection(tmp_path, keep_checkpoints=4, average_checkpoints=3)
+
+    def score(which: str, steps: list[int]) -> Scores:
+        assert steps == ([2] if which == "best" else [2, 3, 1])
+        return Scores(30.0 + (lead if which == "best" else 0), 0.0, "", "", 1, 4)
+
+    assert chosen.choose(score)[0] == name
+
+
+def test_more_averaged_than_kept_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text('[data]\ntrain = ["a b"]\ndev = "a b"\n[run]\nkeep_checkpoints = 2\naverage_checkpoints = 3\n')
+    with pytest.raises(InvalidRequestError, match="average_checkpoints 3 is above keep_checkpoints 2"):
+        load_recipe(path)
+
+
+def test_a_run_keeps_more_than_it_averages(tmp_path: Path) -> None:
+    (tmp_path / "t.en").write_text("\n".join(SENTENCES) + "\n")
+    (tmp_path / "t.de").write_text("\n".join(s.upper() for s in SENTENCES) + "\n")
+    corpus = f"{tmp_path}/t.en {tmp_path}/t.de"
+    shape = {"d_model": 16, "ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1, "heads": 2, "max_positions": 128}
+    recipe = Recipe.model_validate(
+        {
+            "data": {"train": [corpus], "dev": corpus},
+            "tokenizer": {"vocab_size": 120},
+            "model": shape,
+            "train": {"steps": 4, "batch_tokens": 256, "warmup_steps": 2},
+            "run": {
+                "device": "cpu", "eval_every": 1, "eval_sentences": 1, "keep_checkpoints": 4, "average_checkpoints": 2,
+            },
+        }
+    )  # fmt: skip
+    final = load_checkpoint(train(recipe, tmp_path / "r"))
+    assert steps_in(tmp_path / "r" / "checkpoints") == [1, 2, 3, 4]
+    assert len(final.config.provenance["checkpoints"]) in (1, 2)
+    assert json.loads((tmp_path / "r" / "state" / "progress.json").read_text())["step"] == 4

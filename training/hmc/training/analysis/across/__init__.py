@@ -1,0 +1,1 @@
+"""Comparisons between models, between texts, and between pruned checkpoints."""

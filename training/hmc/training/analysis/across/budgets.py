@@ -1,0 +1,130 @@
+"""BLEU against the number of open heads. Each bundle scored by `hmc compile --eval` is one series."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hmc.artifact.bundle.manifest import Level, Manifest, read_manifest
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.analysis.across.survivors import mean_and_range
+from hmc.training.analysis.common.result import CheckpointSource, Result, versions
+from hmc.training.analysis.common.summary import Summary, change, plain, probability
+
+COMMAND = "budgets"
+SCORES = ("bleu", "chrf", "bleu_delta", "ci_low", "ci_high", "p_value")
+SAME = ("test_set", "sentences", "beam", "bleu_signature")
+"""Fields of a quality that must be equal in all levels, or their scores cannot be compared."""
+
+
+def analyse(bundles: Mapping[str, Path], precision: str = "fp32") -> Result:
+    """Scores of the levels of `precision`, by series and number of open heads, most heads first.
+
+    Levels of one bundle with equal numbers of open heads, e.g. of several seeds, make one point. Raises
+    InvalidRequestError for levels without scores or with scores that cannot be compared, InvalidArtifactError for a
+    bundle that cannot be read.
+    """
+    if not bundles:
+        raise InvalidRequestError("give one or more bundles, e.g. L0=bundle")
+    series: dict[str, Any] = {}
+    sources: list[CheckpointSource] = []
+    common: dict[str, Any] = {}
+    tests: dict[str, None] = {}
+    for name, path in bundles.items():
+        manifest = read_manifest(path)
+        levels = _scored(path, manifest, precision)
+        for level in levels:
+            _agree(common, level, f"{path}, level {level.name}")
+            tests[_test_of(level)] = None
+            sources.append(
+                CheckpointSource(name=f"{path}:{level.name}", digest=level.source_checkpoint, heads=level.heads)
+            )
+        series[name] = _series(levels)
+    return Result(
+        command=COMMAND,
+        checkpoints=sources,
+        settings={**common, "precision": precision, "p_values_by": list(tests)},
+        versions=versions(),
+        data={"series": series},
+    )
+
+
+def _scored(path: Path, manifest: Manifest, precision: str) -> list[Level]:
+    levels = [level for level in manifest.levels if level.precision == precision]
+    if not levels:
+        there = ", ".join(dict.fromkeys(level.precision for level in manifest.levels))
+        raise InvalidRequestError(f"bundle {path} has no level in {precision}; it has {there}")
+    if unscored := [level.name for level in levels if level.quality is None]:
+        raise InvalidRequestError(
+            f"bundle {path}: level {unscored[0]} has no scores; compile the bundle with --eval SRC REF"
+        )
+    for level in levels:
+        if broken := [key for key in SCORES if not math.isfinite(getattr(level.quality, key))]:
+            raise InvalidRequestError(
+                f"bundle {path}: {broken[0]} of level {level.name} is not a number; score the bundle again with "
+                "`hmc bench --record`"
+            )
+    return levels
+
+
+def _agree(common: dict[str, Any], level: Level, where: str) -> None:
+    """Raises InvalidRequestError unless the level was scored as the first one was."""
+    assert level.quality is not None
+    for key in SAME:
+        value = getattr(level.quality, key)
+        if common.setdefault(key, value) != value:
+            raise InvalidRequestError(
+                f"{where}: {key} is {value}, but {common[key]} in the first level: these scores cannot be compared"
+            )
+
+
+def _test_of(level: Level) -> str:
+    """The test that gave the level's p-value, with its trials and seed."""
+    assert level.quality is not None
+    test = level.quality.significance
+    return f"{test.test} ({test.trials} trials, seed {test.seed})" if test else "paired bootstrap (1000 resamples)"
+
+
+def _series(levels: list[Level]) -> dict[str, Any]:
+    points = []
+    for heads in sorted({level.heads for level in levels}, reverse=True):
+        rows = [
+            {"name": level.name, **{key: getattr(level.quality, key) for key in SCORES}}
+            for level in levels
+            if level.heads == heads
+        ]
+        spreads = {key: mean_and_range(row[key] for row in rows) for key in ("bleu", "bleu_delta")}
+        points.append({"heads": heads, **spreads, "levels": rows})
+    assert levels[0].quality is not None
+    return {"reference_level": levels[0].quality.reference_level, "points": points}
+
+
+def summary(result: Result) -> Summary:
+    """One row per point."""
+    rows = tuple(
+        (name, str(point["heads"]), str(len(point["levels"])), *_cells(point, series["reference_level"]))
+        for name, series in result.data["series"].items()
+        for point in series["points"]
+    )
+    columns = ("series", "heads", "levels", "BLEU", "least to most", "Δ BLEU (95 %)", "p")
+    s = result.settings
+    note = f"{s['test_set']}, {s['sentences']} sentences, beam {s['beam']}, {s['precision']}, {s['bleu_signature']}"
+    about = (
+        "Δ is against the reference level of the same bundle; interval by paired bootstrap over sentences, "
+        f"p by {' and '.join(s['p_values_by'])}"
+    )
+    return Summary("BLEU against open heads", columns, rows, (note, about))
+
+
+def _cells(point: Mapping[str, Any], reference: str) -> tuple[str, ...]:
+    bleu, levels = point["bleu"], point["levels"]
+    if len(levels) > 1:
+        delta = f"{point['bleu_delta']['mean']:+.2f}"
+        return plain(bleu["mean"]), f"{plain(bleu['least'])} to {plain(bleu['most'])}", delta, "–"
+    (level,) = levels
+    if level["name"] == reference:
+        return plain(level["bleu"]), "–", "–", "–"
+    delta = change({"value": level["bleu_delta"], "low": level["ci_low"], "high": level["ci_high"]})
+    return plain(level["bleu"]), "–", delta, probability(level["p_value"])

@@ -1,0 +1,94 @@
+"""Gates during pruning: expected open heads by kind, the budget, and the number of gates still undecided."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.heads import KINDS
+from hmc.training.analysis.common.result import Result, versions
+from hmc.training.analysis.common.summary import Summary, plain
+
+COMMAND = "trajectory"
+NEEDED = ("stage", "step", "open", "unsettled")
+
+
+def analyse(files: Mapping[str, Path]) -> Result:
+    """Reads `trajectory.json` of one or more runs of `hmc prune`. It has one point per log line of a closing stage.
+
+    Updates are counted over all closing stages, without the recovery stages. Raises InvalidRequestError for a file that
+    cannot be read, is no trajectory, or holds NaN.
+    """
+    if not files:
+        raise InvalidRequestError("give one or more files, e.g. runs/pruned/trajectory.json")
+    runs, digests = {}, {}
+    for name, path in files.items():
+        points, digests[name] = _read(path)
+        runs[name] = {"file": str(path), "points": _counted(points)}
+    return Result(command=COMMAND, settings={"sha256": digests}, versions=versions(), data={"runs": runs})
+
+
+def _read(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """Points and the file's sha256."""
+    try:
+        content = path.read_bytes()
+        points = json.loads(content)
+    except OSError as error:
+        raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidRequestError(f"{path}: not JSON: {error}") from error
+    if not (isinstance(points, list) and points and all(_is_point(point) for point in points)):
+        raise InvalidRequestError(
+            f"{path}: not a trajectory.json of hmc prune: it needs points with the numbers {', '.join(NEEDED)}"
+        )
+    return points, hashlib.sha256(content).hexdigest()
+
+
+def _is_point(point: object) -> bool:
+    if not isinstance(point, dict):
+        return False
+    numbers = [point.get(key) for key in NEEDED]
+    return all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
+
+
+def _counted(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The points with a field `update`, which counts on from stage to stage."""
+    found: list[dict[str, Any]] = []
+    before = 0
+    for number, point in enumerate(points):
+        if number and point["stage"] != points[number - 1]["stage"]:
+            before = found[-1]["update"]
+        kinds = {kind: point.get(f"open/{kind}") for kind in KINDS}
+        kept = {key: point.get(key) for key in ("stage", "budget", "open", "unsettled")}
+        found.append({"update": before + point["step"], **kept, "kinds": kinds})
+    return found
+
+
+def stages(points: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Points of each closing stage."""
+    return [[p for p in points if p["stage"] == stage] for stage in dict.fromkeys(p["stage"] for p in points)]
+
+
+def summary(result: Result) -> Summary:
+    """One row per run and closing stage."""
+    rows = []
+    for name, run in result.data["runs"].items():
+        for number, stage in enumerate(stages(run["points"]), 1):
+            last = stage[-1]
+            rows.append((
+                name,
+                str(number),
+                str(last["update"]),
+                plain(last["budget"], 0),
+                plain(last["open"], 1),
+                *(plain(last["kinds"][kind], 1) for kind in KINDS),
+                plain(max(point["unsettled"] for point in stage), 0),
+                plain(last["unsettled"], 0),
+            ))  # fmt: skip
+    columns = ("run", "stage", "until update", "budget", "open", *KINDS, "most unsettled", "unsettled at the end")
+    return Summary("Expected open heads while gates close", columns, tuple(rows))

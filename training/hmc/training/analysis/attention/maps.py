@@ -1,0 +1,89 @@
+"""Attention maps of one sentence: all weights of chosen heads, with tokens as labels (Voita et al. 2019, figure 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.heads import Head, Kind
+from hmc.artifact.tokenizer.tokenizer import open_tokenizer
+from hmc.training.analysis.common.per_head import head_of
+from hmc.training.analysis.common.result import Result, corpus_source, versions
+from hmc.training.analysis.common.subject import Subject, Text
+from hmc.training.analysis.common.summary import Summary, plain
+from hmc.training.analysis.common.trace import trace_decoder, trace_encoder
+from hmc.training.analysis.common.views import READS, TokenPair, tokenize
+
+COMMAND = "attention"
+START, END = "<s>", "</s>"
+
+
+def analyse(subject: Subject, sentence: str, heads: Sequence[Head] = (), reference: str = "") -> Result:
+    """Maps of `heads` (none: every open head of encoder self-attention) on one sentence.
+
+    reference: the translation that the decoder reads; empty: the model's own greedy translation. Raises
+    InvalidRequestError for an empty sentence or no heads, InvalidArtifactError for NaN weights.
+    """
+    if not sentence.strip():
+        raise InvalidRequestError("the sentence is empty; give a sentence in the source language")
+    chosen = list(heads) or [head for head in subject.layout.heads() if head.kind == "encoder_self"]
+    if not chosen:
+        raise InvalidRequestError("encoder self-attention has no open heads in this checkpoint; name heads with --head")
+    text = Text(((sentence, reference),), corpus_source("sentence", [(sentence, reference)]))
+    prepared = tokenize(subject, text, forced=bool(reference.strip()))
+    return Result(
+        command=COMMAND,
+        checkpoints=[subject.source],
+        corpora=[text.source],
+        settings={"sentence": sentence, "decoder_reads": READS[bool(reference.strip())]},
+        versions=versions(),
+        data={"maps": attention_maps(subject, prepared.pairs[0], chosen), "sentences_cut": prepared.cut},
+    )
+
+
+@torch.no_grad()
+def attention_maps(subject: Subject, pair: TokenPair, heads: Sequence[Head]) -> list[dict[str, Any]]:
+    """For each head: `queries` and `keys` as pieces, and `weights` as `[T][S]`. Every row sums to 1.
+
+    EOS and the start symbol are included. A query of decoder self-attention is the token that the decoder reads there,
+    a query of cross-attention the token that it predicts there.
+    """
+    model, device = subject.model, subject.model.shared.weight.device
+    source = torch.tensor([pair.source], device=device)
+    target_in = torch.tensor([[model.arch.pad_id, *pair.target[:-1]]], device=device)
+    encoder = trace_encoder(model, source)
+    decoder = trace_decoder(model, source, encoder.states, target_in)
+    steps = [*encoder.attentions(), *decoder.attentions()]
+    weights = {(step.kind, step.layer): step.heads.weights[0] for step in steps if step.heads is not None}
+    tokenizer = open_tokenizer(subject.checkpoint.tokenizer)
+    source_pieces = [tokenizer.source_piece(i) for i in pair.source[:-1]]
+    target_pieces = [tokenizer.piece(i) for i in pair.target[:-1]]
+    labels: dict[Kind, tuple[list[str], list[str]]] = {
+        "encoder_self": ([*source_pieces, END], [*source_pieces, END]),
+        "decoder_self": ([START, *target_pieces], [START, *target_pieces]),
+        "cross": ([*target_pieces, END], [*source_pieces, END]),
+    }
+    found = []
+    for head in heads:
+        row = subject.layout[head.kind][head.layer].index(head.index)
+        queries, keys = labels[head.kind]
+        matrix = weights[head.kind, head.layer][row].cpu().tolist()
+        found.append(
+            {"kind": head.kind, "layer": head.layer, "index": head.index}
+            | {"queries": queries, "keys": keys, "weights": matrix}
+        )
+    return found
+
+
+def summary(result: Result) -> Summary:
+    """The largest weight of every head, with its query and key."""
+    rows = []
+    for one in result.data["maps"]:
+        value, query, key = max(
+            (value, query, key) for query, line in enumerate(one["weights"]) for key, value in enumerate(line)
+        )
+        rows.append((str(head_of(one)), f"{one['queries'][query]} → {one['keys'][key]}", plain(value)))
+    return Summary("Attention maps: the largest weight of each head", ("head", "query → key", "weight"), tuple(rows))

@@ -1,0 +1,1 @@
+"""Parts of several analyses: models and texts, masks and their scores, attention traces, results and tables."""

@@ -1,0 +1,161 @@
+"""The result of an analysis: data as JSON, with the model, the text, the settings and the versions it came from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hmc.artifact.distribution import VERSION
+from hmc.artifact.errors import InvalidRequestError
+
+SCHEMA_VERSION = 1
+NUMBERS = frozenset({"importance", "standard_error", "mean", "variance", "least", "most", "value", "low", "high"})
+"""Fields of results that must be finite numbers wherever they occur."""
+
+
+class CheckpointSource(BaseModel):
+    """A checkpoint that was analysed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    """Its path as it was given."""
+    digest: str
+    """`checkpoint_digest`: sha256 over config and weights."""
+    heads: int
+    """Open heads."""
+
+
+class CorpusSource(BaseModel):
+    """A text that was read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    """The corpus as it was given."""
+    sentences: int
+    sha256: str
+    """Over the sentences that were used, so that a limit on their number changes it."""
+
+
+def corpus_source(name: str, sentences: Iterable[str | tuple[str, ...]]) -> CorpusSource:
+    """Digest of sentences, or of tuples of aligned sentences (one line each, sides separated by TAB)."""
+    digest, count = hashlib.sha256(), 0
+    for count, sentence in enumerate(sentences, 1):  # noqa: B007
+        line = sentence if isinstance(sentence, str) else "\t".join(sentence)
+        digest.update(f"{line}\n".encode())
+    return CorpusSource(name=name, sentences=count, sha256=digest.hexdigest())
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, HMC and the libraries that numbers depend on."""
+    found = {"python": python_version(), "hmc": VERSION}
+    for name in ("torch", "numpy", "sacrebleu", "sentencepiece"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+class Result(BaseModel):
+    """Contents of `COMMAND.json`: no time and no machine, so the same inputs and versions give the same bytes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    command: str
+    """The subcommand of `hmc analyze`."""
+    checkpoints: list[CheckpointSource] = []
+    corpora: list[CorpusSource] = []
+    settings: dict[str, Any] = {}
+    """Options that change the numbers, including the seed."""
+    versions: dict[str, str] = {}
+    data: dict[str, Any]
+
+    def to_json(self) -> str:
+        """JSON text; NaN and infinity become null."""
+        return json.dumps(_plain(self.model_dump(mode="json")), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def write_result(result: Result, folder: Path) -> Path:
+    """Writes `folder / COMMAND.json` and returns its path. The file appears only when it is complete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result.command}.json"
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(result.to_json())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def read_result(path: Path, commands: Sequence[str] = ()) -> Result:
+    """Reads what `write_result` wrote.
+
+    commands: results of which analyses the caller accepts; empty: of all. Raises InvalidRequestError for a file that
+    cannot be read, is no such result, or holds NaN, infinity or null where a number is needed.
+    """
+    try:
+        result = Result.model_validate(json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_a_number))
+    except OSError as error:
+        raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, ValidationError) as error:
+        detail = (
+            "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            if isinstance(error, ValidationError)
+            else str(error)
+        )
+        raise InvalidRequestError(f"{path}: not a result of `hmc analyze`: {detail}") from error
+    if result.schema_version != SCHEMA_VERSION:
+        raise InvalidRequestError(
+            f"{path}: schema version {result.schema_version}; this hmc reads {SCHEMA_VERSION}: run the analysis again"
+        )
+    if commands and result.command not in commands:
+        raise InvalidRequestError(f"{path} is a result of {result.command}; needed is one of {', '.join(commands)}")
+    if missing := next(_missing_numbers(result.data), None):
+        raise InvalidRequestError(
+            f"{path}: {missing} is not a number: the analysis computed NaN or infinity; run it again with an earlier "
+            "checkpoint"
+        )
+    return result
+
+
+def _not_a_number(constant: str) -> float:
+    raise ValueError(f"it holds {constant}, which is not a number")
+
+
+def _missing_numbers(value: Any, place: str = "data") -> Iterator[str]:
+    """Places in a result's data where a field of NUMBERS is null, a string or a boolean."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            within = f"{place}.{key}"
+            if key in NUMBERS and (isinstance(inner, str | bool) or inner is None):
+                yield within
+            yield from _missing_numbers(inner, within)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _missing_numbers(inner, f"{place}.{number}")

@@ -1,0 +1,181 @@
+"""Roles of every head: positional, syntactic, rare words (Voita et al. 2019, section 5). A head may have several."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.heads import HeadLayout
+from hmc.training.analysis.common.per_head import Place, head_of, head_rows, in_order, model_shape
+from hmc.training.analysis.common.result import CorpusSource, Result, corpus_source, versions
+from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
+from hmc.training.analysis.common.summary import Summary
+from hmc.training.analysis.common.views import READS, TokenPair, corpus_views, tokenize
+from hmc.training.analysis.roles.conllu import Tree
+from hmc.training.analysis.roles.positional import Position, PositionCounts
+from hmc.training.analysis.roles.rare_words import FREQUENT, RareWordCounts, RareWords
+from hmc.training.analysis.roles.syntactic import Accuracy, SyntaxCounts, syntax
+
+COMMAND = "roles"
+ROLES = ("positional", "syntactic", "rare words")
+"""Names of the roles, in the order in which a head's roles are listed."""
+ENDS = {"nsubj": ("v", "s"), "obj": ("v", "o"), "amod": ("n", "a"), "advmod": ("v", "adv")}
+"""Head and dependent of each relation, abbreviated as in the paper."""
+
+
+@dataclass(frozen=True)
+class Trees:
+    """The trees of a treebank, and its digest."""
+
+    trees: tuple[Tree, ...]
+    source: CorpusSource
+
+    @classmethod
+    def of(cls, name: str, trees: Iterable[Tree]) -> Trees:
+        """name: the file as the user gave it. Raises InvalidRequestError for a treebank without trees."""
+        kept = tuple(trees)
+        if not kept:
+            raise InvalidRequestError(f"treebank {name} has no sentence; give a CoNLL-U file with gold trees")
+        lines = ((t.text, *(f"{word.head} {word.relation}" for word in t.words)) for t in kept)
+        return cls(kept, corpus_source(name, lines))
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """Frequencies of tokens in the training text, which decide which tokens are rare."""
+
+    counts: npt.NDArray[np.int64]
+    """`[V]` occurrences in the training text."""
+    name: str
+    """The training text as the user gave it."""
+    frequent: int = FREQUENT
+    """Sentences whose rarest token is among this many most frequent tokens do not count."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Measurements per attention and head; empty or None where the input for a role was not given."""
+
+    positions: Mapping[Place, Sequence[Position]]
+    rare: Mapping[Place, Sequence[RareWords]]
+    syntax: SyntaxCounts | None
+
+    def entries(self, layout: HeadLayout) -> list[dict[str, Any]]:
+        """For each head of `layout.heads()`: `roles`, and the numbers from which they follow."""
+        accuracies = self.syntax.accuracies() if self.syntax else {}
+        found = []
+        for head, position in zip(layout.heads(), in_order(self.positions, layout), strict=True):
+            place, at = (head.kind, head.layer), layout[head.kind][head.layer].index(head.index)
+            rare = self.rare[place][at] if place in self.rare else None
+            found.append(_entry(position, accuracies[place][at] if place in accuracies else [], rare))
+        return found
+
+
+def _entry(position: Position, accuracies: Sequence[Accuracy], rare: RareWords | None) -> dict[str, Any]:
+    roles: list[dict[str, Any]] = []
+    if position.positional:
+        roles.append({"role": "positional", "offset": position.offset})
+    best = sorted((a for a in accuracies if a.syntactic), key=lambda a: a.baseline - a.accuracy)
+    roles += [{"role": "syntactic", "relation": a.relation, "direction": a.direction} for a in best]
+    if rare is not None and rare.rare:
+        roles.append({"role": "rare words"})
+    entry: dict[str, Any] = {"roles": roles, "position": asdict(position)}
+    if accuracies:
+        entry["syntax"] = [asdict(a) for a in accuracies]
+    if rare is not None:
+        entry["rare_words"] = asdict(rare)
+    return entry
+
+
+def head_roles(
+    subject: Subject,
+    pairs: Sequence[TokenPair],
+    trees: Iterable[Tree] | None = None,
+    frequencies: Frequencies | None = None,
+    progress: Progress = silent,
+) -> Roles:
+    """Measures positions for heads of all three kinds, and syntax and rare words for encoder self-attention.
+
+    pairs: sentences, and the translations that the decoder reads. trees, frequencies: None leaves that role out. Raises
+    InvalidRequestError for trees none of which can be used, and for hidden states that are NaN.
+    """
+    positions = PositionCounts()
+    rare = RareWordCounts(pairs, frequencies.counts, frequencies.frequent) if frequencies else None
+    for view in corpus_views(subject.model, pairs, progress):
+        positions.add(view)
+        if rare is not None:
+            rare.add(view)
+    counted = None
+    if trees is not None:
+        counted = syntax(subject, trees, progress)
+    return Roles(positions.best(), rare.shares() if rare is not None else {}, counted)
+
+
+def analyse(
+    subject: Subject,
+    text: Text,
+    trees: Trees | None = None,
+    frequencies: Frequencies | None = None,
+    *,
+    forced: bool = False,
+    progress: Progress = silent,
+) -> Result:
+    """The roles of every open head.
+
+    forced: the decoder reads the references in place of the model's own greedy translations. Raises as `head_roles`,
+    and InvalidArtifactError for NaN weights.
+    """
+    prepared = tokenize(subject, text, forced=forced, progress=progress)
+    found = head_roles(subject, prepared.pairs, trees.trees if trees else None, frequencies, progress)
+    data = {
+        **model_shape(subject.checkpoint),
+        "heads": head_rows(subject.layout.heads(), found.entries(subject.layout)),
+        "looked_for": [
+            role for role, given in zip(ROLES, (True, trees is not None, frequencies is not None), strict=True) if given
+        ],
+        "sentences_cut": prepared.cut,
+    }
+    if found.syntax:
+        data["treebank"] = found.syntax.to_json()
+    settings: dict[str, Any] = {"decoder_reads": READS[forced]}
+    if frequencies:
+        settings |= {"frequencies": frequencies.name, "frequent": frequencies.frequent}
+    return Result(
+        command=COMMAND,
+        checkpoints=[subject.source],
+        corpora=[text.source, *([trees.source] if trees else [])],
+        settings=settings,
+        versions=versions(),
+        data=data,
+    )
+
+
+def role_label(role: Mapping[str, Any]) -> str:
+    """A role as a short label: `+1`, `v→s` or `rare`."""
+    if role["role"] == "positional":
+        return f"{role['offset']:+d}" if role["offset"] else "0"
+    if role["role"] == "syntactic":
+        head, dependent = ENDS[role["relation"]]
+        return f"{head}→{dependent}" if role["direction"] == "from_head" else f"{dependent}→{head}"
+    return "rare"
+
+
+def summary(result: Result) -> Summary:
+    """One row per head that has a role."""
+    heads = result.data["heads"]
+    rows = tuple(
+        (str(head_of(row)), ", ".join(role_label(role) for role in row["roles"])) for row in heads if row["roles"]
+    )
+    counted = Counter(name for row in heads for name in {role["role"] for role in row["roles"]})
+    counts = ", ".join(f"{counted[name]} {name}" for name in result.data["looked_for"])
+    notes = [f"{len(rows)} of {len(heads)} heads have a role: {counts}"]
+    missing = [name for name in ROLES if name not in result.data["looked_for"]]
+    if missing:
+        notes.append(f"not looked for: {', '.join(missing)} (needs --trees, --frequencies)")
+    return Summary("Roles of heads", ("head", "roles"), rows, tuple(notes))

@@ -1,0 +1,171 @@
+"""Heads that follow a dependency relation (Voita et al. 2019, section 5.2), against gold trees."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.analysis.common.masks import sentence_groups
+from hmc.training.analysis.common.per_head import Place
+from hmc.training.analysis.common.subject import Progress, Subject, silent
+from hmc.training.analysis.common.trace import trace_encoder
+from hmc.training.analysis.roles.conllu import Tree
+from hmc.training.analysis.roles.units import SourcePieces, Units, tree_units
+from hmc.training.data.batches import pad_rows
+
+RELATIONS: dict[str, tuple[str, ...]] = {
+    "nsubj": ("nsubj",),
+    "obj": ("obj", "dobj"),
+    "amod": ("amod",),
+    "advmod": ("advmod",),
+}
+"""Relation → its labels in treebanks. `obj` of Universal Dependencies 2 was `dobj` in version 1. Subtypes such as
+`nsubj:pass` do not count as the relation."""
+Direction = Literal["from_head", "from_dependent"]
+DIRECTIONS: tuple[Direction, ...] = ("from_head", "from_dependent")
+"""The end of the relation that is the query; the other end is the key."""
+TASKS = tuple((relation, direction) for relation in RELATIONS for direction in DIRECTIONS)
+MARGIN = 0.1
+"""A syntactic head is at least this much more accurate than the positional baseline."""
+FEWEST = 20
+"""A relation with fewer occurrences gives no head a role."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Accuracy of one head for one relation in one direction."""
+
+    relation: str
+    direction: Direction
+    accuracy: float
+    """Share of the words with this relation whose largest weight is at its other end."""
+    baseline: float
+    """The share for a largest weight always at the best fixed offset."""
+    offset: int
+    """That offset, in words (units)."""
+    cases: int
+
+    @property
+    def syntactic(self) -> bool:
+        """Whether the head is syntactic by this relation and direction."""
+        return self.cases >= FEWEST and self.accuracy >= self.baseline + MARGIN
+
+
+class SyntaxCounts:
+    """Counts over a treebank. A word with several dependents of one relation counts once; each of them is a hit."""
+
+    def __init__(self) -> None:
+        self.sentences, self.joined, self.skipped = 0, 0, 0
+        """Number of sentences counted, of words in units of several words, and of sentences left out.
+
+        A sentence is left out if it is too long or has a word without tokens.
+        """
+        self._hits: dict[Place, npt.NDArray[np.int64]] = {}
+        self._cases = np.zeros(len(TASKS), np.int64)
+        self._offsets: list[Counter[int]] = [Counter() for _ in TASKS]
+
+    def sentence(self, tree: Tree, units: Units) -> Tensor:
+        """Counts a sentence's relations and returns them: `[8, U, U]`, True where query and key are the two ends."""
+        relations = np.zeros((len(TASKS), units.count, units.count), bool)
+        for dependent, word in enumerate(tree.words):
+            name = next((r for r, labels in RELATIONS.items() if word.relation in labels), None)
+            if name is None or word.head < 0:
+                continue
+            ends = units.unit_of_word[word.head], units.unit_of_word[dependent]
+            if ends[0] != ends[1]:
+                relations[TASKS.index((name, "from_head"))][ends] = True
+                relations[TASKS.index((name, "from_dependent"))][ends[::-1]] = True
+        self.sentences += 1
+        sizes = Counter(units.unit_of_word)
+        self.joined += sum(size for size in sizes.values() if size > 1)
+        self._cases += relations.any(2).sum(1)
+        for counter, task in zip(self._offsets, relations, strict=True):
+            query, key = task.nonzero()
+            counter.update((key - query).tolist())
+        return torch.from_numpy(relations)
+
+    def attention(self, place: Place, words: Tensor, relations: Tensor) -> None:
+        """words `[H, U, U]`: attention between units; relations as `sentence` returned them."""
+        at = words.argmax(-1).cpu()  # [H, U]
+        hit = relations[:, torch.arange(at.size(1)), at]  # [8, H, U]
+        hits = hit.sum(2).numpy()
+        self._hits[place] = self._hits[place] + hits if place in self._hits else hits
+
+    def accuracies(self) -> dict[Place, list[list[Accuracy]]]:
+        """(encoder_self, layer) → for each head, its accuracy in every task."""
+        found = {}
+        for place, hits in self._hits.items():
+            found[place] = [
+                [self._accuracy(task, int(hits[task, h])) for task in range(len(TASKS))] for h in range(hits.shape[1])
+            ]
+        return found
+
+    def _accuracy(self, task: int, hits: int) -> Accuracy:
+        relation, direction = TASKS[task]
+        cases = int(self._cases[task])
+        # Of equally frequent offsets the nearest is taken. An offset occurs at most once per query.
+        offset, best = min(
+            self._offsets[task].items(), key=lambda item: (-item[1], abs(item[0]), item[0]), default=(0, 0)
+        )
+        return Accuracy(relation, direction, hits / max(1, cases), best / max(1, cases), offset, cases)
+
+    def to_json(self) -> dict[str, Any]:
+        """Numbers of sentences and words counted, and the distances of dependents."""
+        return {
+            "sentences": self.sentences,
+            "sentences_left_out": self.skipped,
+            "words_in_shared_units": self.joined,
+            "distances": self.distances(),
+        }
+
+    def distances(self) -> dict[str, dict[str, float]]:
+        """Relation → offset from the head to the dependent, in words → share (the paper's figure 3)."""
+        found = {}
+        for (relation, direction), counter in zip(TASKS, self._offsets, strict=True):
+            if direction == "from_head":
+                total = max(1, counter.total())
+                found[relation] = {str(offset): count / total for offset, count in sorted(counter.items())}
+        return found
+
+
+@torch.no_grad()
+def syntax(subject: Subject, trees: Iterable[Tree], progress: Progress = silent) -> SyntaxCounts:
+    """Counts every encoder head over `trees`, which are in the source language.
+
+    Raises InvalidRequestError if no sentence can be counted.
+    """
+    model, pieces, counts = subject.model, SourcePieces(subject.vocabulary), SyntaxCounts()
+    arch, device = model.arch, model.shared.weight.device
+    usable: list[tuple[Tree, Units]] = []
+    for tree in trees:
+        units = tree_units(tree, pieces)
+        if units is None or len(units.ids) >= arch.max_positions:
+            counts.skipped += 1
+        else:
+            usable.append((tree, units))
+    if not usable:
+        raise InvalidRequestError(
+            f"none of the {counts.skipped} sentences of the treebank can be used: they are too long for the model, or "
+            "words have no tokens; is it in the source language?"
+        )
+    for rows in sentence_groups([len(units.ids) for _, units in usable]):
+        group = [usable[row] for row in rows]
+        source = pad_rows([[*units.ids, arch.eos_id] for _, units in group], arch.pad_id).to(device)
+        relations = [counts.sentence(tree, units) for tree, units in group]
+        for step in trace_encoder(model, source).attentions():
+            if step.heads is None:
+                continue
+            for row, (_, units) in enumerate(group):
+                tokens = len(units.ids)
+                words = units.word_attention(step.heads.weights[row, :, :tokens, :tokens])
+                counts.attention((step.kind, step.layer), words, relations[row])
+        progress(f"syntax: {counts.sentences} of {len(usable)} sentences")
+    return counts

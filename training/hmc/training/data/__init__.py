@@ -1,0 +1,1 @@
+"""Training text: text files, parallel text, the vocabulary, tokenised corpora, batches."""

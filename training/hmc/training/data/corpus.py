@@ -1,0 +1,150 @@
+"""Training text as token ids: tokenised once into Arrow files, which are memory-mapped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.tokenizer.files import TokenizerFiles
+from hmc.training.data.parallel_text import corpus_files, read_pairs
+from hmc.training.data.vocabulary import Vocabulary
+
+
+class Segmentation(NamedTuple):
+    """How words are split into tokens (BPE-dropout, Provilkov et al. 2020).
+
+    BPE-dropout is not reproducible: SentencePiece 0.2.3 draws differently in every process, whatever its seed. A run
+    that resumes reads the tokens it drew from its cache.
+    """
+
+    dropout: float = 0.0
+    """Probability of skipping a merge."""
+    copies: int = 1
+    """Segmentations drawn of each sentence pair."""
+    seed: int = 1
+    """Names the draw within the cache; it does not seed SentencePiece."""
+
+
+class TokenCorpus:
+    """A tokenised corpus: token ids memory-mapped from disk, sentence lengths (EOS counted) in memory."""
+
+    def __init__(self, rows: Any) -> None:
+        """rows: a `datasets.Dataset` with columns `source`, `target` (ids, EOS last) and their lengths."""
+        self._rows = rows
+        numbers = rows.with_format("numpy")
+        self.source_lengths = np.asarray(numbers["source_length"][:], np.int32)
+        self.target_lengths = np.asarray(numbers["target_length"][:], np.int32)
+
+    def __len__(self) -> int:
+        return len(self.source_lengths)
+
+    def batch(self, indices: npt.NDArray[np.int64]) -> tuple[list[list[int]], list[list[int]]]:
+        """Returns source and target ids of the given rows."""
+        rows = self._rows[indices.tolist()]
+        return rows["source"], rows["target"]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of all token ids in their order. Equal for equal text that is tokenised equally."""
+        digest = hashlib.blake2b(digest_size=16)
+        for lengths in (self.source_lengths, self.target_lengths):
+            digest.update(lengths.tobytes())
+        for side in ("source", "target"):
+            for chunk in self._rows.data.column(side).chunks:
+                digest.update(np.ascontiguousarray(chunk.flatten().to_numpy()).tobytes())
+        return digest.hexdigest()
+
+    def check_same(self, fingerprint: str, state: Path) -> None:
+        """Raises InvalidRequestError when the tokens differ from those with `fingerprint`, saved in `state`.
+
+        An empty fingerprint, of a state written by an earlier version, is not compared.
+        """
+        if fingerprint and fingerprint != self.fingerprint:
+            raise InvalidRequestError(
+                f"the training text, or its tokens in cache/, is not what {state} was trained with; restore it, or "
+                "choose another --out to train with the new text (BPE-dropout draws new tokens when cache/ is deleted)"
+            )
+
+    @classmethod
+    def build(
+        cls,
+        corpora: list[str],
+        vocabulary: Vocabulary,
+        max_length: int,
+        cache: Path,
+        languages: tuple[str, str],
+        segmentation: Segmentation | None = None,
+    ) -> TokenCorpus:
+        """Tokenises `corpora` into the folder `cache`, or maps the tokens that it already holds for the same input.
+
+        Pairs are left out when a side is empty or longer than `max_length` tokens (EOS counted). languages: source and
+        target, which choose the columns of hub corpora. Raises InvalidRequestError as `read_pairs`, and when no pair is
+        left.
+        """
+        segmentation = segmentation or Segmentation()
+        import datasets
+
+        inputs = [_identity(corpus, languages) for corpus in corpora]
+        key = hashlib.sha256(json.dumps([corpora, inputs, max_length, vocabulary.digest, segmentation]).encode())
+        folder = cache / key.hexdigest()[:16]
+        if not (folder / "dataset_info.json").is_file():
+            datasets.disable_progress_bars()
+            features = datasets.Features(
+                {c: datasets.List(datasets.Value("int32")) for c in ("source", "target")}
+                | {c: datasets.Value("int32") for c in ("source_length", "target_length")}
+            )
+            try:
+                rows = datasets.Dataset.from_generator(
+                    _rows,
+                    features=features,
+                    cache_dir=str(cache / "arrow"),
+                    gen_kwargs={
+                        "corpora": corpora,
+                        "model": vocabulary.serialized,
+                        "max_length": max_length,
+                        "languages": languages,
+                        "segmentation": segmentation,
+                    },
+                    fingerprint=key.hexdigest()[:32],
+                )
+            except datasets.exceptions.DatasetGenerationError as error:
+                if isinstance(error.__cause__, (InvalidRequestError, OSError)):
+                    raise error.__cause__ from None  # its message names the problem
+                raise
+            cast(datasets.Dataset, rows).save_to_disk(str(folder))
+        return cls(datasets.Dataset.load_from_disk(str(folder)))
+
+
+def _identity(corpus: str, languages: tuple[str, str]) -> list[list[object]]:
+    """Returns what the tokens depend on besides the corpus's name: languages on the hub; path, size and time of files.
+
+    The languages are part of the key for hub corpora alone: files are read alike for all languages.
+    """
+    if corpus.startswith("hub:"):
+        return [list(languages)]
+    return [[str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns] for f in corpus_files(corpus) if f.is_file()]
+
+
+def _rows(
+    corpora: list[str], model: TokenizerFiles, max_length: int, languages: tuple[str, str], segmentation: Segmentation
+) -> Iterator[dict[str, object]]:
+    vocabulary, found = Vocabulary(model), False
+    for corpus in corpora:
+        for source, target in chain.from_iterable(
+            repeat(p, segmentation.copies) for p in read_pairs(corpus, languages)
+        ):
+            ids = vocabulary.encode_pair(source, target, segmentation.dropout)
+            if all(1 < len(side) <= max_length for side in ids):
+                found = True
+                yield {"source": ids[0], "target": ids[1], "source_length": len(ids[0]), "target_length": len(ids[1])}
+    if not found:
+        raise InvalidRequestError(f"training text {corpora}: no sentence pair of 1 to {max_length} tokens a side")

@@ -1,0 +1,1 @@
+"""Knowledge distillation: a student learns from a teacher's distributions, word by word, and from its layers."""

@@ -1,0 +1,39 @@
+"""Settings of distillation: what the student learns from its teacher, and how much of it."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from hmc.training.section import Section
+
+
+class DistillSection(Section):
+    """Distillation at the level of words (Hinton et al. 2015; Kim & Rush 2016, section 3.1). Off by default.
+
+    The loss of a target token is (1 - w) · cross entropy + w · T² · KL(teacher ‖ student) + h · hidden + a · attention.
+    """
+
+    weight: float = Field(default=0.0, ge=0, le=1)
+    """w: share of the teacher. 0: the loss is the cross entropy alone."""
+    temperature: float = Field(default=1.0, gt=0)
+    """T: the logits of both are divided by it. The factor T² keeps the size of the gradient (Hinton et al. 2015)."""
+    hidden: float = Field(default=0.0, ge=0)
+    """h: weight of the mean squared difference of layer outputs, the mean over all layers (Romero et al. 2015)."""
+    attention: float = Field(default=0.0, ge=0)
+    """a: weight of the mean squared difference of attention outputs after W_O, the mean over all attentions."""
+    teacher: str | None = None
+    """Checkpoint of the teacher. Default: the checkpoint that the student starts from."""
+
+    @property
+    def compares_layers(self) -> bool:
+        """Whether outputs of layers or attentions are compared, so that both models must have the same ones."""
+        return bool(self.hidden or self.attention)
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is learned from a teacher. If not, none is loaded."""
+        return bool(self.weight) or self.compares_layers
+
+
+OFF = DistillSection()
+"""No distillation."""

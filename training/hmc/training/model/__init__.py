@@ -1,0 +1,1 @@
+"""The Transformer in PyTorch: attention with gates, loss, importance, decoding, checkpoints."""

@@ -1,0 +1,1 @@
+"""Faster CPU versions of operations of a training step, and the memory allocator's settings."""

@@ -1,0 +1,137 @@
+"""Layers of the Transformer: feed-forward sub-layers, encoder and decoder layers, and the decoder's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hmc.training.model.attention import Attention
+from hmc.training.model.cpu.dropout import Dropout
+from hmc.training.model.cpu.linear import Linear, precision_of
+from hmc.training.model.cpu.scaled_dot_product import KeyValues
+from hmc.training.model.gates import ClosedGate, Gate, OpenGate
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "swish": functional.silu,
+    "gelu": functional.gelu,
+}
+
+
+class FeedForward(nn.Module):
+    """Position-wise feed-forward sub-layer `[…, d_model]` → `[…, d_model]`, with a gate on every neuron.
+
+    With 0 neurons only the bias of `fc2` remains, and the empty matrices are not trained.
+    """
+
+    gate: Gate
+
+    def __init__(self, d_model: int, neurons: int, activation: str) -> None:
+        super().__init__()
+        self.neurons = neurons
+        width = neurons or 1  # PyTorch warns when an empty matrix is initialised
+        self.fc1, self.fc2 = Linear(d_model, width), Linear(width, d_model)
+        self.activation = ACTIVATIONS[activation]
+        self.gate = OpenGate()
+        for part in (self.fc1, self.fc2):
+            nn.init.xavier_uniform_(part.weight)
+            nn.init.zeros_(part.bias)
+        if not neurons:
+            self.fc1.weight = nn.Parameter(self.fc1.weight[:0], requires_grad=False)
+            self.fc1.bias = nn.Parameter(self.fc1.bias[:0], requires_grad=False)
+            self.fc2.weight = nn.Parameter(self.fc2.weight[:, :0], requires_grad=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        if not self.neurons:
+            return self.fc2.bias.expand_as(states)
+        hidden = self.activation(self.fc1(states))  # [B, T, neurons]
+        return self.fc2(self.gate(hidden[..., None, None]).flatten(-3))  # a gate sees neurons as heads of 1 × 1
+
+
+class Layer(nn.Module):
+    """What layers of both stacks have: they can be gated, and removed, as a whole."""
+
+    gate: Gate
+    """Its value z makes the layer's output x + z (f(x) - x), where f is the layer: all of it, or nothing."""
+    removed: bool
+    """Whether the layer is there in name only: its output is its input, and its weights are nobody's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.removed = OpenGate(), False
+
+    @property
+    def passes(self) -> bool:
+        """Whether the output is the input, because the layer was removed or is closed."""
+        return self.removed or isinstance(self.gate, ClosedGate)
+
+    def gated(self, x: Tensor, output: Tensor) -> Tensor:
+        """x and f(x), both `[B, T, d_model]` → the layer's output."""
+        if isinstance(self.gate, OpenGate):
+            return output
+        return x + self.gate((output - x)[:, None])[:, 0]  # a gate sees the layer as one head
+
+
+class EncoderLayer(Layer):
+    """Self-attention and feed-forward, each followed by dropout, residual connection and layer norm."""
+
+    def __init__(self, self_attn: Attention, ffn: FeedForward, d_model: int, dropout: float) -> None:
+        super().__init__()
+        self.self_attn, self.ffn, self.dropout = self_attn, ffn, Dropout(dropout)
+        self.self_attn_layer_norm, self.final_layer_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """x `[B, S, d_model]`, mask `[B, 1, 1, S]` (True = real token) → `[B, S, d_model]`."""
+        if self.passes:
+            return x
+        whole = x
+        states = x.to(precision_of(x))  # one conversion serves all products
+        own = self.self_attn.project(states) if self.self_attn.heads else None
+        x = self.self_attn_layer_norm(self.dropout.add(x, self.self_attn(states, own, mask)))
+        return self.gated(whole, self.final_layer_norm(self.dropout.add(x, self.ffn(x))))
+
+
+@dataclass
+class DecoderCache:
+    """Keys and values of every decoder layer. None: the layer has no heads of that kind."""
+
+    own: list[KeyValues | None] = field(default_factory=list)
+    """Self-attention: one position more after every step."""
+    cross: list[KeyValues | None] = field(default_factory=list)
+    """Cross-attention: computed once."""
+    position: int = 0
+    """Steps done so far."""
+
+    def select(self, rows: Tensor) -> None:
+        """Replaces the batch by its rows `rows`, an index tensor."""
+        for caches in (self.own, self.cross):
+            for layer, entry in enumerate(caches):
+                if entry is not None:
+                    caches[layer] = entry.select(rows)
+
+
+class DecoderLayer(Layer):
+    """Causal self-attention, cross-attention and feed-forward, each followed by dropout, residual and layer norm."""
+
+    def __init__(
+        self, self_attn: Attention, encoder_attn: Attention, ffn: FeedForward, d_model: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.self_attn, self.encoder_attn, self.ffn, self.dropout = self_attn, encoder_attn, ffn, Dropout(dropout)
+        self.self_attn_layer_norm, self.encoder_attn_layer_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.final_layer_norm = nn.LayerNorm(d_model)
+
+    def forward(self, x: Tensor, own: KeyValues | None, cross: KeyValues | None, mask: Tensor | None) -> Tensor:
+        """x `[B, T, d_model]`, source mask `[B, 1, 1, S]` → `[B, T, d_model]`.
+
+        Self-attention is causal when T > 1. When T = 1, `own` holds the keys and values of all positions so far.
+        """
+        if self.passes:
+            return x
+        whole, causal = x, x.size(1) > 1
+        x = self.self_attn_layer_norm(self.dropout.add(x, self.self_attn(x, own, None, causal=causal)))
+        x = self.encoder_attn_layer_norm(self.dropout.add(x, self.encoder_attn(x, cross, mask)))
+        return self.gated(whole, self.final_layer_norm(self.dropout.add(x, self.ffn(x))))

@@ -1,0 +1,82 @@
+"""Regimes of a whole model: which heads and neurons are open, and which weights are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from hmc.artifact.model.ffn import Neurons
+from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.model.layers import RemovedLayers
+from hmc.training.data.transfer import to_device
+from hmc.training.model.attention import Attention
+from hmc.training.model.gates import ClosedGate, FixedMask, OpenGate
+from hmc.training.model.layers import FeedForward, Layer
+from hmc.training.model.transformer import Transformer
+
+
+def gated_modules(model: Transformer) -> Iterator[Attention | FeedForward | Layer]:
+    """Yields every module that has a gate: attentions, then feed-forward sub-layers, then layers."""
+    yield from (attention for *_, attention in model.attentions())
+    yield from (ffn for *_, ffn in model.feed_forwards())
+    yield from (layer for *_, layer in model.layers())
+
+
+def open_gates(model: Transformer) -> None:
+    """Opens every head and every neuron: removes all gates."""
+    for module in gated_modules(model):
+        module.gate = OpenGate()
+
+
+def mask_to_layout(model: Transformer, current: HeadLayout, target: HeadLayout) -> None:
+    """Masks the heads of a model of layout `current` that are not in `target`; the heads in `target` are open.
+
+    The masks go to the model's device in one copy, for which a GPU does not wait: every update may set others.
+    """
+    kept = current.restrict(target)
+    found = [(attention, kept[kind][layer]) for kind, layer, attention in model.attentions() if attention.heads]
+    if not found:
+        return
+    sizes = [attention.heads for attention, _ in found]
+    masks = torch.cat([position_mask(positions, attention.heads).float() for attention, positions in found])
+    for (attention, _), mask in zip(
+        found, to_device(masks, model.shared.weight.device).split_with_sizes(sizes), strict=True
+    ):
+        attention.gate = FixedMask(mask)
+
+
+def mask_neurons(model: Transformer, kept: Neurons) -> None:
+    """Masks every feed-forward neuron that is not in `kept`; the neurons in `kept` are open."""
+    for stack, layer, ffn in model.feed_forwards():
+        if ffn.neurons:
+            mask = position_mask(kept[stack][layer], ffn.neurons)
+            ffn.gate = FixedMask(to_device(mask, ffn.fc2.bias.device))
+
+
+def remove_layers(model: Transformer, removed: RemovedLayers) -> None:
+    """Makes the layers in `removed` do nothing, and opens all others."""
+    for stack, number, layer in model.layers():
+        layer.gate = ClosedGate() if number in removed[stack] else OpenGate()
+
+
+def position_mask(positions: Sequence[int], width: int) -> Tensor:
+    """`[width]` booleans, True at `positions`."""
+    return torch.zeros(width, dtype=torch.bool).index_fill_(0, torch.tensor(positions, dtype=torch.long), True)
+
+
+def freeze(model: Transformer, stack: Literal["encoder", "decoder"] | None) -> list[nn.Parameter]:
+    """Freezes a stack and its embeddings (Voita et al. 2019, section 6.2); returns the parameters left to train.
+
+    Embeddings shared by both stacks are frozen with either. When sources have their own embeddings, these belong to the
+    encoder. The decoder consists of self-attention, cross-attention and feed-forward layers. None freezes nothing.
+    """
+    frozen: list[nn.Parameter] = []
+    if stack is not None:
+        embeddings = model.shared if model.sources is None or stack == "decoder" else model.sources
+        frozen = [p for part in (embeddings, getattr(model, stack)) for p in part.parameters()]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]

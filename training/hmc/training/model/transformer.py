@@ -1,0 +1,188 @@
+"""The encoder-decoder Transformer exactly as Hugging Face MarianMTModel computes it: post-norm, tied embeddings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from hmc.artifact.model.architecture import Architecture, sinusoidal_positions
+from hmc.artifact.model.ffn import FfnWidths, Stack
+from hmc.artifact.model.heads import HeadLayout, Kind
+from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
+from hmc.training.model.attention import Attention
+from hmc.training.model.cpu.dropout import Dropout
+from hmc.training.model.cpu.linear import linear, precision_of
+from hmc.training.model.layers import DecoderCache, DecoderLayer, EncoderLayer, FeedForward
+
+
+class Transformer(nn.Module):
+    """Encoder-decoder with tied embeddings: one matrix for both sides, or one for each side.
+
+    `shared` embeds target tokens and computes logits. `sources` embeds source tokens that have a vocabulary of
+    their own. It is None when `shared` embeds both sides.
+    """
+
+    positions: Tensor
+    final_logits_bias: Tensor
+
+    def __init__(
+        self, arch: Architecture, encoder: Sequence[EncoderLayer], decoder: Sequence[DecoderLayer], dropout: float
+    ) -> None:
+        super().__init__()
+        self.arch = arch
+        self.shared = self._embedding(arch.vocab_size)
+        self.shared.weight.register_hook(self._without_pad)  # type: ignore[no-untyped-call]
+        self.sources = None if arch.source_vocab_size is None else self._embedding(arch.source_vocab_size)
+        self.encoder, self.decoder, self.dropout = nn.ModuleList(encoder), nn.ModuleList(decoder), Dropout(dropout)
+        self.register_buffer(
+            "positions", torch.from_numpy(sinusoidal_positions(arch.max_positions, arch.d_model)), persistent=False
+        )
+        self.register_buffer("final_logits_bias", torch.zeros(arch.vocab_size))
+        self.scale = math.sqrt(arch.d_model) if arch.scale_embedding else 1.0
+
+    def _embedding(self, size: int) -> nn.Embedding:
+        """`[size, d_model]`, random; the row of the pad token is zero."""
+        made = nn.Embedding(size, self.arch.d_model, padding_idx=self.arch.pad_id)
+        nn.init.normal_(made.weight, std=self.arch.d_model**-0.5)
+        with torch.no_grad():
+            made.weight[self.arch.pad_id].zero_()
+        return made
+
+    def _without_pad(self, gradient: Tensor) -> Tensor:
+        """Zeroes the gradient of the pad token's row, which the tied output layer would train.
+
+        Decoding starts from the pad token, and other engines take its embedding to be zero.
+        """
+        without = gradient.clone()
+        without[self.arch.pad_id].zero_()
+        return without
+
+    @property
+    def encoder_layers(self) -> list[EncoderLayer]:
+        """The encoder's layers, first to last."""
+        return cast(list[EncoderLayer], list(self.encoder))
+
+    @property
+    def decoder_layers(self) -> list[DecoderLayer]:
+        """The decoder's layers, first to last."""
+        return cast(list[DecoderLayer], list(self.decoder))
+
+    def attentions(self) -> Iterator[tuple[Kind, int, Attention]]:
+        """Yields every attention module with its kind and layer, in the order of `KINDS`."""
+        yield from (("encoder_self", i, layer.self_attn) for i, layer in enumerate(self.encoder_layers))
+        yield from (("decoder_self", i, layer.self_attn) for i, layer in enumerate(self.decoder_layers))
+        yield from (("cross", i, layer.encoder_attn) for i, layer in enumerate(self.decoder_layers))
+
+    def feed_forwards(self) -> Iterator[tuple[Stack, int, FeedForward]]:
+        """Yields every feed-forward module with its stack and layer, the encoder's first."""
+        yield from (("encoder", i, layer.ffn) for i, layer in enumerate(self.encoder_layers))
+        yield from (("decoder", i, layer.ffn) for i, layer in enumerate(self.decoder_layers))
+
+    def embed(self, ids: Tensor, start: int = 0) -> Tensor:
+        """Target ids `[B, T]` → `[B, T, d_model]`; the first token is at position `start`. No dropout."""
+        return self._placed(self.shared, ids, start)
+
+    def embed_source(self, ids: Tensor) -> Tensor:
+        """Source ids `[B, S]` → `[B, S, d_model]`. No dropout."""
+        return self._placed(self.shared if self.sources is None else self.sources, ids, 0)
+
+    def _placed(self, table: nn.Embedding, ids: Tensor, start: int) -> Tensor:
+        rows: Tensor = table(ids)
+        return rows * self.scale + self.positions[start : start + ids.size(1)]
+
+    def layers(self) -> Iterator[tuple[Stack, int, EncoderLayer | DecoderLayer]]:
+        """Yields every layer with its stack and number, the encoder's first."""
+        yield from (("encoder", i, layer) for i, layer in enumerate(self.encoder_layers))
+        yield from (("decoder", i, layer) for i, layer in enumerate(self.decoder_layers))
+
+    def encode(self, source: Tensor, padded: bool | None = None) -> tuple[Tensor, Tensor | None]:
+        """source `[B, S]`, padded with pad_id → states `[B, S, d_model]` and mask `[B, 1, 1, S]` (None: no padding).
+
+        padded: whether `source` holds padding. None: this is computed from the tensor, which makes a GPU wait.
+        """
+        real = source.ne(self.arch.pad_id)
+        padded = not bool(real.all()) if padded is None else padded
+        mask = real[:, None, None, :] if padded else None
+        x = self.dropout(self.embed_source(source))
+        for layer in self.encoder_layers:
+            x = layer(x, mask)
+        return x, mask
+
+    def forward(self, source: Tensor, target_in: Tensor, source_padded: bool | None = None) -> Tensor:
+        """Teacher forcing: source `[B, S]`, target_in `[B, T]` → decoder states `[B, T, d_model]` (see `logits`).
+
+        source_padded: as `padded` of `encode`.
+        """
+        memory, mask = self.encode(source, source_padded)
+        memory, x = memory.to(precision_of(memory)), self.dropout(self.embed(target_in))
+        for layer in self.decoder_layers:
+            own = layer.self_attn.project(x) if layer.self_attn.heads else None
+            cross = layer.encoder_attn.project(memory) if layer.encoder_attn.heads else None
+            x = layer(x, own, cross, mask)
+        return x
+
+    def logits(self, states: Tensor) -> Tensor:
+        """states `[…, d_model]` → `[…, V]` through the tied embedding and final_logits_bias."""
+        return linear(states, self.shared.weight, self.final_logits_bias)
+
+    def start_cache(self, memory: Tensor) -> DecoderCache:
+        """Encoder states `[B, S, d_model]` → a cache with the cross keys and values of every layer."""
+        cross = [
+            layer.encoder_attn.project(memory) if layer.encoder_attn.heads else None for layer in self.decoder_layers
+        ]
+        return DecoderCache(own=[None] * len(self.decoder), cross=cross)
+
+    def step(self, tokens: Tensor, cache: DecoderCache, mask: Tensor | None) -> Tensor:
+        """One decoder step: tokens `[B, 1]`, source mask `[B, 1, 1, S]` → logits `[B, V]`. Extends `cache`."""
+        x = self.dropout(self.embed(tokens, cache.position))
+        for index, layer in enumerate(self.decoder_layers):
+            own = layer.self_attn.project(x) if layer.self_attn.heads else None
+            past = cache.own[index]
+            if own is not None and past is not None:
+                own = past.then(own)
+            cache.own[index] = own
+            x = layer(x, own, cache.cross[index], mask)
+        cache.position += 1
+        return self.logits(x[:, -1])
+
+
+def build_transformer(
+    arch: Architecture,
+    layout: HeadLayout | None = None,
+    ffn: FfnWidths | None = None,
+    removed: RemovedLayers = NONE_REMOVED,
+    *,
+    dropout: float = 0.0,
+) -> Transformer:
+    """Returns a randomly initialised model with the heads of `layout` and the neurons of `ffn` (default: all).
+
+    Layers in `removed` do nothing, and what they have is not trained.
+    """
+    layout, widths = layout or arch.full_layout(), ffn or arch.full_ffn()
+
+    def attention(kind: Kind, layer: int) -> Attention:
+        return Attention(d_model=arch.d_model, heads=len(layout[kind][layer]), head_dim=arch.head_dim)
+
+    def feed_forward(stack: Stack, layer: int) -> FeedForward:
+        return FeedForward(arch.d_model, widths[stack][layer], arch.activation)
+
+    encoder = [
+        EncoderLayer(attention("encoder_self", i), feed_forward("encoder", i), arch.d_model, dropout)
+        for i in range(arch.encoder_layers)
+    ]
+    decoder = [
+        DecoderLayer(
+            attention("decoder_self", i), attention("cross", i), feed_forward("decoder", i), arch.d_model, dropout
+        )
+        for i in range(arch.decoder_layers)
+    ]
+    model = Transformer(arch, encoder, decoder, dropout)
+    for stack, number, layer in model.layers():
+        if number in removed[stack]:
+            layer.removed = True
+            layer.requires_grad_(False)
+    return model

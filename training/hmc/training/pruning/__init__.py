@@ -1,0 +1,1 @@
+"""`hmc prune`: closing attention heads and feed-forward neurons while fine-tuning."""

@@ -1,0 +1,1 @@
+"""Pruning to a latency: heads, feed-forward neurons and layers close together, each weighed by what it costs."""

@@ -1,0 +1,92 @@
+"""The expected latency of a model whose gates are random, by a latency table; differentiable in the gates."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hmc.artifact.model.ffn import Stack
+from hmc.artifact.model.heads import KINDS, Kind
+from hmc.artifact.model.latency import Cost, LatencyTable, stack_of
+from hmc.training.pruning.gate_sets import HeadGates, LayerGates, NeuronGates, SubLayerGates
+
+SURELY = 1e-6
+"""Smallest P(g = 0) that is told from zero, so that logarithms stay finite."""
+
+
+class ModelGates:
+    """Gates on all heads, neurons, sub-layers and layers of a model, and what each of them belongs to."""
+
+    def __init__(self, heads: HeadGates, neurons: NeuronGates, sub_layers: SubLayerGates, layers: LayerGates) -> None:
+        self.heads, self.neurons, self.layers = heads, neurons, layers
+        self.sets = (heads, neurons, sub_layers, layers)
+        self.shared = sub_layers
+        parts: list[tuple[Kind | Stack, int]] = [
+            (kind, layer) for kind in KINDS for layer in range(len(heads.layout[kind]))
+        ]
+        widths = list(neurons.widths.layers())
+        self.sub_layers: list[tuple[Kind | Stack, int]] = [*parts, *((stack, layer) for stack, layer, _ in widths)]
+        """(kind or stack, layer) of every sub-layer."""
+        self.layer_of = [
+            layers.layers.index(key) if (key := (_stack(name), layer)) in layers.layers else -1
+            for name, layer in self.sub_layers
+        ]
+        """Position of the layer of every sub-layer among `layers.layers`; -1: it was removed before the run."""
+        numbers: dict[tuple[str, int], int] = {part: number for number, part in enumerate(self.sub_layers)}
+        owners = [numbers[head.kind, head.layer] for head in heads.heads]
+        owners += [numbers[stack, layer] for stack, layer, width in widths for _ in range(width)]
+        present = sorted(set(owners))
+        self.gate_of = [present.index(number) if number in present else -1 for number in range(len(self.sub_layers))]
+        """Position of the gate of every sub-layer among those of `shared`; -1: it has neither heads nor neurons."""
+        self.owner = torch.tensor(owners, dtype=torch.long, device=heads.log_alpha().device)
+        """`[heads + neurons]` the sub-layer of every head and neuron."""
+
+    def split(self, values: Tensor) -> tuple[Tensor, ...]:
+        """`[total]` values of all gates → those of heads, of neurons, of sub-layers and of layers."""
+        return tuple(values.split_with_sizes([gates.total for gates in self.sets]))
+
+    def log_alpha(self) -> Tensor:
+        """`[total]` log α of heads, neurons, sub-layers and layers, differentiable."""
+        return torch.cat([gates.log_alpha() for gates in self.sets])
+
+
+class ExpectedLatency:
+    """E[latency] in milliseconds, with every gate open or closed independently of the others.
+
+    When a sub-layer is open, it costs `open_ms` with the probability that anything in it is, and `each_ms` for each
+    expected head or neuron. All of a layer counts with the probability that the layer is open. Rounding to blocks is
+    left out. Almost the whole `open_ms` is thus pressed on the sub-layer's own gate: a single head hardly changes it.
+    """
+
+    def __init__(self, gates: ModelGates, table: LatencyTable) -> None:
+        self._gates, self._fixed = gates, table.fixed_ms
+        costs = [cost_of(table, name) for name, _ in gates.sub_layers]
+        device = gates.owner.device
+        self._open = torch.tensor([cost.open_ms for cost in costs], device=device)
+        self._each = torch.tensor([cost.each_ms for cost in costs], device=device)
+        self._layers = torch.tensor([table.layers[stack] for stack, _ in gates.layers.layers], device=device)
+        present = [n for n, layer in enumerate(gates.layer_of) if layer >= 0 and gates.gate_of[n] >= 0]
+        self._gate_of = torch.tensor([gates.gate_of[n] for n in present], dtype=torch.long, device=gates.owner.device)
+        self._present = torch.tensor(present, dtype=torch.long, device=gates.owner.device)
+        self._layer_of = torch.tensor([gates.layer_of[n] for n in present], device=gates.owner.device)
+
+    def __call__(self) -> Tensor:
+        """Returns the expected latency now (scalar)."""
+        gates = self._gates
+        units = torch.cat([gates.heads.open_probabilities(), gates.neurons.open_probabilities()])
+        count = units.new_zeros(len(gates.sub_layers)).index_add(0, gates.owner, units)
+        closed = torch.log1p(-units.clamp(max=1 - SURELY))
+        any_open = -torch.expm1(torch.zeros_like(count).index_add(0, gates.owner, closed))
+        costs = (self._open * any_open + self._each * count)[self._present]
+        costs = costs * gates.shared.open_probabilities()[self._gate_of]
+        whole = self._layers.index_add(0, self._layer_of, costs)
+        return self._fixed + (gates.layers.open_probabilities() * whole).sum()
+
+
+def cost_of(table: LatencyTable, name: Kind | Stack) -> Cost:
+    """Returns the costs of a sub-layer: of heads of a kind, or of the neurons of a stack."""
+    return table.neurons[name] if name == "encoder" or name == "decoder" else table.heads[name]  # noqa: PLR1714
+
+
+def _stack(name: Kind | Stack) -> Stack:
+    return name if name == "encoder" or name == "decoder" else stack_of(name)  # noqa: PLR1714

@@ -1,0 +1,163 @@
+"""Settings of `hmc prune`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from hmc.artifact.model.heads import KINDS, Kind
+from hmc.training.data.corpus import Segmentation
+from hmc.training.distillation.settings import DistillSection
+from hmc.training.runs.recipe import RunSection, TokenizerSection, TrainSection
+from hmc.training.section import Section
+
+
+class NestedSection(Section):
+    """Nested fine-tuning: one set of weights for several head budgets, which are its levels."""
+
+    levels: Literal["one", "sandwich"] = "sandwich"
+    """Levels that an update trains. `one`: one of them, drawn uniformly. `sandwich`: the largest, the smallest and one
+    between, whose gradients are added (Yu & Huang 2019, section 3.2)."""
+    between: Literal["budgets", "any"] = "budgets"
+    """The level between: one of the budgets, or any number of heads from the smallest to the largest."""
+    teacher: Literal["frozen", "in-place"] = "frozen"
+    """With `distill`: levels learn from a frozen teacher, or from the largest level in the same update (Yu & Huang
+    2019, section 3.4), which itself learns from the text alone."""
+    shrink: float = Field(default=0.0, ge=0, le=0.9)
+    """First share of the updates, over which the number of heads of every level falls linearly from all heads."""
+    heads: Literal["checkpoints", "gates", "importance", "both"] = "checkpoints"
+    """What ranks the heads. `checkpoints`: how many of the pruned checkpoints kept them, then log α. The others need
+    no closing stages: log α of the source, its importance (Michel et al. 2019), or the mean of both ranks."""
+
+
+class PruneSettings(Section):
+    """How heads and neurons are closed. Every budget has two stages: gates close, then weights recover."""
+
+    close_steps: int = Field(default=1500, ge=10)
+    """Updates of a closing stage. The budget falls linearly over the first 60 %; in the last 30 % gates are pressed to
+    decide."""
+    recover_steps: int = Field(default=1500, ge=0)
+    """Updates of a recovery stage: the layout is fixed, and the learning rate falls linearly to zero."""
+    learning_rate: float = Field(default=3e-4, gt=0)
+    """Learning rate of the weights; constant while gates close."""
+    warmup_steps: int = Field(default=1, ge=1)
+    """First updates of the run, over which the learning rate of the weights rises linearly."""
+    gate_rate: float = Field(default=0.1, gt=0)
+    """Learning rate of log α. It is raised when close_steps are too few for a gate to move from open to closed."""
+    initial_log_alpha: float = 2.0
+    """log α that gates start at."""
+    l0_lambda: float | None = Field(default=None, gt=0)
+    """λ of Voita et al. 2019, in nats per token and expected open head; replaces budgets. The objective is the paper's,
+    L_xent + λ · Σ(1 - P(g = 0)), and nothing more."""
+    settle_gates: bool = False
+    """With l0_lambda: add what budgets always have. In the last 30 % of closing, gates are pressed to decide; in the
+    last 15 % the decision is fixed and every log α moves to its end."""
+    scope: tuple[Kind, ...] = Field(default=KINDS, min_length=1)
+    """Kinds whose heads get gates; heads of other kinds stay open (Voita et al. 2019, 6.2: encoder_self alone)."""
+    freeze: Literal["encoder", "decoder"] | None = None
+    """Stack whose weights do not change, nor the embeddings that both stacks share. Gates and masks still act on it.
+    Voita et al. 2019, 6.2, freeze the decoder, so that functions of encoder heads cannot move there."""
+    batch_tokens: int = Field(default=4096, ge=16)
+    """Tokens in a batch, padding included: twice its rows × its longest side."""
+    accumulate: int = Field(default=1, ge=1)
+    """Batches in one update; their gradients are summed."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
+    max_length: int = Field(default=128, ge=4)
+    """Longest sentence used for training, in tokens with EOS."""
+    bpe_dropout: float | None = Field(default=None, ge=0, lt=1)
+    """Probability of skipping a merge in training text. Default: that of the recipe of the checkpoint, or 0."""
+    bpe_dropout_copies: int | None = Field(default=None, ge=1)
+    """Segmentations that BPE-dropout draws of each pair. Default: that of the recipe of the checkpoint, or 8."""
+    seed: int = Field(default=1, ge=0, le=2**32 - 1)
+    distill: DistillSection = DistillSection()
+    """What is learned from a teacher; by default the checkpoint that is pruned."""
+    nested: NestedSection = NestedSection()
+    """How nested fine-tuning goes."""
+    run: RunSection = RunSection()
+
+    @field_validator("scope")
+    @classmethod
+    def _in_order(cls, value: tuple[Kind, ...]) -> tuple[Kind, ...]:
+        return tuple(kind for kind in KINDS if kind in value)
+
+    def train_section(self, steps: int) -> TrainSection:
+        """Returns the settings of the training loop for a run of `steps` updates."""
+        return TrainSection(
+            steps=max(steps, 1),
+            batch_tokens=self.batch_tokens,
+            accumulate=self.accumulate,
+            learning_rate=self.learning_rate,
+            warmup_steps=1,
+            dropout=self.dropout,
+            label_smoothing=self.label_smoothing,
+            seed=self.seed,
+        )
+
+    def warmed(self, rate: float, update: int) -> float:
+        """Returns the learning rate of the weights at an update of the run (from 1), scaled by the warm-up."""
+        return rate * min(1.0, update / self.warmup_steps)
+
+    def with_subwords_of(self, provenance: dict[str, Any]) -> PruneSettings:
+        """Fills in BPE-dropout that is not set from the recipe in a checkpoint's provenance; without one it is 0."""
+        tokenizer = _recipe_tokenizer(provenance)
+        dropout = tokenizer.bpe_dropout if self.bpe_dropout is None else self.bpe_dropout
+        copies = (self.bpe_dropout_copies or tokenizer.bpe_dropout_copies) if dropout else 1
+        return self.model_copy(update={"bpe_dropout": dropout, "bpe_dropout_copies": copies})
+
+    def segmentation(self) -> Segmentation:
+        """Returns how training text is split into tokens."""
+        if not self.bpe_dropout:
+            return Segmentation()
+        return Segmentation(self.bpe_dropout, self.bpe_dropout_copies or 1, self.seed)
+
+
+def _recipe_tokenizer(provenance: dict[str, Any]) -> TokenizerSection:
+    """Returns the tokenizer settings that a checkpoint was trained or pruned with. `from` names its source."""
+    source: Any = provenance
+    while isinstance(source, dict):
+        recipe, pruned = source.get("recipe"), source.get("settings")
+        tokenizer: object = recipe.get("tokenizer") if isinstance(recipe, dict) else None
+        if isinstance(pruned, dict) and "bpe_dropout" in pruned:
+            # Without BPE-dropout one copy was stored, which says nothing about how many to draw with it.
+            names = ("bpe_dropout", "bpe_dropout_copies") if pruned["bpe_dropout"] else ("bpe_dropout",)
+            tokenizer = {name: pruned.get(name) for name in names}
+        if tokenizer is not None:
+            try:
+                return TokenizerSection.model_validate(tokenizer)
+            except ValidationError:
+                return TokenizerSection()  # another program wrote the provenance
+        source = source.get("from")
+    return TokenizerSection()
+
+
+def request_differences(stored: str, request: dict[str, Any], settings: PruneSettings) -> list[str] | None:
+    """Compares a request with `stored`, the text of a request.json; returns one line for each difference.
+
+    None: `stored` cannot be read. How a run is carried out (`settings.run`) is not compared. Nested fine-tuning may be
+    left out or added. An earlier version may have stored fewer settings: they have the values that it worked with, and
+    `dev` and `nested_steps` are not compared.
+    """
+    try:
+        former = json.loads(stored)
+        given = former.pop("settings")
+        worked_with: dict[str, Any] = {
+            "bpe_dropout": 0.0,
+            "bpe_dropout_copies": 1,
+            "settle_gates": given.get("l0_lambda") is not None,
+        }
+        worked_with["nested"] = {"levels": "one"}
+        former_settings = PruneSettings.model_validate(worked_with | given)
+    except (json.JSONDecodeError, AttributeError, KeyError, TypeError, ValidationError):
+        return None
+    if not former.get("nested_steps"):
+        former_settings = former_settings.model_copy(update={"nested": settings.nested})
+    former = {"dev": request["dev"]} | former
+    if not (former.get("nested_steps") and request["nested_steps"]):
+        former["nested_steps"] = request["nested_steps"]
+    before = former | former_settings.model_dump(mode="json", exclude={"run"})
+    now = request | settings.model_dump(mode="json", exclude={"run"})
+    names = dict.fromkeys([*before, *now])
+    return [f"{n}: {before.get(n)} there, {now.get(n)} here" for n in names if before.get(n) != now.get(n)]

@@ -1,0 +1,188 @@
+"""Stages of a pruning run, and how far a run has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.budgets import HeadBudget
+from hmc.artifact.model.ffn import NeuronBudget, Stack
+from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.training.pruning.latency.goals import LatencyGoal, LatencyPlan
+from hmc.training.pruning.settings import PruneSettings
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: gates close down to the budgets, or weights recover with the layout fixed.
+
+    When both budgets are None, heads close in the λ form.
+    """
+
+    kind: Literal["close", "recover"]
+    budget: HeadBudget | None
+    neurons: int | None
+    """Feed-forward neurons of the whole model that stay; None: neurons have no gates."""
+    steps: int
+    goal: LatencyGoal | None = None
+    """Latency to reach, in place of budgets."""
+
+    @property
+    def folder(self) -> str:
+        """Name of the checkpoint that the stages of this budget write: `h72`, `f1536`, `h72-f1536`, `2x` or
+        `pruned`."""
+        if self.goal:
+            return self.goal.name
+        heads = [self.budget.name] if self.budget else []
+        return "-".join(heads + ([] if self.neurons is None else [f"f{self.neurons}"])) or "pruned"
+
+
+@dataclass
+class PruneProgress:
+    """How far a run has come: what a saved state holds besides weights, moments and random numbers."""
+
+    stage: int = 0
+    step: int = 0
+    """Updates done within the stage."""
+    epoch: int = 0
+    index: int = 0
+    """Batch within the epoch."""
+    layout: dict[str, list[list[int]]] | None = None
+    """Head layout fixed by the last closing stage."""
+    starts: list[float] = field(default_factory=list)
+    """Expected open heads of each part of the budget at the start of the current closing stage."""
+    pressures: list[dict[str, float]] = field(default_factory=list)
+    """`BudgetPressure.to_json` of each part of the budget."""
+    before: dict[str, Any] = field(default_factory=dict)
+    """Dev scores of the checkpoint before pruning."""
+    trajectory: list[dict[str, Any]] = field(default_factory=list)
+    """State of the gates each time that a closing stage logged."""
+    undecided: dict[str, float] = field(default_factory=dict)
+    """Heads whose gates were decided by rank in the last closing stage → P(g ≠ 0) at that time."""
+    neurons: dict[Stack, list[list[int]]] | None = None
+    """Feed-forward neurons that the last closing stage left; None when neurons have no gates."""
+    neuron_starts: list[float] = field(default_factory=list)
+    """As `starts`, for neurons."""
+    neuron_pressures: list[dict[str, float]] = field(default_factory=list)
+    """As `pressures`, for neurons."""
+    neurons_undecided: int = 0
+    """Number of neurons whose gates were decided by rank in the last closing stage; with a latency, of all gates."""
+    removed_layers: dict[str, list[int]] | None = None
+    """Layers that the last closing stage removed, or that were removed before; None when layers have no gates."""
+    latency: dict[str, Any] = field(default_factory=dict)
+    """State of a closing stage with a latency to reach."""
+    measured: dict[str, Any] = field(default_factory=dict)
+    """What the last closing stage with a latency to reach measured."""
+    corpus: str = ""
+    """Fingerprint of the tokenised training text. Empty, as the next two, in states of earlier versions."""
+    dev: str = ""
+    """Fingerprint of the dev text."""
+    source: str = ""
+    """Digest of the checkpoint that is pruned."""
+    teacher: str = ""
+    """Digest of the teacher; empty without one."""
+
+
+def as_budgets(targets: Sequence[int | HeadBudget], settings: PruneSettings) -> list[HeadBudget]:
+    """Makes head budgets of targets; a plain number is a budget for all heads in scope together."""
+    return [t if isinstance(t, HeadBudget) else HeadBudget(((settings.scope, t),)) for t in targets]
+
+
+def plan_stages(
+    budgets: Sequence[HeadBudget],
+    layout: HeadLayout,
+    settings: PruneSettings,
+    neuron_budgets: Sequence[NeuronBudget] = (),
+    neurons: int = 0,
+) -> list[Stage]:
+    """Returns a closing and a recovery stage for every budget, largest first.
+
+    neurons: feed-forward neurons of the model. neuron_budgets: one for each of `budgets`, or one for all of them.
+    Raises InvalidRequestError when the budgets do not fit the model, each other or the settings.
+    """
+    if bool(budgets or neuron_budgets) == (settings.l0_lambda is not None):
+        raise InvalidRequestError("give either --target-heads, --target-ffn or both, or --l0-lambda X")
+    if settings.settle_gates and settings.l0_lambda is None:
+        raise InvalidRequestError("--settle-gates belongs to --l0-lambda; budgets always settle their gates")
+    _check_heads(budgets, layout, settings)
+    wanted = _paired(budgets, [budget.neurons(neurons) for budget in neuron_budgets])
+    return [
+        stage
+        for heads, left in wanted or [(None, None)]
+        for stage in (
+            Stage("close", heads, left, settings.close_steps),
+            Stage("recover", heads, left, settings.recover_steps),
+        )
+    ]
+
+
+def plan_latency_stages(
+    plan: LatencyPlan, source: Checkpoint, settings: PruneSettings, budgets: Sequence[object] = ()
+) -> list[Stage]:
+    """Returns a closing and a recovery stage for every latency of the plan, the slowest first.
+
+    budgets: whatever else was asked for. Raises InvalidRequestError when the latencies do not fit the model or the
+    settings.
+    """
+    if budgets or settings.l0_lambda is not None:
+        raise InvalidRequestError(
+            "a latency decides on heads, neurons and layers together: give it without --target-heads, --target-ffn and "
+            "--l0-lambda"
+        )
+    if settings.settle_gates:
+        raise InvalidRequestError("--settle-gates belongs to --l0-lambda; latencies always settle their gates")
+    if settings.scope != KINDS:
+        raise InvalidRequestError("a latency decides on heads of all kinds: leave --scope out")
+    plan.check(source)
+    return [
+        stage
+        for goal in plan.goals
+        for stage in (
+            Stage("close", None, None, settings.close_steps, goal),
+            Stage("recover", None, None, settings.recover_steps, goal),
+        )
+    ]
+
+
+def _check_heads(budgets: Sequence[HeadBudget], layout: HeadLayout, settings: PruneSettings) -> None:
+    for budget in budgets:
+        outside = [kind for kind in budget.kinds if kind not in settings.scope]
+        if outside:
+            raise InvalidRequestError(f"--target-heads: {', '.join(outside)} is outside --scope")
+        if problems := budget.problems(layout):
+            raise InvalidRequestError(f"--target-heads: {problems[0]}")
+        if not (available := budget.available(layout)):
+            raise InvalidRequestError(
+                f"--target-heads {budget.name}: this checkpoint has no heads of {', '.join(budget.kinds)} left to close"
+            )
+        if budget.heads == available:
+            raise InvalidRequestError(
+                f"--target-heads {budget.name}: give budgets below the {available} heads there are"
+            )
+    for wide, narrow in pairwise(budgets):
+        if not narrow.within(wide):
+            raise InvalidRequestError(
+                f"--target-heads: give falling budgets of the same kinds; {narrow.name} does not follow {wide.name}"
+            )
+
+
+def _paired(budgets: Sequence[HeadBudget], neurons: list[int]) -> list[tuple[HeadBudget | None, int | None]]:
+    """Returns the head and neuron budgets of every pair of stages. Raises InvalidRequestError."""
+    if not neurons:
+        return [(budget, None) for budget in budgets]
+    if any(wide <= narrow for wide, narrow in pairwise(neurons)):
+        raise InvalidRequestError(f"--target-ffn: give falling budgets, not {', '.join(map(str, neurons))}")
+    if not budgets:
+        return [(None, number) for number in neurons]
+    if len(neurons) == 1:
+        neurons = neurons * len(budgets)
+    if len(neurons) != len(budgets):
+        raise InvalidRequestError(
+            f"--target-ffn: give one budget for all of --target-heads, or one for each; {len(neurons)} and "
+            f"{len(budgets)} do not pair up"
+        )
+    return list(zip(budgets, neurons, strict=True))

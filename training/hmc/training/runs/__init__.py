@@ -1,0 +1,1 @@
+"""The parts that all training runs share: recipe, run folder, saved state, log, processes, optimiser updates."""

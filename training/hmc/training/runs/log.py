@@ -1,0 +1,75 @@
+"""The log of a run: a progress bar on a terminal, lines elsewhere; scalars go to TensorBoard and `log.jsonl`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class RunLog:
+    """Shows and writes what a run reports. Use it as a context manager."""
+
+    def __init__(self, title: str, folder: Path, total: int, start: int = 0, *, active: bool = True) -> None:
+        """title: shown before the step. folder: the run folder. total: steps of the run. start: steps done before.
+
+        active: False in all processes but the first, which then print and write nothing.
+        """
+        self.active = active
+        if not active:
+            return
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self.console = Console(stderr=True)
+        self.writer = SummaryWriter(str(folder / "tensorboard"))
+        self.lines = (folder / "log.jsonl").open("a", encoding="utf-8")
+        self.bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(), console=self.console, disable=not self.console.is_terminal,
+        )  # fmt: skip
+        self.task = self.bar.add_task(title, total=total, completed=start, status="")
+        self.title, self.total, self.start, self.began = title, total, start, time.monotonic()
+
+    def __enter__(self) -> RunLog:
+        if self.active:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.active:
+            return
+        self.bar.stop()
+        self.writer.close()
+        self.lines.close()
+
+    def advance(self, step: int) -> None:
+        """Moves the progress bar to `step`."""
+        if self.active:
+            self.bar.update(self.task, completed=step)
+
+    def report(self, step: int, scalars: dict[str, float]) -> None:
+        """Shows the scalars of `step`, and writes them to TensorBoard and `log.jsonl`."""
+        if not self.active:
+            return
+        status = "  ".join(f"{name} {value:.4g}" for name, value in scalars.items())
+        self.bar.update(self.task, completed=step, status=status)
+        for name, value in scalars.items():
+            self.writer.add_scalar(name, value, step)
+        self.lines.write(json.dumps({"step": step, **scalars}) + "\n")
+        self.lines.flush()
+        if not self.console.is_terminal:
+            done = max(step - self.start, 1)
+            eta = (time.monotonic() - self.began) / done * (self.total - step)
+            self.console.print(f"{self.title} {step}/{self.total}  {status}  ETA {eta / 60:.1f} min", highlight=False)
+
+    def say(self, text: str) -> None:
+        """Prints one line."""
+        if self.active:
+            self.console.print(text, highlight=False)

@@ -1,0 +1,75 @@
+"""Which checkpoints of a training run are kept, and what is averaged at its end."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from hmc.artifact.checkpoint.checkpoint import Tensors, load_checkpoint
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.model.checkpoints import average_tensors
+from hmc.training.runs.recipe import RunSection
+
+AVERAGE_MARGIN = 0.5
+"""BLEU by which the best checkpoint must beat the average to be chosen: about the noise of a few hundred sentences."""
+
+
+class Scored(Protocol):
+    """Dev scores of a candidate."""
+
+    @property
+    def bleu(self) -> float:
+        """What candidates are compared by."""
+
+
+Found = TypeVar("Found", bound=Scored)
+
+
+class Selection:
+    """The checkpoints of a run in `folder`, one folder for each dev evaluation that is kept."""
+
+    def __init__(self, folder: Path, run: RunSection, evaluations: list[dict[str, Any]]) -> None:
+        """evaluations: `{"step", "bleu"}` of every dev evaluation; the run adds to the list."""
+        self.folder, self.run, self.evaluations = folder, run, evaluations
+
+    def path(self, step: int) -> Path:
+        """Returns the folder of the checkpoint of `step`."""
+        return self.folder / f"step-{step:07d}"
+
+    def remove_surplus(self) -> None:
+        """Deletes checkpoints beyond `keep_checkpoints`, lowest dev BLEU first."""
+        for step in self._best_first()[self.run.keep_checkpoints :]:
+            shutil.rmtree(self.path(step), ignore_errors=True)
+
+    def averaged(self) -> list[int]:
+        """Returns the steps of the checkpoints to average, best dev BLEU first.
+
+        Raises InvalidRequestError when no checkpoint is left.
+        """
+        present = [step for step in self._best_first() if self.path(step).is_dir()]
+        if not present:
+            raise InvalidRequestError(
+                f"{self.folder} has none of the run's checkpoints: restore one, or train again in another --out"
+            )
+        return present[: self.run.averaged]
+
+    def average(self, steps: Sequence[int]) -> Tensors:
+        """Returns the mean of the weights of the checkpoints of `steps`."""
+        return average_tensors([load_checkpoint(self.path(step)) for step in steps])
+
+    def choose(self, score: Callable[[str, list[int]], Found]) -> tuple[str, list[int], Found]:
+        """Chooses between the best checkpoint and the average; returns name, steps and scores of the choice.
+
+        score: (name, steps) → dev scores of the mean of these steps. The average is chosen unless the best checkpoint
+        beats it by more than AVERAGE_MARGIN: dev BLEU chose the best checkpoint, so its own dev BLEU flatters it.
+        """
+        steps = self.averaged()
+        candidates = {"best": steps[:1], "average": steps}
+        scores = {name: score(name, chosen) for name, chosen in candidates.items()}
+        name = "average" if scores["average"].bleu >= scores["best"].bleu - AVERAGE_MARGIN else "best"
+        return name, candidates[name], scores[name]
+
+    def _best_first(self) -> list[int]:
+        return [entry["step"] for entry in sorted(self.evaluations, key=lambda e: -e["bleu"])]

@@ -1,0 +1,1 @@
+"""`hmc train`: from a recipe to a checkpoint."""

@@ -1,0 +1,128 @@
+"""Makes the parts that a recipe describes: vocabulary, corpus, architecture, head layout and model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hmc.artifact.checkpoint import checkpoint
+from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact.checkpoint.layout_files import read_layout
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.tokenizer.files import EVERY, TokenizerFiles, read_tokenizer, write_tokenizer
+from hmc.training.data.corpus import Segmentation, TokenCorpus
+from hmc.training.data.parallel_text import read_pairs
+from hmc.training.data.vocabulary import Vocabulary
+from hmc.training.model.checkpoints import import_tensors
+from hmc.training.model.transformer import Transformer, build_transformer
+from hmc.training.runs.recipe import Recipe
+
+
+def check_shape(recipe: Recipe) -> None:
+    """Raises InvalidRequestError when widths or lengths of the recipe contradict each other. Reads no text."""
+    model, longest = recipe.model, recipe.data.max_length
+    if model.head_dim is None and model.d_model % model.heads:
+        raise InvalidRequestError(
+            f"model.d_model {model.d_model} is not a multiple of model.heads {model.heads}; set model.head_dim"
+        )
+    if longest > model.max_positions:
+        raise InvalidRequestError(
+            f"data.max_length {longest} is above model.max_positions {model.max_positions}: set data.max_length to "
+            f"{model.max_positions} or less, or raise model.max_positions"
+        )
+
+
+def make_vocabulary(recipe: Recipe, out: Path) -> Vocabulary:
+    """Returns the vocabulary of the run folder `out`.
+
+    When the folder has no tokenizer yet, it gets one: that of `model.start_from`, else that of `tokenizer.model`, else
+    a new one trained on the training text.
+    """
+    settings, start_from = recipe.tokenizer, recipe.model.start_from
+    if not any((out / name).is_file() for name in EVERY):
+        if start_from:
+            write_tokenizer(load_checkpoint(Path(start_from)).tokenizer, out)
+        elif settings.model:
+            write_tokenizer(_tokenizer_at(Path(settings.model)), out)
+        else:
+            languages = (recipe.data.source_language, recipe.data.target_language)
+            text = (s for corpus in recipe.data.train for pair in read_pairs(corpus, languages) for s in pair)
+            write_tokenizer(Vocabulary.train(text, settings.vocab_size, recipe.train.seed).files, out)
+    return Vocabulary(read_tokenizer(out))
+
+
+def _tokenizer_at(path: Path) -> TokenizerFiles:
+    """Reads the tokenizer of a checkpoint, or a SentencePiece model.
+
+    Raises InvalidArtifactError for a damaged checkpoint, InvalidRequestError for a file that is no tokenizer.
+    """
+    if path.is_dir():
+        if checkpoint.FORMAT.is_at(path) and (problems := checkpoint.checkpoint_problems(path)):
+            raise InvalidArtifactError(f"checkpoint {path}", problems, checkpoint.FIX)
+        return read_tokenizer(path)
+    try:
+        model = path.read_bytes()
+        Vocabulary(model)
+    except OSError as error:
+        raise InvalidRequestError(f"tokenizer.model {path}: cannot be read: {error.strerror}") from error
+    except InvalidArtifactError as error:
+        raise InvalidRequestError(f"tokenizer.model {path}: {'; '.join(error.problems)}") from error
+    return model
+
+
+def make_corpus(recipe: Recipe, vocabulary: Vocabulary, cache: Path) -> TokenCorpus:
+    """Returns the tokenised training text. Raises InvalidRequestError as `TokenCorpus.build`."""
+    data, tokenizer = recipe.data, recipe.tokenizer
+    copies = tokenizer.bpe_dropout_copies if tokenizer.bpe_dropout else 1
+    segmentation = Segmentation(tokenizer.bpe_dropout, copies, recipe.train.seed)
+    languages = (data.source_language, data.target_language)
+    return TokenCorpus.build(data.train, vocabulary, data.max_length, cache, languages, segmentation)
+
+
+def architecture(recipe: Recipe, vocabulary: Vocabulary) -> Architecture:
+    """Returns the architecture of a recipe with a vocabulary. Raises InvalidRequestError as `check_shape`."""
+    model = recipe.model
+    check_shape(recipe)
+    return Architecture(
+        vocab_size=len(vocabulary), source_vocab_size=vocabulary.source_size, d_model=model.d_model,
+        ffn_dim=model.ffn_dim, encoder_layers=model.encoder_layers,
+        decoder_layers=model.decoder_layers, heads=model.heads, head_dim=model.head_dim or model.d_model // model.heads,
+        activation=model.activation, max_positions=model.max_positions, pad_id=vocabulary.pad_id,
+        eos_id=vocabulary.eos_id, unk_id=vocabulary.unk_id,
+    )  # fmt: skip
+
+
+def head_layout(recipe: Recipe, arch: Architecture) -> HeadLayout:
+    """Returns the layout to train with: `model.layout`, or every head.
+
+    Raises InvalidRequestError when `model.layout` does not fit the architecture.
+    """
+    if recipe.model.layout is None:
+        return arch.full_layout()
+    layout = read_layout(Path(recipe.model.layout))
+    if problems := arch.layout_problems(layout):
+        raise InvalidRequestError(f"model.layout {recipe.model.layout}: {'; '.join(problems)}")
+    return layout
+
+
+def make_model(recipe: Recipe, arch: Architecture, layout: HeadLayout) -> Transformer:
+    """Returns the model with random weights, or with those of `model.start_from`.
+
+    Raises InvalidRequestError when `model.start_from` has another architecture or layout.
+    """
+    model, start_from = build_transformer(arch, layout, dropout=recipe.train.dropout), recipe.model.start_from
+    if start_from:
+        source = load_checkpoint(Path(start_from))
+        if source.ffn_widths != source.architecture.full_ffn():
+            raise InvalidRequestError(
+                f"model.start_from {start_from} has lost feed-forward neurons; start from the checkpoint it was pruned "
+                "from, and prune again"
+            )
+        if source.architecture != arch or source.layout != layout:
+            raise InvalidRequestError(
+                f"model.start_from {start_from} has other widths, layers or heads than the recipe: its "
+                f"{source.architecture} with {source.layout.total} open heads is not {arch} with {layout.total}"
+            )
+        import_tensors(model, source.tensors)
+    return model
