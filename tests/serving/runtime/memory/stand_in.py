@@ -1,6 +1,7 @@
 """What levels do with the memory of a device, counted in a process over stand-ins for CUDA's libraries.
 
 `python stand_in.py MEASURE BUNDLE` prints a JSON object. Numbers are bytes that are allocated on all devices together.
+The stand-ins compute nothing, so made-up answers take the place of what the graphs would write.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import sys
 from pathlib import Path
 
 import onnxruntime
+from experiments.support.counting.steps import answering
+from experiments.support.counting.watching import Watch
 
 from hmc.artifact.bundle.external_data import GraphFile
 from hmc.artifact.bundle.manifest import VARIANTS, Manifest, read_manifest
@@ -107,5 +110,8 @@ def replicas(bundle: Path) -> dict[str, object]:
 if __name__ == "__main__":
     onnxruntime.set_default_logger_severity(4)
     assert cuda_available()
+    watch = Watch()
+    watch.begin()
+    answering(watch, read_manifest(Path(sys.argv[2])).architecture)
     measures = {function.__name__: function for function in (weights, life, budget, replicas)}
     print(json.dumps(measures[sys.argv[1]](Path(sys.argv[2]))))

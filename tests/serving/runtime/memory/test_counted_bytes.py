@@ -4,6 +4,7 @@ nothing left behind, refusals, replicas, and servers that lack a library."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes import environment
+from tests.processes import REPOSITORY, ROOTS, environment
 
 import hmc.cli
 from hmc.compiler.bundle.requests import LevelRequest
@@ -31,9 +32,14 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def counted(libraries: Path, measure: str, bundle: Path, **changes: str) -> dict[str, Any]:
-    """What a function of `stand_in.py` returns. changes: of its environment."""
+    """What a function of `stand_in.py` returns. changes: of its environment.
+
+    glibc fills new memory with a value, so whatever reads memory that nothing has written gets no convenient zeros.
+    """
     command = [sys.executable, str(SCRIPT), measure, str(bundle)]
-    settings = environment(LD_LIBRARY_PATH=str(libraries), **changes)
+    roots = os.pathsep.join(map(str, (REPOSITORY, *ROOTS)))
+    perturbed = {"GLIBC_TUNABLES": "glibc.malloc.perturb=90", "PYTHONPATH": roots}
+    settings = environment(LD_LIBRARY_PATH=str(libraries), **perturbed, **changes)
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=settings)
     assert ran.returncode == 0, ran.stderr[-3000:]
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
