@@ -61,7 +61,7 @@ def host_operators(bundle: Path, graph: str) -> set[str]:
 def shape_arithmetic(model: ir.Model) -> set[str]:
     """Names of the nodes that compute whole numbers, one or a row of them, from nothing but shapes and constants."""
     known: set[ir.Value] = set()
-    names = set()
+    names: set[str] = set()
     graph = ShapeInferencePass()(model).model.graph
     for node in graph:  # a node comes after those that make its inputs
         given = [value for value in node.inputs if value is not None]
@@ -70,8 +70,8 @@ def shape_arithmetic(model: ir.Model) -> set[str]:
         )
         if from_shapes and all(map(_whole_numbers, node.outputs)):
             known.update(node.outputs)
-            names.add(node.name)
-    return names - {None, ""}
+            names |= {node.name} if node.name else set()
+    return names
 
 
 def _whole_numbers(value: ir.Value) -> bool:
