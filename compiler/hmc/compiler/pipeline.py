@@ -10,14 +10,12 @@ from pathlib import Path
 import onnx_ir as ir
 
 from hmc.artifact.bundle.manifest import (
-    CACHE_FORMS,
     SEARCH_VARIANTS,
     VARIANTS,
     Level,
     collect_path,
     decoder_path,
     encoder_path,
-    resize_path,
     shortlist_path,
 )
 from hmc.artifact.bundle.shortlist import Lexicon
@@ -36,7 +34,6 @@ from hmc.compiler.derived import DerivedArrays
 from hmc.compiler.graphs.collect import author_collect
 from hmc.compiler.graphs.decoder import author_decoder
 from hmc.compiler.graphs.encoder import author_encoder
-from hmc.compiler.graphs.resize import author_resize
 from hmc.compiler.graphs.shortlist import author_shortlist
 from hmc.compiler.precisions.int4 import Int4Linears
 from hmc.compiler.precisions.int8 import Int8Linears
@@ -105,7 +102,7 @@ class Chosen:
     lexicon: Lexicon | None
     """Makes it a level with vocabulary shortlists."""
     device_form: bool = False
-    """Whether it gets the graphs of a device: an encoder that writes into the caches, searches, and `resize_….onnx`."""
+    """Whether it gets the graphs of a device: an encoder that writes into the caches, and searches."""
 
 
 @dataclass(frozen=True)
@@ -150,10 +147,9 @@ def compile_level(chosen: Chosen, sentences: Sentences, progress: Callable[[str]
     begin()
     graphs = _author(chosen, quantised)
     begin()  # before writing: writing moves the weights out of the graphs, and no invalid graph may reach the disk
-    resizes = [resize_path(chosen.name, form) for form in CACHE_FORMS]
     for name, graph in graphs.items():
         check_structure(graph)
-        if chosen.device_form and name not in resizes:  # these go from one piece of memory to another
+        if chosen.device_form:
             check_in_place(graph, name)
     begin()
     level = _write(chosen, quantised, graphs)
@@ -230,9 +226,6 @@ def _author(chosen: Chosen, quantised: Quantised) -> dict[str, ir.Model]:
         graphs[decoder_path(name, variant)] = decoder.model(metadata)
     if chosen.device_form:
         graphs[collect_path(name)] = author_collect().model(metadata)
-    for form in CACHE_FORMS if chosen.device_form else ():
-        if resize := author_resize(model.arch, model.layout, linears.dtype, form):
-            graphs[resize_path(name, form)] = resize.model(metadata)
     if chosen.lexicon:
         graphs[shortlist_path(name)] = author_shortlist(model.tensors, linears).model(metadata)
     return graphs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -74,13 +75,17 @@ class Translator:
             if budget is not None and each.kind != "cpu":
                 memory_of(each).limit(budget)
         folder = cache_folder(cache)
-        sessions = [
-            LevelSessions.open(path, arch, self.level, each, threads, folder, workers, attention=gpu_attention)
-            for each in chosen
-        ]
-        self._engine = Engine(
-            sessions, queue_size=queue_size, max_rows=max_rows, max_tokens=max_tokens, workers=workers
-        )
+        with ExitStack() as failed:
+            sessions = []
+            for each in chosen:
+                sessions.append(
+                    LevelSessions.open(path, arch, self.level, each, threads, folder, workers, attention=gpu_attention)
+                )
+                failed.callback(sessions[-1].close)
+            self._engine = Engine(
+                sessions, queue_size=queue_size, max_rows=max_rows, max_tokens=max_tokens, workers=workers
+            )
+            failed.pop_all()
 
     @property
     def pending(self) -> int:

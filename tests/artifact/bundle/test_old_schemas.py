@@ -8,6 +8,7 @@ the one of the present version.
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from tests.tiny import SENTENCES
 
 from hmc.artifact.bundle.checks import bundle_problems, validate
-from hmc.artifact.bundle.manifest import READABLE, SCHEMA_VERSION, read_manifest
+from hmc.artifact.bundle.manifest import READABLE, SCHEMA_VERSION, read_manifest, write_manifest
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.serving import DecodeOptions, Translator
 
@@ -60,6 +61,20 @@ def test_readable_schemas_are_whole_and_translate_as_before(bundle: Path) -> Non
             assert [found.text for found in translator.translate(SENTENCES[:3], options)] == expected
         with Translator(bundle, "full-int8", device="cpu", threads=1, cache="none") as translator:
             assert all(found.text for found in translator.translate(SENTENCES[:3], options))
+
+
+@pytest.mark.parametrize("bundle", [5], indirect=True)
+def test_graphs_that_nothing_opens_any_more_change_nothing(bundle: Path) -> None:
+    """Levels in device form once had `resize_rows.onnx` and `resize_tree.onnx`."""
+    manifest = read_manifest(bundle)
+    for name in ("full/resize_rows.onnx", "full/resize_tree.onnx"):
+        shutil.copy(bundle / "full/decoder.onnx", bundle / name)
+        manifest.level("full").files[name] = manifest.level("full").files["full/decoder.onnx"]
+    write_manifest(manifest, bundle)
+    assert validate(bundle) == read_manifest(bundle)
+    with Translator(bundle, "full", device="cpu", threads=1, cache="none") as translator:
+        found = translator.translate(SENTENCES[:3], DecodeOptions(beam_size=1, max_length=8))
+    assert [each.text for each in found] == TRANSLATIONS[1]
 
 
 @pytest.mark.parametrize("bundle", [5], indirect=True)

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.bundle.manifest import VARIANTS, decoder_path, encoder_path, read_manifest, resize_path
+from hmc.artifact.bundle.manifest import SEARCH_VARIANTS, VARIANTS, decoder_path, encoder_path, read_manifest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import KINDS, HeadLayout
 from hmc.artifact.precisions import Precision
@@ -36,9 +36,7 @@ def test_a_level_in_device_form_runs(tmp_path: Path, precision: Precision, layou
     tiny_checkpoint_at(tmp_path / "c", layout=LAYOUTS[layout], gates=False)
     manifest = compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b", precisions=(precision,), device_form=True)
     level = manifest.levels[0]
-    resizes = {path for path in level.files if "resize_" in path}
-    decodes = any(map(any, (LAYOUTS[layout].decoder_self, LAYOUTS[layout].cross)))
-    assert len(resizes) == 2 * decodes
+    assert {decoder_path(level.name, name) for name in (None, *VARIANTS, *SEARCH_VARIANTS)} < level.files.keys()
 
 
 @pytest.fixture(scope="module")
@@ -66,20 +64,11 @@ def filled_with_ones(graph: onnx.GraphProto) -> None:
             node.attribute[0].t.CopyFrom(onnx.numpy_helper.from_array(np.ones(1, np.float32)))
 
 
-def negated(graph: onnx.GraphProto) -> None:
-    """Negates what one cache held."""
-    graph.node.insert(0, onnx.helper.make_node("Neg", ["past_key_0"], ["negated"]))
-    next(node for node in graph.node if "next_past_key_0" in node.output).input[0] = "negated"
-
-
 @pytest.mark.parametrize(
     ("path", "change", "problem"),
     [
         (encoder_path("full"), one_slot, "encoder: next_cross_key_0 depends on the slots .* changes slots of other"),
         (encoder_path("full"), filled_with_ones, "encoder: next_cross_value_1 is not 0 after the sentences"),
-        (resize_path("full", "rows"), filled_with_ones, "resize_rows.onnx: past_value_1 does not have 2 new positions"),
-        (resize_path("full", "rows"), negated, "resize_rows.onnx: past_key_0 loses what it held"),
-        (resize_path("full", "tree"), filled_with_ones, "node_bias does not have 2 new positions that hold -10000"),
     ],
 )
 def test_a_graph_that_writes_caches_wrongly_is_noticed(

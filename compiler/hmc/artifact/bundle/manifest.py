@@ -38,10 +38,6 @@ VARIANTS: tuple[StepVariant, ...] = get_args(StepVariant)
 """Those that every level has."""
 SEARCH_VARIANTS: tuple[SearchVariant, ...] = get_args(SearchVariant)
 """Those that only levels in device form have."""
-CacheForm = Literal["rows", "tree"]
-"""How self-attention caches are laid out: `[R, H, T, D]`, a cache for each row, or `[B, H, N, D]`, a tree of nodes for
-each sentence."""
-CACHE_FORMS: tuple[CacheForm, ...] = get_args(CacheForm)
 
 
 def check_level_name(name: str) -> None:
@@ -210,11 +206,6 @@ def encoder_path(level: str) -> str:
 def decoder_path(level: str, variant: Variant | None = None) -> str:
     """Path of a level's decoder-step graph within the bundle."""
     return f"{level}/decoder_{variant}.onnx" if variant else f"{level}/decoder.onnx"
-
-
-def resize_path(level: str, form: CacheForm) -> str:
-    """Path within the bundle of the graph that moves caches into larger ones, for a level in device form."""
-    return f"{level}/resize_{form}.onnx"
 
 
 def collect_path(level: str) -> str:

@@ -12,7 +12,7 @@ from hmc.artifact.bundle.manifest import Level, Variant, decoder_path
 from hmc.artifact.errors import HmcError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.precisions import PRECISIONS
-from hmc.compiler.checks.device_form import resize_problems, slot_problems
+from hmc.compiler.checks.device_form import slot_problems
 from hmc.compiler.checks.runner import GraphRunner, Ids, by_token
 from hmc.compiler.checks.search_runs import search_problems
 from hmc.compiler.checks.session import Arrays, OpenGraph
@@ -50,8 +50,7 @@ def check_runs(arch: Architecture, level: Level, bundle: Path, sentences: Ids) -
       padding.
     - "sampling" must give the plain decoder's scores; its probabilities must be the softmax of them without banned
       tokens, the sampled token the one that the uniform number selects, and its score that token's log-probability.
-    - In device form, the encoder must write into the slots that it is given, and resized caches must keep what they
-      held (`hmc.compiler.checks.device_form`).
+    - In device form, the encoder must write into the slots that it is given (`hmc.compiler.checks.device_form`).
     - "search_greedy" and "search_beam" must pass `search_problems`.
 
     Raises BrokenGraphError.
@@ -69,7 +68,7 @@ def check_runs(arch: Architecture, level: Level, bundle: Path, sentences: Ids) -
             raise BrokenGraphError(
                 f"level {level.name}: its scores are not numbers; check the checkpoint's weights for NaN"
             )
-        problems = slots + resize_problems(bundle, level)
+        problems = slots
         for variant, check in CHECKS.items():
             if (path := decoder_path(level.name, variant)) in level.files:
                 runner.decoder = OpenGraph.read(bundle, path)

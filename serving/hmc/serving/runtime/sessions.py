@@ -120,15 +120,24 @@ class LevelSessions:
         opened = cls(arch, level, device, opener)
         held = {weight.name: weight.size for weight in opener.held.values()}
         opened.weights, opened.device_weights = (held, {}) if device.kind == "cpu" else ({}, held)
-        opened.scores_wanted = any(i.name == "wanted" for i in opened.decoder().get_inputs())
-        if any(level.layout.cross):
-            opened.encoder = opened._open(encoder_path(level.name), spin_us=ENCODER_SPIN_US)
-        if level.shortlist:
-            check_unchanged(bundle, level.shortlist, level.files)
-            opened.lexicon = Lexicon.load(bundle / level.shortlist, arch)
-            opened.shortlist = opened._open(shortlist_path(level.name), spin_us=0)
+        try:
+            opened._open_first(bundle)
+        except BaseException:
+            opened.close()
+            raise
         return_free_memory()  # kernels pack weights even if they then use packed ones from a file
         return opened
+
+    def _open_first(self, bundle: Path) -> None:
+        """Opens the graphs that every request needs."""
+        level = self.level
+        self.scores_wanted = any(i.name == "wanted" for i in self.decoder().get_inputs())
+        if any(level.layout.cross):
+            self.encoder = self._open(encoder_path(level.name), spin_us=ENCODER_SPIN_US)
+        if level.shortlist:
+            check_unchanged(bundle, level.shortlist, level.files)
+            self.lexicon = Lexicon.load(bundle / level.shortlist, self.arch)
+            self.shortlist = self._open(shortlist_path(level.name), spin_us=0)
 
     def decoder(self, variant: Variant | None = None) -> onnxruntime.InferenceSession:
         """The decoder of this variant. Opens it if it is not open, which can take seconds. Errors: see `open`."""

@@ -104,21 +104,30 @@ class Worker(threading.Thread):
 
     def _fail(self, mode: Mode, error: Exception) -> None:
         """Drops the batch of this mode and gives its sentences the error. Other batches go on."""
-        self._close(mode)
         reported: Exception = error
         if not isinstance(error, HmcError):
             log.error("a batch of level %s failed", self._sessions.level.name, exc_info=error)
             reported = RuntimeError(f"decoding failed: {error}")
-        traceback.clear_frames(error.__traceback__)  # they refer to the batch, and callers may keep the error
+        self._close_after(error, [mode])
         self._postprocessor.post([partial(set_exception, job.future, reported) for job in self._scheduler.drop(mode)])
 
     def _close(self, mode: Mode) -> None:
-        """Gives up the batch of this mode, if there is one, and its memory."""
-        if batch := self._batches.pop(mode, None):
-            try:
-                batch.close()
-            except Exception:
-                log.exception("memory of a batch of level %s was not given back", self._sessions.level.name)
+        """Gives up the batch of this mode, if there is one, and its memory. Its session goes too, in a turn on the
+        device: at any other time that could end the capture of another level."""
+        with turns.shared(self._sessions.device):
+            if batch := self._batches.pop(mode, None):
+                try:
+                    batch.close()
+                except Exception:
+                    log.exception("memory of a batch of level %s was not given back", self._sessions.level.name)
+                del batch  # the last reference, still within the turn
+
+    def _close_after(self, error: BaseException, modes: Iterable[Mode]) -> None:
+        """Gives up batches after an error. Its frames refer to them too, and callers may keep it for long."""
+        with turns.shared(self._sessions.device):
+            for mode in modes:
+                self._close(mode)
+            traceback.clear_frames(error.__traceback__)
 
     def _relieve(self) -> bool:
         """Gives the memory of one empty batch back, because the device has too little for another batch. Returns
@@ -142,8 +151,7 @@ class Worker(threading.Thread):
         A sentence of one token then tests the level; its answer ends `queue.failure`. So a level recovers without
         requests, which a server that is NOT_SERVING may not get. If sentences wait already, they are the test.
         """
-        for mode in list(self._batches):
-            self._close(mode)
+        self._close_after(error, list(self._batches))
         reported = InternalServiceError(
             f"level {self._sessions.level.name!r} stopped unexpectedly and was restarted ({error!r}); send the text "
             "again, and report this error if it comes back"

@@ -10,16 +10,28 @@ import ctypes
 import gc
 import json
 import sys
+import threading
+import traceback
+import weakref
+from collections import Counter
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import onnxruntime
+from experiments.support.counting.parts import every_kind
 from experiments.support.counting.steps import answering
 from experiments.support.counting.watching import Watch
 
 from hmc.artifact.bundle.external_data import GraphFile
 from hmc.artifact.bundle.manifest import VARIANTS, Manifest, read_manifest
 from hmc.artifact.errors import HmcError
+from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.selectors import Selector
+from hmc.serving.runtime import sessions, turns
+from hmc.serving.runtime.bound_steps import BoundStep
 from hmc.serving.runtime.device import Device, cuda_available
+from hmc.serving.runtime.graphs import Opener
 from hmc.serving.runtime.memory import cuda_calls
 from hmc.serving.runtime.memory.account import memory_of
 from hmc.serving.runtime.sessions import LevelSessions
@@ -107,11 +119,67 @@ def replicas(bundle: Path) -> dict[str, object]:
     return {**found, "alone": alone}
 
 
+class Outside:
+    """Notes what the capture of another thread would not survive outside of a turn on the device: runs, and sessions
+    that are opened and freed."""
+
+    def __init__(self) -> None:
+        self.seen, self.outside, opened = Counter[str](), list[str](), Opener._session
+        watch.listeners.append(lambda _: self.note("run"))
+
+        def noted(opener: Opener, graph: bytes, options: Any, capture: bool = False) -> onnxruntime.InferenceSession:
+            session = opened(opener, graph, options, capture)
+            self.note("opened")
+            weakref.finalize(session._sess, self.note, "freed").atexit = False
+            return session
+
+        Opener._session = noted  # type: ignore[assignment, method-assign]
+
+    def note(self, what: str) -> None:
+        self.seen[what] += 1
+        me = threading.get_ident()
+        if me not in turns._turns.sharing and turns._turns.owner != me:
+            callers = " > ".join(each.name for each in traceback.extract_stack()[-8:-1])
+            self.outside.append(f"{what} by {threading.current_thread().name} in {callers}")
+
+
+def broken(*_arguments: object, **_options: object) -> None:
+    raise ValueError("a test breaks it")
+
+
+def outside(bundle: Path) -> dict[str, object]:
+    """All that opens, runs and frees sessions: requests of every kind, more modes than fit, batches and a load that
+    fail, unloading."""
+    noted, name = Outside(), LEVELS[1]
+    host = model_host(bundle, ServerSettings(device="cuda", levels=(name,), default_level=LEVELS[0], max_rows=16))
+    host.start()
+    with host.lease(Selector(name=name)) as lease:
+        kinds = [(options, target) for options in every_kind(lease.level) for target in (None, Target("A"))]
+        kinds += [(DecodeOptions(beam_size=beam), Target("A")) for beam in (1, 2, 3, 5, 6, 7)]
+
+        def errors() -> int:
+            futures = [lease.submit("A dog runs.", *kind) for kind in kinds]
+            return sum(future.exception(120) is not None for future in futures)
+
+        failed = [errors()]
+        with patch.object(BoundStep, "run", broken):
+            failed.append(errors())
+        failed.append(errors())
+    host.unload(name)
+    with patch.object(sessions, "encoder_path", broken):  # after the decoder has been opened
+        try:
+            host.load(name)
+        except ValueError:
+            noted.seen["loads failed"] += 1
+    host.close()
+    return {"seen": noted.seen, "outside": noted.outside, "kinds": len(kinds), "failed": failed}
+
+
 if __name__ == "__main__":
     onnxruntime.set_default_logger_severity(4)
     assert cuda_available()
     watch = Watch()
     watch.begin()
     answering(watch, read_manifest(Path(sys.argv[2])).architecture)
-    measures = {function.__name__: function for function in (weights, life, budget, replicas)}
+    measures = {function.__name__: function for function in (weights, life, budget, replicas, outside)}
     print(json.dumps(measures[sys.argv[1]](Path(sys.argv[2]))))

@@ -63,6 +63,16 @@ def test_unloading_reloading_and_closing_give_memory_back(counting_libraries: Pa
     assert found["account"] == 0
 
 
+def test_sessions_run_and_come_and_go_in_turns_on_the_device(counting_libraries: Path, bundle: Path) -> None:
+    """At any other time they could end the capture of a graph by another level."""
+    found = counted(counting_libraries, "outside", bundle)
+    assert found["outside"] == []
+    assert found["seen"]["opened"] == found["seen"]["freed"] > 20
+    assert found["seen"]["run"] > 100
+    assert found["failed"] == [0, found["kinds"], 0]
+    assert found["seen"]["loads failed"] == 1
+
+
 def test_a_level_that_does_not_fit_is_refused_and_leaves_nothing(counting_libraries: Path, bundle: Path) -> None:
     found = counted(counting_libraries, "budget", bundle)
     assert "cuda:0 has too little memory for weights of level full-fp16: needed 9.6 MiB, free on" in found["said"]

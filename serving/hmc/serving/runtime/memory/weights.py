@@ -16,6 +16,7 @@ import numpy as np
 from onnxruntime import OrtValue
 
 from hmc.artifact.bundle.external_data import StoredTensor
+from hmc.serving.runtime import turns
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory.account import DeviceMemory, memory_of
 from hmc.serving.runtime.memory.blocks import DeviceBlock
@@ -55,7 +56,7 @@ class WeightStore:
         if a file cannot be read, and ValueError if it is too short.
         """
         wanted = {key_of(t, digest_of(t.location)): t for t in tensors if shareable(t)}
-        with self._lock:
+        with turns.shared(self.memory.device), self._lock:
             found = {key: held for key in wanted if (held := self._weights.get(key)) is not None}
             missing = {key: tensor for key, tensor in wanted.items() if key not in found}
             self.memory.check(sum(t.raw.length for t in missing.values()), f"weights of level {level}")
