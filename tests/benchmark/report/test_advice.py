@@ -10,8 +10,8 @@ from hmc.benchmark.report.advice import advice
 def test_the_fastest_level_within_the_loss_is_named_with_what_faster_ones_lose() -> None:
     line = advice(fakes.report())
     assert line == (
-        "Take h72: as fast as full times 1.3 at batch 1, ΔBLEU -0.50. No level that loses at most 0.5 BLEU is faster at "
-        "batch 1. Faster, but worse: h72-int8 is 2.5× (-1.00)."
+        "Take h72: as fast as full times 1.3 at batch 1, ΔBLEU -0.50. No level that loses at most 0.5 BLEU is faster "
+        "at batch 1. Faster, but worse: h72-int8 is 2.5× (-1.00)."
     )
 
 

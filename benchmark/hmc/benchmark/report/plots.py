@@ -3,10 +3,12 @@ matplotlib."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError, InvalidRequestError
@@ -122,7 +124,9 @@ def _right_axis(report: Report, axes: Axes) -> None:
     """Shows ΔBLEU at the right side of the last panel."""
     reference = report.conditions.quality_reference
     base = next(point.bleu for point in points(report) if point.name == reference)
-    right = axes.secondary_yaxis("right", functions=(lambda bleu: bleu - base, lambda delta: delta + base))
+    right = axes.secondary_yaxis(
+        "right", functions=(lambda bleu: np.asarray(bleu) - base, lambda delta: np.asarray(delta) + base)
+    )
     right.set_ylabel(f"ΔBLEU against {reference}")
 
 
