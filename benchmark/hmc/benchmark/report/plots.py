@@ -66,9 +66,9 @@ def points(report: Report, setting: Setting | None = None) -> list[Point]:
 
 
 def frontier(found: Sequence[Point]) -> list[Point]:
-    """The levels that no other level beats in both BLEU and latency, fastest first."""
+    """The levels that no other level beats in both BLEU and speed-up, fastest first."""
     best: list[Point] = []
-    for point in sorted(found, key=lambda p: (p.p50_ms, -p.bleu)):
+    for point in sorted(found, key=lambda p: (-p.speedup, -p.bleu)):
         if not best or point.bleu > best[-1].bleu:
             best.append(point)
     return best
