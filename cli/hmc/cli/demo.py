@@ -33,6 +33,7 @@ def command(
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _require_extra()
+    from hmc.benchmark.report.advice import advice
     from hmc.cli import demo_steps
     from hmc.cli.common.consoles import open_console
     from hmc.cli.demo_steps import Demo, result
@@ -55,6 +56,8 @@ def command(
     results = out / demo_steps.RESULTS
     results.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     console.print(_result_table(report))
+    if line := advice(report):
+        steps.note(line)
     steps.note(f"{report.machine}, load average {report.machine.load_average:.1f} when the benchmark started")
     steps.note(f"{sum(steps.seconds.values()):.0f} s in all; see {', '.join(map(str, [*paths, results]))}")
     steps.note("\nTry next:\n" + "\n".join(f"  {line}" for line in next_commands(demo.bundle)))
@@ -139,12 +142,13 @@ def _result_table(report: Report) -> Table:
 
     conditions = report.conditions
     settings = settings_of(conditions)
-    latencies = [f"p50 ms\nbatch {setting.batch}" for setting in settings]
+    columns = [name for setting in settings for name in (f"batch {setting.batch}\np50 ms", "\nspeed")]
     title = f"{conditions.sentences} sentences of {conditions.test_set}, beam {conditions.headline.beam}"
-    table = table_of(title, ("level",), ("heads", "BLEU", "Δ [95 %]", *latencies, "MiB"))
+    table = table_of(title, ("level",), ("BLEU", "Δ [95 %]", *columns, "MiB"))
     for level in report.levels:
-        times = [milliseconds(level.latency_at(setting).p50_ms) for setting in settings]
+        found = [level.latency_at(setting) for setting in settings]
+        times = [text for at in found for text in (milliseconds(at.p50_ms), f"{1 / at.ratio:.2f}×")]
         quality = level.quality_at(conditions.headline.beam)
         scores = [f"{quality.bleu:.2f}", delta(quality, level.name)] if quality else ["–", "–"]
-        table.add_row(level.name, str(level.heads), *scores, *times, mebibytes(level.bytes))
+        table.add_row(level.name, *scores, *times, mebibytes(level.bytes))
     return table

@@ -114,12 +114,12 @@ class Demo:
         return address, examples
 
     def benchmark(self, say: Progress, progress: Progress) -> Report:
-        """Measures quality, and latency at batch 1 and 16. Both are recorded in the bundle's manifest."""
+        """Measures quality, and latency at batch 1 and 32. Both are recorded in the bundle's manifest."""
         settings = BenchmarkSettings(
             bundle=self.bundle,
             src=SRC,
             ref=REF,
-            batches=(1, min(16, self.size.timed)),
+            batches=(1, min(32, self.size.timed)),
             beams=(4,),
             rounds=self.size.rounds,
             limit=self.size.sentences,

@@ -27,6 +27,7 @@ def test_points_have_the_interval_around_the_references_bleu() -> None:
     assert (full.bleu_low, full.bleu_high) == (30, 30)
     assert (half.bleu_low, half.bleu, half.bleu_high) == pytest.approx((29, 29.5, 30.2))
     assert (quantised.p50_ms, quantised.bytes, quantised.precision) == (8, 7 * 2**20, "int8")
+    assert [p.speedup for p in (full, half, quantised)] == pytest.approx([1, 20 / 15, 2.5])
 
 
 def test_every_precision_has_a_style() -> None:
@@ -35,7 +36,7 @@ def test_every_precision_has_a_style() -> None:
 
 
 def point(name: str, p50_ms: float, bleu: float) -> plots.Point:
-    return plots.Point(name, "fp32", p50_ms, bleu, bleu, bleu, 1)
+    return plots.Point(name, "fp32", p50_ms, bleu, bleu, bleu, 1, speedup=10 / p50_ms)
 
 
 def test_frontier_leaves_out_what_another_level_beats() -> None:

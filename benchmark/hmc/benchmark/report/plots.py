@@ -1,14 +1,18 @@
-"""The Pareto plot: BLEU against latency, with a point for each level. Only this file imports matplotlib."""
+"""The Pareto plot: BLEU against speed-up, a panel for each batch size, a point for each level. Only this file imports
+matplotlib."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError, InvalidRequestError
+from hmc.benchmark.measure.latency import Setting
 from hmc.benchmark.report.results import Report
 
 if TYPE_CHECKING:
@@ -21,7 +25,8 @@ STYLES = {
     "bf16": ("#E69F00", "v"),
 }  # fmt: skip
 GREY = "#666666"
-SIZE_INCHES = (7.0, 4.5)
+PANEL_INCHES, HEIGHT_INCHES = 5.5, 4.5
+"""Width of a panel; height."""
 LARGEST_AREA, SMALLEST_AREA = 420.0, 20.0
 """Marker areas in square points."""
 MARKER_PIXELS = 12
@@ -42,26 +47,28 @@ class Point:
     """BLEU of the reference level plus the lower end of the interval of the difference; `bleu_high`: the upper end."""
     bleu_high: float
     bytes: int
+    speedup: float = 1.0
+    """How many times as fast as the reference level; median over the rounds."""
 
 
-def points(report: Report) -> list[Point]:
-    """The levels at the headline setting. Raises InvalidRequestError if quality was not measured."""
-    setting, found = report.conditions.headline, []
+def points(report: Report, setting: Setting | None = None) -> list[Point]:
+    """The levels at a setting; None: the headline setting. Raises InvalidRequestError if quality was not measured."""
+    setting, found = setting or report.conditions.headline, []
     for level in report.levels:
         quality = level.quality_at(setting.beam)
         if quality is None:
             raise InvalidRequestError("the plot shows BLEU against latency: give references with --ref FILE")
         base = quality.bleu - quality.bleu_delta
         low, high = base + quality.ci_low, base + quality.ci_high
-        p50_ms = level.latency_at(setting).p50_ms
-        found.append(Point(level.name, level.precision, p50_ms, quality.bleu, low, high, level.bytes))
+        at = level.latency_at(setting)
+        found.append(Point(level.name, level.precision, at.p50_ms, quality.bleu, low, high, level.bytes, 1 / at.ratio))
     return found
 
 
 def frontier(found: Sequence[Point]) -> list[Point]:
-    """The levels that no other level beats in both BLEU and latency, fastest first."""
+    """The levels that no other level beats in both BLEU and speed-up, fastest first."""
     best: list[Point] = []
-    for point in sorted(found, key=lambda p: (p.p50_ms, -p.bleu)):
+    for point in sorted(found, key=lambda p: (-p.speedup, -p.bleu)):
         if not best or point.bleu > best[-1].bleu:
             best.append(point)
     return best
@@ -80,24 +87,53 @@ def write_pareto(report: Report, prefix: Path) -> list[Path]:
     require_matplotlib()
     from matplotlib import rc_context
 
-    found = points(report)
+    beam, reference = report.conditions.headline.beam, report.conditions.latency_reference
+    panels = {setting: points(report, setting) for setting in (Setting(n, beam) for n in report.conditions.batches)}
     prefix.parent.mkdir(parents=True, exist_ok=True)
     paths = [prefix.with_name(f"{prefix.name}.{suffix}") for suffix in ("png", "svg")]
     with rc_context({"svg.hashsalt": "hmc", "font.family": "DejaVu Sans", "font.size": 10}):
         for path, metadata in zip(paths, ({"Software": None}, {"Date": None}), strict=True):
-            _draw(report, found, path, metadata)
+            figure = _figure(report, len(panels))
+            for axes, (setting, found) in zip(figure.axes, panels.items(), strict=True):
+                _draw(axes, found)
+                reference_ms = next(p.p50_ms for p in found if p.name == reference)
+                axes.set_xlabel(f"times as fast as {reference}, which takes {reference_ms:.3g} ms ({setting})")
+            _right_axis(report, figure.axes[-1])
+            for axes, found in zip(figure.axes, panels.values(), strict=True):
+                _label(figure, axes, found)
+            figure.savefig(path, metadata=metadata)
     return paths
 
 
-def _draw(report: Report, found: Sequence[Point], path: Path, metadata: Mapping[str, str | None]) -> None:
+def _figure(report: Report, panels: int) -> Figure:
+    """An empty figure with panels side by side, which share their y axis: BLEU."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE_INCHES, dpi=150, layout="constrained")
+    conditions = report.conditions
+    figure = Figure(figsize=(PANEL_INCHES * panels + 1.5, HEIGHT_INCHES), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    first = figure.subplots(1, panels, sharey=True, squeeze=False)[0][0]
+    first.set_ylabel(f"BLEU on {conditions.test_set}")
+    title = f"Area: bytes on disk. Bars: 95 % of ΔBLEU against {conditions.quality_reference}"
+    figure.suptitle(title, fontsize=9)
+    return figure
+
+
+def _right_axis(report: Report, axes: Axes) -> None:
+    """Shows ΔBLEU at the right side of the last panel."""
+    reference = report.conditions.quality_reference
+    base = next(point.bleu for point in points(report) if point.name == reference)
+    right = axes.secondary_yaxis(
+        "right", functions=(lambda bleu: np.asarray(bleu) - base, lambda delta: np.asarray(delta) + base)
+    )
+    right.set_ylabel(f"ΔBLEU against {reference}")
+
+
+def _draw(axes: Axes, found: Sequence[Point]) -> None:
+    """Draws the levels of one setting and the line through those that no other beats."""
     edge = frontier(found)
-    axes.plot([p.p50_ms for p in edge], [p.bleu for p in edge], color=GREY, linewidth=1, linestyle=":", zorder=1)
+    axes.plot([p.speedup for p in edge], [p.bleu for p in edge], color=GREY, linewidth=1, linestyle=":", zorder=1)
     largest = max(point.bytes for point in found)
     for precision, (colour, marker) in STYLES.items():
         these = [point for point in found if point.precision == precision]
@@ -106,21 +142,14 @@ def _draw(report: Report, found: Sequence[Point], path: Path, metadata: Mapping[
         for p in these:
             if p.bleu_low < p.bleu_high:
                 bar = [[max(0.0, p.bleu - p.bleu_low)], [max(0.0, p.bleu_high - p.bleu)]]
-                axes.errorbar(p.p50_ms, p.bleu, yerr=bar, ecolor=colour, elinewidth=1.2, capsize=3, zorder=2)
-        x, y = [p.p50_ms for p in these], [p.bleu for p in these]
+                axes.errorbar(p.speedup, p.bleu, yerr=bar, ecolor=colour, elinewidth=1.2, capsize=3, zorder=2)
+        x, y = [p.speedup for p in these], [p.bleu for p in these]
         areas = [max(SMALLEST_AREA, LARGEST_AREA * p.bytes / largest) for p in these]
         axes.scatter(x, y, s=areas, c=colour, marker=marker, alpha=0.85, edgecolors="white", zorder=3)
         axes.scatter([], [], s=60, c=colour, marker=marker, label=precision)
-    conditions = report.conditions
-    axes.set_xlabel(f"p50 latency of a request [ms] ({conditions.headline})")
-    axes.set_ylabel(f"BLEU on {conditions.test_set}")
-    axes.set_title(f"Area: bytes on disk. Bars: 95 % of ΔBLEU against {conditions.quality_reference}", fontsize=9)
     axes.margins(0.15, 0.2)
-    axes.set_xlim(left=0)
     axes.grid(alpha=0.25)
     axes.legend(loc="best", frameon=False)
-    _label(figure, axes, found)
-    figure.savefig(path, metadata=metadata)
 
 
 def _label(figure: Figure, axes: Axes, found: Sequence[Point]) -> None:
@@ -129,12 +158,12 @@ def _label(figure: Figure, axes: Axes, found: Sequence[Point]) -> None:
 
     figure.draw_without_rendering()
     frame = axes.get_window_extent()
-    centres = axes.transData.transform([(point.p50_ms, point.bleu) for point in found])
+    centres = axes.transData.transform([(point.speedup, point.bleu) for point in found])
     taken = [Bbox([centre - MARKER_PIXELS, centre + MARKER_PIXELS]) for centre in centres]
     for point in sorted(found, key=lambda p: p.p50_ms):
         text = axes.annotate(
             point.name,
-            (point.p50_ms, point.bleu),
+            (point.speedup, point.bleu),
             xytext=OFFSETS[0],
             textcoords="offset points",
             va="center",
