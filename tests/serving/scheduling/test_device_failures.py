@@ -20,8 +20,10 @@ from hmc.serving.runtime.memory.mirrored import MirroredArrays
 from hmc.serving.scheduling.engine import Engine
 
 SOURCES: Sequence[list[int]] = [[5, 9, 14, 0], [20, 31, 0], [7, 7, 8, 50, 0]]
-ON_HOST = Constraints(prefix=(9,))
-"""The search runs on the host."""
+IN_GRAPH, ON_HOST = Constraints(), Constraints(prefix=(9,))
+"""By where the search runs."""
+REFUSED = [(IN_GRAPH, number) for number in range(1, 7)] + [(ON_HOST, number) for number in range(1, 4)]
+"""Every reservation that a batch makes."""
 
 
 @pytest.fixture
@@ -31,9 +33,7 @@ def engine(lively_device_bundle: Path) -> Any:
     running.close(drain=False)
 
 
-@pytest.mark.parametrize(
-    ("constraints", "number"), [*((Constraints(), n) for n in range(1, 7)), *((ON_HOST, n) for n in range(1, 4))]
-)
+@pytest.mark.parametrize(("constraints", "number"), REFUSED)
 def test_a_batch_that_finds_too_little_memory_gives_back_what_it_had(
     constraints: Constraints, number: int, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,7 +55,7 @@ def test_a_batch_that_finds_too_little_memory_gives_back_what_it_had(
     assert decode(engine, [(source, DecodeOptions()) for source in SOURCES])
 
 
-@pytest.mark.parametrize("constraints", [Constraints(), ON_HOST])
+@pytest.mark.parametrize("constraints", [IN_GRAPH, ON_HOST])
 @pytest.mark.parametrize("place", [(DeviceEncoder, "encode"), (BoundStep, "run"), (MirroredArrays, "read")])
 def test_a_batch_that_fails_anywhere_gives_its_memory_back_and_the_next_one_works(
     place: tuple[type, str], constraints: Constraints, engine: Engine, monkeypatch: pytest.MonkeyPatch

@@ -199,17 +199,17 @@ def test_sentences_that_wait_are_encoded_with_those_that_begin(
     wait(futures[:12], 120, FIRST_COMPLETED)
     with engine.queue.changed:
         cancelled = [future for future in futures[-6:] if future.cancel()]
-        assert engine.pending <= len(futures) - len(cancelled)
         assert not {job.future for job in engine.queue} & set(cancelled)
-    found = {n: bits(future.result(120).hypotheses) for n, future in enumerate(futures) if future not in cancelled}
     assert cancelled
-    assert engine.pending == 0
-    assert sum(calls) <= len(requests) + 12
+    answered = [n for n, future in enumerate(futures) if future not in cancelled]
+    found = [bits(futures[n].result(120).hypotheses) for n in answered]
+    eventually(lambda: not engine.pending)
+    assert sum(calls) <= len(requests)  # none is encoded twice
     assert len(calls) <= 8
     on_host()
-    expected = decode(engine, requests)
+    expected = decode(engine, [requests[n] for n in answered])
     engine.close()
-    assert found == {n: bits(expected[n]) for n in found}
+    assert found == [bits(each) for each in expected]
 
 
 def test_a_mode_that_is_evicted_gives_back_the_memory_of_staged_sentences(
@@ -308,7 +308,7 @@ def test_a_sentence_whose_scores_are_no_numbers_fails_alone(
                 fill(caches[name].slots(1, slot), np.nan)
 
     monkeypatch.setattr(DeviceEncoder, "encode", damaging)
-    mixed = [each for n, source in enumerate(sound) for each in ([broken, source] if n % 3 == 0 else [source])]
+    mixed = [source for n in range(0, len(sound), 3) for source in (broken, *sound[n : n + 3])]
     futures = [engine.submit(source, options) for source in mixed]
     found = []
     for source, future in zip(mixed, futures, strict=True):

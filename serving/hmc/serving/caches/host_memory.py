@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -36,14 +37,15 @@ class HostBuffer:
 
     def resize(self, sentences: int, length: int, used: int) -> None:
         """Sets the capacity. The first `used` sentences stay, cut to `length`."""
-        kept = np.take(self.view[:used], range(min(self.capacity[1], length)), self._axis)
+        kept = np.take(self.view[:used], range(min(self.capacity[1], length)), self._axis) if used else None
         shape = list(self.view.shape)
         shape[0], shape[self._axis] = sentences, length
-        size = int(np.prod(shape))
+        size = math.prod(shape)
         if size > self._memory.size:
             self._memory = np.zeros(size, self._memory.dtype)
         self.view = self._memory[:size].reshape(shape)
-        self.write(0, kept)
+        if kept is not None:
+            self.write(0, kept)
 
     def move(self, to: Ints, source: Ints) -> None:
         """Copies sentences `source` to the indices `to`."""

@@ -195,10 +195,11 @@ class Scheduler:
 
     def _nothing_can_start(self) -> bool:
         """Whether `_start` would take nothing. It reads without the lock, so the answer may be one step old."""
-        if self._paused:
+        waiting, free = self._queue.ready, self._free
+        if self._paused or not (waiting and free):
             return True
-        waiting, interactive, free = self._queue.ready, self._queue.interactive, self._free
-        if not (waiting and free) or (free, interactive) == self._too_long:
+        interactive = self._queue.interactive
+        if (free, interactive) == self._too_long:
             return True
         return self._policy.holds_back(free, waiting, interactive)
 
