@@ -41,6 +41,21 @@ ARCHITECTURE = Architecture(
 LEVELS = {"full": (4, 0.0), "h12": (2, -0.2), "h6": (1, -0.9)}
 
 
+class FakeSource:
+    """Sixteen words fit."""
+
+    language, target_language, room = "en", "de", 16
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+    def fits(self, text: str) -> bool:
+        return len(text.encode()) <= MAX_TEXT_BYTES and self.count(text) <= self.room
+
+    def code(self, text: str) -> str:
+        return text[: len(">>deu<< ")] if text.startswith(">>deu<< ") else ""
+
+
 @dataclass
 class FakeTranslator:
     """Answers `LEVEL:TEXT`. A text `hold…` waits for `release`. The text `crash` fails with an error that is no
@@ -48,6 +63,7 @@ class FakeTranslator:
 
     level: str
     version: str = ""
+    source: FakeSource = field(default_factory=FakeSource)
     queue_size: int = 8
     device: str = "cpu"
     release: threading.Event = field(default_factory=threading.Event)

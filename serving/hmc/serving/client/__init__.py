@@ -22,8 +22,9 @@ if TYPE_CHECKING:
         StreamAnswer,
     )
     from hmc.serving.requests.options import DecodeOptions, Sampling
-    from hmc.serving.requests.results import Alternative, Partial, Token, Translation
+    from hmc.serving.requests.results import Alternative, DocumentPiece, Partial, Segment, Token, Translation
     from hmc.serving.requests.selectors import Selector
+    from hmc.serving.requests.text_options import Segmentation
 
 __all__ = [
     "Alternative",
@@ -31,6 +32,7 @@ __all__ = [
     "Client",
     "DecodeOptions",
     "DeviceUse",
+    "DocumentPiece",
     "LatencySummary",
     "Level",
     "LevelBytes",
@@ -38,6 +40,8 @@ __all__ = [
     "LevelList",
     "Partial",
     "Sampling",
+    "Segment",
+    "Segmentation",
     "Selector",
     "StreamAnswer",
     "Token",
@@ -52,7 +56,8 @@ __getattr__, __dir__ = lazy_names(
             "Answer", "DeviceUse", "LatencySummary", "LevelBytes", "LevelInfo", "LevelList", "StreamAnswer",
         ),
         "hmc.serving.requests.options": ("DecodeOptions", "Sampling"),
-        "hmc.serving.requests.results": ("Alternative", "Partial", "Token", "Translation"),
+        "hmc.serving.requests.results": ("Alternative", "DocumentPiece", "Partial", "Segment", "Token", "Translation"),
         "hmc.serving.requests.selectors": ("Selector",),
+        "hmc.serving.requests.text_options": ("Segmentation",),
     },
 )  # fmt: skip

@@ -17,8 +17,9 @@ from hmc.serving.client.stream import ClientStream
 from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, StreamAnswer
 from hmc.serving.requests.checks import check_list, check_text
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import Partial
+from hmc.serving.requests.results import DocumentPiece, Partial
 from hmc.serving.requests.selectors import Selector
+from hmc.serving.requests.text_options import Segmentation, TextOptions
 from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters
 from hmc.serving.wire.limits import MAX_MESSAGE_BYTES, check_address, check_token
@@ -73,18 +74,50 @@ class Client:
         timeout: float | None = None,
         *,
         target_prefixes: Sequence[str] = (),
+        segmentation: Segmentation | str = Segmentation.AUTO,
+        return_segments: bool = False,
+        keep: Sequence[str] = (),
     ) -> Answer:
         """Translates all texts in one call, or raises an error that names the text at fault.
 
         level: a level's name, a selector, or None for the server's default level. target_prefixes: the beginning of
-        each translation; either none, or one for each text.
+        each translation; either none, or one for each text. segmentation: "auto", "sentence" or "none", see
+        `Segmentation`. return_segments: each translation has its sentences with offsets. keep: phrases that are copied.
         """
+        handling = _handling(segmentation, keep)
         check_list(texts, "texts")
         check_list(target_prefixes, "target_prefixes")
-        request = pb.TranslateRequest(texts=texts, target_prefixes=target_prefixes, **_settings(level, options))
+        request = pb.TranslateRequest(
+            texts=texts, target_prefixes=target_prefixes, **handling, **_settings(level, options)
+        )
+        request.return_segments = return_segments
         with domain_errors(self.address):
             response = self._translation.Translate(request, timeout=_seconds(timeout), metadata=self._metadata)
         return converters.answer_from_proto(response)
+
+    def translate_document(
+        self,
+        text: str,
+        level: Level = None,
+        options: DecodeOptions | None = None,
+        timeout: float | None = None,
+        *,
+        segmentation: Segmentation | str = Segmentation.SENTENCE,
+        keep: Sequence[str] = (),
+    ) -> Iterator[DocumentPiece]:
+        """Translates a text of any length. Yields each sentence, with what is copied before it, as soon as it and all
+        before it are translated. All pieces together are the translation. Leaving the iteration early cancels the call.
+
+        segmentation, keep: see `translate`; "none" is refused.
+        """
+        check_text(text, "text")
+        request = pb.TranslateDocumentRequest(text=text, **_handling(segmentation, keep), **_settings(level, options))
+        with domain_errors(self.address):
+            call = self._translation.TranslateDocument(request, timeout=_seconds(timeout), metadata=self._metadata)
+            try:
+                yield from map(converters.document_piece_from_proto, call)
+            finally:
+                call.cancel()
 
     def score(
         self,
@@ -233,6 +266,16 @@ def _settings(level: Level, options: DecodeOptions | None) -> dict[str, Any]:
         "level": converters.selector_to_proto(Selector.of(level)),
         "options": converters.options_to_proto(options or DecodeOptions()),
     }
+
+
+def _handling(segmentation: Segmentation | str, keep: Sequence[str]) -> dict[str, Any]:
+    try:
+        chosen = Segmentation(segmentation)
+    except ValueError:
+        names = ", ".join(each.value for each in Segmentation)
+        raise InvalidRequestError(f"segmentation {segmentation!r}: choose {names}") from None
+    check_list(keep, "keep")
+    return {"segmentation": converters.segmentation_to_proto(chosen), "keep": TextOptions(keep=tuple(keep)).keep}
 
 
 def _read_authorities(path: Path | str) -> bytes | None:

@@ -17,10 +17,14 @@ from hmc.serving.requests.answers import DeviceUse, LevelBytes
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Translation
+from hmc.serving.requests.source_side import SourceSide
 
 
 class LevelTranslator(Protocol):
     """The part of `hmc.serving.Translator` that the host uses. Tests put other translators in its place."""
+
+    @property
+    def source(self) -> SourceSide: ...
 
     @property
     def device(self) -> str: ...

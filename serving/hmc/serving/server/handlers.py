@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, aclosing
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -17,6 +17,8 @@ from hmc.artifact.errors import (
     OverloadedError,
     UnavailableError,
 )
+from hmc.serving.documents.documents import check_document
+from hmc.serving.documents.joining import Joined
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.loading import SHUTTING_DOWN
 from hmc.serving.levels.slots import Lease, Slot
@@ -24,10 +26,12 @@ from hmc.serving.levels.status import LevelStatus
 from hmc.serving.requests.answers import Answer, LevelInfo, LevelList
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.priority import Priority
-from hmc.serving.requests.results import Translation
+from hmc.serving.requests.results import DocumentPiece, Translation
 from hmc.serving.requests.selectors import Selector
+from hmc.serving.requests.text_options import TextOptions
 from hmc.serving.runtime.process_memory import process_bytes
 from hmc.serving.server.changes import ChangeThread
+from hmc.serving.server.documents import Documents
 from hmc.serving.server.metrics import Metrics, RequestRecord
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.streams import WaitingLine
@@ -39,6 +43,8 @@ CHUNK_TEXTS, CHUNK_CHARACTERS = 32, 16384
 """A call queues this many texts, or texts of this many characters, before the event loop serves other calls."""
 MAX_INTERACTIVE_TEXTS = 32
 """Most texts of an interactive call. Longer lists let interactive texts pass, as streams do."""
+MAX_INTERACTIVE_CHARACTERS = 16384
+"""Most characters of the texts of an interactive call together."""
 
 
 class Handlers:
@@ -61,19 +67,45 @@ class Handlers:
         selector: Selector,
         options: DecodeOptions,
         targets: Sequence[Target],
+        text_options: TextOptions | None = None,
     ) -> Answer:
         """Translates all texts at one level, or raises. Cancelling it cancels all texts.
+
+        text_options: how texts are divided. None: they are not, and one that is too long is cut.
 
         Raises InvalidRequestError (its message names the text), LevelNotFoundError, LevelNotLoadedError,
         OverloadedError and UnavailableError.
         """
         self._check_count(len(texts))
-        priority = Priority.STANDARD if len(texts) > MAX_INTERACTIVE_TEXTS else Priority.INTERACTIVE
+        long = len(texts) > MAX_INTERACTIVE_TEXTS or sum(map(len, texts)) > MAX_INTERACTIVE_CHARACTERS
+        priority = Priority.STANDARD if long else Priority.INTERACTIVE
         with await self._lease(selector, priority) as lease:
             record.served_by(lease)
-            translations = await _run(lease, texts, options, targets)
+            if text_options is None:
+                translations = await _run(lease, texts, options, targets)
+            else:
+                documents = Documents(lease, self._line(lease), _wait, text_options)
+                translations = await documents.translate(texts, options, targets, _run, self._settings.stream_window)
             record.answer = _answer(translations, lease)
         return record.answer
+
+    async def translate_document(
+        self, record: RequestRecord, text: str, selector: Selector, options: DecodeOptions, text_options: TextOptions
+    ) -> AsyncIterator[DocumentPiece]:
+        """Yields the pieces of a document's translation in order. A full queue makes it wait. Errors: see `translate`,
+        except OverloadedError."""
+        check_document(options, text_options)
+        with await self._lease(selector, Priority.BULK) as lease:
+            record.served_by(lease)
+            joined = Joined(lease.slot.translator.source.target_language)
+            documents = Documents(lease, self._line(lease), _wait, text_options)
+            async with aclosing(documents.stream(text, options, joined)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            record.answer = _answer([joined.translation(segments=False)], lease)
+
+    def _line(self, lease: Lease) -> WaitingLine:
+        return self._lines.setdefault(lease.slot, WaitingLine())
 
     async def translate_one(
         self,
@@ -90,8 +122,7 @@ class Handlers:
         """
         with await self._lease(selector, Priority.BULK) as lease:
             record.served_by(lease)
-            line = self._lines.setdefault(lease.slot, WaitingLine())
-            future = await line.submit(lease, text, options, target)
+            future = await self._line(lease).submit(lease, text, options, target)
             queued()
             record.answer = _answer([await _wait(future, AnswerSize())], lease)
         return record.answer

@@ -34,7 +34,8 @@ class TranslationServicer(rpc.TranslationServiceServicer):
             selector = converters.selector_from_proto(request.level)
             options = converters.options_from_proto(request.options)
             targets = targets_of(request.texts, request.target_prefixes, complete=False)
-            answer = await self._handlers.translate(record, request.texts, selector, options, targets)
+            texts = converters.text_options_from_proto(request)
+            answer = await self._handlers.translate(record, request.texts, selector, options, targets, texts)
         return converters.answer_to_proto(answer)
 
     async def Score(self, request: pb.ScoreRequest, _context: object) -> pb.TranslateResponse:
@@ -53,6 +54,16 @@ class TranslationServicer(rpc.TranslationServiceServicer):
             options, target = converters.options_from_proto(request.options), Target(request.target_prefix)
             async for piece in self._handlers.translate_tokens(record, request.text, selector, options, target):
                 yield converters.piece_to_proto(piece)
+
+    async def TranslateDocument(
+        self, request: pb.TranslateDocumentRequest, _context: object
+    ) -> AsyncIterator[pb.TranslateDocumentResponse]:
+        with self._handlers.record() as record:
+            selector = converters.selector_from_proto(request.level)
+            options = converters.options_from_proto(request.options)
+            texts = converters.text_options_from_proto(request)
+            async for piece in self._handlers.translate_document(record, request.text, selector, options, texts):
+                yield converters.document_piece_to_proto(piece)
 
     async def TranslateStream(
         self, requests: AsyncIterator[pb.TranslateStreamRequest], _context: object

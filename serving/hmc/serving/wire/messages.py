@@ -8,15 +8,18 @@ from typing import Any
 
 import grpc
 
-from hmc.artifact.errors import HmcError, InternalServiceError
+from hmc.artifact.errors import HmcError, InternalServiceError, InvalidRequestError
 from hmc.serving.requests.answers import Answer, StreamAnswer
 from hmc.serving.requests.options import DecodeOptions, Sampling
-from hmc.serving.requests.results import Alternative, Partial, Token, Translation
+from hmc.serving.requests.results import Alternative, DocumentPiece, Partial, Segment, Token, Translation
 from hmc.serving.requests.selectors import Selector
+from hmc.serving.requests.text_options import Segmentation, TextOptions
 from hmc.serving.wire.status import code_of, error_of, message_of
 from hmc.v1 import translation_pb2 as pb
 
 CODE_OF_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+SEGMENT_FIELDS = [field.name for field in dataclasses.fields(Segment) if field.name != "tokens"]
+"""Fields that a segment and its message have in common."""
 
 # ---- requests ----
 
@@ -58,6 +61,29 @@ def options_to_proto(options: DecodeOptions) -> pb.DecodingOptions:
     return pb.DecodingOptions(**values)
 
 
+SEGMENTATIONS = {
+    pb.SEGMENTATION_AUTO: Segmentation.AUTO,
+    pb.SEGMENTATION_SENTENCE: Segmentation.SENTENCE,
+    pb.SEGMENTATION_NONE: Segmentation.NONE,
+}
+
+
+def text_options_from_proto(message: pb.TranslateRequest | pb.TranslateDocumentRequest) -> TextOptions:
+    """How the texts of a request are divided. Raises InvalidRequestError if a value is out of range."""
+    document = isinstance(message, pb.TranslateDocumentRequest)
+    default = Segmentation.SENTENCE if document else Segmentation.AUTO
+    given = message.segmentation
+    if given and given not in SEGMENTATIONS:
+        raise InvalidRequestError(f"segmentation {given}: choose {', '.join(pb.Segmentation.keys()[1:])}")
+    segments = message.return_segments if isinstance(message, pb.TranslateRequest) else False
+    return TextOptions(SEGMENTATIONS.get(given, default), segments, tuple(message.keep))
+
+
+def segmentation_to_proto(segmentation: Segmentation) -> pb.Segmentation:
+    """Converts a segmentation."""
+    return next(number for number, each in SEGMENTATIONS.items() if each is segmentation)
+
+
 # ---- translations ----
 
 
@@ -82,6 +108,7 @@ def translation_to_proto(translation: Translation) -> pb.Translation:
         ],
         tokens=_tokens_to_proto(translation.tokens),
         source_pieces=translation.source_pieces,
+        segments=[_segment_to_proto(segment) for segment in translation.segments],
     )
 
 
@@ -102,9 +129,35 @@ def translation_from_proto(message: pb.Translation, queue_ms: float = 0.0, compu
         ),
         tokens=_tokens_from_proto(message.tokens),
         source_pieces=tuple(message.source_pieces),
+        segments=tuple(map(_segment_from_proto, message.segments)),
         queue_s=queue_ms / 1000.0,
         compute_s=compute_ms / 1000.0,
     )
+
+
+def _segment_to_proto(segment: Segment) -> pb.Segment:
+    fields = {name: getattr(segment, name) for name in SEGMENT_FIELDS}
+    return pb.Segment(**fields, tokens=_tokens_to_proto(segment.tokens))
+
+
+def _segment_from_proto(message: pb.Segment) -> Segment:
+    fields: dict[str, Any] = {name: getattr(message, name) for name in SEGMENT_FIELDS}
+    fields["source_pieces"] = tuple(message.source_pieces)
+    return Segment(**fields, tokens=_tokens_from_proto(message.tokens))
+
+
+def document_piece_to_proto(piece: DocumentPiece) -> pb.TranslateDocumentResponse:
+    """Converts a piece of a document."""
+    segment = None if piece.segment is None else _segment_to_proto(piece.segment)
+    return pb.TranslateDocumentResponse(
+        text=piece.text, segment=segment, level=piece.level, bundle_version=piece.bundle_version
+    )
+
+
+def document_piece_from_proto(message: pb.TranslateDocumentResponse) -> DocumentPiece:
+    """The inverse of `document_piece_to_proto`."""
+    segment = _segment_from_proto(message.segment) if message.HasField("segment") else None
+    return DocumentPiece(message.text, segment, message.level, message.bundle_version)
 
 
 def _tokens_to_proto(tokens: Sequence[Token]) -> list[pb.Token]:
