@@ -84,13 +84,10 @@ class Client:
         each translation; either none, or one for each text. segmentation: "auto", "sentence" or "none", see
         `Segmentation`. return_segments: each translation has its sentences with offsets. keep: phrases that are copied.
         """
-        handling = _handling(segmentation, keep)
         check_list(texts, "texts")
         check_list(target_prefixes, "target_prefixes")
-        request = pb.TranslateRequest(
-            texts=texts, target_prefixes=target_prefixes, **handling, **_settings(level, options)
-        )
-        request.return_segments = return_segments
+        settings = {**_settings(level, options), **_handling(segmentation, keep), "return_segments": return_segments}
+        request = pb.TranslateRequest(texts=texts, target_prefixes=target_prefixes, **settings)
         with domain_errors(self.address):
             response = self._translation.Translate(request, timeout=_seconds(timeout), metadata=self._metadata)
         return converters.answer_from_proto(response)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -83,7 +83,7 @@ class Divider:
 
     async def translate(
         self, texts: Sequence[str], targets: Sequence[Target], window: int
-    ) -> AsyncIterator[Translation]:
+    ) -> AsyncGenerator[Translation]:
         """Yields the translation of each text. window: sentences under way.
 
         A target prefix begins the first sentence. Raises InvalidRequestError and OverloadedError with the index of the
@@ -122,7 +122,7 @@ class Divider:
                 else:
                     joined.collect(piece, translation)
 
-    async def document(self, text: str, joined: Joined) -> AsyncIterator[DocumentPiece]:
+    async def document(self, text: str, joined: Joined) -> AsyncGenerator[DocumentPiece]:
         """Yields the pieces of a translated document, each as soon as it and all before it are ready. joined: empty; it
         then has the document's tokens and times, but no text."""
         keeper = Keeper(self.texts.keep)
@@ -191,8 +191,8 @@ class Divider:
             refused = "token_scores and alignment without return_segments"
         if refused:
             raise InvalidRequestError(
-                f"texts[{index}] is divided into sentences, which excludes {refused}: change that, send the sentences as "
-                "texts of their own, or choose SEGMENTATION_NONE"
+                f"texts[{index}] is divided into sentences, which excludes {refused}: change that, send the sentences "
+                "as texts of their own, or choose SEGMENTATION_NONE"
             )
 
 

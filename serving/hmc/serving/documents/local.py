@@ -30,7 +30,8 @@ def translate_document(
 ) -> Iterator[DocumentPiece]:
     """Yields the pieces of a translated document, each as soon as it and all before it are translated.
 
-    Closing the iterator early cancels what is under way. Raises InvalidRequestError for options that exclude each other.
+    Closing the iterator early cancels what is under way. Raises InvalidRequestError for options that exclude
+    each other.
     """
     options, texts = options or DecodeOptions(), texts or TextOptions()
     check_document(options, texts)

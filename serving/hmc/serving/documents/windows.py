@@ -17,8 +17,8 @@ async def in_order(
     """Yields each item with what `work` made of it, as soon as it and all before it are ready.
 
     At most `window` items are under way: taken from `items`, and not yet taken from this iterator. The event loop
-    serves others after each. An error of `work` is raised when its turn comes. When the iteration ends early, all work under
-    way is cancelled.
+    serves others after each. An error of `work` is raised when its turn comes. When the iteration ends early, all work
+    under way is cancelled.
     """
     running: deque[tuple[Item, asyncio.Task[Result]]] = deque()
     more = True

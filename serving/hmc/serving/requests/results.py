@@ -112,12 +112,12 @@ class Translation:
     """Its tokens, with EOS last if it ended. Empty if neither token scores nor alignment were requested."""
     source_pieces: tuple[str, ...] = ()
     """The source tokens, EOS last. Empty if alignment was not requested."""
-    segments: tuple[Segment, ...] = ()
-    """The sentences of the text. Empty if they were not requested."""
     queue_s: float = field(default=0.0, compare=False)
     """See `Decoded.queue_s`."""
     compute_s: float = field(default=0.0, compare=False)
     """See `Decoded.compute_s`."""
+    segments: tuple[Segment, ...] = ()
+    """The sentences of the text. Empty if they were not requested."""
 
     @property
     def blank(self) -> bool:

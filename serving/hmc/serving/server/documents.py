@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 
@@ -49,7 +49,7 @@ class Documents:
         async with aclosing(divider.translate(texts, targets, window)) as results:
             return [total.add(translation) async for translation in results]
 
-    async def stream(self, text: str, options: DecodeOptions, joined: Joined) -> AsyncIterator[DocumentPiece]:
+    async def stream(self, text: str, options: DecodeOptions, joined: Joined) -> AsyncGenerator[DocumentPiece]:
         """Yields the pieces of one document. joined: see `Divider.document`."""
         divider = self._divider(options, None, wait_at_first=True)
         async with aclosing(divider.document(text, joined)) as found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, aclosing
 from pathlib import Path
@@ -91,7 +91,7 @@ class Handlers:
 
     async def translate_document(
         self, record: RequestRecord, text: str, selector: Selector, options: DecodeOptions, text_options: TextOptions
-    ) -> AsyncIterator[DocumentPiece]:
+    ) -> AsyncGenerator[DocumentPiece]:
         """Yields the pieces of a document's translation in order. A full queue makes it wait. Errors: see `translate`,
         except OverloadedError."""
         check_document(options, text_options)

@@ -87,7 +87,7 @@ def _words(text: str, begin: int, end: int, start: int) -> Line:
 
 
 def stripped(text: str, begin: int, end: int) -> Span:
-    """The part of `text` from `begin` to `end` without the white space around it. It is empty if there is nothing else."""
+    """The part of `text` from `begin` to `end` without the white space around it; empty if there is nothing else."""
     while end > begin and _blank(text[end - 1]):
         end -= 1
     while begin < end and _blank(text[begin]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hmc.serving.text.segmentation.blocks import blocks
 from hmc.serving.text.segmentation.clauses import clauses
@@ -87,7 +88,7 @@ def _within(block: Sequence[Span], span: Span) -> list[Span]:
 
 def _piece(text: str, parts: Sequence[Span]) -> Piece:
     breaks, size = [], 0
-    for (begin, end), (following, _) in zip(parts, parts[1:], strict=False):
+    for (begin, end), (following, _) in pairwise(parts):
         size += end - begin
         breaks.append((size, text[end:following]))
         size += 1

@@ -96,6 +96,6 @@ def _belongs(before: str, after: str, language: str) -> bool:
     if first.isdigit() and NUMBERED.search(before):
         return True
     if language == "de" and first.isalpha():
-        known = ANY_ORDINAL.search(before) and (AFTER_ORDINAL.match(after) or GERMAN_MONTH.match(after))
+        known = ANY_ORDINAL.search(before) and (AFTER_ORDINAL.match(after))
         return bool(known or ORDINAL.search(before))
     return language == "fr" and FRENCH_TITLE.search(before) is not None
