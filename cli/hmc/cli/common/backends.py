@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
 from hmc.cli.common.connection import connected
+from hmc.serving.documents.local import translate_document
 from hmc.serving.levels.choosing import AutoPolicy, Candidate, choose, runs_on
 from hmc.serving.requests.answers import StreamAnswer
 from hmc.serving.requests.options import DecodeOptions, Target
-from hmc.serving.requests.results import Partial, Translation
+from hmc.serving.requests.results import DocumentPiece, Partial, Translation
 from hmc.serving.requests.selectors import Selector
+from hmc.serving.requests.text_options import Segmentation, TextOptions
 from hmc.serving.translator import Translator
 
 if TYPE_CHECKING:
@@ -64,6 +66,10 @@ class Backend(Protocol):
 
     def stream(self, index: int, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
         """Pieces of the translation of one text as they become certain, then the whole. `index` + 1 is its line."""
+        ...
+
+    def document(self, text: str, options: DecodeOptions, keep: tuple[str, ...]) -> Iterator[DocumentPiece]:
+        """The pieces of a translated text of any length, in order. keep: phrases that are copied."""
         ...
 
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
@@ -121,6 +127,10 @@ class ServerBackend:
         with _numbered(index):
             yield from self._client.translate_tokens(text, self._selector, options, self._timeout, target_prefix=prefix)
 
+    def document(self, text: str, options: DecodeOptions, keep: tuple[str, ...]) -> Iterator[DocumentPiece]:
+        """See `Backend`."""
+        return self._client.translate_document(text, self._selector, options, self._timeout, keep=keep)
+
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
         """See `Backend`."""
         answer = self._client.score(texts, references, self._selector, options, self._timeout)
@@ -167,6 +177,10 @@ class BundleBackend:
         """See `Backend`."""
         with _numbered(index):
             yield from self._translator.stream(text, options, Target(prefix))
+
+    def document(self, text: str, options: DecodeOptions, keep: tuple[str, ...]) -> Iterator[DocumentPiece]:
+        """See `Backend`."""
+        return translate_document(self._translator, text, options, TextOptions(Segmentation.SENTENCE, keep=keep))
 
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
         """See `Backend`."""

@@ -91,7 +91,7 @@ async def _around(submit: Submit, rest: Sequence[str], options: DecodeOptions, f
     """The parts between the phrases are translated one by one, so they lose what they say of each other."""
     worded = [any(map(str.isalpha, part)) for part in rest]
     made = [part for part, words in zip(rest, worded, strict=True) if words]
-    done = iter(await asyncio.gather(*(submit(part, options, Target()) for part in made)))
+    done = iter(await asyncio.gather(*(submit(part.strip(), options, Target()) for part in made)))
     parts: list[str] = []
     used: list[Translation] = []
     for part, words in zip(rest, worded, strict=True):

@@ -22,14 +22,15 @@ def clauses(text: str, fits: Callable[[str], bool]) -> Iterator[Span]:
     Each part is as long as can be, but ends at a clause where one ends in its second half, else after a word where it
     can, else anywhere.
     """
-    begin = 0
-    while begin < len(text):
+    begin, length = stripped(text, 0, len(text))
+    text = text[:length]
+    while begin < length:
         most = _most(text, begin, fits)
         end = begin + most if begin + most == len(text) else _cut(text, begin, begin + most)
         span = stripped(text, begin, end)
         if span[0] < span[1]:
             yield span
-        begin = end
+        begin, _ = stripped(text, end, length)
 
 
 def _most(text: str, begin: int, fits: Callable[[str], bool]) -> int:
