@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hmc.serving import Translator
 from hmc.serving.documents.local import translate_document
-from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.results import Translation
 from hmc.serving.requests.text_options import Segmentation, TextOptions
+from hmc.serving.text.segmentation.clauses import clauses
+from hmc.serving.text.segmentation.pieces import pieces
+from hmc.serving.text.source import Source
+from hmc.serving.text.tokenizer import shared_tokenizer
 
 DOCUMENTS = Path(__file__).parents[2] / "data" / "documents"
 COUNTS: dict[str, int] = json.loads((DOCUMENTS / "sentences.json").read_text(encoding="utf-8"))
@@ -24,16 +32,33 @@ def loaded(tiny_bundle: Path) -> Iterator[Translator]:
         yield translator
 
 
+@dataclass
+class In:
+    """A translator that reads a language."""
+
+    translator: Translator
+    language: str
+
+    @property
+    def source(self) -> Any:
+        return Source(shared_tokenizer(Path(), self.translator.manifest), self.language, "de")
+
+    def submit(self, text: str, options: DecodeOptions, target: Target, *, block: bool) -> Future[Translation]:
+        return self.translator.submit(text, options, target, block=block)
+
+
 @pytest.mark.parametrize("name", COUNTS)
 def test_as_many_sentences_come_out_as_went_in(name: str, loaded: Translator) -> None:
-    """All of them are English to the model: German ones are divided by English rules, so only English counts hold."""
-    text = (DOCUMENTS / name).read_bytes().decode()
-    found = list(translate_document(loaded, text, OPTIONS, TextOptions(Segmentation.SENTENCE)))
+    text, reader = (DOCUMENTS / name).read_bytes().decode(), In(loaded, name.split(".")[1])
+    found = list(translate_document(reader, text, OPTIONS, TextOptions(Segmentation.SENTENCE)))
     segments = [piece.segment for piece in found if piece.segment is not None]
     made = "".join(piece.text for piece in found)
-    assert made.count("\n") >= text.count("\n")
-    if name.split(".")[1] == "en":
-        assert len(segments) >= COUNTS[name]  # more where a sentence is longer than the tiny model's 95 tokens
+    assert made.count("\n") == text.count("\n")
+    whole = [piece.text for piece in pieces(text, reader.language, lambda _: True) if piece.text is not None]
+    parts = sum(len(list(clauses(each, reader.source.fits))) for each in whole)
+    assert len(whole) == COUNTS[name]
+    assert len(segments) >= parts  # sentences that the tiny model has no room for are divided, at line breaks first
+    assert len(segments) == parts or any(not reader.source.fits(each) and " " in each for each in whole)
     at, end = 0, 0
     for segment in segments:  # what lies between the sentences is the same on both sides
         assert text[at : segment.source_begin] == made[end : segment.target_begin]
@@ -58,7 +83,7 @@ def test_kept_phrases_survive(loaded: Translator) -> None:
 
 
 def test_leaving_early_cancels(loaded: Translator) -> None:
-    pieces = translate_document(loaded, "A dog runs.\n" * 500, OPTIONS)
-    next(pieces)
-    pieces.close()  # type: ignore[attr-defined]  # it is a generator
+    stream = translate_document(loaded, "A dog runs.\n" * 500, OPTIONS)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]  # it is a generator
     assert next(translate_document(loaded, "A dog.", OPTIONS)).segment is not None

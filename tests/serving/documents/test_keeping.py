@@ -52,7 +52,9 @@ def test_a_number_of_the_text_stands_for_nothing() -> None:
 
 
 def test_the_word_that_attends_most_gives_way() -> None:
-    tokens = tuple(Token(p, None, w) for p, w in (("▁ein", (0.9, 0.1, 0.0)), ("▁Bam", (0.2, 0.7, 0.1)), ("bus", (0.2, 0.8, 0.0)), (".", (0.1, 0.1, 0.8)), ("</s>", (0.0, 0.1, 0.9))))  # fmt: skip
+    weights = ((0.9, 0.1, 0.0), (0.2, 0.7, 0.1), (0.2, 0.8, 0.0), (0.1, 0.1, 0.8), (0.0, 0.1, 0.9))
+    pieces = ("▁ein", "▁Bam", "bus", ".", "</s>")
+    tokens = tuple(Token(piece, None, each) for piece, each in zip(pieces, weights, strict=True))
     traced = Translation("ein Bambus.", -1.0, 3, 5, tokens=tokens, source_pieces=("▁a", "▁12", "</s>"))
     assert kept(lambda _: "no number", f"a {URL}", URL, traced=traced)[0] == f"ein {URL}."
 

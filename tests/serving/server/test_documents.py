@@ -9,6 +9,7 @@ from tests.serving.fakes import FakeFactory, failure
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.client import Client
+from hmc.serving.documents.documents import DOCUMENT_WINDOW
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.priority import Priority
 from hmc.v1 import translation_pb2 as pb
@@ -76,10 +77,12 @@ def test_a_document_is_sent_piece_by_piece(client: Client, factory: FakeFactory)
 
 
 def test_a_long_document_takes_a_bounded_part_of_the_queue(client: Client, factory: FakeFactory) -> None:
-    pieces = client.translate_document("hold on.\n" + "Go on.\n" * 3000, timeout=60)
-    factory["full"].wait_for(lambda: bool(factory["full"].texts))
+    pieces = client.translate_document("Go on.\nhold on.\n" + "Go on.\n" * 400, timeout=60)
+    assert next(pieces).text == "full:Go on."
+    factory["full"].wait_for(lambda: len(factory["full"].texts) > 20)
+    assert len(factory["full"].texts) <= 1 + DOCUMENT_WINDOW
     factory["full"].release.set()
-    assert sum(piece.text.count("Go on.") for piece in pieces) == 3000
+    assert sum(piece.text.count("Go on.") for piece in pieces) == 400
 
 
 def test_a_document_that_is_left_is_cancelled(client: Client, factory: FakeFactory) -> None:

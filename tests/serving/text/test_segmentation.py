@@ -1,8 +1,9 @@
-"""Texts as pieces: every text is put together again from its pieces, and the sentences are those that a reader finds."""
+"""Texts as pieces: all pieces together are the text, and the sentences are those that a reader finds."""
 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ from hmc.serving.text.segmentation.pieces import Piece, pieces
 DOCUMENTS = Path(__file__).parents[2] / "data" / "documents"
 COUNTS: dict[str, int] = json.loads((DOCUMENTS / "sentences.json").read_text(encoding="utf-8"))
 WORDS = st.sampled_from(
-    ["Hello", "world.", "the", "2.", "Weltkrieg", "z. B.", "Dr.", " ", "\n", "\r\n", "\n\n", "\t", "> ", "- ", "1. ", "# ",
-     "| a | b |", "```", "\u00a0", "\u2028", "\ufeff", "\u200b", "😀", "“Hi!”", "e.g.", "00:00:01,000 --> 00:00:02,000", '"',
-     "'", "x" * 40, "。", "你好", "\x1c", "\x85", "a@b.de", "İ", "\u3000", "\u202f"]
+    ["Hello", "world.", "the", "2.", "Weltkrieg", "z. B.", "Dr.", " ", "\n", "\r\n", "\n\n", "\t", "> ", "- ", "1. ",
+     "# ", "| a | b |", "```", "\u00a0", "\u2028", "\ufeff", "\u200b", "😀", "“Hi!”", "e.g.",
+     "00:00:01,000 --> 00:00:02,000", '"', "'", "x" * 40, "。", "你好", "\x1c", "\x85", "a@b.de", "İ", "\u3000", "\u202f"]
 )  # fmt: skip
 TEXTS = st.one_of(st.text(), st.lists(WORDS, max_size=40).map(" ".join), st.lists(WORDS, max_size=60).map("".join))
 
@@ -35,7 +36,7 @@ def test_every_text_is_the_sum_of_its_pieces(text: str, language: str, room: int
     found = list(pieces(text, language, lambda part: len(part) <= room))
     assert "".join(piece.source for piece in found) == text
     assert [piece.begin for piece in found] == [sum(len(p.source) for p in found[:n]) for n in range(len(found))]
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in pairwise(found):
         assert before.text is not None or after.text is not None
     for piece in found:
         if piece.text is not None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from hmc.serving.documents.documents import Divider, check_document
 from hmc.serving.documents.joining import Joined
-from hmc.serving.documents.keeping import Keeper, Submit
+from hmc.serving.documents.keeping import Submit
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.results import DocumentPiece, Translation
 from hmc.serving.requests.source_side import SourceSide
@@ -43,13 +43,6 @@ def translate_document(
                 yield piece
         finally:
             runner.run(pieces.aclose())
-
-
-def translate_kept(
-    translator: Submits, text: str, options: DecodeOptions, target: Target, phrases: tuple[str, ...]
-) -> Translation:
-    """Translates one text with `phrases` copied."""
-    return asyncio.run(Keeper(phrases).translate(_submit_to(translator), text, options, target))
 
 
 def _submit_to(translator: Submits) -> Submit:
