@@ -11,7 +11,7 @@ TORCH_PIP_ARGS ?=
 # Processes that share the tests; each gives PyTorch one thread, so that they do not wait for each other's.
 TEST_JOBS ?= 2
 
-PROTOS := $(wildcard protos/hmc/v1/*.proto)
+PROTOS := $(wildcard protos/hmc/v1/*.proto) protos/buf/validate/validate.proto
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format protos clean distclean

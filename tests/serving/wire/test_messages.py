@@ -158,5 +158,7 @@ def test_levels_are_the_same_after_both_conversions() -> None:
 
 
 def test_a_kind_of_a_newer_server_is_left_out() -> None:
-    message = pb.Level(name="x", heads_by_kind=[pb.KindHeads(kind=pb.CROSS, heads_per_layer=[1]), pb.KindHeads()])
+    message = pb.Level(
+        name="x", heads_by_kind=[pb.KindHeads(kind=pb.HEAD_KIND_CROSS, heads_per_layer=[1]), pb.KindHeads()]
+    )
     assert level_converters.level_from_proto(message).heads_by_kind == {"cross": [1]}

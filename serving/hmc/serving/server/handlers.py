@@ -16,6 +16,7 @@ from hmc.artifact.errors import (
     LevelNotLoadedError,
     OverloadedError,
     UnavailableError,
+    Violation,
 )
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.loading import SHUTTING_DOWN
@@ -67,7 +68,6 @@ class Handlers:
         Raises InvalidRequestError (its message names the text), LevelNotFoundError, LevelNotLoadedError,
         OverloadedError and UnavailableError.
         """
-        self._check_count(len(texts))
         priority = Priority.STANDARD if len(texts) > MAX_INTERACTIVE_TEXTS else Priority.INTERACTIVE
         with await self._lease(selector, priority) as lease:
             record.served_by(lease)
@@ -117,15 +117,16 @@ class Handlers:
                 future.cancel()
         yield record.answer
 
-    def _check_count(self, texts: int) -> None:
+    def check_count(self, texts: int) -> None:
+        """Raises InvalidRequestError for more texts than one call may have. It is the first check of a request: the
+        rules of fields take long to check in a list of millions."""
         most = min(self._settings.max_texts_per_call, self._settings.queue_size)  # more never fit into the queue
-        if texts == 0:
-            raise InvalidRequestError("texts is empty: send at least one text")
         if texts > most:
-            raise InvalidRequestError(
+            message = (
                 f"{texts} texts in one call, but at most {most} are allowed: split the list into several calls, or use "
                 "TranslateStream, which has no limit"
             )
+            raise InvalidRequestError(message, [Violation("texts", message)])
 
     async def _lease(self, selector: Selector, priority: Priority) -> Lease:
         while True:
@@ -199,7 +200,8 @@ def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target:
     try:
         return lease.submit(text, options, target)
     except InvalidRequestError as error:
-        raise InvalidRequestError(f"texts[{index}]: {error}") from error
+        message = f"texts[{index}]: {error}"
+        raise InvalidRequestError(message, [Violation(f"texts[{index}]", message)]) from error
     except OverloadedError as error:
         raise OverloadedError(f"texts[{index}]: {error}") from error
 

@@ -6,7 +6,11 @@ from hmc.artifact.bundle.manifest import Latency, Quality
 from hmc.serving.requests.answers import DeviceUse, LatencySummary, LevelBytes, LevelInfo, LevelList
 from hmc.v1 import translation_pb2 as pb
 
-KIND_OF_NAME = {"encoder_self": pb.ENCODER_SELF, "decoder_self": pb.DECODER_SELF, "cross": pb.CROSS}
+KIND_OF_NAME = {
+    "encoder_self": pb.HEAD_KIND_ENCODER_SELF,
+    "decoder_self": pb.HEAD_KIND_DECODER_SELF,
+    "cross": pb.HEAD_KIND_CROSS,
+}
 NAME_OF_KIND = {number: name for name, number in KIND_OF_NAME.items()}
 QUALITY_FIELDS = tuple(pb.Quality.DESCRIPTOR.fields_by_name)
 RECORDED_FIELDS = tuple(pb.RecordedLatency.DESCRIPTOR.fields_by_name)
