@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import protovalidate
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from buf.validate import validate_pb2
 from hmc.artifact.errors import InvalidRequestError, Violation
@@ -42,7 +41,7 @@ def invalid_request(violations: list[Violation]) -> InvalidRequestError:
     return InvalidRequestError(f"{len(descriptions)} values are at fault: " + "; ".join(descriptions), violations)
 
 
-def _violation(message: Descriptor, found: protovalidate.Violation) -> Violation:
+def _violation(message: Any, found: protovalidate.Violation) -> Violation:
     rule, text = found.proto.rule_id, found.proto.message
     elements = found.proto.field.elements if found.proto.field else []
     field, path = None, ""
@@ -56,20 +55,24 @@ def _violation(message: Descriptor, found: protovalidate.Violation) -> Violation
     return Violation(path, f"{path} {_problem(field, rule, text, found.field_value, path.endswith(']'))}")
 
 
-def _problem(field: FieldDescriptor, rule: str, text: str, value: Any, is_item: bool) -> str:
-    """What is wrong with the value of a field. text: the rule's own message, for rules that are written for one field."""
+def _problem(field: Any, rule: str, text: str, value: Any, is_item: bool) -> str:
+    """What is wrong with the value of a field. text: the rule's own message, for rules written for one field."""
     kind, _, name = rule.partition(".")
     rules: Any = field.GetOptions().Extensions[validate_pb2.field]
     if is_item:
         rules = rules.repeated.items
-    limits = getattr(rules, kind, None)
+    limits: Any = getattr(rules, kind, None)
     match kind, name:
         case "string", "max_len":
             return f"has {len(value)} characters: give at most {limits.max_len}"
         case "string", "max_bytes":
             return f"is longer than {limits.max_bytes} bytes: split it or shorten it"
         case ("string", "min_len") | ("repeated", "min_items"):
-            return "is empty: send at least one" if kind == "repeated" else "is empty: give one"
+            return (
+                f"is empty: send at least one {field.name.removesuffix('s')}"
+                if kind == "repeated"
+                else "is empty: give one"
+            )
         case "repeated", "max_items":
             return f"has {len(value)} items: give at most {limits.max_items}"
         case "enum", _:

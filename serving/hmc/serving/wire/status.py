@@ -25,8 +25,8 @@ from hmc.artifact.errors import (
 )
 
 MAX_MESSAGE = 2000
-"""Bytes of the longest status message as gRPC writes it: three for each byte of UTF-8 that is not printable ASCII. A longer
-one may not fit into the trailers of a response."""
+"""Bytes of the longest status message as gRPC writes it: three for each byte of UTF-8 that is not printable ASCII. A
+longer one may not fit into the trailers of a response."""
 
 TABLE: tuple[tuple[type[HmcError], grpc.StatusCode], ...] = (
     # Several classes may have one code. The client raises the first of them.

@@ -1,0 +1,1 @@
+"""Tests of the protocol: its style, its promise, and what a server makes of hostile requests."""
