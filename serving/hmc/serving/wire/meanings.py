@@ -1,5 +1,6 @@
-"""What each status of a call means and what to do about it, and which calls can end with it. docs/statuses.md is written
-from here: `python -m hmc.serving.wire.meanings docs/statuses.md`."""
+"""What each status of a call means and what to do about it, and which calls can end with it.
+
+docs/statuses.md is written from here: `python -m hmc.serving.wire.meanings docs/statuses.md`."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ MEANINGS: dict[grpc.StatusCode, Meaning] = {
         "The caller cancelled the call. Its work is dropped at the next decoder step.", "Nothing.", "yes"
     ),
     Code.INVALID_ARGUMENT: Meaning(
-        "A value of the request is out of its range, a text is too long or not UTF-8, the answer would be too large, or "
-        "the bytes are not a message of the method.",
+        "A value of the request is out of its range, a text is too long or not UTF-8, the answer would be too large, "
+        "or the bytes are not a message of the method.",
         "Mend the values that the message names. The details list each field (`google.rpc.BadRequest`).",
         "no",
     ),
