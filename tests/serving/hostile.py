@@ -129,9 +129,10 @@ class Seen:
                     self.faults.append(f"{attack}: {found.name}: {response.error.message}")
 
 
-def _call(channel: grpc.Channel, path: str, attack: Attack, decode: Any) -> tuple[grpc.StatusCode, str, list[Any]]:
+def _call(channel: Any, path: str, attack: Attack, decode: Any) -> tuple[grpc.StatusCode, str, list[Any]]:
     responses: list[Any] = []
-    method, options = METHODS[attack.method], {"timeout": 60.0, "metadata": attack.metadata}
+    method = METHODS[attack.method]
+    options: dict[str, Any] = {"timeout": 60.0, "metadata": attack.metadata}
     try:
         if method.client_streaming:
             requests: Iterable[bytes] = iter(attack.requests)
