@@ -51,7 +51,7 @@ def test_all_violations_are_named_at_once() -> None:
         (pb.TranslateStreamRequest(timeout_ms=0), "timeout_ms", "timeout_ms 0: choose 1 or more"),
         (pb.TranslateStreamRequest(text="é" * (MAX_TEXT_BYTES // 2 + 1)), "text", "is longer than 65536 bytes"),
         (pb.TranslateDocumentRequest(keep=[""]), "keep", "has an empty phrase"),
-        (pb.TranslateDocumentRequest(segmentation="SEGMENTATION_NONE"), "segmentation", "AUTO or SEGMENTATION_SENTENCE"),
+        (pb.TranslateDocumentRequest(segmentation="SEGMENTATION_NONE"), "segmentation", "_AUTO or SEGMENTATION"),
         (pb.ScoreRequest(texts=["a"]), "references", "0 references for 1 texts: give one for each"),
     ],
 )  # fmt: skip
