@@ -188,6 +188,20 @@ def open_tokenizer(files: TokenizerFiles) -> Tokenizer:
     return MarianTokenizer(files) if isinstance(files, MarianFiles) else JointTokenizer(files)
 
 
+def language_codes(files: TokenizerFiles) -> tuple[str, ...]:
+    """The codes of target languages that a tokenizer knows, such as `>>deu<<`, sorted; none for a model of one target
+    language. Raises InvalidArtifactError when a file cannot be read."""
+    if isinstance(files, MarianFiles):
+        vocabulary, problems = parse_vocabulary(files.vocabulary)
+        if problems:
+            raise InvalidArtifactError("tokenizer", problems, FIX)
+        pieces = list(vocabulary)
+    else:
+        model = load_pieces(files, TOKENIZER)
+        pieces = [str(model.id_to_piece(i)) for i in range(int(model.vocab_size()))]
+    return tuple(sorted(piece for piece in pieces if LANGUAGE_CODE.fullmatch(piece)))
+
+
 def load_pieces(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
     """A SentencePiece model from its bytes. Raises InvalidArtifactError that says which file it was."""
     if not model:

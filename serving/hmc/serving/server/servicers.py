@@ -79,8 +79,11 @@ class TranslationServicer(rpc.TranslationServiceServicer):
             served = {"level": record.level, "bundle_version": record.bundle_version}
             return converters.stream_error_to_proto(request.id, error, reference, **served)
 
-    async def ListLevels(self, _request: pb.ListLevelsRequest, _context: object) -> pb.ListLevelsResponse:
-        return level_converters.levels_to_proto(await self._handlers.levels())
+    async def ListLevels(self, request: pb.ListLevelsRequest, _context: object) -> pb.ListLevelsResponse:
+        return level_converters.levels_to_proto(await self._handlers.levels(request.model))
+
+    async def ListModels(self, _request: pb.ListModelsRequest, _context: object) -> pb.ListModelsResponse:
+        return level_converters.models_to_proto(self._handlers.models())
 
 
 class AdminServicer(rpc.AdminServiceServicer):
@@ -90,14 +93,22 @@ class AdminServicer(rpc.AdminServiceServicer):
         self._handlers = handlers
 
     async def LoadLevel(self, request: pb.LoadLevelRequest, _context: object) -> pb.LoadLevelResponse:
-        return pb.LoadLevelResponse(level=level_converters.level_to_proto(await self._handlers.load(request.name)))
+        level = await self._handlers.load(request.name, request.model)
+        return pb.LoadLevelResponse(level=level_converters.level_to_proto(level))
 
     async def UnloadLevel(self, request: pb.UnloadLevelRequest, _context: object) -> pb.UnloadLevelResponse:
-        return pb.UnloadLevelResponse(level=level_converters.level_to_proto(await self._handlers.unload(request.name)))
+        level = await self._handlers.unload(request.name, request.model)
+        return pb.UnloadLevelResponse(level=level_converters.level_to_proto(level))
+
+    async def SetDefaultLevel(
+        self, request: pb.SetDefaultLevelRequest, _context: object
+    ) -> pb.SetDefaultLevelResponse:
+        level = await self._handlers.set_default(request.name, request.model)
+        return pb.SetDefaultLevelResponse(level=level_converters.level_to_proto(level))
 
     async def Reload(self, request: pb.ReloadRequest, _context: object) -> pb.ReloadResponse:
         path = Path(request.bundle_path) if request.HasField("bundle_path") else None
         if path is not None and not request.bundle_path:
             raise InvalidRequestError("bundle_path is empty: leave it out to read the same bundle again")
-        levels = level_converters.levels_to_proto(await self._handlers.reload(path))
+        levels = level_converters.levels_to_proto(await self._handlers.reload(path, request.model))
         return pb.ReloadResponse(bundle_version=levels.bundle_version, levels=levels.levels)
