@@ -16,12 +16,12 @@ from hmc.artifact.bundle.manifest import Level
 from hmc.artifact.errors import FailedPreconditionError, LevelNotLoadedError, UnavailableError
 from hmc.serving.levels.byte_shares import disk_shares
 from hmc.serving.levels.choosing import AutoPolicy, choose, rank, runs_on
-from hmc.serving.levels.languages import Languages
-from hmc.serving.levels.loading import SHUTTING_DOWN, Loader
-from hmc.serving.levels.names import name_of
 from hmc.serving.levels.freeing.residency import Residency
 from hmc.serving.levels.freeing.retirement import Retirement
 from hmc.serving.levels.freeing.room import Room
+from hmc.serving.levels.languages import Languages
+from hmc.serving.levels.loading import SHUTTING_DOWN, Loader
+from hmc.serving.levels.names import name_of
 from hmc.serving.levels.slots import Lease, LoadedBundle, Slot, TranslatorFactory
 from hmc.serving.levels.status import HostStatus, LevelStatus
 from hmc.serving.requests.priority import Priority
@@ -41,22 +41,12 @@ class ModelHost:
     With `lazy`, idle levels may be unloaded (`residency`), but not the default level unless `on_demand`.
     """
 
-    def __init__(
-        self,
-        bundle: Path | str,
-        factory: TranslatorFactory,
-        *,
-        levels: Sequence[str] | None = None,
-        default_level: str | None = None,
-        device: str = "auto",
-        lazy: bool = False,
-        auto: AutoPolicy | None = None,
-        name: str = "",
-        on_demand: bool = False,
-        room: Room | None = None,
-        changing: AbstractContextManager[Any] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(  # noqa: PLR0913 - settings of one host, all by name
+        self, bundle: Path | str, factory: TranslatorFactory, *, levels: Sequence[str] | None = None,
+        default_level: str | None = None, device: str = "auto", lazy: bool = False, auto: AutoPolicy | None = None,
+        name: str = "", on_demand: bool = False, room: Room | None = None,
+        changing: AbstractContextManager[Any] | None = None, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         """Validates the bundle. Raises InvalidArtifactError, and LevelNotFoundError for an unknown name.
 
         name: of the model; empty: `SOURCE-TARGET`, its languages. room: where levels must find memory; None: no limit.
@@ -78,8 +68,8 @@ class ModelHost:
             self.name, self._state, lambda: self._current, self._retirement, self._stays_loaded, clock
         )
         room.join(self.residency.residents)
-        for name in levels or ():
-            self._current.manifest.level(name)
+        for level in levels or ():
+            self._current.manifest.level(level)
 
     def _read(self, path: Path) -> LoadedBundle:
         manifest = validate(path)
@@ -276,6 +266,13 @@ class ModelHost:
         with self._state:
             slot = self._current.slots.get(self._current.default)
         return slot.translator.failure if slot else None
+
+    def serving(self) -> tuple[str, dict[str, bool]]:
+        """The name of the default level; and for each level of the bundle, whether it is loaded and has not failed."""
+        with self._state:
+            slots, levels = self._current.slots, self._current.manifest.levels
+            working = {name for name, slot in slots.items() if slot.translator.failure is None}
+            return self._current.default, {level.name: level.name in working for level in levels}
 
     def status(self) -> HostStatus:
         """The bundle and all its levels, loaded or not, from the best to the cheapest."""

@@ -98,7 +98,9 @@ def _lookup(language: str, available: Sequence[str], field: str) -> int | None:
     with suppress(ValueError):
         return available.index(language)
     if not re.fullmatch(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*", language):
-        raise InvalidRequestError(f"{field} {language!r}: write a BCP 47 tag such as de, or an ISO 639 code such as deu")
+        raise InvalidRequestError(
+            f"{field} {language!r}: write a BCP 47 tag such as de, or an ISO 639 code such as deu"
+        )
     for macro in (False, True):
         known = [_standard(tag, macro=macro) for tag in available]
         subtags = _standard(language, macro=macro).split("-")

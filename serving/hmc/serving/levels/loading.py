@@ -20,7 +20,12 @@ class Loader:
     """Loads levels one after the other. The host calls it under the lock of its changes."""
 
     def __init__(
-        self, factory: TranslatorFactory, state: threading.Condition, room: Room, device: str, clock: Callable[[], float]
+        self,
+        factory: TranslatorFactory,
+        state: threading.Condition,
+        room: Room,
+        device: str,
+        clock: Callable[[], float],
     ) -> None:
         """factory: loads a translator. state: guards what a bundle has loaded. room: where levels must find memory.
         device: where levels run, as in the settings. clock: returns the time in seconds."""

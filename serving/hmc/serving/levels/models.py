@@ -69,11 +69,11 @@ class Models:
         settings: HostSettings,
         clock: Callable[[], float] = time.monotonic,
     ) -> Models:
-        """Makes a host of each bundle; none is started. With `lazy`, the first model and those of which levels are named
-        load theirs at the start, and the others when a request first chooses them.
+        """Makes a host of each bundle; none is started. With `lazy`, the first model and those of which levels are
+        named load theirs at the start, and the others when a request first chooses them.
 
-        bundles: name → folder; the name of one alone may be empty, and is then that of its languages. clock: in seconds.
-        Raises the error of a single bundle, and InvalidArtifactError with those of several.
+        bundles: name → folder; the name of one alone may be empty, and is then that of its languages. clock: in
+        seconds. Raises the error of a single bundle, and InvalidArtifactError with those of several.
         """
         room, changing, hosts, errors = Room(settings.memory), threading.RLock(), list[ModelHost](), list[HmcError]()
         for name, bundle in bundles.items():
@@ -92,7 +92,7 @@ class Models:
                     raise
                 errors.append(error)
         if errors:
-            problems = [line for line in dict.fromkeys(str(error) for error in errors)]
+            problems = list(dict.fromkeys(str(error) for error in errors))
             raise InvalidArtifactError("the models to serve", problems, "No model is served until all can be.")
         return cls(hosts)
 
@@ -167,7 +167,9 @@ def _of_model(given: Sequence[str], model: str, names: Sequence[str], what: str)
     for each in (name.strip() for name in given if name.strip()):
         owner, slash, level = each.partition("/")
         if slash and owner not in names:
-            raise InvalidRequestError(f"{what} {each}: there is no model {owner!r}, but {', '.join(map(str, names))}")
+            raise InvalidRequestError(
+                f"{what} {each}: there is no model {owner!r} among {', '.join(names) or 'one without a name'}"
+            )
         if not slash:
             found.append(each)
         elif owner == model:

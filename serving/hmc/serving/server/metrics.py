@@ -38,7 +38,7 @@ class RequestRecord:
 
 
 class Metrics:
-    """Counts requests by model, level and status code, their times and tokens, and the texts that wait at each level."""
+    """Counts requests by model, level and status code, their times and tokens, and the texts that wait there."""
 
     def __init__(self, statuses: Callable[[], Sequence[HostStatus]]) -> None:
         """statuses: returns the status of each model."""
@@ -129,7 +129,10 @@ def _families() -> dict[str, GaugeMetricFamily]:
     """Gauges of the status, empty, by their names without `hmc_`."""
     described = {
         "pending_texts": ("Texts queued or running, by level.", ["model", "level"]),
-        "memory_bytes": ("Weights in this machine's memory, by level; shared ones are there once.", ["model", "level", "part"]),
+        "memory_bytes": (
+            "Weights in this machine's memory, by level; shared ones are there once.",
+            ["model", "level", "part"],
+        ),
         "device_memory_bytes": ("Weights and caches on CUDA devices, by level.", ["model", "level", "part"]),
         "device_reserved_bytes": ("Weights and caches of all levels, by CUDA device.", ["device"]),
         "device_budget_bytes": ("The most that may be reserved, by CUDA device.", ["device"]),

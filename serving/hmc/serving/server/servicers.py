@@ -100,9 +100,7 @@ class AdminServicer(rpc.AdminServiceServicer):
         level = await self._handlers.unload(request.name, request.model)
         return pb.UnloadLevelResponse(level=level_converters.level_to_proto(level))
 
-    async def SetDefaultLevel(
-        self, request: pb.SetDefaultLevelRequest, _context: object
-    ) -> pb.SetDefaultLevelResponse:
+    async def SetDefaultLevel(self, request: pb.SetDefaultLevelRequest, _context: object) -> pb.SetDefaultLevelResponse:
         level = await self._handlers.set_default(request.name, request.model)
         return pb.SetDefaultLevelResponse(level=level_converters.level_to_proto(level))
 
