@@ -167,9 +167,8 @@ def _of_model(given: Sequence[str], model: str, names: Sequence[str], what: str)
     for each in (name.strip() for name in given if name.strip()):
         owner, slash, level = each.partition("/")
         if slash and owner not in names:
-            raise InvalidRequestError(
-                f"{what} {each}: there is no model {owner!r} among {', '.join(names) or 'one without a name'}"
-            )
+            there = ", ".join(names) or "one without a name: leave `MODEL/` out"
+            raise InvalidRequestError(f"{what} {each}: no model is called {owner!r}; there is {there}")
         if not slash:
             found.append(each)
         elif owner == model:

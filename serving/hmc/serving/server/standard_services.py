@@ -61,10 +61,8 @@ class Health(aio.HealthServicer):
         async with self._refreshing:
             if self._health is None or self._closing.is_set():
                 return
-            new: dict[str, int] = {
-                service: SERVING if serves else NOT_SERVING for service, serves in self._health().items()
-            }
-            new |= dict.fromkeys(self._reported.keys() - new.keys(), UNKNOWN)
+            new: dict[str, int] = dict.fromkeys(self._reported, UNKNOWN)
+            new |= {service: SERVING if serves else NOT_SERVING for service, serves in self._health().items()}
             for service, status in new.items():
                 if self._reported.get(service) != status:
                     await self.set_all((service,), status)
