@@ -190,16 +190,13 @@ def open_tokenizer(files: TokenizerFiles) -> Tokenizer:
 
 def language_codes(files: TokenizerFiles) -> tuple[str, ...]:
     """The codes of target languages that a tokenizer knows, such as `>>deu<<`, sorted; none for a model of one target
-    language. Raises InvalidArtifactError when a file cannot be read."""
-    if isinstance(files, MarianFiles):
-        vocabulary, problems = parse_vocabulary(files.vocabulary)
-        if problems:
-            raise InvalidArtifactError("tokenizer", problems, FIX)
-        pieces = list(vocabulary)
-    else:
-        model = load_pieces(files, TOKENIZER)
-        pieces = [str(model.id_to_piece(i)) for i in range(int(model.vocab_size()))]
-    return tuple(sorted(piece for piece in pieces if LANGUAGE_CODE.fullmatch(piece)))
+    language, and for a joint SentencePiece model. Raises InvalidArtifactError when the vocabulary cannot be read."""
+    if not isinstance(files, MarianFiles):
+        return ()
+    vocabulary, problems = parse_vocabulary(files.vocabulary)
+    if problems:
+        raise InvalidArtifactError("tokenizer", problems, FIX)
+    return tuple(sorted(piece for piece in vocabulary if LANGUAGE_CODE.fullmatch(piece)))
 
 
 def load_pieces(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
