@@ -102,7 +102,7 @@ def test_what_is_not_there_is_said_with_what_is(bundles: dict[str, Path], factor
 
 
 def test_every_model_loads_its_levels(bundles: dict[str, Path], factory: FakeFactory) -> None:
-    assert loaded(opened(bundles, factory)) == dict.fromkeys(bundles, ["full", "h12", "h6"])
+    assert loaded(opened(bundles, factory)) == {name: ["full", "h12", "h6"] for name in bundles}
 
 
 def test_levels_are_named_with_their_model(bundles: dict[str, Path], factory: FakeFactory) -> None:
@@ -143,9 +143,10 @@ def test_lazy_models_load_with_their_first_request(bundles: dict[str, Path], fac
 def test_the_least_recently_used_idle_level_makes_room(bundles: dict[str, Path], factory: FakeFactory) -> None:
     clock = FakeClock()
     models = opened(bundles, factory, clock, lazy=True, memory=SHARED + FULL + FULL + H12)
-    for clock.now, level in enumerate(("h12", "h6"), 1):  # type: ignore[assignment]
+    for level in ("h12", "h6"):
+        clock.now += 1
         use(models, "fr-en", level)
-    clock.now = 3
+    clock.now += 1
     use(models, "fr-en", "h12")
     use(models, "fr-en", "full")  # it needs 40, and 20 are free: h6 is the least recently used, and full of en-de stays
     assert loaded(models) == {"en-de": ["full"], "fr-en": ["full", "h12"], "again": []}
@@ -176,7 +177,7 @@ def test_levels_in_use_stay(bundles: dict[str, Path], factory: FakeFactory) -> N
     host = models.named("fr-en")
     host.load("h12")
     with host.lease(Selector(name="h12")):
-        with pytest.raises(OverloadedError, match="while fr-en/h12 are in use: .* try again later"):
+        with pytest.raises(OverloadedError, match=r"while fr-en/h12 are in use: .* try again later"):
             use(models, "again", "h6")
         assert loaded(models)["fr-en"] == ["h12"]
     with host.residency.wanted("h12"), pytest.raises(OverloadedError, match="in use"):
@@ -186,7 +187,7 @@ def test_levels_in_use_stay(bundles: dict[str, Path], factory: FakeFactory) -> N
 
 
 def test_a_start_that_does_not_fit_fails(bundles: dict[str, Path], factory: FakeFactory) -> None:
-    with pytest.raises(FailedPreconditionError, match="'h6' does not fit into --memory of 0.2 MiB beside en-de/full"):
+    with pytest.raises(FailedPreconditionError, match=r"'h6' does not fit into --memory of 0\.2 MiB beside en-de/full"):
         opened({"en-de": bundles["en-de"]}, factory, memory=SHARED + FULL + H12)
     assert all(t.closed for t in factory.made)
 

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tests.serving.fakes import FakeFactory, eventually, failure, write_bundle
+from tests.serving.fakes import FakeFactory, eventually, failure, wait_for, write_bundle
 
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError, LevelNotFoundError
 from hmc.serving.client import Client, ModelInfo, Selector
@@ -67,7 +67,7 @@ def test_every_call_finds_its_model(client: Client) -> None:
     with pytest.raises(InvalidRequestError, match="target_language 'x y'"):
         client.translate(["a"], target_language="x y")
     with pytest.raises(LevelNotFoundError, match="unknown model 'x'; this server has: en-de, fr-en"):
-        list(client.translate_stream(["a"], model="x"))[0].result()
+        next(client.translate_stream(["a"], model="x")).result()
 
 
 def test_each_text_of_a_stream_chooses_its_model(stub: Any) -> None:
@@ -196,29 +196,32 @@ def test_metrics_name_the_model(server: BackgroundServer, client: Client) -> Non
 
 def test_reloads_of_two_models_lose_no_request(client: Client, factory: FakeFactory, tmp_path: Path) -> None:
     versions = {
-        model: [write_bundle(tmp_path / f"{model}-{n}", version=f"{model}-{n}", languages=pair) for n in (1, 2)]
+        model: [
+            write_bundle(tmp_path / f"{model}-{n}", f"{model}-{n}", ("full", "h12"), languages=pair) for n in (1, 2)
+        ]
         for model, pair in {"en-de": ("en", "de"), "fr-en": ("fr", "en")}.items()
     }
-    stop = threading.Event()
+    seen, changed, stop = set[tuple[str, str]](), threading.Condition(), threading.Event()
 
-    def load(model: str) -> list[str]:
-        seen = []
+    def load(model: str) -> None:
         while not stop.is_set():
             answer = client.translate(["a", "b"], Selector(max_heads=12, model=model))
             assert [t.text for t in answer] == ["h12:a", "h12:b"]
-            seen.append(answer.bundle_version)
-        return seen
+            with changed:
+                seen.add((model, answer.bundle_version))
+                changed.notify_all()
 
     with ThreadPoolExecutor(4) as pool:
-        loads = [(model, pool.submit(load, model)) for model in versions for _ in range(2)]
-        for _ in range(3):
+        loads = [pool.submit(load, model) for model in versions for _ in range(2)]
+        try:
             for number in (0, 1):
                 for model, paths in versions.items():
                     assert client.reload(paths[number], model=model) == paths[number].name
-        stop.set()
-        seen: dict[str, set[str]] = {model: set() for model in versions}
-        for model, done in loads:
-            seen[model] |= set(done.result(20))
-    assert seen["en-de"] - {"german"} == {"en-de-1", "en-de-2"}
-    assert seen["fr-en"] - {"english"} == {"fr-en-1", "fr-en-2"}
-    eventually(lambda: sum(t.closed == "drained" for t in factory.made) == len(factory.made) - 6)
+                    wait_for(changed, lambda: (model, paths[number].name) in seen, 60)  # noqa: B023 - called here
+        finally:
+            stop.set()
+        for done in loads:
+            done.result(20)
+    reloaded = {(model, path.name) for model, paths in versions.items() for path in paths}
+    assert seen - {("en-de", "german"), ("fr-en", "english")} == reloaded
+    eventually(lambda: sum(t.closed == "drained" for t in factory.made) == len(factory.made) - 4)

@@ -7,9 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Level
@@ -45,7 +43,7 @@ class ModelHost:
         self, bundle: Path | str, factory: TranslatorFactory, *, levels: Sequence[str] | None = None,
         default_level: str | None = None, device: str = "auto", lazy: bool = False, auto: AutoPolicy | None = None,
         name: str = "", on_demand: bool = False, room: Room | None = None,
-        changing: AbstractContextManager[Any] | None = None, clock: Callable[[], float] = time.monotonic,
+        changing: threading.RLock | None = None, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """Validates the bundle. Raises InvalidArtifactError, and LevelNotFoundError for an unknown name.
 
