@@ -94,5 +94,3 @@ def test_what_cannot_be_served_is_said_at_once(tmp_path: Path) -> None:
     said = fails(f"x={bundle}", f"x={bundle}", f"y={tmp_path / 'gone'}")
     assert "'x' is the name of" in said
     assert f"{tmp_path / 'gone'}: bundle.json is missing" in said
-    assert "idle_unload needs lazy" in fails(bundle, "--idle-unload", "5")
-    assert "memory '80%': write bytes" in fails(bundle, "--memory", "80%")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import langcodes
@@ -111,6 +112,7 @@ def _lookup(language: str, available: Sequence[str], field: str) -> int | None:
     return None
 
 
+@lru_cache(maxsize=1024)
 def _standard(language: str, *, macro: bool) -> str:
     try:
         return langcodes.standardize_tag(language, macro=macro).lower()
