@@ -12,13 +12,16 @@ from hmc.cli.common.options import (
     Auto,
     Bundle,
     Device,
+    From,
     LatencyBudgetMs,
     Level,
     MaxBleuDrop,
     MaxHeads,
+    Model,
     Server,
     Threads,
     TlsCa,
+    To,
     Token,
 )
 
@@ -46,6 +49,9 @@ def command(
     max_bleu_drop: MaxBleuDrop = None,
     latency_budget_ms: LatencyBudgetMs = None,
     auto: Auto = False,
+    model: Model = None,
+    source_language: From = None,
+    to: To = None,
     device: Device = "auto",
     threads: Threads = 0,
     workers: Annotated[
@@ -207,7 +213,7 @@ def command(
         raise InvalidRequestError("--token-scores and --alignment are printed as JSON: add --json")
     if incremental and (json_output or n_best > 1):
         raise InvalidRequestError("--incremental writes one plain translation: leave out --json and --n-best")
-    selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto)
+    selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto, model, source_language, to)
     where = BackendOptions(server, bundle, selector, device, threads, workers, token, tls_ca, timeout)
     with open_lines(texts or [], file) as lines, open_backend(where) as backend:
         if incremental:

@@ -42,6 +42,10 @@ class LevelNotFoundError(HmcError):
     """The requested pruning level is not in the bundle; the message lists those that are."""
 
 
+class ModelNotFoundError(LevelNotFoundError):
+    """The server has no such model, or none of these languages; the message lists those that it has."""
+
+
 class OverloadedError(HmcError):
     """The queue is full; try again later or lower the load."""
 

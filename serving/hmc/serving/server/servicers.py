@@ -90,7 +90,11 @@ class TranslationServicer(rpc.TranslationServiceServicer):
 
     async def ListLevels(self, request: pb.ListLevelsRequest, _context: object) -> pb.ListLevelsResponse:
         check_request(request)
-        return level_converters.levels_to_proto(await self._handlers.levels())
+        return level_converters.levels_to_proto(await self._handlers.levels(request.model))
+
+    async def ListModels(self, request: pb.ListModelsRequest, _context: object) -> pb.ListModelsResponse:
+        check_request(request)
+        return level_converters.models_to_proto(self._handlers.models())
 
 
 class AdminServicer(rpc.AdminServiceServicer):
@@ -101,14 +105,21 @@ class AdminServicer(rpc.AdminServiceServicer):
 
     async def LoadLevel(self, request: pb.LoadLevelRequest, _context: object) -> pb.LoadLevelResponse:
         check_request(request)
-        return pb.LoadLevelResponse(level=level_converters.level_to_proto(await self._handlers.load(request.name)))
+        level = await self._handlers.load(request.name, request.model)
+        return pb.LoadLevelResponse(level=level_converters.level_to_proto(level))
 
     async def UnloadLevel(self, request: pb.UnloadLevelRequest, _context: object) -> pb.UnloadLevelResponse:
         check_request(request)
-        return pb.UnloadLevelResponse(level=level_converters.level_to_proto(await self._handlers.unload(request.name)))
+        level = await self._handlers.unload(request.name, request.model)
+        return pb.UnloadLevelResponse(level=level_converters.level_to_proto(level))
+
+    async def SetDefaultLevel(self, request: pb.SetDefaultLevelRequest, _context: object) -> pb.SetDefaultLevelResponse:
+        check_request(request)
+        level = await self._handlers.set_default(request.name, request.model)
+        return pb.SetDefaultLevelResponse(level=level_converters.level_to_proto(level))
 
     async def Reload(self, request: pb.ReloadRequest, _context: object) -> pb.ReloadResponse:
         check_request(request)
         path = Path(request.bundle_path) if request.HasField("bundle_path") else None
-        levels = level_converters.levels_to_proto(await self._handlers.reload(path))
+        levels = level_converters.levels_to_proto(await self._handlers.reload(path, request.model))
         return pb.ReloadResponse(bundle_version=levels.bundle_version, levels=levels.levels)

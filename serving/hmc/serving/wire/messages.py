@@ -12,7 +12,7 @@ from hmc.artifact.errors import HmcError, InternalServiceError, InvalidRequestEr
 from hmc.serving.requests.answers import Answer, StreamAnswer
 from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.requests.results import Alternative, Partial, Token, Translation
-from hmc.serving.requests.selectors import Selector
+from hmc.serving.requests.selectors import OF_THE_MODEL, Selector
 from hmc.serving.wire.status import code_of, error_of, message_of
 from hmc.v1 import translation_pb2 as pb
 
@@ -24,11 +24,12 @@ CODE_OF_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in gr
 def selector_from_proto(message: pb.LevelSelector) -> Selector:
     """Converts a selector. Raises InvalidRequestError if a value is out of range."""
     chosen = message.WhichOneof("selector")
-    return Selector(**{chosen: getattr(message, chosen)}) if chosen else Selector()
+    given = {name: value for name in OF_THE_MODEL if (value := getattr(message, name))}
+    return Selector(**({chosen: getattr(message, chosen)} if chosen else {}), **given)
 
 
 def selector_to_proto(selector: Selector) -> pb.LevelSelector | None:
-    """Converts a selector. Returns None for the default level, which is sent as an absent field."""
+    """Converts a selector. Returns None for the default level of the first model, which is sent as an absent field."""
     if selector == Selector():
         return None
     return pb.LevelSelector(
@@ -37,6 +38,9 @@ def selector_to_proto(selector: Selector) -> pb.LevelSelector | None:
         max_bleu_drop=selector.max_bleu_drop,
         latency_budget_ms=selector.latency_budget_ms,
         auto=selector.auto or None,
+        model=selector.model,
+        source_language=selector.source_language,
+        target_language=selector.target_language,
     )
 
 
