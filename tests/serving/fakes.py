@@ -246,7 +246,11 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def write_bundle(
-    path: Path, version: str = "0123456789abcdef", levels: tuple[str, ...] = tuple(LEVELS), precision: str = "fp32"
+    path: Path,
+    version: str = "0123456789abcdef",
+    levels: tuple[str, ...] = tuple(LEVELS),
+    precision: str = "fp32",
+    languages: tuple[str, str] = ("en", "de"),
 ) -> Path:
     """A bundle that validates; its ONNX files hold no graphs."""
     made = []
@@ -287,8 +291,8 @@ def write_bundle(
     manifest = Manifest(
         version=version,
         created_by="test",
-        source_language="en",
-        target_language="de",
+        source_language=languages[0],
+        target_language=languages[1],
         architecture=ARCHITECTURE,
         tokenizer_sha256=_write(path / TOKENIZER, b"tokenizer"),
         levels=made,

@@ -12,13 +12,16 @@ from hmc.cli.common.options import (
     Auto,
     Bundle,
     Device,
+    From,
     LatencyBudgetMs,
     Level,
     MaxBleuDrop,
     MaxHeads,
+    Model,
     Server,
     Threads,
     TlsCa,
+    To,
     Token,
 )
 
@@ -62,6 +65,9 @@ def command(
     max_bleu_drop: MaxBleuDrop = None,
     latency_budget_ms: LatencyBudgetMs = None,
     auto: Auto = False,
+    model: Model = None,
+    source_language: From = None,
+    to: To = None,
     device: Device = "auto",
     threads: Threads = 0,
     workers: Annotated[
@@ -230,7 +236,7 @@ def command(
         raise InvalidRequestError(
             "--document writes plain text: leave out --json, --incremental, --n-best, --target-prefix"
         )
-    selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto)
+    selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto, model, source_language, to)
     where = BackendOptions(server, bundle, selector, device, threads, workers, token, tls_ca, timeout)
     if document:
         with open_backend(where) as backend:

@@ -1,3 +1,4 @@
+from buf.validate import validate_pb2 as _validate_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -17,17 +18,17 @@ class Segmentation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 class HeadKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     HEAD_KIND_UNSPECIFIED: _ClassVar[HeadKind]
-    ENCODER_SELF: _ClassVar[HeadKind]
-    DECODER_SELF: _ClassVar[HeadKind]
-    CROSS: _ClassVar[HeadKind]
+    HEAD_KIND_ENCODER_SELF: _ClassVar[HeadKind]
+    HEAD_KIND_DECODER_SELF: _ClassVar[HeadKind]
+    HEAD_KIND_CROSS: _ClassVar[HeadKind]
 SEGMENTATION_UNSPECIFIED: Segmentation
 SEGMENTATION_AUTO: Segmentation
 SEGMENTATION_SENTENCE: Segmentation
 SEGMENTATION_NONE: Segmentation
 HEAD_KIND_UNSPECIFIED: HeadKind
-ENCODER_SELF: HeadKind
-DECODER_SELF: HeadKind
-CROSS: HeadKind
+HEAD_KIND_ENCODER_SELF: HeadKind
+HEAD_KIND_DECODER_SELF: HeadKind
+HEAD_KIND_CROSS: HeadKind
 
 class LevelSelector(_message.Message):
     __slots__ = ("name", "max_heads", "max_bleu_drop", "latency_budget_ms", "auto", "model", "source_language", "target_language")
@@ -211,6 +212,20 @@ class TranslateResponse(_message.Message):
     compute_ms: float
     def __init__(self, translations: _Optional[_Iterable[_Union[Translation, _Mapping]]] = ..., level: _Optional[str] = ..., bundle_version: _Optional[str] = ..., queue_ms: _Optional[float] = ..., compute_ms: _Optional[float] = ...) -> None: ...
 
+class ScoreResponse(_message.Message):
+    __slots__ = ("translations", "level", "bundle_version", "queue_ms", "compute_ms")
+    TRANSLATIONS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_MS_FIELD_NUMBER: _ClassVar[int]
+    translations: _containers.RepeatedCompositeFieldContainer[Translation]
+    level: str
+    bundle_version: str
+    queue_ms: float
+    compute_ms: float
+    def __init__(self, translations: _Optional[_Iterable[_Union[Translation, _Mapping]]] = ..., level: _Optional[str] = ..., bundle_version: _Optional[str] = ..., queue_ms: _Optional[float] = ..., compute_ms: _Optional[float] = ...) -> None: ...
+
 class TranslateStreamRequest(_message.Message):
     __slots__ = ("id", "text", "level", "options", "target_prefix", "timeout_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -246,12 +261,22 @@ class TranslateStreamResponse(_message.Message):
     def __init__(self, id: _Optional[str] = ..., translation: _Optional[_Union[Translation, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., level: _Optional[str] = ..., bundle_version: _Optional[str] = ..., queue_ms: _Optional[float] = ..., compute_ms: _Optional[float] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("code", "message")
+    __slots__ = ("code", "message", "violations")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    VIOLATIONS_FIELD_NUMBER: _ClassVar[int]
     code: int
     message: str
-    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    violations: _containers.RepeatedCompositeFieldContainer[FieldViolation]
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., violations: _Optional[_Iterable[_Union[FieldViolation, _Mapping]]] = ...) -> None: ...
+
+class FieldViolation(_message.Message):
+    __slots__ = ("field", "description")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    description: str
+    def __init__(self, field: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
 
 class Translation(_message.Message):
     __slots__ = ("text", "score", "source_tokens", "target_tokens", "source_truncated", "hit_max_length", "alternatives", "tokens", "source_pieces", "segments")

@@ -58,7 +58,7 @@ class TranslationServiceStub:
         self.Score = channel.unary_unary(
                 '/hmc.v1.TranslationService/Score',
                 request_serializer=hmc_dot_v1_dot_translation__pb2.ScoreRequest.SerializeToString,
-                response_deserializer=hmc_dot_v1_dot_translation__pb2.TranslateResponse.FromString,
+                response_deserializer=hmc_dot_v1_dot_translation__pb2.ScoreResponse.FromString,
                 _registered_method=True)
         self.ListLevels = channel.unary_unary(
                 '/hmc.v1.TranslationService/ListLevels',
@@ -156,7 +156,7 @@ def add_TranslationServiceServicer_to_server(servicer, server):
             'Score': grpc.unary_unary_rpc_method_handler(
                     servicer.Score,
                     request_deserializer=hmc_dot_v1_dot_translation__pb2.ScoreRequest.FromString,
-                    response_serializer=hmc_dot_v1_dot_translation__pb2.TranslateResponse.SerializeToString,
+                    response_serializer=hmc_dot_v1_dot_translation__pb2.ScoreResponse.SerializeToString,
             ),
             'ListLevels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListLevels,
@@ -304,7 +304,7 @@ class TranslationService:
             target,
             '/hmc.v1.TranslationService/Score',
             hmc_dot_v1_dot_translation__pb2.ScoreRequest.SerializeToString,
-            hmc_dot_v1_dot_translation__pb2.TranslateResponse.FromString,
+            hmc_dot_v1_dot_translation__pb2.ScoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

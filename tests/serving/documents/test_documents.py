@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.serving.fakes import FakeTranslator
 
 from hmc.serving import Translator
 from hmc.serving.documents.local import translate_document
@@ -45,6 +46,21 @@ class In:
 
     def submit(self, text: str, options: DecodeOptions, target: Target, *, block: bool) -> Future[Translation]:
         return self.translator.submit(text, options, target, block=block)
+
+
+@dataclass
+class Ready:
+    """A fake translator, which never waits for a place."""
+
+    translator: FakeTranslator
+
+    @property
+    def source(self) -> Any:
+        return self.translator.source
+
+    def submit(self, text: str, options: DecodeOptions, target: Target, *, block: bool) -> Future[Translation]:
+        assert block
+        return self.translator.submit(text, options, target)
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -87,3 +103,11 @@ def test_leaving_early_cancels(loaded: Translator) -> None:
     next(stream)
     stream.close()  # type: ignore[attr-defined]  # it is a generator
     assert next(translate_document(loaded, "A dog.", OPTIONS)).segment is not None
+
+
+def test_the_token_of_the_target_language_goes_before_every_sentence() -> None:
+    translator = FakeTranslator("full")
+    found = translate_document(Ready(translator), "Go on.\n\nBe well.", None, None, ">>deu<<")
+    assert [piece.text for piece in found] == ["full:>>deu<< Go on.", "\n\nfull:>>deu<< Be well."]
+    list(translate_document(Ready(translator), " \n", None, None, ">>deu<<"))
+    assert translator.texts == [">>deu<< Go on.", ">>deu<< Be well."]

@@ -94,7 +94,7 @@ def test_a_document_that_is_left_is_cancelled(client: Client, factory: FakeFacto
 
 
 def test_what_a_document_cannot_have(client: Client) -> None:
-    with pytest.raises(InvalidRequestError, match="choose segmentation auto or sentence"):
+    with pytest.raises(InvalidRequestError, match="choose SEGMENTATION_AUTO or SEGMENTATION_SENTENCE"):
         list(client.translate_document("a", segmentation="none"))
     with pytest.raises(InvalidRequestError, match="leave n_best out"):
         list(client.translate_document("a", options=DecodeOptions(n_best=2)))

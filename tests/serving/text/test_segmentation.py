@@ -17,7 +17,8 @@ COUNTS: dict[str, int] = json.loads((DOCUMENTS / "sentences.json").read_text(enc
 WORDS = st.sampled_from(
     ["Hello", "world.", "the", "2.", "Weltkrieg", "z. B.", "Dr.", " ", "\n", "\r\n", "\n\n", "\t", "> ", "- ", "1. ",
      "# ", "| a | b |", "```", "\u00a0", "\u2028", "\ufeff", "\u200b", "😀", "“Hi!”", "e.g.",
-     "00:00:01,000 --> 00:00:02,000", '"', "'", "x" * 40, "。", "你好", "\x1c", "\x85", "a@b.de", "İ", "\u3000", "\u202f"]
+     "00:00:01,000 --> 00:00:02,000", '"', "'", "x" * 40, "。", "你好", "\x1c", "\x85", "a@b.de", "İ",
+     "\u3000", "\u202f"]
 )  # fmt: skip
 TEXTS = st.one_of(st.text(), st.lists(WORDS, max_size=40).map(" ".join), st.lists(WORDS, max_size=60).map("".join))
 

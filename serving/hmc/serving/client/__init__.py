@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         LevelBytes,
         LevelInfo,
         LevelList,
+        ModelInfo,
         StreamAnswer,
     )
     from hmc.serving.requests.options import DecodeOptions, Sampling
@@ -38,6 +39,7 @@ __all__ = [
     "LevelBytes",
     "LevelInfo",
     "LevelList",
+    "ModelInfo",
     "Partial",
     "Sampling",
     "Segment",
@@ -53,7 +55,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "hmc.serving.client.client": ("Client", "Level"),
         "hmc.serving.requests.answers": (
-            "Answer", "DeviceUse", "LatencySummary", "LevelBytes", "LevelInfo", "LevelList", "StreamAnswer",
+            "Answer", "DeviceUse", "LatencySummary", "LevelBytes", "LevelInfo", "LevelList", "ModelInfo",
+            "StreamAnswer",
         ),
         "hmc.serving.requests.options": ("DecodeOptions", "Sampling"),
         "hmc.serving.requests.results": ("Alternative", "DocumentPiece", "Partial", "Segment", "Token", "Translation"),

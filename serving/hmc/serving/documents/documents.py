@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from hmc.artifact.errors import InvalidRequestError, OverloadedError
+from hmc.artifact.errors import InvalidRequestError, OverloadedError, Violation
 from hmc.serving.documents.joining import Joined
 from hmc.serving.documents.keeping import Keeper, Submit
 from hmc.serving.documents.windows import in_order
@@ -43,13 +43,16 @@ def check_keep(options: DecodeOptions, texts: TextOptions) -> None:
         )
 
 
-def divided(text: str, source: SourceSide, segmentation: Segmentation) -> bool:
-    """Whether a text is divided. Raises InvalidRequestError for one that is too long and may not be."""
+def divided(text: str, source: SourceSide, segmentation: Segmentation, code: str = "") -> bool:
+    """Whether a text is divided. code: what is put before it, or what it begins with already.
+
+    Raises InvalidRequestError for one that is too long and may not be divided.
+    """
     if segmentation is Segmentation.SENTENCE:
         return True
     if segmentation is Segmentation.AUTO and LINE_END.search(text, *stripped(text, 0, len(text))):
         return True
-    if source.fits(text):
+    if source.fits(text if text.startswith(code) else code + text):
         return False
     if segmentation is Segmentation.AUTO:
         return True
@@ -80,6 +83,8 @@ class Divider:
     submit: Submit
     options: DecodeOptions
     texts: TextOptions
+    code: str = ""
+    """The token of the target language, such as `>>deu<<`, for texts that do not begin with one. Empty: none."""
 
     async def translate(
         self, texts: Sequence[str], targets: Sequence[Target], window: int
@@ -104,8 +109,10 @@ class Divider:
             target = targets[index] if first.setdefault(index, piece.begin) == piece.begin else Target()
             try:
                 return await self._translated(keeper, texts[index], units[index], piece, target)
-            except (InvalidRequestError, OverloadedError) as error:
-                raise type(error)(f"texts[{index}]: {error}") from error
+            except InvalidRequestError as error:
+                raise _at(index, error) from error
+            except OverloadedError as error:
+                raise OverloadedError(f"texts[{index}]: {error}") from error
 
         first: dict[int, int] = {}  # text → offset of its first sentence
         whole: Translation | None = None
@@ -126,7 +133,7 @@ class Divider:
         """Yields the pieces of a translated document, each as soon as it and all before it are ready. joined: empty; it
         then has the document's tokens and times, but no text."""
         keeper = Keeper(self.texts.keep)
-        unit = not divided(text, self.source, self.texts.segmentation)
+        unit = not divided(text, self.source, self.texts.segmentation, self._code(text))
         items = _around_unit(text) if unit else self._pieces(text)
 
         async def work(piece: Piece) -> Translation | None:
@@ -156,9 +163,9 @@ class Divider:
         units, read = [], 0
         for index, text in enumerate(texts):
             try:
-                units.append(not divided(text, self.source, self.texts.segmentation))
+                units.append(not divided(text, self.source, self.texts.segmentation, self._code(text)))
             except InvalidRequestError as error:
-                raise InvalidRequestError(f"texts[{index}]: {error}") from error
+                raise _at(index, error) from error
             if not units[-1]:
                 self._check_divided(index)
             read += len(text)
@@ -169,14 +176,18 @@ class Divider:
 
     def _pieces(self, text: str) -> Iterator[Piece]:
         """The pieces of a text after its language code, which is not copied."""
-        code = self.source.code(text)
-        skipped = len(code)
+        code, skipped = self._code(text), len(self.source.code(text))
         for piece in pieces(text[skipped:], self.source.language, lambda part: self.source.fits(code + part)):
             yield replace(piece, begin=piece.begin + skipped) if skipped else piece
 
+    def _code(self, text: str) -> str:
+        """The token of the target language that goes before each part of a text, with a blank; empty if none does."""
+        return self.source.code(text) or (f"{self.code} " if self.code else "")
+
     async def _translated(self, keeper: Keeper, text: str, unit: bool, piece: Piece, target: Target) -> Translation:
         assert piece.text is not None
-        code = "" if unit else self.source.code(text)
+        own = self.source.code(text)
+        code = "" if unit and (own or not text.strip()) else self._code(text)
 
         async def submit(part: str, options: DecodeOptions, target: Target) -> Translation:
             return await self.submit(code + part, options, target)
@@ -194,6 +205,11 @@ class Divider:
                 f"texts[{index}] is divided into sentences, which excludes {refused}: change that, send the sentences "
                 "as texts of their own, or choose SEGMENTATION_NONE"
             )
+
+
+def _at(index: int, error: InvalidRequestError) -> InvalidRequestError:
+    message = f"texts[{index}]: {error}"
+    return InvalidRequestError(message, [Violation(f"texts[{index}]", message)])
 
 
 def _unit(text: str) -> Iterator[Piece]:

@@ -26,16 +26,20 @@ class Submits(Protocol):
 
 
 def translate_document(
-    translator: Submits, text: str, options: DecodeOptions | None = None, texts: TextOptions | None = None
+    translator: Submits,
+    text: str,
+    options: DecodeOptions | None = None,
+    texts: TextOptions | None = None,
+    code: str = "",
 ) -> Iterator[DocumentPiece]:
     """Yields the pieces of a translated document, each as soon as it and all before it are translated.
 
-    Closing the iterator early cancels what is under way. Raises InvalidRequestError for options that exclude
-    each other.
+    code: see `Divider.code`. Closing the iterator early cancels what is under way. Raises
+    InvalidRequestError for options that exclude each other.
     """
     options, texts = options or DecodeOptions(), texts or TextOptions()
     check_document(options, texts)
-    divider = Divider(translator.source, _submit_to(translator), options, texts)
+    divider = Divider(translator.source, _submit_to(translator), options, texts, code)
     pieces = divider.document(text, Joined(translator.source.target_language))
     with asyncio.Runner() as runner:
         try:

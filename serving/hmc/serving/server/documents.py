@@ -67,4 +67,4 @@ class Documents:
                 self._begun = True
             return await self._wait(future, size or AnswerSize())
 
-        return Divider(self._lease.slot.translator.source, submit, options, self._texts)
+        return Divider(self._lease.slot.translator.source, submit, options, self._texts, self._lease.code)

@@ -8,11 +8,11 @@ from typing import Any
 
 import grpc
 
-from hmc.artifact.errors import HmcError, InternalServiceError, InvalidRequestError
+from hmc.artifact.errors import HmcError, InternalServiceError, InvalidRequestError, Violation
 from hmc.serving.requests.answers import Answer, StreamAnswer
 from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.requests.results import Alternative, DocumentPiece, Partial, Segment, Token, Translation
-from hmc.serving.requests.selectors import Selector
+from hmc.serving.requests.selectors import OF_THE_MODEL, Selector
 from hmc.serving.requests.text_options import Segmentation, TextOptions
 from hmc.serving.wire.status import code_of, error_of, message_of
 from hmc.v1 import translation_pb2 as pb
@@ -27,11 +27,12 @@ SEGMENT_FIELDS = [field.name for field in dataclasses.fields(Segment) if field.n
 def selector_from_proto(message: pb.LevelSelector) -> Selector:
     """Converts a selector. Raises InvalidRequestError if a value is out of range."""
     chosen = message.WhichOneof("selector")
-    return Selector(**{chosen: getattr(message, chosen)}) if chosen else Selector()
+    given = {name: value for name in OF_THE_MODEL if (value := getattr(message, name))}
+    return Selector(**({chosen: getattr(message, chosen)} if chosen else {}), **given)
 
 
 def selector_to_proto(selector: Selector) -> pb.LevelSelector | None:
-    """Converts a selector. Returns None for the default level, which is sent as an absent field."""
+    """Converts a selector. Returns None for the default level of the first model, which is sent as an absent field."""
     if selector == Selector():
         return None
     return pb.LevelSelector(
@@ -40,6 +41,9 @@ def selector_to_proto(selector: Selector) -> pb.LevelSelector | None:
         max_bleu_drop=selector.max_bleu_drop,
         latency_budget_ms=selector.latency_budget_ms,
         auto=selector.auto or None,
+        model=selector.model,
+        source_language=selector.source_language,
+        target_language=selector.target_language,
     )
 
 
@@ -179,7 +183,18 @@ def answer_to_proto(answer: Answer) -> pb.TranslateResponse:
     )
 
 
-def answer_from_proto(message: pb.TranslateResponse) -> Answer:
+def scores_to_proto(answer: Answer) -> pb.ScoreResponse:
+    """Converts the answer to a Score call, which has the fields of TranslateResponse."""
+    return pb.ScoreResponse(
+        translations=[translation_to_proto(translation) for translation in answer],
+        level=answer.level,
+        bundle_version=answer.bundle_version,
+        queue_ms=answer.queue_ms,
+        compute_ms=answer.compute_ms,
+    )
+
+
+def answer_from_proto(message: pb.TranslateResponse | pb.ScoreResponse) -> Answer:
     """Converts the answer to a call. Each translation gets the times of the whole call."""
     times = message.queue_ms, message.compute_ms
     translations = tuple(translation_from_proto(translation, *times) for translation in message.translations)
@@ -220,7 +235,9 @@ def stream_error_to_proto(
     reference: see `message_of`. level, bundle_version: what served the text; empty if no level was chosen yet.
     """
     code: int = code_of(error).value[0]
-    sent = pb.Error(code=code, message=message_of(error, reference))
+    found = error.violations if isinstance(error, InvalidRequestError) else ()
+    violations = [pb.FieldViolation(field=one.field, description=one.description) for one in found]
+    sent = pb.Error(code=code, message=message_of(error, reference), violations=violations)
     return pb.TranslateStreamResponse(id=request_id, error=sent, level=level, bundle_version=bundle_version)
 
 
@@ -233,7 +250,8 @@ def stream_answer_from_proto(message: pb.TranslateStreamResponse, index: int) ->
             translation = translation_from_proto(message.translation, message.queue_ms, message.compute_ms)
         case "error":
             code = CODE_OF_NUMBER.get(message.error.code, grpc.StatusCode.UNKNOWN)
-            error = error_of(code, message.error.message)
+            found = [Violation(one.field, one.description) for one in message.error.violations]
+            error = error_of(code, message.error.message, found)
         case _:
             error = InternalServiceError(
                 "an answer has neither a translation nor an error: the server may be newer than this client; upgrade it"
