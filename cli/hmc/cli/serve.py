@@ -151,6 +151,13 @@ def command(
         int | None,
         typer.Option(help="Port for Prometheus metrics over HTTP. Default: no metrics.", rich_help_panel=OPERATION),
     ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port for HTTP: the playground, JSON, LibreTranslate's API, metrics. Default: no HTTP.",
+            rich_help_panel=OPERATION,
+        ),
+    ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print the address as a line of JSON.", rich_help_panel=OPERATION)
     ] = False,
@@ -194,6 +201,7 @@ def command(
         tls_key=tls_key,
         token=token,
         metrics_port=metrics_port,
+        http_port=http_port,
     )
 
     async def run() -> None:
@@ -214,6 +222,7 @@ def _announce(server: Server, json_output: bool) -> None:
             {
                 "address": server.address,
                 "metrics_port": server.metrics_port,
+                "http_address": server.http_address,
                 "bundle_version": status.manifest.version,
                 "device": status.device,
                 "levels": loaded,
@@ -224,4 +233,6 @@ def _announce(server: Server, json_output: bool) -> None:
             f"Serving {', '.join(loaded)} of bundle {status.manifest.version} on {server.address} ({status.device}).\n"
         )
         said += f'Try:  hmc translate --server {server.address} "A man rides a bicycle."'
+        if server.http_address:
+            said += f"\nOpen: {server.http_address}/ in a browser"
     typer.echo(said)

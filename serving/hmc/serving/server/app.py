@@ -16,8 +16,9 @@ from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.loading import SHUTTING_DOWN
 from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.server.handlers import Handlers
+from hmc.serving.server.http_door import HttpDoor
 from hmc.serving.server.interceptors import Context, EdgeInterceptor, require_token
-from hmc.serving.server.listening import check_port, join_address
+from hmc.serving.server.listening import check_port, join_address, local_host
 from hmc.serving.server.metrics import Metrics
 from hmc.serving.server.servicers import AdminServicer, TranslationServicer
 from hmc.serving.server.settings import ServerSettings
@@ -81,8 +82,9 @@ class Server:
         self._metrics = Metrics(host.status)
         self._metrics_server: WSGIServer | None = None
         self._health = Health(self._draining)
+        interceptors = [EdgeInterceptor(self._admit, self._metrics.call)]
         self._grpc = grpc.aio.server(
-            interceptors=[EdgeInterceptor(self._admit, self._metrics.call)],
+            interceptors=interceptors,
             options=[
                 # Otherwise a second server could listen on the same port, and would get some of the calls.
                 ("grpc.so_reuseport", 0),
@@ -92,20 +94,28 @@ class Server:
         )
         handlers = Handlers(host, settings, self._metrics)
         translation = TranslationServicer(handlers, settings.stream_window, self._draining)
-        rpc.add_TranslationServiceServicer_to_server(translation, self._grpc)
-        rpc.add_AdminServiceServicer_to_server(AdminServicer(handlers), self._grpc)
+        self._http = HttpDoor(settings, interceptors, self._metrics.registry, self._why_not_ready)
+        admin = AdminServicer(handlers)
+        for door in (self._grpc, self._http.methods):
+            rpc.add_TranslationServiceServicer_to_server(translation, door)
+            rpc.add_AdminServiceServicer_to_server(admin, door)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         add_reflection((*SERVICES, HEALTH), self._grpc, self._draining)
+        self._tls_pair: tuple[bytes, bytes] | None = None
         self._following: asyncio.Task[None] | None = None
         self._started = False
         self.port = 0
         self.metrics_port: int | None = None
 
     @property
+    def http_address(self) -> str | None:
+        """URL of the HTTP listener for clients on this machine; None without one."""
+        return self._http.address
+
+    @property
     def address(self) -> str:
         """`host:port` for clients on this machine."""
-        local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.settings.host, self.settings.host)
-        return join_address(local, self.port)
+        return join_address(local_host(self.settings.host), self.port)
 
     @property
     def draining(self) -> bool:
@@ -126,6 +136,7 @@ class Server:
                 )
             await self._health.set_all(("", *SERVICES), NOT_SERVING)
             await self._grpc.start()
+            await self._http.start(self._tls_pair)
             await asyncio.to_thread(self.host.start)
         except BaseException:
             if not self.draining:
@@ -141,7 +152,7 @@ class Server:
     def _bind(self) -> int:
         host, port = self.settings.host, self.settings.port
         check_port(host, port, "--port")
-        pair = self.settings.tls_pair()
+        pair = self._tls_pair = self.settings.tls_pair()  # read once: a file may be a pipe
         if not self.settings.is_local and self._check_token is None:
             log.warning(
                 "no token is set: anyone who can reach %s may translate, and may load and unload levels",
@@ -159,6 +170,12 @@ class Server:
             raise InvalidRequestError(
                 f"cannot serve TLS with {files}: {error}; give a PEM certificate chain and its key without a passphrase"
             ) from error
+
+    def _why_not_ready(self) -> str | None:
+        """Why the server does not serve; None if it does."""
+        if self.draining:
+            return SHUTTING_DOWN
+        return self.host.failure if self._started else "the levels are being loaded"
 
     def _admit(self, context: Context) -> None:
         if self._check_token is not None:
@@ -180,7 +197,8 @@ class Server:
         if not self._started:
             self.host.stop_loading()
         await self._health.enter_graceful_shutdown()  # before the streams of watchers end
-        await self._grpc.stop(self.settings.drain_seconds if drain_seconds is None else drain_seconds)
+        seconds = self.settings.drain_seconds if drain_seconds is None else drain_seconds
+        await asyncio.gather(self._grpc.stop(seconds), self._http.stop(seconds))
         if self._following is not None:
             await self._following
         await asyncio.to_thread(self.host.close, False)

@@ -13,6 +13,11 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def local_host(host: str) -> str:
+    """The address by which this machine reaches a server that listens on `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
 def check_port(host: str, port: int, option: str) -> None:
     """Listens on `host:port` for a moment, and raises if that fails.
 

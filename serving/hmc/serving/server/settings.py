@@ -68,9 +68,11 @@ class ServerSettings:
     """If set, every call except health checks needs the metadata `authorization: Bearer TOKEN`."""
     metrics_port: int | None = None
     """Port of Prometheus metrics on the same host; 0 takes any free one. None: no metrics."""
+    http_port: int | None = None
+    """Port of the HTTP listener on the same host; 0 takes any free one. None: no HTTP."""
 
     def __post_init__(self) -> None:
-        for name in ("port", "metrics_port"):
+        for name in ("port", "metrics_port", "http_port"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 65535:
                 raise InvalidRequestError(f"{name} {value}: choose 0 to 65535")
