@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -17,6 +17,8 @@ from google.protobuf.message_factory import GetMessageClass
 from hmc.serving.http.context import HttpContext
 from hmc.serving.http.statuses import HttpError
 
+Handler: TypeAlias = Any
+"""A `grpc.RpcMethodHandler`, which is generic for the type checker only."""
 Given = Callable[[], Message]
 """Makes the message of a request, or raises HmcError. It is called when the call has been admitted."""
 
@@ -34,14 +36,12 @@ class Methods:
     def __init__(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> None:
         """interceptors: those of the gRPC server, the outermost first."""
         self._interceptors = tuple(interceptors)
-        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        self._handlers: dict[str, Handler] = {}
 
     def add_generic_rpc_handlers(self, _handlers: object) -> None:
         """Part of what `add_…Servicer_to_server` calls; the registered handlers are enough."""
 
-    def add_registered_method_handlers(
-        self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
-    ) -> None:
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
         """Adds the methods of a service. service: its full name."""
         self._handlers.update({f"/{service}/{name}": handler for name, handler in handlers.items()})
 
@@ -69,7 +69,7 @@ class Methods:
     ) -> AsyncIterator[Message]:
         """Calls a method of many answers to many requests. decode: makes a message of a request, or raises HmcError."""
 
-        def decoding(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
+        def decoding(handler: Handler) -> Handler:
             return grpc.stream_stream_rpc_method_handler(handler.stream_stream, decode, handler.response_serializer)
 
         handler = await self._intercepted(path_of(method), decoding, context)
@@ -82,16 +82,16 @@ class Methods:
         async def call(_request: object, _context: object) -> bytes:
             return behaviour()
 
-        made = grpc.unary_unary_rpc_method_handler(call, None, None)
+        made: Handler = grpc.unary_unary_rpc_method_handler(call, None, None)
         handler = await self._intercepted(name, lambda _: made, context, made)
         return bytes(await _aborting(handler.unary_unary(b"", context), context))
 
     async def _intercepted(
         self,
         name: str,
-        change: Callable[[grpc.RpcMethodHandler[Any, Any]], grpc.RpcMethodHandler[Any, Any]],
+        change: Callable[[Handler], Handler],
         context: HttpContext,
-        own: grpc.RpcMethodHandler[Any, Any] | None = None,
+        own: Handler | None = None,
     ) -> Any:
         """The handler of a method, wrapped by all interceptors."""
         original = own or self._handlers.get(name)
@@ -128,7 +128,7 @@ def _next(
     return call
 
 
-def _with_message(handler: grpc.RpcMethodHandler[Any, Any], given: Given) -> grpc.RpcMethodHandler[Any, Any]:
+def _with_message(handler: Handler, given: Given) -> Handler:
     """The same handler, whose request is `given()` in place of what the bytes say."""
     if handler.unary_unary is not None:
         return grpc.unary_unary_rpc_method_handler(handler.unary_unary, lambda _: given(), handler.response_serializer)

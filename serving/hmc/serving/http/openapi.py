@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 
 from hmc.artifact.distribution import VERSION
 from hmc.serving.http.comments import comments_of
@@ -133,7 +133,7 @@ class _Schemas:
         self.made: dict[str, Json] = {}
         self._comments = comments
 
-    def reference(self, kind: Descriptor) -> Json:
+    def reference(self, kind: Any) -> Json:
         """A reference to the schema of a message."""
         if kind.name not in self.made:
             self.made[kind.name] = {}  # so that a message may contain itself
@@ -142,7 +142,8 @@ class _Schemas:
 
     def text(self, field: FieldDescriptor) -> str:
         """The comment of a field."""
-        return self._comments.get(f"{field.containing_type.name}.{field.name}", "")
+        owner: Any = field.containing_type
+        return self._comments.get(f"{owner.name}.{field.name}", "")
 
     def field(self, field: FieldDescriptor) -> Json:
         """The schema of one value of a field, or of all if it is repeated."""
@@ -155,7 +156,7 @@ class _Schemas:
             one = dict(SCALARS[field.type])
         return {"type": "array", "items": one} if field.is_repeated else one
 
-    def _message(self, kind: Descriptor) -> Json:
+    def _message(self, kind: Any) -> Json:
         made: Json = {
             "type": "object",
             "properties": {f.json_name: {**self.field(f), "description": self.text(f)} for f in kind.fields},
