@@ -140,8 +140,6 @@ def _unknown(data: dict[str, Any], kind: Descriptor, path: str) -> Iterable[str]
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, UnicodeEncodeError):
-        return "a string has half of a surrogate pair, which is not Unicode text"
     reason = str(error).encode("utf-8", "backslashreplace").decode()
     return f"the body does not fit: {reason}"
 

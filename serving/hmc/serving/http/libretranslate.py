@@ -94,7 +94,7 @@ class _LibreTranslate:
         return [{"language": code, "confidence": NOT_DETECTED} for code in dict.fromkeys(p.source for p in pairs)]
 
     async def languages(self, request: Request) -> list[Values]:
-        pairs = await self._pairs(request, dict(request.query_params))
+        pairs = await self._pairs(request, await _values(request))  # the Python client sends the key as a form here too
         sources = list(dict.fromkeys(p.source for p in pairs))
         codes = dict.fromkeys([*sources, *(p.target for p in pairs)])
         return [{"code": code, "name": language_name(code), "targets": _targets(pairs, code)} for code in codes]
