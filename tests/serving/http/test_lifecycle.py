@@ -100,7 +100,7 @@ def test_a_client_that_leaves_frees_its_place(tmp_path: Path, factory: FakeFacto
         leaving.request("POST", path, json.dumps(body[path]), {"Content-Type": "application/json"})
         full.wait_for(lambda: len(full.futures) == 1)
         leaving.close()
-        full.wait_for(lambda: full.futures[0].cancelled())
+        full.wait_for(full.futures[0].cancelled)
 
 
 def test_a_reader_of_events_that_leaves_frees_its_place(tmp_path: Path, factory: FakeFactory) -> None:
@@ -111,7 +111,7 @@ def test_a_reader_of_events_that_leaves_frees_its_place(tmp_path: Path, factory:
             assert next(response.iter_lines()).startswith("data: ")
             assert full.pending == 1
         client.close()
-        full.wait_for(lambda: full.futures[0].cancelled())
+        full.wait_for(full.futures[0].cancelled)
 
 
 def test_a_token_is_asked_for_at_every_door(tmp_path: Path, factory: FakeFactory) -> None:
