@@ -6,6 +6,7 @@ So tokens, limits, checks of fields, statuses and metrics are the same, whatever
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -97,6 +98,8 @@ class Methods:
         original = own or self._handlers.get(name)
         if original is None:
             raise HttpError(grpc.StatusCode.UNIMPLEMENTED, f"this server does not offer {name}")
+        if not _is_written(original):
+            raise HttpError(grpc.StatusCode.UNIMPLEMENTED, f"this server does not offer {name} yet")
         details = Details(name, context.invocation_metadata())
 
         async def innermost(_details: grpc.HandlerCallDetails) -> Any:
@@ -105,10 +108,7 @@ class Methods:
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]] = innermost
         for interceptor in reversed(self._interceptors):
             continuation = _next(interceptor, continuation)
-        try:
-            handler = await continuation(details)
-        except NotImplementedError as error:
-            raise HttpError(grpc.StatusCode.UNIMPLEMENTED, f"this server does not offer {name} yet") from error
+        handler = await continuation(details)
         if handler.request_deserializer is not None:  # no interceptor decodes
             handler = _decoded(handler)
         return handler
@@ -117,6 +117,12 @@ class Methods:
 def path_of(method: MethodDescriptor) -> str:
     """The full name of a method, as gRPC writes it."""
     return f"/{method.containing_service.full_name}/{method.name}"
+
+
+def _is_written(handler: Handler) -> bool:
+    """Whether a servicer has the method: generated base classes have plain functions in place of missing ones."""
+    streams = handler.unary_stream or handler.stream_stream
+    return inspect.isasyncgenfunction(streams) if streams else inspect.iscoroutinefunction(handler.unary_unary)
 
 
 def _next(
