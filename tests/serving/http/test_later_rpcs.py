@@ -47,6 +47,7 @@ class Later(rpc.TranslationServiceServicer, rpc.AdminServiceServicer):
 
     async def Score(self, _request: pb.ScoreRequest, context: Any) -> pb.TranslateResponse:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "later", (("grpc-retry-pushback-ms", "2400"),))
+        raise AssertionError("abort returned")
 
 
 def ask(verb: str, path: str, **request: Any) -> httpx.Response:

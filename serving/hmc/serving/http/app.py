@@ -23,7 +23,7 @@ from hmc.serving.http.context import REQUEST_ID
 from hmc.serving.http.libretranslate import libretranslate_routes
 from hmc.serving.http.methods import Methods
 from hmc.serving.http.observing import observing_routes
-from hmc.serving.http.openapi import openapi_document
+from hmc.serving.http.openapi.document import openapi_document
 from hmc.serving.http.routes import twins
 from hmc.serving.http.statuses import HttpError
 from hmc.serving.http.twins import twin_routes

@@ -9,9 +9,9 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from hmc.artifact.distribution import VERSION
-from hmc.serving.http.comments import comments_of
 from hmc.serving.http.exchange import EVENTS, LINES
-from hmc.serving.http.openapi_other import OTHER_PATHS, OTHER_SCHEMAS
+from hmc.serving.http.openapi.comments import comments_of
+from hmc.serving.http.openapi.other_paths import OTHER_PATHS, OTHER_SCHEMAS
 from hmc.serving.http.routes import Twin
 from hmc.v1 import translation_pb2 as pb
 
