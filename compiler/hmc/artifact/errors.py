@@ -4,6 +4,9 @@
 class HmcError(Exception):
     """Something a user can act on. The message says what is wrong and what to do."""
 
+    retry_after_s: float | None = None
+    """Seconds after which the same request may succeed. Negative: it is useless to send it again. None: unknown."""
+
 
 class InvalidArtifactError(HmcError):
     """A checkpoint or bundle that cannot be used. `problems` lists everything found, not only the first."""
@@ -22,7 +25,15 @@ class LevelNotFoundError(HmcError):
     """The requested pruning level is not in the bundle; the message lists those that are."""
 
 
-class OverloadedError(HmcError):
+class RetryableError(HmcError):
+    """Something that passes; see `HmcError.retry_after_s`."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class OverloadedError(RetryableError):
     """The queue is full; try again later or lower the load."""
 
 
@@ -46,7 +57,7 @@ class PortInUseError(HmcError):
     """Another process listens on the port; the message names it and says what to do."""
 
 
-class UnavailableError(HmcError):
+class UnavailableError(RetryableError):
     """The service cannot be reached, is starting or is draining; try again, or elsewhere."""
 
 
@@ -54,8 +65,8 @@ class UnauthenticatedError(HmcError):
     """The service wants a token, and got none or a wrong one."""
 
 
-class DeadlineExceededError(HmcError):
-    """The service did not answer within the time that the caller gave it."""
+class DeadlineExceededError(RetryableError):
+    """The service did not answer within the time that the caller gave it, or saw at once that it could not."""
 
 
 class InternalServiceError(HmcError):

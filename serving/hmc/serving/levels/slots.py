@@ -14,6 +14,7 @@ from hmc.serving.levels.byte_shares import FileBytes
 from hmc.serving.levels.choosing import Candidate, runs_on
 from hmc.serving.levels.latency import LatencyWindow
 from hmc.serving.requests.answers import DeviceUse, LevelBytes
+from hmc.serving.requests.caller import ANYONE, Caller
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Translation
@@ -51,7 +52,11 @@ class LevelTranslator(Protocol):
         progress: Callable[[str], None] | None = ...,
         *,
         priority: Priority = ...,
+        caller: Caller = ...,
+        within_s: float | None = ...,
     ) -> Future[Translation]: ...
+
+    def expected_s(self, *, interactive: bool) -> float | None: ...
 
     def call_when_space(self, call: Callable[[], None]) -> None: ...
 
@@ -134,10 +139,15 @@ class Lease:
         options: DecodeOptions,
         target: Target | None = None,
         progress: Callable[[str], None] | None = None,
+        *,
+        caller: Caller = ANYONE,
+        within_s: float | None = None,
     ) -> Future[Translation]:
         """Queues a text, and adds its latency to the level's if it is interactive. Arguments and errors: see
         `Translator.submit`."""
-        future = self.slot.translator.submit(text, options, target, progress, priority=self._priority)
+        future = self.slot.translator.submit(
+            text, options, target, progress, priority=self._priority, caller=caller, within_s=within_s
+        )
         if self._priority.interactive:
             future.add_done_callback(self._observe)
         return future

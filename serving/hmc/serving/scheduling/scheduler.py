@@ -78,7 +78,7 @@ class Scheduler:
                 if evicted := self._budget.evict(self._clock()):
                     return Plan(evicted, {})
                 queue.changed.wait(self._budget.next_eviction(self._clock()))
-            started = self._start() if queue.ready and not self._paused else {}
+            started = self._start_and_measure() if queue.ready and not self._paused else {}
         return Plan(self._budget.evict(self._clock()) if self._budget.any_empty else [], started)
 
     def upcoming(self, mode: Mode) -> list[Job]:
@@ -163,6 +163,12 @@ class Scheduler:
                 self._cancelled.add(future)
 
     # ---- admission ----
+
+    def _start_and_measure(self) -> dict[Mode, list[Job]]:
+        idle, interactive, others = not self._running, self._queue.interactive, self._queue.others
+        started = self._start()
+        self._queue.looked(interactive, others, idle=idle)
+        return started
 
     def _start(self) -> dict[Mode, list[Job]]:
         """Takes the sentences that start now from the queue. Leaves an equal part to each other worker that is idle."""

@@ -24,6 +24,7 @@ from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.standard_services import NOT_SERVING, SERVING, Health, add_reflection
 from hmc.serving.translator import Translator
 from hmc.serving.wire.limits import MAX_MESSAGE_BYTES
+from hmc.serving.wire.pushback import ELSEWHERE_S
 from hmc.v1 import translation_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
@@ -164,7 +165,7 @@ class Server:
         if self._check_token is not None:
             self._check_token(context)
         if self.draining:
-            raise UnavailableError(SHUTTING_DOWN)
+            raise UnavailableError(SHUTTING_DOWN, ELSEWHERE_S)
 
     async def wait(self) -> None:
         """Returns when the server has stopped."""

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from hmc.artifact.errors import (
+    DeadlineExceededError,
     DeviceUnavailableError,
     InvalidRequestError,
     LevelNotLoadedError,
@@ -22,6 +23,7 @@ from hmc.serving.levels.loading import SHUTTING_DOWN
 from hmc.serving.levels.slots import Lease, Slot
 from hmc.serving.levels.status import LevelStatus
 from hmc.serving.requests.answers import Answer, LevelInfo, LevelList
+from hmc.serving.requests.caller import Caller, current_caller
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Translation
@@ -32,6 +34,7 @@ from hmc.serving.server.metrics import Metrics, RequestRecord
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.streams import WaitingLine
 from hmc.serving.wire.limits import AnswerSize
+from hmc.serving.wire.status import seconds_left
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +51,8 @@ class Handlers:
         self._host, self._settings, self._metrics = host, settings, metrics
         self._changes = ChangeThread()
         self._loading: dict[str, asyncio.Future[LevelStatus]] = {}  # level → its load, which many calls may await
-        self._lines: WeakKeyDictionary[Slot, WaitingLine] = WeakKeyDictionary()
+        self._lines: WeakKeyDictionary[Slot, WeakValueDictionary[Caller, WaitingLine]] = WeakKeyDictionary()
+        """Level → caller → its line, while one of its texts is under way. Texts hold their line."""
 
     def record(self) -> AbstractContextManager[RequestRecord]:
         """Counts the `with` block as one request. The methods below write into the record what they learn about it."""
@@ -90,7 +94,10 @@ class Handlers:
         """
         with await self._lease(selector, Priority.BULK) as lease:
             record.served_by(lease)
-            line = self._lines.setdefault(lease.slot, WaitingLine())
+            caller = current_caller.get()
+            lines = self._lines.setdefault(lease.slot, WeakValueDictionary())
+            if (line := lines.get(caller)) is None:
+                line = lines[caller] = WaitingLine(caller)
             future = await line.submit(lease, text, options, target)
             queued()
             record.answer = _answer([await _wait(future, AnswerSize())], lease)
@@ -107,7 +114,7 @@ class Handlers:
             def progress(piece: str | None) -> None:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
-            future = lease.submit(text, options, target, progress)
+            future = lease.submit(text, options, target, progress, caller=current_caller.get(), within_s=seconds_left())
             future.add_done_callback(lambda _: progress(None))
             try:
                 while (piece := await pieces.get()) is not None:
@@ -197,11 +204,13 @@ async def _run(
 
 def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
     try:
-        return lease.submit(text, options, target)
+        return lease.submit(text, options, target, caller=current_caller.get(), within_s=seconds_left())
     except InvalidRequestError as error:
         raise InvalidRequestError(f"texts[{index}]: {error}") from error
     except OverloadedError as error:
-        raise OverloadedError(f"texts[{index}]: {error}") from error
+        raise OverloadedError(f"texts[{index}]: {error}", error.retry_after_s) from error
+    except DeadlineExceededError as error:
+        raise DeadlineExceededError(f"texts[{index}]: {error}", error.retry_after_s) from error
 
 
 async def _wait(future: Future[Translation], size: AnswerSize) -> Translation:

@@ -15,6 +15,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hmc.artifact.errors import HmcError, InvalidRequestError, UnauthenticatedError
+from hmc.serving.requests.caller import caller_at, current_caller
+from hmc.serving.wire.pushback import trailers
 from hmc.serving.wire.status import code_of, message_of, new_reference, time_remaining
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class _Edge:
     def unary(self, behaviour: Callable[..., Any]) -> Callable[[bytes, Context], Awaitable[Any]]:
         async def call(data: bytes, context: Context) -> Any:
             time_remaining.set(context.time_remaining)
+            current_caller.set(caller_at(context.peer()))
             try:
                 self._admit(context)
                 response = await behaviour(self._parse(data), context)
@@ -93,6 +96,7 @@ class _Edge:
     def _generator(self, behaviour: Callable[..., Any]) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def call(sent: Any, context: Context) -> AsyncIterator[Any]:
             time_remaining.set(context.time_remaining)
+            current_caller.set(caller_at(context.peer()))
             try:
                 self._admit(context)
                 async for response in behaviour(sent, context):
@@ -136,7 +140,7 @@ class _Edge:
         self._count(self._method, code)
         message = message_of(error, reference)
         _forget_frames(error)
-        await context.abort(code, message)
+        await context.abort(code, message, trailers(error))
 
 
 def _forget_frames(error: BaseException | None) -> None:
