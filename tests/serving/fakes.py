@@ -56,7 +56,13 @@ class FakeTranslator:
     texts: list[str] = field(default_factory=list)
     priorities: list[Priority] = field(default_factory=list)
     callers: list[Caller] = field(default_factory=list)
+    within_s: list[float | None] = field(default_factory=list)
     retry_after_s: float | None = None
+    """Of the error for a full queue."""
+    refused: int = 0
+    """Texts for which the queue was full."""
+    refusal: Exception | None = None
+    """Every text gets this error."""
     expected: float | None = None
     waiting: list[Callable[[], None]] = field(default_factory=list)
     warm: bool = False
@@ -99,7 +105,13 @@ class FakeTranslator:
         if len(text.encode()) > MAX_TEXT_BYTES:
             raise InvalidRequestError(f"text is longer than {MAX_TEXT_BYTES} bytes: split it into sentences")
         if self.pending >= (self.bulk_size if priority is Priority.BULK else self.queue_size):
+            with self.changed:
+                self.refused += 1
+                self.changed.notify_all()
             raise OverloadedError("the queue is full: try again later", self.retry_after_s)
+        self.within_s.append(within_s)
+        if self.refusal is not None:
+            raise self.refusal
         options = options or DecodeOptions()
         future: Future[Translation] = Future()
         with self.changed:

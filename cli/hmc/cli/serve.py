@@ -118,8 +118,8 @@ def command(
     auto_target_ms: Annotated[
         float | None,
         typer.Option(
-            help="`auto` also takes fewer heads to keep the 95th percentile of latency below this. Default: no such "
-            "limit.",
+            help="`auto` also takes fewer heads to keep the 95th percentile of queue and compute below this, for calls "
+            "of at most 32 texts. Default: no such limit.",
             metavar="MS",
             rich_help_panel=AUTO,
         ),
@@ -164,7 +164,7 @@ def command(
     import os
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are raised; gRPC's own log would only clutter the terminal
-    from hmc.serving.levels.choosing import AutoPolicy
+    from hmc.serving.levels.controller import AutoPolicy
     from hmc.serving.server.app import Server, model_host
     from hmc.serving.server.run import serve
     from hmc.serving.server.settings import ServerSettings

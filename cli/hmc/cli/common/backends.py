@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
 from hmc.cli.common.connection import connected
-from hmc.serving.levels.choosing import AutoPolicy, Candidate, choose, runs_on
+from hmc.serving.levels.choosing import Candidate, choose, runs_on
 from hmc.serving.requests.answers import StreamAnswer
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.results import Partial, Translation
@@ -215,7 +215,7 @@ def _level(manifest: Manifest, selector: Selector, device: str) -> str | None:
     candidates = [Candidate(level) for level in manifest.levels if runs_on(device, level)]
     if not candidates:
         raise LevelNotFoundError(f"this bundle has no level for --device {device}; see `hmc levels`")
-    return choose(selector, candidates, AutoPolicy()).name
+    return choose(selector, candidates).name
 
 
 def _checked(answer: StreamAnswer) -> StreamAnswer:

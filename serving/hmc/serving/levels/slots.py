@@ -12,6 +12,7 @@ from typing import Protocol
 from hmc.artifact.bundle.manifest import Level, Manifest
 from hmc.serving.levels.byte_shares import FileBytes
 from hmc.serving.levels.choosing import Candidate, runs_on
+from hmc.serving.levels.controller import AutoController
 from hmc.serving.levels.latency import LatencyWindow
 from hmc.serving.requests.answers import DeviceUse, LevelBytes
 from hmc.serving.requests.caller import ANYONE, Caller
@@ -80,6 +81,9 @@ class Slot:
     users: int = 0
     """Leases that have not ended."""
     latency: LatencyWindow = field(default_factory=LatencyWindow)
+    """Of the latest interactive texts."""
+    recent: dict[bool, LatencyWindow] = field(default_factory=lambda: {i: LatencyWindow(10_000) for i in (True, False)})
+    """Interactive or not → latency of all texts of the last moments, for `auto`."""
 
 
 @dataclass(eq=False)
@@ -92,6 +96,8 @@ class LoadedBundle:
     """Name of the default level."""
     disk: dict[str, LevelBytes]
     """Level name → its bytes on disk."""
+    auto: dict[bool, AutoController]
+    """Interactive or not → what chooses the level of such requests with `auto`."""
     slots: dict[str, Slot] = field(default_factory=dict)
     """Level name → the loaded level."""
     loading: list[str] = field(default_factory=list)
@@ -115,8 +121,11 @@ class LoadedBundle:
         slot = self.slots.get(name)
         if slot is None:
             return Candidate(self.manifest.level(name))
-        pending = slot.translator.pending_interactive if priority.interactive else slot.translator.pending
-        return Candidate(slot.level, pending, slot.latency, failed=slot.translator.failure is not None)
+        urgent, translator = priority.interactive, slot.translator
+        pending = translator.pending_interactive if urgent else translator.pending
+        expected = translator.expected_s(interactive=urgent)
+        failed = translator.failure is not None
+        return Candidate(slot.level, pending, slot.latency, slot.recent[urgent], expected, failed=failed)
 
 
 class Lease:
@@ -148,8 +157,7 @@ class Lease:
         future = self.slot.translator.submit(
             text, options, target, progress, priority=self._priority, caller=caller, within_s=within_s
         )
-        if self._priority.interactive:
-            future.add_done_callback(self._observe)
+        future.add_done_callback(self._observe)
         return future
 
     def _observe(self, future: Future[Translation]) -> None:
@@ -157,7 +165,9 @@ class Lease:
             done = future.result()
             if done.blank:
                 return
-            self.slot.latency.add(done.queue_s + done.compute_s)
+            self.slot.recent[self._priority.interactive].add(done.queue_s + done.compute_s)
+            if self._priority.interactive:
+                self.slot.latency.add(done.queue_s + done.compute_s)
 
     def __enter__(self) -> Lease:
         return self

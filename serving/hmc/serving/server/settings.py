@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.levels.choosing import AutoPolicy
+from hmc.serving.levels.controller import AutoPolicy
 from hmc.serving.requests.options import MAX_TOKENS
 from hmc.serving.runtime.device import SDPA_KERNELS, CudaAttention, parse_devices
 from hmc.serving.runtime.memory.budget import parse_budget
