@@ -1,5 +1,5 @@
-"""Clients that cancel at random, that vanish, and that do not read, beside clients that behave: nothing is lost, no place
-stays taken, and nobody else notices."""
+"""Clients that cancel at random, that vanish, and that do not read, beside clients that behave: nothing is lost, no
+place stays taken, and nobody else notices."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 from tests.serving.fakes import eventually
 from tests.tiny import SENTENCES
 
+from hmc.serving.levels.slots import Slot
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
@@ -41,10 +42,11 @@ def real(lively_bundle: Path) -> Iterator[BackgroundServer]:
 
 @asynccontextmanager
 async def passing(address: str) -> AsyncIterator[tuple[str, list[asyncio.BaseTransport]]]:
-    """A relay to the server. Yields its address and the connections of its clients; aborting one is as if the client had
-    lost its power."""
+    """A relay to the server. Yields its address and the connections of its clients; aborting one is as if the client
+    had lost its power."""
     host, port = address.split(":")
     clients: list[asyncio.BaseTransport] = []
+    relays: list[asyncio.Task[None]] = []
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -57,13 +59,21 @@ async def passing(address: str) -> AsyncIterator[tuple[str, list[asyncio.BaseTra
             writer.transport.abort()
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        clients.append(writer.transport)
         behind, to_server = await asyncio.open_connection(host, int(port))
         await asyncio.gather(copy(reader, to_server), copy(behind, writer))
 
-    server = await asyncio.start_server(relay, "127.0.0.1", 0)
-    async with server:
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        clients.append(writer.transport)
+        relays.append(asyncio.create_task(relay(reader, writer)))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", clients
+    finally:
+        server.close()
+        for task in relays:
+            task.cancel()
+        await asyncio.gather(*relays, return_exceptions=True)
 
 
 async def cancels(stub: Any, text: str, after_s: float) -> str:
@@ -77,9 +87,7 @@ async def vanishes(stack: AsyncExitStack, address: str, text: str) -> Any:
     """A call on a connection of its own."""
     channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options=OWN_CONNECTION))
     await channel.channel_ready()
-    call = rpc.TranslationServiceStub(channel).Translate(pb.TranslateRequest(texts=[text] * 2, options=LONG))
-    await call.wait_for_connection()
-    return call
+    return rpc.TranslationServiceStub(channel).Translate(pb.TranslateRequest(texts=[text] * 2, options=LONG))
 
 
 async def does_not_read(stub: Any) -> Any:
@@ -100,7 +108,7 @@ async def behaves(stub: Any, number: int) -> list[str]:
     return [(await stub.Translate(pb.TranslateRequest(texts=[t], options=SHORT))).translations[0].text for t in texts]
 
 
-async def chaos(address: str) -> tuple[Counter[str], Counter[str], list[list[str]]]:
+async def chaos(address: str, slot: Slot) -> tuple[Counter[str], Counter[str], list[list[str]]]:
     """All of them at once. Returns the statuses of those that cancel and that vanish, and what the others got."""
     rng = np.random.default_rng(7)
     async with AsyncExitStack() as stack:
@@ -109,13 +117,16 @@ async def chaos(address: str) -> tuple[Counter[str], Counter[str], list[list[str
         through, connections = await stack.enter_async_context(passing(address))
         slow = [await does_not_read(stub) for _ in range(SLOW)]
         gone = await asyncio.gather(*(vanishes(stack, through, SENTENCES[n % 5]) for n in range(VANISHING)))
-        good = asyncio.gather(*(behaves(stub, n) for n in range(BEHAVING)))
-        waits = rng.uniform(0.0, 0.3, CANCELLING)
-        cancelled = asyncio.gather(*(cancels(stub, SENTENCES[n % 5], s) for n, s in enumerate(waits.tolist())))
+        async with asyncio.timeout(60):
+            while slot.translator.pending_interactive < 10:
+                await asyncio.sleep(0.001)
         assert len(connections) == VANISHING
         for connection in connections:
             connection.abort()  # type: ignore[attr-defined]  # a transport of a socket
-        lost = Counter((await call.code()).name for call in gone)
+        good = asyncio.gather(*(behaves(stub, n) for n in range(BEHAVING)))
+        waits = rng.uniform(0.0, 0.3, CANCELLING)
+        cancelled = asyncio.gather(*(cancels(stub, SENTENCES[n % 5], s) for n, s in enumerate(waits.tolist())))
+        lost = Counter([(await call.code()).name for call in gone])
         answers = await good
         statuses = Counter(await cancelled)
         for call in slow:
@@ -130,15 +141,15 @@ def test_bad_clients_take_nothing_from_good_ones(real: BackgroundServer) -> None
         def alone(text: str) -> str:
             return str(stub.Translate(pb.TranslateRequest(texts=[text], options=SHORT)).translations[0].text)
 
+        slot = real.host._current.slots[LEVEL]
         expected = {text: alone(text) for text in SENTENCES}
-        statuses, lost, answers = asyncio.run(chaos(real.address))
+        statuses, lost, answers = asyncio.run(chaos(real.address, slot))
         assert answers == [[expected[SENTENCES[(n + k) % len(SENTENCES)]] for k in range(3)] for n in range(BEHAVING)]
         assert set(statuses) <= {"CANCELLED", "OK"}
         assert sum(statuses.values()) == CANCELLING
         assert lost["UNAVAILABLE"] > 0, "no connection was lost in the middle of a call"
         assert set(lost) <= {"UNAVAILABLE", "OK"}
 
-        slot = real.host._current.slots[LEVEL]
         eventually(lambda: slot.translator.pending == 0 and slot.users == 0, seconds=60)
         assert real.server is not None
         seen = {
