@@ -63,6 +63,11 @@ class ModelHost:
             default = min(fitting, key=lambda level: (abs(level.heads - default.heads), rank(level)))
         return LoadedBundle(path, manifest, default.name, disk_shares(path, manifest))
 
+    @property
+    def bundle(self) -> Path:
+        """The folder of the present bundle, as it was given."""
+        return self._current.path
+
     # ---- loading ----
 
     def start(self) -> None:

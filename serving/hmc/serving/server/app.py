@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from pathlib import Path
 from wsgiref.simple_server import WSGIServer
 
@@ -11,19 +12,27 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from hmc.artifact.bundle.manifest import Manifest
-from hmc.artifact.errors import InvalidRequestError, UnavailableError
+from hmc.artifact.errors import UnavailableError
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.loading import SHUTTING_DOWN
 from hmc.serving.levels.slots import TranslatorFactory
+from hmc.serving.server.access.binding import (
+    grpc_options,
+    listen,
+    listen_for_admin,
+    local_name,
+    make_certificates,
+)
+from hmc.serving.server.access.entry import Entry
+from hmc.serving.server.access.gate import Gate
 from hmc.serving.server.handlers import Handlers
-from hmc.serving.server.interceptors import Context, EdgeInterceptor, require_token
-from hmc.serving.server.listening import check_port, join_address
+from hmc.serving.server.interceptors import EdgeInterceptor
+from hmc.serving.server.listening import join_address
 from hmc.serving.server.metrics import Metrics
 from hmc.serving.server.servicers import AdminServicer, TranslationServicer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.standard_services import NOT_SERVING, SERVING, Health, add_reflection
 from hmc.serving.translator import Translator
-from hmc.serving.wire.limits import MAX_MESSAGE_BYTES
 from hmc.v1 import translation_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
@@ -31,6 +40,8 @@ log = logging.getLogger(__name__)
 HEALTH = "grpc.health.v1.Health"
 TRANSLATION, ADMIN = "hmc.v1.TranslationService", "hmc.v1.AdminService"
 SERVICES = (TRANSLATION, ADMIN)
+FILES_CHECK_S = 1.0
+"""Seconds between two looks at the tokens file and the TLS files."""
 
 
 def translator_factory(settings: ServerSettings) -> TranslatorFactory:
@@ -77,35 +88,41 @@ class Server:
     def __init__(self, host: ModelHost, settings: ServerSettings) -> None:
         self.host, self.settings = host, settings
         self._draining = asyncio.Event()
-        self._check_token = require_token(settings.token) if settings.token else None
+        self._gate = Gate(settings.token, settings.tokens)
+        self._certificates = make_certificates(settings)
         self._metrics = Metrics(host.status)
         self._metrics_server: WSGIServer | None = None
         self._health = Health(self._draining)
-        self._grpc = grpc.aio.server(
-            interceptors=[EdgeInterceptor(self._admit, self._metrics.call)],
-            options=[
-                # Otherwise a second server could listen on the same port, and would get some of the calls.
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-            ],
-        )
         handlers = Handlers(host, settings, self._metrics)
         translation = TranslationServicer(handlers, settings.stream_window, self._draining)
+        self._grpc = self._new_server(SERVICES if settings.admin_address is None else (TRANSLATION,))
+        self._servers = [self._grpc]
         rpc.add_TranslationServiceServicer_to_server(translation, self._grpc)
-        rpc.add_AdminServiceServicer_to_server(AdminServicer(handlers), self._grpc)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        add_reflection((*SERVICES, HEALTH), self._grpc, self._draining)
+        if settings.admin_address is not None:
+            self._servers.append(self._new_server((ADMIN,)))
+        rpc.add_AdminServiceServicer_to_server(AdminServicer(handlers), self._servers[-1])
         self._following: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._started = False
         self.port = 0
+        self.admin_address = ""
+        """Where AdminService is, as clients on this machine write it. Set by `start`."""
         self.metrics_port: int | None = None
+
+    def _new_server(self, services: tuple[str, ...]) -> grpc.aio.Server:
+        """A gRPC server with the limits of the settings, health and reflection. services: those that it will have."""
+        entry = Entry(self._gate, self._check_running)
+        server = grpc.aio.server(
+            interceptors=[EdgeInterceptor(entry, self._metrics.call)], options=grpc_options(self.settings)
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        add_reflection((*services, HEALTH), server, self._draining)
+        return server
 
     @property
     def address(self) -> str:
         """`host:port` for clients on this machine."""
-        local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.settings.host, self.settings.host)
-        return join_address(local, self.port)
+        return join_address(local_name(self.settings.host), self.port)
 
     @property
     def draining(self) -> bool:
@@ -118,14 +135,16 @@ class Server:
         Raises PortInUseError, InvalidRequestError (address or TLS files), InvalidArtifactError and
         DeviceUnavailableError; the server is then stopped. Raises UnavailableError if `stop` is called meanwhile.
         """
-        self.port = self._bind()
+        self._bind()
         try:
+            self._watching = asyncio.create_task(self._watch_files())
             if self.settings.metrics_port is not None:
                 self._metrics_server, self.metrics_port = self._metrics.serve(
                     self.settings.host, self.settings.metrics_port
                 )
             await self._health.set_all(("", *SERVICES), NOT_SERVING)
-            await self._grpc.start()
+            for server in self._servers:
+                await server.start()
             await asyncio.to_thread(self.host.start)
         except BaseException:
             if not self.draining:
@@ -138,33 +157,36 @@ class Server:
             following = self._health.follow(("", TRANSLATION), lambda: self.host.failure)
             self._following = asyncio.create_task(following)
 
-    def _bind(self) -> int:
-        host, port = self.settings.host, self.settings.port
-        check_port(host, port, "--port")
-        pair = self.settings.tls_pair()
-        if not self.settings.is_local and self._check_token is None:
+    def _bind(self) -> None:
+        settings = self.settings
+        if not settings.is_local and self._gate.is_open and settings.tls_client_ca is None:
             log.warning(
                 "no token is set: anyone who can reach %s may translate, and may load and unload levels",
-                host,
+                settings.host,
             )
-        try:
-            if pair is None:
-                return self._grpc.add_insecure_port(join_address(host, port))
-            return self._grpc.add_secure_port(join_address(host, port), grpc.ssl_server_credentials([pair]))
-        except RuntimeError as error:
-            check_port(host, port, "--port")
-            if pair is None:
-                raise InvalidRequestError(f"cannot listen on {join_address(host, port)}: {error}") from error
-            files = f"{self.settings.tls_cert} and {self.settings.tls_key}"
-            raise InvalidRequestError(
-                f"cannot serve TLS with {files}: {error}; give a PEM certificate chain and its key without a passphrase"
-            ) from error
+        self.port = listen(self._grpc, settings.host, settings.port, "--port", self._certificates)
+        self.admin_address = self.address
+        if settings.admin_address is not None:
+            self.admin_address = listen_for_admin(self._servers[-1], settings, self._certificates)
 
-    def _admit(self, context: Context) -> None:
-        if self._check_token is not None:
-            self._check_token(context)
+    def _check_running(self) -> None:
         if self.draining:
             raise UnavailableError(SHUTTING_DOWN)
+
+    def refresh(self) -> None:
+        """Reads the tokens file and the TLS files again if they have changed. May be called from any thread.
+
+        The server does this by itself every second.
+        """
+        self._gate.refresh()
+        if self._certificates is not None:
+            self._certificates.refresh()
+
+    async def _watch_files(self) -> None:
+        while not self.draining:
+            await asyncio.to_thread(self.refresh)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._draining.wait(), FILES_CHECK_S)
 
     async def wait(self) -> None:
         """Returns when the server has stopped."""
@@ -180,9 +202,11 @@ class Server:
         if not self._started:
             self.host.stop_loading()
         await self._health.enter_graceful_shutdown()  # before the streams of watchers end
-        await self._grpc.stop(self.settings.drain_seconds if drain_seconds is None else drain_seconds)
-        if self._following is not None:
-            await self._following
+        grace = self.settings.drain_seconds if drain_seconds is None else drain_seconds
+        await asyncio.gather(*(server.stop(grace) for server in self._servers))
+        for task in (self._following, self._watching):
+            if task is not None:
+                await task
         await asyncio.to_thread(self.host.close, False)
         if self._metrics_server is not None:
             self._metrics_server.shutdown()

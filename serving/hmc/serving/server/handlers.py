@@ -27,6 +27,7 @@ from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Translation
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.runtime.process_memory import process_bytes
+from hmc.serving.server.access.paths import check_below
 from hmc.serving.server.changes import ChangeThread
 from hmc.serving.server.metrics import Metrics, RequestRecord
 from hmc.serving.server.settings import ServerSettings
@@ -47,6 +48,7 @@ class Handlers:
     def __init__(self, host: ModelHost, settings: ServerSettings, metrics: Metrics) -> None:
         self._host, self._settings, self._metrics = host, settings, metrics
         self._changes = ChangeThread()
+        self._root = host.bundle.absolute().parent  # of the first bundle, so that a reload does not move it
         self._loading: dict[str, asyncio.Future[LevelStatus]] = {}  # level → its load, which many calls may await
         self._lines: WeakKeyDictionary[Slot, WaitingLine] = WeakKeyDictionary()
 
@@ -170,7 +172,10 @@ class Handlers:
         return status.info()
 
     async def reload(self, path: Path | None) -> LevelList:
-        """Replaces the bundle. Errors: see `ModelHost.reload`."""
+        """Replaces the bundle. Raises PermissionDeniedError for a path that is not below the root of bundles. Other
+        errors: see `ModelHost.reload`."""
+        if path is not None:
+            check_below(self._settings.bundle_root or self._root, path)
         return (await self._changes.run(self._host.reload, path)).listed()
 
 

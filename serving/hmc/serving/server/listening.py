@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
+from pathlib import Path
 
 from hmc.artifact.errors import InvalidRequestError, PortInUseError
 
@@ -36,3 +38,40 @@ def check_port(host: str, port: int, option: str) -> None:
             ) from error
         reason = f"cannot listen on {join_address(host, port)}: {error.strerror}"
         raise InvalidRequestError(f"{reason}; choose another --host or {option}") from error
+
+
+UNIX = "unix:"
+
+
+def parse_listener(address: str) -> tuple[str, int] | Path:
+    """Splits `HOST:PORT`, or returns the path of `unix:PATH`. Raises InvalidRequestError."""
+    if address.startswith(UNIX):
+        path = Path(address.removeprefix(UNIX))
+        if not path.name or path.is_dir():
+            raise InvalidRequestError(f"admin_address {address!r}: name a file, such as unix:/run/hmc/admin.sock")
+        return path
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise InvalidRequestError(
+            f"admin_address {address!r}: give HOST:PORT, such as 127.0.0.1:50052, or unix:PATH; port 0 takes any free one"
+        )
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def check_socket_file(path: Path, option: str) -> None:
+    """Raises PortInUseError if a process listens on this Unix socket; a socket that nobody listens on may be replaced.
+
+    Raises InvalidRequestError if a file there is no socket, or its folder cannot be used.
+    """
+    try:
+        if path.exists() and not path.is_socket():
+            raise InvalidRequestError(f"{option} {path} is a file and no socket: choose another path")
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(os.fspath(path))
+    except (FileNotFoundError, ConnectionRefusedError):
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise InvalidRequestError(f"{option} {path}: its folder is missing or not writable") from None
+        return
+    except OSError as error:
+        raise InvalidRequestError(f"{option} {path}: {error.strerror or error}; choose another path") from error
+    raise PortInUseError(f"another process listens on {path}: stop that one, or choose another {option}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.serving.requests.options import Target, scoring_options, targets_of
+from hmc.serving.server.access.entry import check_stream_text
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.metrics import RequestRecord
 from hmc.serving.server.streams import answer_each
@@ -66,6 +67,7 @@ class TranslationServicer(rpc.TranslationServiceServicer):
         record = RequestRecord()
         try:
             with self._handlers.record() as record:
+                check_stream_text(request)
                 selector = converters.selector_from_proto(request.level)
                 options = converters.options_from_proto(request.options)
                 target = Target(request.target_prefix)

@@ -1,0 +1,65 @@
+"""The server's certificate, and the authorities of client certificates, read again while the server runs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import grpc
+
+from hmc.serving.server.access.watched import Watched
+from hmc.serving.wire.tls import check_pair, read_authorities, read_pem
+
+log = logging.getLogger(__name__)
+
+
+class Certificates:
+    """Makes gRPC's credentials from PEM files.
+
+    gRPC asks before each handshake, on a thread of its own, whether there is a new certificate. Connections that are
+    open keep the one that they were made with.
+    """
+
+    def __init__(self, cert: Path, key: Path, client_ca: Path | None = None) -> None:
+        """client_ca: authorities of client certificates; each connection must then show one of them.
+
+        Raises InvalidRequestError if a file cannot be used. Files that are pipes are read once and never again.
+        """
+        self._cert, self._key, self._client_ca = cert, key, client_ca
+        self.files = f"{cert} and {key}"
+        """The names of certificate and key, for errors."""
+        files = [file for file in (cert, key, client_ca) if file is not None]
+        self._watched = None
+        if any(file.is_fifo() for file in files):
+            self._first = self._read()
+        else:
+            self._watched = Watched("the TLS certificate", files, self._read)
+            self._first = self._watched.value
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        check_pair(self._cert, self._key)
+        roots = None if self._client_ca is None else read_authorities(self._client_ca)
+        pairs = [(read_pem(self._key), read_pem(self._cert))]
+        return grpc.ssl_server_certificate_configuration(pairs, root_certificates=roots)
+
+    def refresh(self) -> None:
+        """Reads the files again if they have changed, so that bad ones are logged before the next connection."""
+        if self._watched is not None:
+            self._watched.refresh()
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Credentials for one address, which follow the files."""
+        given = self._first
+
+        def changed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal given
+            try:
+                self.refresh()
+            except Exception:  # gRPC would end the connection
+                log.exception("the TLS certificate cannot be read again; the old one stays in force")
+            if self._watched is None or self._watched.value is given:
+                return None
+            given = self._watched.value
+            return given
+
+        return grpc.dynamic_ssl_server_credentials(given, changed, self._client_ca is not None)
