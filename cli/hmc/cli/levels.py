@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.common.options import WHERE, Server, TlsCa, Token
+from hmc.cli.common.options import WHERE, Server, Tls, TlsCa, TlsCert, TlsKey, Token
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,6 +21,8 @@ def command(
     server: Server = None,
     token: Token = None,
     tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     timeout: Annotated[
         float, typer.Option(help="Seconds to wait for the server's answer.", rich_help_panel=WHERE)
     ] = 10.0,
@@ -40,17 +42,21 @@ def command(
     check_stdout()
     if (bundle is None) == (server is None):
         raise InvalidRequestError("give exactly one of BUNDLE (a directory) and --server HOST:PORT")
-    levels = _of_bundle(bundle) if bundle is not None else _of_server(str(server), token, tls_ca, timeout)
+    levels = (
+        _of_bundle(bundle)
+        if bundle is not None
+        else _of_server(str(server), token, Tls(tls_ca, tls_cert, tls_key), timeout)
+    )
     if json_output:
         typer.echo(levels_as_json(levels))
         return
     open_console().print(_table(levels))
 
 
-def _of_server(address: str, token: str | None, tls_ca: Path | None, timeout: float) -> LevelList:
+def _of_server(address: str, token: str | None, tls: Tls, timeout: float) -> LevelList:
     from hmc.cli.common.connection import connected
 
-    with connected(address, token, tls_ca) as client:
+    with connected(address, token, tls) as client:
         return client.levels(timeout=timeout)
 
 

@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hmc.cli.common.serve_options import (
+    AdminAddress,
+    BundleRoot,
+    Config,
+    ConnectionAge,
+    ConnectionIdle,
+    LogCalls,
+    LogFormat,
+    LogTexts,
+    MaxConnections,
+    MaxMessageMib,
+    MaxMetadataKib,
+    MaxStreams,
+    OneToken,
+    PrintConfig,
+    TlsCert,
+    TlsClientCa,
+    TlsKey,
+    Tokens,
+)
+
 if TYPE_CHECKING:
-    from hmc.serving.runtime.device import CudaAttention
     from hmc.serving.server.app import Server
 
 
-LEVELS, CAPACITY, RUNTIME, AUTO, SECURITY, OPERATION = (
-    "Which levels", "How much at a time", "Device and threads", "The level `auto`", "Security", "Operation",
+LEVELS, CAPACITY, RUNTIME, AUTO, OPERATION = (
+    "Which levels", "How much at a time", "Device and threads", "The level `auto`", "Operation",
 )  # fmt: skip
 
 
 def command(
-    bundle: Annotated[Path, typer.Argument(help="Directory that `hmc compile` wrote.", metavar="BUNDLE")],
+    bundle: Annotated[
+        Path | None, typer.Argument(help="Directory that `hmc compile` wrote.", metavar="BUNDLE", show_default=False)
+    ] = None,
     host: Annotated[
-        str,
-        typer.Option(help="Address to listen on; 0.0.0.0: every address of this machine.", rich_help_panel=OPERATION),
-    ] = "127.0.0.1",
+        str | None,
+        typer.Option(
+            help="Address to listen on; 0.0.0.0: every address of this machine.",
+            show_default="127.0.0.1",
+            rich_help_panel=OPERATION,
+        ),
+    ] = None,
     port: Annotated[
-        int, typer.Option(help="Port to listen on; 0 takes any free one.", rich_help_panel=OPERATION)
-    ] = 50051,
+        int | None,
+        typer.Option(help="Port to listen on; 0 takes any free one.", show_default="50051", rich_help_panel=OPERATION),
+    ] = None,
     device: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="auto, cpu, cuda, cuda:N, or several such as cuda:0,cuda:1: each gets a replica of every level. A "
             "device that is missing is an error.",
+            show_default="auto",
             rich_help_panel=RUNTIME,
         ),
-    ] = "auto",
+    ] = None,
     gpu_memory: Annotated[
         str | None,
         typer.Option(
@@ -44,21 +73,23 @@ def command(
         ),
     ] = None,
     gpu_attention: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="How CUDA computes attention. plain: no plans for shapes; efficient: also fused kernels; cudnn: "
             "cuDNN, which builds a plan for every new shape.",
             metavar="NAME",
+            show_default="plain",
             rich_help_panel=RUNTIME,
         ),
-    ] = "plain",
+    ] = None,
     levels: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Names of the levels to load, such as full,h36; all: every level that runs on the device.",
+            show_default="all",
             rich_help_panel=LEVELS,
         ),
-    ] = "all",
+    ] = None,
     default_level: Annotated[
         str | None,
         typer.Option(
@@ -68,53 +99,70 @@ def command(
         ),
     ] = None,
     lazy: Annotated[
-        bool, typer.Option("--lazy", help="Load a level when it is first requested.", rich_help_panel=LEVELS)
-    ] = False,
+        bool | None,
+        typer.Option("--lazy/--no-lazy", help="Load a level when it is first requested.", rich_help_panel=LEVELS),
+    ] = None,
     queue_size: Annotated[
-        int,
-        typer.Option(help="Texts that may wait at one level. Further texts are refused.", rich_help_panel=CAPACITY),
-    ] = 1024,
-    max_rows: Annotated[
-        int,
-        typer.Option(help="Most hypotheses that a level decodes in one batch.", rich_help_panel=CAPACITY),
-    ] = 128,
-    max_tokens: Annotated[
-        int,
+        int | None,
         typer.Option(
-            help="Limits the memory of a batch: most hypotheses × positions that its longest text may need.",
+            help="Texts that may wait at one level. Further texts are refused.",
+            show_default="1024",
             rich_help_panel=CAPACITY,
         ),
-    ] = 32768,
-    max_texts: Annotated[int, typer.Option(help="Most texts in one Translate call.", rich_help_panel=CAPACITY)] = 1024,
+    ] = None,
+    max_rows: Annotated[
+        int | None,
+        typer.Option(
+            help="Most hypotheses that a level decodes in one batch.", show_default="128", rich_help_panel=CAPACITY
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Limits the memory of a batch: most hypotheses × positions that its longest text may need.",
+            show_default="32768",
+            rich_help_panel=CAPACITY,
+        ),
+    ] = None,
+    max_texts: Annotated[
+        int | None,
+        typer.Option(help="Most texts in one Translate call.", show_default="1024", rich_help_panel=CAPACITY),
+    ] = None,
     threads: Annotated[
-        int, typer.Option(help="Threads of each level. 0: one for each physical core.", rich_help_panel=RUNTIME)
-    ] = 0,
+        int | None,
+        typer.Option(
+            help="Threads of each level. 0: one for each physical core.", show_default="0", rich_help_panel=RUNTIME
+        ),
+    ] = None,
     workers: Annotated[
-        int,
+        int | None,
         typer.Option(
             help="Batches that a level runs at the same time, each on --threads threads (0 then means one). More "
             "workers raise the throughput on a CPU, but a single sentence takes longer.",
+            show_default="1",
             rich_help_panel=RUNTIME,
         ),
-    ] = 1,
+    ] = None,
     cache: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Folder for weights in the form that this machine's kernels need. Levels and processes share them. "
             "auto: HMC_CACHE, or the platform's cache folder; none: every level has its own copy in memory.",
             metavar="DIR",
+            show_default="auto",
             rich_help_panel=RUNTIME,
         ),
-    ] = "auto",
+    ] = None,
     auto_pending: Annotated[
-        int,
+        int | None,
         typer.Option(
             help="`auto` skips a level while this many texts are pending there, and takes one with fewer heads. For a "
             "call of at most 32 texts, only texts of such calls count.",
             metavar="N",
+            show_default="64",
             rich_help_panel=AUTO,
         ),
-    ] = 64,
+    ] = None,
     auto_target_ms: Annotated[
         float | None,
         typer.Option(
@@ -125,94 +173,100 @@ def command(
         ),
     ] = None,
     drain_seconds: Annotated[
-        float, typer.Option(help="Seconds that running calls get to finish after SIGTERM.", rich_help_panel=OPERATION)
-    ] = 30.0,
-    tls_cert: Annotated[
-        Path | None,
+        float | None,
         typer.Option(
-            help="PEM certificate chain. With it and --tls-key the server accepts only TLS.",
-            metavar="FILE",
-            rich_help_panel=SECURITY,
+            help="Seconds that running calls get to finish after SIGTERM.",
+            show_default="30.0",
+            rich_help_panel=OPERATION,
         ),
     ] = None,
-    tls_key: Annotated[
-        Path | None,
-        typer.Option(help="PEM private key of the certificate, unencrypted.", metavar="FILE", rich_help_panel=SECURITY),
+    stream_window: Annotated[
+        int | None,
+        typer.Option(help="Most texts of one stream that are under way.", show_default="256", rich_help_panel=CAPACITY),
     ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            help="Token that every call must send. Set it in the environment: other users can see command lines.",
-            envvar="HMC_TOKEN",
-            rich_help_panel=SECURITY,
-        ),
-    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
+    token: OneToken = None,
+    tokens: Tokens = None,
+    admin_address: AdminAddress = None,
+    bundle_root: BundleRoot = None,
+    max_connections: MaxConnections = None,
+    max_streams: MaxStreams = None,
+    max_message_mib: MaxMessageMib = None,
+    max_metadata_kib: MaxMetadataKib = None,
+    connection_age_seconds: ConnectionAge = None,
+    connection_idle_seconds: ConnectionIdle = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(help="Port for Prometheus metrics over HTTP. Default: no metrics.", rich_help_panel=OPERATION),
     ] = None,
+    log_format: LogFormat = None,
+    log_calls: LogCalls = None,
+    log_texts: LogTexts = None,
+    config: Config = None,
+    print_config: PrintConfig = False,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print the address as a line of JSON.", rich_help_panel=OPERATION)
     ] = False,
 ) -> None:
     """Serve a bundle over gRPC, at the level that each request chooses.
 
+    Every option can also be given in a file (--config) or in the environment (HMC_PORT for --port).
+
     After SIGTERM or Ctrl-C the server refuses new calls and finishes running ones. A second signal stops it at once.
     """
+    given = {name: value for name, value in locals().items() if value is not None}  # no option is named here twice
     import asyncio
     import logging
     import os
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are raised; gRPC's own log would only clutter the terminal
-    from hmc.serving.levels.choosing import AutoPolicy
     from hmc.serving.server.app import Server, model_host
+    from hmc.serving.server.configuration.report import as_toml, shown
+    from hmc.serving.server.configuration.sources import load
+    from hmc.serving.server.observing.logs import set_up
     from hmc.serving.server.run import serve
-    from hmc.serving.server.settings import ServerSettings
 
-    if token is None and "HMC_TOKEN" in os.environ:  # an empty token must be refused, not taken for none
-        token = os.environ["HMC_TOKEN"]
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    settings = ServerSettings(
-        host=host,
-        port=port,
-        device=device,
-        gpu_memory=gpu_memory,
-        gpu_attention=cast("CudaAttention", gpu_attention),  # checked by the settings
-        levels=None if levels == "all" else tuple(name.strip() for name in levels.split(",") if name.strip()),
-        default_level=default_level,
-        lazy=lazy,
-        auto=AutoPolicy(max_pending=auto_pending, target_ms=auto_target_ms),
-        max_texts_per_call=max_texts,
-        queue_size=queue_size,
-        max_rows=max_rows,
-        max_tokens=max_tokens,
-        threads=threads,
-        workers=workers,
-        cache=cache,
-        drain_seconds=drain_seconds,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        token=token,
-        metrics_port=metrics_port,
-    )
+    for name in ("config", "print_config", "json_output"):
+        given.pop(name, None)
+    if (one := given.pop("bundle", None)) is not None:
+        given["bundles"] = (str(one),)
+    configuration = load(given, os.environ, config)
+    settings = configuration.settings
+    if print_config:
+        typer.echo(json.dumps(shown(configuration)) if json_output else as_toml(configuration), nl=json_output)
+        return
+    (served,) = _one(configuration.bundles)
+    set_up(settings.log_format, texts=settings.log_texts)
+    effective = shown(configuration)
+    logging.getLogger("hmc").info("settings %s", json.dumps(effective), extra={"fields": {"settings": effective}})
 
     async def run() -> None:
-        server = Server(model_host(bundle, settings), settings)
+        server = Server(model_host(Path(served), settings), settings)
         if not await serve(server, lambda server: _announce(server, json_output)):
             os._exit(0)  # else a thread that loads a level would keep the process alive
 
     asyncio.run(run())
 
 
-def _announce(server: Server, json_output: bool) -> None:
-    import json
+def _one(bundles: tuple[str, ...]) -> tuple[str]:
+    """The only bundle. Raises InvalidRequestError for none, and for several."""
+    from hmc.artifact.errors import InvalidRequestError
 
+    if len(bundles) != 1:
+        raise InvalidRequestError(f"{len(bundles)} bundles to serve: give one BUNDLE, or `bundles` in the file")
+    return (bundles[0],)
+
+
+def _announce(server: Server, json_output: bool) -> None:
     status = server.host.status()
     loaded = [level.level.name for level in status.levels if level.loaded]
     if json_output:
         said = json.dumps(
             {
                 "address": server.address,
+                "admin_address": server.admin_address,
                 "metrics_port": server.metrics_port,
                 "bundle_version": status.manifest.version,
                 "device": status.device,

@@ -18,7 +18,10 @@ from hmc.cli.common.options import (
     MaxHeads,
     Server,
     Threads,
+    Tls,
     TlsCa,
+    TlsCert,
+    TlsKey,
     Token,
 )
 
@@ -57,6 +60,8 @@ def command(
     ] = 1,
     token: Token = None,
     tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -208,7 +213,9 @@ def command(
     if incremental and (json_output or n_best > 1):
         raise InvalidRequestError("--incremental writes one plain translation: leave out --json and --n-best")
     selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto)
-    where = BackendOptions(server, bundle, selector, device, threads, workers, token, tls_ca, timeout)
+    where = BackendOptions(
+        server, bundle, selector, device, threads, workers, token, Tls(tls_ca, tls_cert, tls_key), timeout
+    )
     with open_lines(texts or [], file) as lines, open_backend(where) as backend:
         if incremental:
             write_pieces(backend, lines, options, target_prefix)

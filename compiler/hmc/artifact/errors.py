@@ -30,8 +30,8 @@ class RateLimitedError(OverloadedError):
     """The caller sends more than it may. `retry_after_s`: seconds until the same call would pass."""
 
     def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
-        self.retry_after_s = retry_after_s
         super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class DeviceUnavailableError(HmcError):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
 from hmc.cli.common.connection import connected
+from hmc.cli.common.options import Tls
 from hmc.serving.levels.choosing import AutoPolicy, Candidate, choose, runs_on
 from hmc.serving.requests.answers import StreamAnswer
 from hmc.serving.requests.options import DecodeOptions, Target
@@ -48,7 +49,7 @@ class BackendOptions:
     threads: int = 0
     workers: int = 1
     token: str | None = None
-    tls_ca: Path | None = None
+    tls: Tls = Tls()
     timeout: float | None = None
 
 
@@ -83,10 +84,10 @@ def open_backend(options: BackendOptions) -> Iterator[Backend]:
     if options.server is not None:
         if options.device != "auto" or options.threads or options.workers != 1:
             raise InvalidRequestError("--device, --threads and --workers are about --bundle: the server chose its own")
-        with connected(options.server, options.token, options.tls_ca) as client:
+        with connected(options.server, options.token, options.tls) as client:
             yield ServerBackend(client, options)
     elif options.bundle is not None:
-        if options.tls_ca is not None or options.timeout is not None:
+        if options.tls.given or options.timeout is not None:
             raise InvalidRequestError("--tls-ca and --timeout are about --server: leave them out with --bundle")
         level = _level(read_manifest(options.bundle), options.selector, options.device)
         translator = Translator(

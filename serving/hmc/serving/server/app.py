@@ -20,15 +20,16 @@ from hmc.serving.server.access.binding import (
     grpc_options,
     listen,
     listen_for_admin,
-    local_name,
     make_certificates,
 )
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import Gate
+from hmc.serving.server.access.metrics_door import guarded
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.interceptors import EdgeInterceptor
-from hmc.serving.server.listening import join_address
+from hmc.serving.server.listening import join_address, local_host
 from hmc.serving.server.metrics import Metrics
+from hmc.serving.server.observing.calls import CallLog
 from hmc.serving.server.servicers import AdminServicer, TranslationServicer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.standard_services import NOT_SERVING, SERVING, Health, add_reflection
@@ -88,6 +89,7 @@ class Server:
     def __init__(self, host: ModelHost, settings: ServerSettings) -> None:
         self.host, self.settings = host, settings
         self._draining = asyncio.Event()
+        self._calls = CallLog(calls=settings.log_calls, texts=settings.log_texts)
         self._gate = Gate(settings.token, settings.tokens)
         self._certificates = make_certificates(settings)
         self._metrics = Metrics(host.status)
@@ -111,10 +113,9 @@ class Server:
 
     def _new_server(self, services: tuple[str, ...]) -> grpc.aio.Server:
         """A gRPC server with the limits of the settings, health and reflection. services: those that it will have."""
-        entry = Entry(self._gate, self._check_running)
-        server = grpc.aio.server(
-            interceptors=[EdgeInterceptor(entry, self._metrics.call)], options=grpc_options(self.settings)
-        )
+        entry = Entry(self._gate, self._check_running, self._calls)
+        interceptor = EdgeInterceptor(entry, self._ended)
+        server = grpc.aio.server(interceptors=[interceptor], options=grpc_options(self.settings))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         add_reflection((*services, HEALTH), server, self._draining)
         return server
@@ -122,7 +123,7 @@ class Server:
     @property
     def address(self) -> str:
         """`host:port` for clients on this machine."""
-        return join_address(local_name(self.settings.host), self.port)
+        return join_address(local_host(self.settings.host), self.port)
 
     @property
     def draining(self) -> bool:
@@ -139,8 +140,9 @@ class Server:
         try:
             self._watching = asyncio.create_task(self._watch_files())
             if self.settings.metrics_port is not None:
+                guard = (lambda app: guarded(app, self._gate)) if self._gate.guards_metrics else None
                 self._metrics_server, self.metrics_port = self._metrics.serve(
-                    self.settings.host, self.settings.metrics_port
+                    self.settings.host, self.settings.metrics_port, guard
                 )
             await self._health.set_all(("", *SERVICES), NOT_SERVING)
             for server in self._servers:
@@ -168,6 +170,10 @@ class Server:
         self.admin_address = self.address
         if settings.admin_address is not None:
             self.admin_address = listen_for_admin(self._servers[-1], settings, self._certificates)
+
+    def _ended(self, method: str, code: grpc.StatusCode) -> None:
+        self._metrics.call(method, code)
+        self._calls.end(method, code)
 
     def _check_running(self) -> None:
         if self.draining:

@@ -15,6 +15,11 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def local_host(host: str) -> str:
+    """The address by which this machine reaches a server that listens on `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
 def check_port(host: str, port: int, option: str) -> None:
     """Listens on `host:port` for a moment, and raises if that fails.
 
@@ -53,7 +58,8 @@ def parse_listener(address: str) -> tuple[str, int] | Path:
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and int(port) <= 65535):
         raise InvalidRequestError(
-            f"admin_address {address!r}: give HOST:PORT, such as 127.0.0.1:50052, or unix:PATH; port 0 takes any free one"
+            f"admin_address {address!r}: give HOST:PORT, such as 127.0.0.1:50052, or unix:PATH; port 0 takes any free "
+            "one"
         )
     return host.removeprefix("[").removesuffix("]"), int(port)
 

@@ -27,7 +27,8 @@ POSITIVE = (
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How to serve. Raises InvalidRequestError if a value is out of range, and if a file for TLS or of tokens cannot be used."""
+    """How to serve. Raises InvalidRequestError if a value is out of range, and if a file for TLS or of tokens cannot be
+    used."""
 
     host: str = "127.0.0.1"
     """Address to listen on. "0.0.0.0" and "::" listen on every address of the machine."""

@@ -9,7 +9,7 @@ import grpc
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.server.access.certificates import Certificates
-from hmc.serving.server.listening import UNIX, check_port, check_socket_file, join_address, parse_listener
+from hmc.serving.server.listening import UNIX, check_port, check_socket_file, join_address, local_host, parse_listener
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.wire.limits import MAX_MESSAGE_BYTES
 
@@ -52,9 +52,7 @@ def make_certificates(settings: ServerSettings) -> Certificates | None:
     return Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
 
 
-def listen(
-    server: grpc.aio.Server, host: str, port: int, option: str, certificates: Certificates | None = None
-) -> int:
+def listen(server: grpc.aio.Server, host: str, port: int, option: str, certificates: Certificates | None = None) -> int:
     """Lets a server listen on `host:port`, and returns the port.
 
     Raises PortInUseError, and InvalidRequestError for an address or TLS files that cannot be used. option: of the
@@ -84,7 +82,7 @@ def listen_for_admin(server: grpc.aio.Server, settings: ServerSettings, certific
     found = parse_listener(settings.admin_address or "")
     if not isinstance(found, Path):
         host, port = found
-        return join_address(local_name(host), listen(server, host, port, "--admin-address", certificates))
+        return join_address(local_host(host), listen(server, host, port, "--admin-address", certificates))
     check_socket_file(found, "--admin-address")
     before = os.umask(0o177)
     try:
@@ -94,8 +92,3 @@ def listen_for_admin(server: grpc.aio.Server, settings: ServerSettings, certific
     finally:
         os.umask(before)
     return f"{UNIX}{found}"
-
-
-def local_name(host: str) -> str:
-    """The host by which clients on this machine reach a server that listens on `host`."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

@@ -36,4 +36,4 @@ class Caller:
 
 ANYONE = Caller("")
 caller: ContextVar[Caller] = ContextVar("caller", default=ANYONE)
-"""The caller of the present call. It is set before the handler of the call runs, and tasks of the handler inherit it."""
+"""The caller of the present call, set before the handler of the call runs. Tasks of the handler inherit it."""

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 
-from hmc.serving.server.access.callers import Caller, Scope, caller
+from hmc.serving.server.access.callers import Scope, caller
 from hmc.serving.server.access.gate import Credentials, Gate
 from hmc.serving.server.access.rates import units
+from hmc.serving.server.observing.calls import REQUEST_ID, CallLog
 
 if TYPE_CHECKING:  # this type is generic for the type checker only
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
@@ -25,19 +26,23 @@ TEXTS, ADDED = ("texts", "text"), ("references", "target_prefixes", "target_pref
 class Entry:
     """Lets calls in. Every method runs inside the call that it is about."""
 
-    def __init__(self, gate: Gate, check_running: Callable[[], None]) -> None:
-        """check_running: raises UnavailableError if the server takes no new calls."""
-        self._gate, self._check_running = gate, check_running
+    def __init__(self, gate: Gate, check_running: Callable[[], None], calls: CallLog) -> None:
+        """check_running: raises UnavailableError if the server takes no new calls. calls: where they are logged."""
+        self._gate, self._check_running, self._calls = gate, check_running, calls
 
     def admit(self, method: str, context: Context) -> Callable[[], None]:
-        """Sets `caller`, or raises. method: its full name, such as `/hmc.v1.AdminService/Reload`.
+        """Sets `caller` and `current_call`, or raises. method: its full name, such as `/hmc.v1.AdminService/Reload`.
 
         Returns a function that admits a call once more which goes on for long: it raises if the caller's token has been
         taken out of the tokens file meanwhile.
         """
         gate, scope = self._gate, scope_of(method)
-        shown = credentials_of(context)
-        caller.set(gate.admit(shown, scope))
+        metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
+        begun = self._calls.begin(method, metadata.get(REQUEST_ID))
+        shown = credentials_of(metadata, context.auth_context())
+        found = gate.admit(shown, scope)
+        caller.set(found)
+        begun.caller = found.name
         self._check_running()
         version = gate.version
 
@@ -53,20 +58,21 @@ class Entry:
         """Counts a call against the limits of its caller. Raises InvalidRequestError and RateLimitedError."""
         texts, added = _texts_of(request), _strings(request, ADDED)
         if texts:
-            by: Caller = caller.get()
+            self._calls.texts(texts)
+            by = caller.get()
             by.check_size(sum(map(len, texts)) + sum(map(len, added)))
             self._gate.charge(by, units(list(map(len, texts))))
 
     async def pace(self, request: Any) -> None:
         """Waits until the rate of the caller permits one more text of a stream."""
         if texts := _texts_of(request):
+            self._calls.texts(texts)
             await self._gate.pace(caller.get(), units(list(map(len, texts))))
 
 
 def check_stream_text(request: Any) -> None:
     """Raises InvalidRequestError if a text of a stream is too large for its caller."""
-    by: Caller = caller.get()
-    by.check_size(sum(map(len, [*_texts_of(request), *_strings(request, ADDED)])))
+    caller.get().check_size(sum(map(len, [*_texts_of(request), *_strings(request, ADDED)])))
 
 
 def scope_of(method: str) -> Scope | None:
@@ -74,12 +80,10 @@ def scope_of(method: str) -> Scope | None:
     return SCOPES_OF.get(method.rpartition("/")[0].removeprefix("/"))
 
 
-def credentials_of(context: Context) -> Credentials:
-    """What the caller of a gRPC call shows."""
-    metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
+def credentials_of(metadata: Mapping[str, Any], verified: Mapping[str, Any] | None) -> Credentials:
+    """What the caller of a call shows. verified: gRPC's `auth_context`, which has the names of client certificates."""
     sent = metadata.get("authorization")
-    verified: Mapping[str, Any] = context.auth_context() or {}
-    names = [name for key in ("peer_spiffe_id", "x509_common_name") for name in verified.get(key, ())]
+    names = [name for key in ("peer_spiffe_id", "x509_common_name") for name in (verified or {}).get(key, ())]
     return Credentials(None if sent is None else str(sent), tuple(n.decode(errors="replace") for n in names))
 
 

@@ -18,7 +18,7 @@ from hmc.serving.server.access.callers import Caller, Scope
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 """A token's name. It is a bare key in TOML, and safe in logs and in labels of metrics."""
 TOKEN_BYTES = 32
-"""Random bytes of a new token. 256 random bits cannot be guessed, so one round of SHA-256 is enough at rest: slow hashes
+"""Random bytes of a new token. Nobody can guess 256 random bits, so one round of SHA-256 is enough at rest. Slow hashes
 such as scrypt protect words that people choose, and would cost every call milliseconds."""
 
 
@@ -103,7 +103,7 @@ def digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def line_of(name: str, token: str, scopes: Sequence[Scope], limits: dict[str, float]) -> str:
+def line_of(name: str, token: str, scopes: Sequence[str], limits: dict[str, float]) -> str:
     """The line of the tokens file for a token. limits: other fields of `Entry`. Raises InvalidRequestError."""
     values: dict[str, Any] = {"sha256": digest(token), "scopes": list(scopes), **limits}
     try:
