@@ -59,7 +59,7 @@ def test_reload(hmc: Hmc, server: BackgroundServer, fake_bundle: Path, tmp_path:
         (["load", "h7"], "hmc: unknown level 'h7'; this bundle has: full, h12, h6"),
         (["unload", "h7"], "hmc: unknown level 'h7'; this bundle has: full, h12, h6"),
         (["unload", "full"], "hmc: level 'full' is the default level and stays loaded; start the server with another"),
-        (["reload", "/nowhere"], "hmc: bundle /nowhere cannot be used:\n  - bundle.json is missing"),
+        (["reload", "/nowhere"], "hmc: bundle /nowhere is not below /"),
         (["reload", "bundle"], "hmc: bundle 'bundle': give an absolute path; it is looked up on the server's machine"),
         (["reload", ""], "hmc: bundle '': give an absolute path"),
     ],
@@ -69,6 +69,11 @@ def test_what_cannot_be_done(hmc: Hmc, server: BackgroundServer, arguments: list
     assert (ran.exit_code, ran.stdout) == (2, "")
     assert ran.stderr.startswith(said)
     assert loaded(server) == ["full", "h12", "h6"]
+
+
+def test_a_folder_that_is_no_bundle(hmc: Hmc, server: BackgroundServer, tmp_path: Path) -> None:
+    ran = hmc("admin", "reload", tmp_path / "nowhere", "--server", server.address)
+    assert ran.stderr.startswith(f"hmc: bundle {tmp_path}/nowhere cannot be used:\n  - bundle.json is missing")
 
 
 def test_a_level_in_use_is_freed_when_its_requests_are_answered(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
 from hmc.cli.common.connection import connected
-from hmc.cli.common.options import Tls
+from hmc.cli.common.options import NO_TLS, Tls
 from hmc.serving.levels.choosing import AutoPolicy, Candidate, choose, runs_on
 from hmc.serving.requests.answers import StreamAnswer
 from hmc.serving.requests.options import DecodeOptions, Target
@@ -49,7 +49,7 @@ class BackendOptions:
     threads: int = 0
     workers: int = 1
     token: str | None = None
-    tls: Tls = Tls()
+    tls: Tls = NO_TLS
     timeout: float | None = None
 
 

@@ -54,8 +54,10 @@ class Tls:
     @property
     def given(self) -> bool:
         """Whether any file is named."""
-        return self != Tls()
+        return self != NO_TLS
 
+
+NO_TLS = Tls()
 
 Device = Annotated[
     str, typer.Option(help="With --bundle: device, one of auto, cpu, cuda and cuda:N.", rich_help_panel=WHERE)

@@ -62,4 +62,5 @@ class Certificates:
             given = self._watched.value
             return given
 
-        return grpc.dynamic_ssl_server_credentials(given, changed, self._client_ca is not None)
+        # The stubs of grpc leave out that None keeps the certificate.
+        return grpc.dynamic_ssl_server_credentials(given, changed, self._client_ca is not None)  # type: ignore[arg-type]

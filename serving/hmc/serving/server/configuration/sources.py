@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ValidationError, create_model
-from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.server.configuration.schema import BUNDLES, PREFIX, Setting, schema
@@ -83,7 +90,14 @@ class _Base(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid")
 
     @classmethod
-    def settings_customise_sources(cls, *_: Any, init_settings: Any, **_others: Any) -> tuple[Any, ...]:
+    def settings_customise_sources(  # noqa: PLR0913, PLR0917 - the library's signature
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)  # `load` asks the other sources itself, to know where each value comes from
 
 
