@@ -38,6 +38,10 @@ format: $(VENV)/.dev-ready ## Fix what can be fixed mechanically
 protos: $(VENV)/.dev-ready ## Regenerate the committed gRPC stubs
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=protos --pyi_out=protos --grpc_python_out=protos $(PROTOS)
 
+settings-page: $(VENV)/.dev-ready ## Write docs/settings.md from the code
+	$(BIN)/python -m hmc.serving.server.configuration.reference > docs/settings.md.new
+	mv docs/settings.md.new docs/settings.md
+
 clean: ## Remove build output and caches; trained models and .venv stay
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find protos compiler training serving benchmark pipelines cli experiments tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import ssl
 import threading
@@ -67,16 +66,16 @@ def test_names_in_certificates_have_scopes(bundle: Path, factory: FakeFactory, p
                 alice.load_level("h6")
         with Client(server.address, tls_ca=cert, tls_pair=pair(pki, "bob")) as bob:
             assert bob.load_level("h6").loaded
-        with Client(server.address, tls_ca=cert, tls_pair=pair(pki, "carol")) as carol:
-            with pytest.raises(UnauthenticatedError, match="requires a token"):
-                carol.translate(["a"])
+        carol = Client(server.address, tls_ca=cert, tls_pair=pair(pki, "carol"))
+        with carol, pytest.raises(UnauthenticatedError, match="requires a token"):
+            carol.translate(["a"])
 
 
 def put(folder: Path, source: tuple[Path, Path]) -> None:
     """Replaces certificate and key of a server, one after the other, each in one step."""
     for file, name in zip(source, ("cert.pem", "key.pem"), strict=True):
         shutil.copy(file, folder / "new")
-        os.replace(folder / "new", folder / name)
+        Path(folder / "new").replace(folder / name)
 
 
 def served(address: str) -> str:

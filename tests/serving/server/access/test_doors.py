@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.serving.fakes import FakeFactory, failure, write_bundle
+from tests.serving.fakes import FakeFactory, eventually, failure, write_bundle
 
 from hmc.artifact.errors import (
     FailedPreconditionError,
@@ -21,6 +21,7 @@ from hmc.artifact.errors import (
     UnavailableError,
 )
 from hmc.serving.client import Client
+from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 from hmc.v1 import translation_pb2 as pb
@@ -106,8 +107,13 @@ def test_reloads_stay_below_the_root(factory: FakeFactory, tmp_path: Path) -> No
     said = f"is not below {inside}, the folder that bundles may be loaded from"
     with BackgroundServer(first, ServerSettings(port=0), factory) as running, Client(running.address) as client:
         for path in (
-            outside / "v3", inside / "link", inside / ".." / "elsewhere" / "v3", "/nowhere", f"{inside}2", inside / "a\0b",
-        ):  # fmt: skip
+            outside / "v3",
+            inside / "link",
+            inside / ".." / "elsewhere" / "v3",
+            "/nowhere",
+            f"{inside}2",
+            inside / "a\0b",
+        ):
             with pytest.raises(PermissionDeniedError, match=said):
                 client.reload(path)
         with pytest.raises((PermissionDeniedError, FailedPreconditionError)):
@@ -139,42 +145,49 @@ def test_large_requests_and_metadata_are_refused(bundle: Path, factory: FakeFact
 
 def test_connections_beyond_the_limit_are_closed(bundle: Path, factory: FakeFactory) -> None:
     settings = ServerSettings(port=0, max_connections=1)
-    with BackgroundServer(bundle, settings, factory) as running:
-        with Client(running.address) as first:
-            assert first.translate(["a"])[0].text == "full:a"
-            options = [("grpc.use_local_subchannel_pool", 1)]  # else channels of one process share a connection
-            with grpc.insecure_channel(running.address, options) as channel:
-                second: Any = rpc.TranslationServiceStub(channel)
-                code, _ = failure(lambda: second.Translate(pb.TranslateRequest(texts=["b"]), timeout=20))
-                assert code == "UNAVAILABLE"
-            assert first.translate(["a"])[0].text == "full:a"
+    with BackgroundServer(bundle, settings, factory) as running, Client(running.address) as first:
+        assert first.translate(["a"])[0].text == "full:a"
+        options = [("grpc.use_local_subchannel_pool", 1)]  # else channels of one process share a connection
+        with grpc.insecure_channel(running.address, options) as channel:
+            second: Any = rpc.TranslationServiceStub(channel)
+            code, _ = failure(lambda: second.Translate(pb.TranslateRequest(texts=["b"]), timeout=20))
+            assert code == "UNAVAILABLE"
+        assert first.translate(["a"])[0].text == "full:a"
 
 
 def test_calls_of_one_connection_beyond_the_limit_wait(bundle: Path, factory: FakeFactory) -> None:
-    with BackgroundServer(bundle, ServerSettings(port=0, max_streams=2), factory) as running:
-        with grpc.insecure_channel(running.address) as channel:
-            stub: Any = rpc.TranslationServiceStub(channel)
-            calls = [stub.Translate.future(pb.TranslateRequest(texts=[f"hold {n}"])) for n in range(3)]
-            factory["full"].wait_for(lambda: factory["full"].pending == 2)
-            assert not any(call.done() for call in calls)
-            factory["full"].release.set()
-            assert [call.result(20).translations[0].text for call in calls] == [f"full:hold {n}" for n in range(3)]
+    settings = ServerSettings(port=0, max_streams=2)
+    with BackgroundServer(bundle, settings, factory) as running, grpc.insecure_channel(running.address) as channel:
+        stub: Any = rpc.TranslationServiceStub(channel)
+        assert stub.Translate(pb.TranslateRequest(texts=["a"])).level == "full"  # the client now knows the limit
+        calls = [stub.Translate.future(pb.TranslateRequest(texts=[f"hold {n}"])) for n in range(3)]
+        full = factory["full"]
+        full.wait_for(lambda: full.pending == 2)
+        assert [text for text in full.texts if text.startswith("hold")] in (["hold 0", "hold 1"], ["hold 1", "hold 0"])
+        full.release.set()
+        assert [call.result(20).translations[0].text for call in calls] == [f"full:hold {n}" for n in range(3)]
 
 
-def test_old_connections_are_replaced_without_a_lost_call(bundle: Path, factory: FakeFactory) -> None:
-    """A call that outlives its connection's age ends well, and so do those that come after."""
+def test_old_connections_are_replaced_without_a_lost_call(
+    bundle: Path, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that outlives its connection's age ends well, and so do those that come after, on new connections."""
+    peers: set[str] = set()
+    admit = Entry.admit
+
+    def noted(self: Entry, method: str, context: Any) -> Any:
+        peers.add(context.peer())
+        return admit(self, method, context)
+
+    monkeypatch.setattr(Entry, "admit", noted)
     settings = ServerSettings(port=0, connection_age_seconds=0.2, connection_idle_seconds=0.2)
     with BackgroundServer(bundle, settings, factory) as running, Client(running.address) as client:
         answered: list[str] = []
         held = threading.Thread(target=lambda: answered.append(client.translate(["hold"])[0].text))
         held.start()
         factory["full"].wait_for(lambda: factory["full"].pending == 1)
-        peers = set()
-        with grpc.insecure_channel(running.address) as channel:
-            stub: Any = rpc.TranslationServiceStub(channel)
-            for _ in range(300):
-                stub.ListLevels(pb.ListLevelsRequest(), timeout=20)
-                peers.add(1)
+        with Client(running.address) as other:
+            eventually(lambda: bool(other.levels(timeout=20).levels) and len(peers) >= 3, 60)
         factory["full"].release.set()
         held.join(30)
         assert answered == ["full:hold"]

@@ -104,7 +104,7 @@ def test_a_rate_refuses_calls(shared: BackgroundServer) -> None:
     with client_of(shared, "slow") as slow:
         assert len(slow.translate(["a", "b", "c"])) == 3
         with pytest.raises(
-            OverloadedError, match="'slow' may send 0.001 texts a second, 3 at once, and has used them up"
+            OverloadedError, match=r"'slow' may send 0\.001 texts a second, 3 at once, and has used them up"
         ):
             slow.translate(["a"])
         with pytest.raises(OverloadedError, match="try again in"):

@@ -35,6 +35,13 @@ class TextLines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(message)s")
         self._texts = texts
 
+    def format(self, record: logging.LogRecord) -> str:
+        other, record.exc_text = record.exc_text, None  # what another handler has made of the error is not reused
+        try:
+            return super().format(record)
+        finally:
+            record.exc_text = other
+
     def formatMessage(self, record: logging.LogRecord) -> str:
         fields = fields_of(record)
         named = (f"{name}={fields[name]}" for name in ("milliseconds", "request_id", "caller") if fields.get(name))
