@@ -101,6 +101,7 @@ def test_a_second_signal_ends_a_process_that_loads(tmp_path: Path) -> None:
     with process:
         try:
             assert process.stdout.readline() == "loading\n"
+            assert "settings {" in process.stderr.readline()
             process.send_signal(signal.SIGTERM)
             assert "no further level is loaded" in process.stderr.readline()
             process.send_signal(signal.SIGTERM)

@@ -90,7 +90,7 @@ class _Base(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid")
 
     @classmethod
-    def settings_customise_sources(  # noqa: PLR0913, PLR0917 - the library's signature
+    def settings_customise_sources(
         cls,
         settings_cls: type[BaseSettings],  # noqa: ARG003
         init_settings: PydanticBaseSettingsSource,
