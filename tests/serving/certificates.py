@@ -20,13 +20,26 @@ def make_client_certificate(folder: Path, name: str, spiffe: str = "") -> tuple[
     """A client certificate with this common name and SPIFFE ID, and its key. An authority `ca.pem` in the folder, made
     if it is not there, has signed it."""
     ca, ca_key = folder / "ca.pem", folder / "ca.key"
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    curve: list[str | Path] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     if not ca.exists():
         openssl("req", "-x509", *curve, "-days", "2", "-subj", "/CN=authority", "-keyout", ca_key, "-out", ca)
     cert, key, request = (folder / f"{name}.{ending}" for ending in ("pem", "key", "csr"))
-    names = ["-addext", f"subjectAltName=URI:{spiffe}"] if spiffe else []
+    names: list[str | Path] = ["-addext", f"subjectAltName=URI:{spiffe}"] if spiffe else []
     openssl("req", *curve, "-subj", f"/CN={name}", *names, "-keyout", key, "-out", request)
-    signed = ["x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-days", "2", "-copy_extensions", "copy"]
+    signed: list[str | Path] = [
+        "x509",
+        "-req",
+        "-in",
+        request,
+        "-CA",
+        ca,
+        "-CAkey",
+        ca_key,
+        "-days",
+        "2",
+        "-copy_extensions",
+        "copy",
+    ]
     openssl(*signed, "-out", cert)
     return cert, key
 

@@ -21,6 +21,7 @@ from hmc.serving.server.access.binding import (
     listen,
     listen_for_admin,
     make_certificates,
+    warnings_of,
 )
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import Gate
@@ -138,7 +139,10 @@ class Server:
         """
         self._bind()
         try:
-            self._watching = asyncio.create_task(self._watch_files())
+            if self.settings.admin_address is not None:
+                self.admin_address = listen_for_admin(self._servers[-1], self.settings, self._certificates)
+            if self.settings.tokens is not None or self._certificates is not None:
+                self._watching = asyncio.create_task(self._watch_files())
             if self.settings.metrics_port is not None:
                 guard = (lambda app: guarded(app, self._gate)) if self._gate.guards_metrics else None
                 self._metrics_server, self.metrics_port = self._metrics.serve(
@@ -161,15 +165,10 @@ class Server:
 
     def _bind(self) -> None:
         settings = self.settings
-        if not settings.is_local and self._gate.is_open and settings.tls_client_ca is None:
-            log.warning(
-                "no token is set: anyone who can reach %s may translate, and may load and unload levels",
-                settings.host,
-            )
+        for warning in warnings_of(settings):
+            log.warning("%s", warning)
         self.port = listen(self._grpc, settings.host, settings.port, "--port", self._certificates)
         self.admin_address = self.address
-        if settings.admin_address is not None:
-            self.admin_address = listen_for_admin(self._servers[-1], settings, self._certificates)
 
     def _ended(self, method: str, code: grpc.StatusCode) -> None:
         self._metrics.call(method, code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -13,7 +12,7 @@ from hmc.serving.requests.options import MAX_TOKENS
 from hmc.serving.runtime.device import SDPA_KERNELS, CudaAttention, parse_devices
 from hmc.serving.runtime.memory.budget import parse_budget
 from hmc.serving.server.access.tokens import read_tokens
-from hmc.serving.server.listening import parse_listener
+from hmc.serving.server.listening import is_loopback, parse_listener
 from hmc.serving.wire.limits import MAX_MESSAGE_BYTES, check_token
 from hmc.serving.wire.tls import check_pair, read_authorities
 
@@ -155,7 +154,4 @@ class ServerSettings:
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach the server."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)

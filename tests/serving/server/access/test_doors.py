@@ -21,6 +21,7 @@ from hmc.artifact.errors import (
     UnavailableError,
 )
 from hmc.serving.client import Client
+from hmc.serving.server.access.binding import warnings_of
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
@@ -127,6 +128,20 @@ def test_reloads_stay_below_the_root(factory: FakeFactory, tmp_path: Path) -> No
         assert client.reload(outside / "v3") == "3" * 16
         with pytest.raises(PermissionDeniedError, match="start the server with another --bundle-root"):
             client.reload(first)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (ServerSettings(), []),
+        (ServerSettings(host="0.0.0.0"), ["no token is set: anyone who can reach 0.0.0.0 may translate"]),
+        (ServerSettings(host="0.0.0.0", token="t"), ["no TLS: tokens and texts that travel to 0.0.0.0 can be read"]),
+        (ServerSettings(admin_address="[::]:0", token="t"), ["no TLS: tokens and texts that travel to :: can"]),
+        (ServerSettings(admin_address="unix:/run/a.sock"), []),
+    ],
+)
+def test_dangerous_settings_are_named(settings: ServerSettings, said: list[str]) -> None:
+    assert [warning[: len(start)] for warning, start in zip(warnings_of(settings), said, strict=True)] == said
 
 
 # ---- limits ----

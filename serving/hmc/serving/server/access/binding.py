@@ -9,7 +9,15 @@ import grpc
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.server.access.certificates import Certificates
-from hmc.serving.server.listening import UNIX, check_port, check_socket_file, join_address, local_host, parse_listener
+from hmc.serving.server.listening import (
+    UNIX,
+    check_port,
+    check_socket_file,
+    is_loopback,
+    join_address,
+    local_host,
+    parse_listener,
+)
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.wire.limits import MAX_MESSAGE_BYTES
 
@@ -50,6 +58,21 @@ def make_certificates(settings: ServerSettings) -> Certificates | None:
     if settings.tls_cert is None or settings.tls_key is None:
         return None
     return Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+
+
+def warnings_of(settings: ServerSettings) -> list[str]:
+    """What is dangerous about the settings, for the log."""
+    admin = None if settings.admin_address is None else parse_listener(settings.admin_address)
+    hosts = [settings.host, *([admin[0]] if isinstance(admin, tuple) else [])]
+    reached = ", ".join(host for host in hosts if not is_loopback(host))
+    if not reached:
+        return []
+    known = settings.token is not None or settings.tokens is not None
+    if not known and settings.tls_client_ca is None:
+        return [f"no token is set: anyone who can reach {reached} may translate, and may load and unload levels"]
+    if known and settings.tls_cert is None:
+        return [f"no TLS: tokens and texts that travel to {reached} can be read on the way"]
+    return []
 
 
 def listen(server: grpc.aio.Server, host: str, port: int, option: str, certificates: Certificates | None = None) -> int:

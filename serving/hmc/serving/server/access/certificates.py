@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 
@@ -11,6 +12,13 @@ from hmc.serving.server.access.watched import Watched
 from hmc.serving.wire.tls import check_pair, read_authorities, read_pem
 
 log = logging.getLogger(__name__)
+
+
+class _Content(NamedTuple):
+    """What the files hold."""
+
+    pair: tuple[bytes, bytes]
+    configuration: grpc.ServerCertificateConfiguration
 
 
 class Certificates:
@@ -29,18 +37,20 @@ class Certificates:
         self.files = f"{cert} and {key}"
         """The names of certificate and key, for errors."""
         files = [file for file in (cert, key, client_ca) if file is not None]
-        self._watched = None
-        if any(file.is_fifo() for file in files):
-            self._first = self._read()
-        else:
-            self._watched = Watched("the TLS certificate", files, self._read)
-            self._first = self._watched.value
+        pipes = any(file.is_fifo() for file in files)
+        self._watched = None if pipes else Watched("the TLS certificate", files, self._read)
+        self._first = self._read() if self._watched is None else self._watched.value
 
-    def _read(self) -> grpc.ServerCertificateConfiguration:
+    def _read(self) -> _Content:
         check_pair(self._cert, self._key)
         roots = None if self._client_ca is None else read_authorities(self._client_ca)
-        pairs = [(read_pem(self._key), read_pem(self._cert))]
-        return grpc.ssl_server_certificate_configuration(pairs, root_certificates=roots)
+        pair = read_pem(self._key), read_pem(self._cert)
+        return _Content(pair, grpc.ssl_server_certificate_configuration([pair], root_certificates=roots))
+
+    @property
+    def pair(self) -> tuple[bytes, bytes]:
+        """The key and the certificate chain in force, in PEM."""
+        return (self._first if self._watched is None else self._watched.value).pair
 
     def refresh(self) -> None:
         """Reads the files again if they have changed, so that bad ones are logged before the next connection."""
@@ -60,7 +70,7 @@ class Certificates:
             if self._watched is None or self._watched.value is given:
                 return None
             given = self._watched.value
-            return given
+            return given.configuration
 
         # The stubs of grpc leave out that None keeps the certificate.
-        return grpc.dynamic_ssl_server_credentials(given, changed, self._client_ca is not None)  # type: ignore[arg-type]
+        return grpc.dynamic_ssl_server_credentials(given.configuration, changed, self._client_ca is not None)  # type: ignore[arg-type]
