@@ -51,6 +51,8 @@ class ModelHost:
         self._loader = Loader(factory, self._state)
         self._closed = False
         self._current = self._read(Path(bundle))
+        self.root = Path(bundle).absolute().parent
+        """The folder that holds the first bundle. A reload does not move it."""
         self._retirement = Retirement(self._state, lambda: list(self._current.slots.values()))
         for name in levels or ():
             self._current.manifest.level(name)
@@ -62,11 +64,6 @@ class ModelHost:
         if self._default is None and fitting and default not in fitting:
             default = min(fitting, key=lambda level: (abs(level.heads - default.heads), rank(level)))
         return LoadedBundle(path, manifest, default.name, disk_shares(path, manifest))
-
-    @property
-    def bundle(self) -> Path:
-        """The folder of the present bundle, as it was given."""
-        return self._current.path
 
     # ---- loading ----
 

@@ -104,8 +104,7 @@ class Server:
         if settings.admin_address is not None:
             self._servers.append(self._new_server((ADMIN,)))
         rpc.add_AdminServiceServicer_to_server(AdminServicer(handlers), self._servers[-1])
-        self._following: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self._started = False
         self.port = 0
         self.admin_address = ""
@@ -142,7 +141,7 @@ class Server:
             if self.settings.admin_address is not None:
                 self.admin_address = listen_for_admin(self._servers[-1], self.settings, self._certificates)
             if self.settings.tokens is not None or self._certificates is not None:
-                self._watching = asyncio.create_task(self._watch_files())
+                self._watching.append(asyncio.create_task(self._watch_files()))
             if self.settings.metrics_port is not None:
                 guard = (lambda app: guarded(app, self._gate)) if self._gate.guards_metrics else None
                 self._metrics_server, self.metrics_port = self._metrics.serve(
@@ -161,7 +160,7 @@ class Server:
             await self._health.set_all(("", *SERVICES), SERVING)
             # While the default level fails, AdminService stays SERVING: a reload may be what repairs the level.
             following = self._health.follow(("", TRANSLATION), lambda: self.host.failure)
-            self._following = asyncio.create_task(following)
+            self._watching.append(asyncio.create_task(following))
 
     def _bind(self) -> None:
         settings = self.settings
@@ -209,9 +208,7 @@ class Server:
         await self._health.enter_graceful_shutdown()  # before the streams of watchers end
         grace = self.settings.drain_seconds if drain_seconds is None else drain_seconds
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
-        for task in (self._following, self._watching):
-            if task is not None:
-                await task
+        await asyncio.gather(*self._watching)
         await asyncio.to_thread(self.host.close, False)
         if self._metrics_server is not None:
             self._metrics_server.shutdown()

@@ -48,7 +48,6 @@ class Handlers:
     def __init__(self, host: ModelHost, settings: ServerSettings, metrics: Metrics) -> None:
         self._host, self._settings, self._metrics = host, settings, metrics
         self._changes = ChangeThread()
-        self._root = host.bundle.absolute().parent  # of the first bundle, so that a reload does not move it
         self._loading: dict[str, asyncio.Future[LevelStatus]] = {}  # level → its load, which many calls may await
         self._lines: WeakKeyDictionary[Slot, WaitingLine] = WeakKeyDictionary()
 
@@ -175,7 +174,7 @@ class Handlers:
         """Replaces the bundle. Raises PermissionDeniedError for a path that is not below the root of bundles. Other
         errors: see `ModelHost.reload`."""
         if path is not None:
-            check_below(self._settings.bundle_root or self._root, path)
+            check_below(self._settings.bundle_root or self._host.root, path)
         return (await self._changes.run(self._host.reload, path)).listed()
 
 
