@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Hmc
 from tests.guards.test_help_is_light import probe
-from tests.serving.certificates import make_certificate
+from tests.serving.certificates import make_certificate, make_client_certificate
 from tests.serving.fakes import FakeFactory, eventually, write_bundle
 
 from hmc.serving.client import Client
@@ -151,6 +151,18 @@ def test_authorities_of_no_use(
     assert ran.stderr.startswith("hmc: TLS: ")
     assert said in ran.stderr
     assert str(file) in ran.stderr
+
+
+def test_client_certificates(hmc: Hmc, fake_bundle: Path, factory: FakeFactory, tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path)
+    mine, my_key = make_client_certificate(tmp_path, "alice")
+    settings = ServerSettings(port=0, tls_cert=cert, tls_key=key, tls_client_ca=tmp_path / "ca.pem")
+    with BackgroundServer(fake_bundle, settings, factory) as running:
+        for call in CALLS:
+            words = [*call, "--server", running.address, "--tls-ca", cert]
+            assert hmc(*words, "--tls-cert", mine, "--tls-key", my_key).exit_code == 0
+            said = hmc(*words, "--tls-cert", mine).stderr
+            assert said == "hmc: a client certificate needs both --tls-cert and --tls-key\n"
 
 
 def test_help_is_light() -> None:
