@@ -11,10 +11,10 @@ TORCH_PIP_ARGS ?=
 # Processes that share the tests; each gives PyTorch one thread, so that they do not wait for each other's.
 TEST_JOBS ?= 2
 
-PROTOS := $(wildcard protos/hmc/v1/*.proto)
+PROTOS := $(wildcard protos/hmc/v1/*.proto) protos/buf/validate/validate.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format protos clean distclean
+.PHONY: help demo test lint format protos docs clean distclean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ format: $(VENV)/.dev-ready ## Fix what can be fixed mechanically
 
 protos: $(VENV)/.dev-ready ## Regenerate the committed gRPC stubs
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=protos --pyi_out=protos --grpc_python_out=protos $(PROTOS)
+
+docs: $(VENV)/.dev-ready ## Write the pages that are made from the code
+	$(BIN)/python -m hmc.serving.wire.meanings docs/statuses.md
 
 clean: ## Remove build output and caches; trained models and .venv stay
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -58,7 +58,7 @@ def test_reload(hmc: Hmc, server: BackgroundServer, fake_bundle: Path, tmp_path:
     [
         (["load", "h7"], "hmc: unknown level 'h7'; this bundle has: full, h12, h6"),
         (["unload", "h7"], "hmc: unknown level 'h7'; this bundle has: full, h12, h6"),
-        (["unload", "full"], "hmc: level 'full' is the default level and stays loaded; start the server with another"),
+        (["unload", "full"], "hmc: level 'full' is the default level and stays loaded; make another"),
         (["reload", "/nowhere"], "hmc: bundle /nowhere cannot be used:\n  - bundle.json is missing"),
         (["reload", "bundle"], "hmc: bundle 'bundle': give an absolute path; it is looked up on the server's machine"),
         (["reload", ""], "hmc: bundle '': give an absolute path"),

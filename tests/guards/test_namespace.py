@@ -47,7 +47,11 @@ def test_every_room_is_a_typed_package(repository: Path, room: str) -> None:
 def test_every_tool_knows_every_root(pyproject: dict[str, Any]) -> None:
     tool = pyproject["tool"]
     assert tuple(tool["hatch"]["build"]["dev-mode-dirs"]) == ROOTS
-    assert tuple(tool["hatch"]["build"]["targets"]["wheel"]["packages"]) == tuple(f"{root}/hmc" for root in ROOTS)
+    assert tuple(tool["hatch"]["build"]["targets"]["wheel"]["packages"]) == (
+        "protos/hmc",
+        "protos/buf",
+        *(f"{root}/hmc" for root in ROOTS[1:]),
+    )
     assert tuple(tool["pytest"]["ini_options"]["pythonpath"]) == (".", *ROOTS)  # and `tests`
     assert tuple(tool["mypy"]["mypy_path"]) == ROOTS
     assert tuple(tool["ruff"]["src"]) == ROOTS

@@ -1,4 +1,4 @@
-"""The wheel holds all of `hmc/`, and nothing else at its top level."""
+"""The wheel holds all of `hmc/` and the options of protovalidate, and nothing else at its top level."""
 
 import subprocess
 import sys
@@ -22,9 +22,10 @@ def names(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def test_only_hmc_is_at_the_top(names: set[str]) -> None:
+def test_only_hmc_and_the_options_of_its_protocol_are_at_the_top(names: set[str]) -> None:
     tops = {name.split("/", 1)[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"hmc"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"hmc", "buf"}
+    assert "buf/validate/validate_pb2.py" in names
 
 
 def test_every_file_of_every_room_is_in_it(repository: Path, names: set[str]) -> None:

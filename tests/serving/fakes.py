@@ -41,6 +41,21 @@ ARCHITECTURE = Architecture(
 LEVELS = {"full": (4, 0.0), "h12": (2, -0.2), "h6": (1, -0.9)}
 
 
+class FakeSource:
+    """Sixteen words fit."""
+
+    language, target_language, room = "en", "de", 16
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+    def fits(self, text: str) -> bool:
+        return len(text.encode()) <= MAX_TEXT_BYTES and self.count(text) <= self.room
+
+    def code(self, text: str) -> str:
+        return text[: len(">>deu<< ")] if text.startswith(">>deu<< ") else ""
+
+
 @dataclass
 class FakeTranslator:
     """Answers `LEVEL:TEXT`. A text `hold…` waits for `release`. The text `crash` fails with an error that is no
@@ -48,6 +63,7 @@ class FakeTranslator:
 
     level: str
     version: str = ""
+    source: FakeSource = field(default_factory=FakeSource)
     queue_size: int = 8
     device: str = "cpu"
     release: threading.Event = field(default_factory=threading.Event)
@@ -230,7 +246,11 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def write_bundle(
-    path: Path, version: str = "0123456789abcdef", levels: tuple[str, ...] = tuple(LEVELS), precision: str = "fp32"
+    path: Path,
+    version: str = "0123456789abcdef",
+    levels: tuple[str, ...] = tuple(LEVELS),
+    precision: str = "fp32",
+    languages: tuple[str, str] = ("en", "de"),
 ) -> Path:
     """A bundle that validates; its ONNX files hold no graphs."""
     made = []
@@ -271,8 +291,8 @@ def write_bundle(
     manifest = Manifest(
         version=version,
         created_by="test",
-        source_language="en",
-        target_language="de",
+        source_language=languages[0],
+        target_language=languages[1],
         architecture=ARCHITECTURE,
         tokenizer_sha256=_write(path / TOKENIZER, b"tokenizer"),
         levels=made,

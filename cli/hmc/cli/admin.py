@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, typer.Argument(help="Name of a level, as `hmc levels` lists it.", metavar="LEVEL")]
 Server = Annotated[str, SERVER]
+Model = Annotated[
+    str | None,
+    typer.Option(help="Name of the model, of a server of several. Default: the server's first.", rich_help_panel=WHERE),
+]
 Timeout = Annotated[
     float | None,
     typer.Option(help="Seconds to wait until the server is done. Default: no limit.", rich_help_panel=WHERE),
@@ -25,12 +29,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 
 def group() -> typer.Typer:
-    """The group of the commands load, unload and reload."""
+    """The group of the commands load, unload, default and reload."""
     app = typer.Typer(
         no_args_is_help=True, help="Load, unload or replace levels of a running server without losing a request."
     )
     app.callback()(lambda: None)
-    for command in (load, unload, reload):
+    for command in (load, unload, default, reload):
         app.command()(guarded(command))
     return app
 
@@ -38,6 +42,7 @@ def group() -> typer.Typer:
 def load(
     name: Name,
     server: Server,
+    model: Model = None,
     token: Token = None,
     tls_ca: TlsCa = None,
     timeout: Timeout = None,
@@ -47,13 +52,14 @@ def load(
     from hmc.cli.common.results import levels_as_json
 
     with _asking(server, token, tls_ca, timeout) as client:
-        level = client.load_level(name, timeout=timeout)
+        level = client.load_level(name, timeout=timeout, model=model)
     typer.echo(levels_as_json(level) if json_output else f"{level.name} is loaded and serves.")
 
 
 def unload(
     name: Name,
     server: Server,
+    model: Model = None,
     token: Token = None,
     tls_ca: TlsCa = None,
     timeout: Timeout = None,
@@ -63,8 +69,25 @@ def unload(
     from hmc.cli.common.results import levels_as_json
 
     with _asking(server, token, tls_ca, timeout) as client:
-        level = client.unload_level(name, timeout=timeout)
+        level = client.unload_level(name, timeout=timeout, model=model)
     typer.echo(levels_as_json(level) if json_output else f"{level.name} is unloaded.")
+
+
+def default(
+    name: Name,
+    server: Server,
+    model: Model = None,
+    token: Token = None,
+    tls_ca: TlsCa = None,
+    timeout: Timeout = None,
+    json_output: AsJson = False,
+) -> None:
+    """Make a loaded level the one that serves requests which choose none, until the next reload."""
+    from hmc.cli.common.results import levels_as_json
+
+    with _asking(server, token, tls_ca, timeout) as client:
+        level = client.set_default_level(name, timeout=timeout, model=model)
+    typer.echo(levels_as_json(level) if json_output else f"{level.name} is the default level.")
 
 
 def reload(
@@ -76,6 +99,7 @@ def reload(
             metavar="BUNDLE",
         ),
     ] = None,
+    model: Model = None,
     token: Token = None,
     tls_ca: TlsCa = None,
     timeout: Timeout = None,
@@ -89,7 +113,7 @@ def reload(
     if bundle is not None and not Path(bundle).is_absolute():
         raise InvalidRequestError(f"bundle {bundle!r}: give an absolute path; it is looked up on the server's machine")
     with _asking(server, token, tls_ca, timeout) as client:
-        version = client.reload(bundle, timeout=timeout)
+        version = client.reload(bundle, timeout=timeout, model=model)
     typer.echo(json.dumps({"bundle_version": version}) if json_output else f"Bundle {version} serves.")
 
 

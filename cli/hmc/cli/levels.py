@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 def command(
     bundle: Annotated[Path | None, typer.Argument(help="Directory that `hmc compile` wrote.", metavar="BUNDLE")] = None,
     server: Server = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="With --server: name of the model. Default: the server's first.", rich_help_panel=WHERE),
+    ] = None,
     token: Token = None,
     tls_ca: TlsCa = None,
     timeout: Annotated[
@@ -40,18 +44,20 @@ def command(
     check_stdout()
     if (bundle is None) == (server is None):
         raise InvalidRequestError("give exactly one of BUNDLE (a directory) and --server HOST:PORT")
-    levels = _of_bundle(bundle) if bundle is not None else _of_server(str(server), token, tls_ca, timeout)
+    if bundle is not None and model is not None:
+        raise InvalidRequestError("--model is about --server: a bundle is one model")
+    levels = _of_bundle(bundle) if bundle is not None else _of_server(str(server), model, token, tls_ca, timeout)
     if json_output:
         typer.echo(levels_as_json(levels))
         return
     open_console().print(_table(levels))
 
 
-def _of_server(address: str, token: str | None, tls_ca: Path | None, timeout: float) -> LevelList:
+def _of_server(address: str, model: str | None, token: str | None, tls_ca: Path | None, timeout: float) -> LevelList:
     from hmc.cli.common.connection import connected
 
     with connected(address, token, tls_ca) as client:
-        return client.levels(timeout=timeout)
+        return client.levels(timeout=timeout, model=model)
 
 
 def _of_bundle(path: Path) -> LevelList:

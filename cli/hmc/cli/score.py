@@ -12,13 +12,16 @@ from hmc.cli.common.options import (
     Auto,
     Bundle,
     Device,
+    From,
     LatencyBudgetMs,
     Level,
     MaxBleuDrop,
     MaxHeads,
+    Model,
     Server,
     Threads,
     TlsCa,
+    To,
     Token,
 )
 
@@ -39,6 +42,9 @@ def command(
     max_bleu_drop: MaxBleuDrop = None,
     latency_budget_ms: LatencyBudgetMs = None,
     auto: Auto = False,
+    model: Model = None,
+    source_language: From = None,
+    to: To = None,
     length_penalty: Annotated[
         float, typer.Option(help="Scores are log P / length ^ this.", rich_help_panel=MODEL)
     ] = 1.0,
@@ -110,7 +116,7 @@ def command(
         raise InvalidRequestError(
             f"{source} has {len(texts)} lines and {reference} {len(references)}: each line needs one translation"
         )
-    selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto)
+    selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto, model, source_language, to)
     where = BackendOptions(server, bundle, selector, device, threads, 1, token, tls_ca, timeout)
     with open_backend(where) as backend:
         for start in range(0, len(texts), CHUNK):

@@ -18,7 +18,14 @@ LEVELS, CAPACITY, RUNTIME, AUTO, SECURITY, OPERATION = (
 
 
 def command(
-    bundle: Annotated[Path, typer.Argument(help="Directory that `hmc compile` wrote.", metavar="BUNDLE")],
+    bundles: Annotated[
+        list[str],
+        typer.Argument(
+            help="Directories that `hmc compile` wrote, each with the name of its model, as in en-de=BUNDLE. Without a "
+            "name, the model is called after its languages. The first model serves requests that choose none.",
+            metavar="[NAME=]BUNDLE...",
+        ),
+    ],
     host: Annotated[
         str,
         typer.Option(help="Address to listen on; 0.0.0.0: every address of this machine.", rich_help_panel=OPERATION),
@@ -55,21 +62,47 @@ def command(
     levels: Annotated[
         str,
         typer.Option(
-            help="Names of the levels to load, such as full,h36; all: every level that runs on the device.",
+            help="Names of the levels to load, such as full,h36, or with their model, such as en-de/h36; all: every "
+            "level that runs on the device.",
             rich_help_panel=LEVELS,
         ),
     ] = "all",
     default_level: Annotated[
         str | None,
         typer.Option(
-            help="Level for requests that choose none. Default: the bundle's default level.",
+            help="Level for requests that choose none; for several models as en-de/h36,fr-en/full. Default: the "
+            "bundle's default level.",
             metavar="NAME",
             rich_help_panel=LEVELS,
         ),
     ] = None,
     lazy: Annotated[
-        bool, typer.Option("--lazy", help="Load a level when it is first requested.", rich_help_panel=LEVELS)
+        bool,
+        typer.Option(
+            "--lazy",
+            help="Load a level when it is first requested. Of several models, only the first one and those of --levels "
+            "load their default level at the start.",
+            rich_help_panel=LEVELS,
+        ),
     ] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Most memory of this machine for the weights of all levels, such as 4GiB. With --lazy, a level that "
+            "needs room takes that of idle ones, least recently used first. Default: no limit.",
+            metavar="SIZE",
+            rich_help_panel=LEVELS,
+        ),
+    ] = None,
+    idle_unload: Annotated[
+        float | None,
+        typer.Option(
+            help="With --lazy: unload a level that no request has used for so long, except default levels that were "
+            "loaded at the start. Default: never.",
+            metavar="SECONDS",
+            rich_help_panel=LEVELS,
+        ),
+    ] = None,
     queue_size: Annotated[
         int,
         typer.Option(help="Texts that may wait at one level. Further texts are refused.", rich_help_panel=CAPACITY),
@@ -155,7 +188,7 @@ def command(
         bool, typer.Option("--json", help="Print the address as a line of JSON.", rich_help_panel=OPERATION)
     ] = False,
 ) -> None:
-    """Serve a bundle over gRPC, at the level that each request chooses.
+    """Serve bundles over gRPC, at the level that each request chooses.
 
     After SIGTERM or Ctrl-C the server refuses new calls and finishes running ones. A second signal stops it at once.
     """
@@ -165,7 +198,8 @@ def command(
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are raised; gRPC's own log would only clutter the terminal
     from hmc.serving.levels.choosing import AutoPolicy
-    from hmc.serving.server.app import Server, model_host
+    from hmc.serving.levels.names import parse_models
+    from hmc.serving.server.app import Server, open_models
     from hmc.serving.server.run import serve
     from hmc.serving.server.settings import ServerSettings
 
@@ -181,6 +215,8 @@ def command(
         levels=None if levels == "all" else tuple(name.strip() for name in levels.split(",") if name.strip()),
         default_level=default_level,
         lazy=lazy,
+        memory=memory,
+        idle_unload=idle_unload,
         auto=AutoPolicy(max_pending=auto_pending, target_ms=auto_target_ms),
         max_texts_per_call=max_texts,
         queue_size=queue_size,
@@ -197,7 +233,7 @@ def command(
     )
 
     async def run() -> None:
-        server = Server(model_host(bundle, settings), settings)
+        server = Server(open_models(parse_models(bundles), settings), settings)
         if not await serve(server, lambda server: _announce(server, json_output)):
             os._exit(0)  # else a thread that loads a level would keep the process alive
 
@@ -207,8 +243,10 @@ def command(
 def _announce(server: Server, json_output: bool) -> None:
     import json
 
-    status = server.host.status()
+    statuses = server.models.statuses()
+    status, several = statuses[0], len(statuses) > 1
     loaded = [level.level.name for level in status.levels if level.loaded]
+    models = {s.model: [level.level.name for level in s.levels if level.loaded] for s in statuses}
     if json_output:
         said = json.dumps(
             {
@@ -217,8 +255,13 @@ def _announce(server: Server, json_output: bool) -> None:
                 "bundle_version": status.manifest.version,
                 "device": status.device,
                 "levels": loaded,
+                "models": models,
             }
         )
+    elif several:
+        named = "; ".join(f"{model}: {', '.join(names) or 'loaded on first use'}" for model, names in models.items())
+        said = f"Serving {named}, on {server.address}.\n"
+        said += f'Try:  hmc translate --server {server.address} --model {status.model} "A man rides a bicycle."'
     else:
         said = (
             f"Serving {', '.join(loaded)} of bundle {status.manifest.version} on {server.address} ({status.device}).\n"

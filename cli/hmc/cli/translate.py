@@ -12,13 +12,16 @@ from hmc.cli.common.options import (
     Auto,
     Bundle,
     Device,
+    From,
     LatencyBudgetMs,
     Level,
     MaxBleuDrop,
     MaxHeads,
+    Model,
     Server,
     Threads,
     TlsCa,
+    To,
     Token,
 )
 
@@ -39,6 +42,22 @@ def command(
             help="UTF-8 file with one text on each line; `-` is stdin.", metavar="FILE", rich_help_panel=INPUT
         ),
     ] = None,
+    document: Annotated[
+        bool,
+        typer.Option(
+            "--document",
+            help="The input is running text: it is divided into sentences, and its layout stays.",
+            rich_help_panel=INPUT,
+        ),
+    ] = False,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --document: copy what this regular expression matches. Repeatable.",
+            metavar="REGEX",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
     server: Server = None,
     bundle: Bundle = None,
     level: Level = None,
@@ -46,6 +65,9 @@ def command(
     max_bleu_drop: MaxBleuDrop = None,
     latency_budget_ms: LatencyBudgetMs = None,
     auto: Auto = False,
+    model: Model = None,
+    source_language: From = None,
+    to: To = None,
     device: Device = "auto",
     threads: Threads = 0,
     workers: Annotated[
@@ -179,6 +201,7 @@ def command(
     """Translate texts. Each line of input gives one line of output, as soon as it is ready. Empty lines stay empty."""
     from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.common.backends import BackendOptions, open_backend
+    from hmc.cli.common.documents import write_document
     from hmc.cli.common.lines import check_stdout, open_lines
     from hmc.cli.common.records import write_lines, write_pieces
     from hmc.serving.requests.options import DecodeOptions
@@ -207,8 +230,18 @@ def command(
         raise InvalidRequestError("--token-scores and --alignment are printed as JSON: add --json")
     if incremental and (json_output or n_best > 1):
         raise InvalidRequestError("--incremental writes one plain translation: leave out --json and --n-best")
-    selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto)
+    if keep and not document:
+        raise InvalidRequestError("--keep is about running text: add --document")
+    if document and (json_output or incremental or n_best > 1 or target_prefix):
+        raise InvalidRequestError(
+            "--document writes plain text: leave out --json, --incremental, --n-best, --target-prefix"
+        )
+    selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto, model, source_language, to)
     where = BackendOptions(server, bundle, selector, device, threads, workers, token, tls_ca, timeout)
+    if document:
+        with open_backend(where) as backend:
+            write_document(backend, texts or [], file, options, keep or [])
+        return
     with open_lines(texts or [], file) as lines, open_backend(where) as backend:
         if incremental:
             write_pieces(backend, lines, options, target_prefix)

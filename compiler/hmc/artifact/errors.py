@@ -1,5 +1,8 @@
 """The errors that all rooms raise. They have one base class, so that the CLI and the service map them in one place."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 
 class HmcError(Exception):
     """Something a user can act on. The message says what is wrong and what to do."""
@@ -14,12 +17,33 @@ class InvalidArtifactError(HmcError):
         super().__init__(f"{what} cannot be used:\n{listed}\n{fix}")
 
 
+@dataclass(frozen=True)
+class Violation:
+    """A value of a request that is at fault."""
+
+    field: str
+    """The path of the field, such as `options.beam_size` or `texts[3]`."""
+    description: str
+    """What is wrong with it and what to do about it."""
+
+
 class InvalidRequestError(HmcError):
-    """A request (or command line) whose values make no sense; the message names the value and the allowed range."""
+    """A request (or command line) whose values make no sense; the message names the value and the allowed range.
+
+    `violations` lists every value at fault, if the service found them; it is empty for a command line.
+    """
+
+    def __init__(self, message: str, violations: Sequence[Violation] = ()) -> None:
+        super().__init__(message)
+        self.violations = tuple(violations)
 
 
 class LevelNotFoundError(HmcError):
     """The requested pruning level is not in the bundle; the message lists those that are."""
+
+
+class ModelNotFoundError(LevelNotFoundError):
+    """The server has no such model, or none of these languages; the message lists those that it has."""
 
 
 class OverloadedError(HmcError):

@@ -1,3 +1,4 @@
+from buf.validate import validate_pb2 as _validate_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -7,30 +8,47 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Segmentation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SEGMENTATION_UNSPECIFIED: _ClassVar[Segmentation]
+    SEGMENTATION_AUTO: _ClassVar[Segmentation]
+    SEGMENTATION_SENTENCE: _ClassVar[Segmentation]
+    SEGMENTATION_NONE: _ClassVar[Segmentation]
+
 class HeadKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     HEAD_KIND_UNSPECIFIED: _ClassVar[HeadKind]
-    ENCODER_SELF: _ClassVar[HeadKind]
-    DECODER_SELF: _ClassVar[HeadKind]
-    CROSS: _ClassVar[HeadKind]
+    HEAD_KIND_ENCODER_SELF: _ClassVar[HeadKind]
+    HEAD_KIND_DECODER_SELF: _ClassVar[HeadKind]
+    HEAD_KIND_CROSS: _ClassVar[HeadKind]
+SEGMENTATION_UNSPECIFIED: Segmentation
+SEGMENTATION_AUTO: Segmentation
+SEGMENTATION_SENTENCE: Segmentation
+SEGMENTATION_NONE: Segmentation
 HEAD_KIND_UNSPECIFIED: HeadKind
-ENCODER_SELF: HeadKind
-DECODER_SELF: HeadKind
-CROSS: HeadKind
+HEAD_KIND_ENCODER_SELF: HeadKind
+HEAD_KIND_DECODER_SELF: HeadKind
+HEAD_KIND_CROSS: HeadKind
 
 class LevelSelector(_message.Message):
-    __slots__ = ("name", "max_heads", "max_bleu_drop", "latency_budget_ms", "auto")
+    __slots__ = ("name", "max_heads", "max_bleu_drop", "latency_budget_ms", "auto", "model", "source_language", "target_language")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MAX_HEADS_FIELD_NUMBER: _ClassVar[int]
     MAX_BLEU_DROP_FIELD_NUMBER: _ClassVar[int]
     LATENCY_BUDGET_MS_FIELD_NUMBER: _ClassVar[int]
     AUTO_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     name: str
     max_heads: int
     max_bleu_drop: float
     latency_budget_ms: int
     auto: bool
-    def __init__(self, name: _Optional[str] = ..., max_heads: _Optional[int] = ..., max_bleu_drop: _Optional[float] = ..., latency_budget_ms: _Optional[int] = ..., auto: _Optional[bool] = ...) -> None: ...
+    model: str
+    source_language: str
+    target_language: str
+    def __init__(self, name: _Optional[str] = ..., max_heads: _Optional[int] = ..., max_bleu_drop: _Optional[float] = ..., latency_budget_ms: _Optional[int] = ..., auto: _Optional[bool] = ..., model: _Optional[str] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ...) -> None: ...
 
 class DecodingOptions(_message.Message):
     __slots__ = ("beam_size", "length_penalty", "max_length", "n_best", "min_length", "patience", "coverage_penalty", "repetition_penalty", "no_repeat_ngram_size", "suppress_unknown", "suppressed_tokens", "suppressed_phrases", "sampling", "token_scores", "alignment", "attention_heads")
@@ -81,16 +99,72 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class TranslateRequest(_message.Message):
-    __slots__ = ("texts", "level", "options", "target_prefixes")
+    __slots__ = ("texts", "level", "options", "target_prefixes", "segmentation", "return_segments", "keep")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     TARGET_PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTATION_FIELD_NUMBER: _ClassVar[int]
+    RETURN_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     texts: _containers.RepeatedScalarFieldContainer[str]
     level: LevelSelector
     options: DecodingOptions
     target_prefixes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, texts: _Optional[_Iterable[str]] = ..., level: _Optional[_Union[LevelSelector, _Mapping]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., target_prefixes: _Optional[_Iterable[str]] = ...) -> None: ...
+    segmentation: Segmentation
+    return_segments: bool
+    keep: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., level: _Optional[_Union[LevelSelector, _Mapping]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., target_prefixes: _Optional[_Iterable[str]] = ..., segmentation: _Optional[_Union[Segmentation, str]] = ..., return_segments: _Optional[bool] = ..., keep: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TranslateDocumentRequest(_message.Message):
+    __slots__ = ("text", "level", "options", "segmentation", "keep")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTATION_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    level: LevelSelector
+    options: DecodingOptions
+    segmentation: Segmentation
+    keep: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, text: _Optional[str] = ..., level: _Optional[_Union[LevelSelector, _Mapping]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., segmentation: _Optional[_Union[Segmentation, str]] = ..., keep: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TranslateDocumentResponse(_message.Message):
+    __slots__ = ("text", "segment", "level", "bundle_version")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    segment: Segment
+    level: str
+    bundle_version: str
+    def __init__(self, text: _Optional[str] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., level: _Optional[str] = ..., bundle_version: _Optional[str] = ...) -> None: ...
+
+class Segment(_message.Message):
+    __slots__ = ("source_begin", "source_end", "target_begin", "target_end", "score", "source_tokens", "target_tokens", "hit_max_length", "tokens", "source_pieces")
+    SOURCE_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_END_FIELD_NUMBER: _ClassVar[int]
+    TARGET_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    TARGET_END_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HIT_MAX_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_PIECES_FIELD_NUMBER: _ClassVar[int]
+    source_begin: int
+    source_end: int
+    target_begin: int
+    target_end: int
+    score: float
+    source_tokens: int
+    target_tokens: int
+    hit_max_length: bool
+    tokens: _containers.RepeatedCompositeFieldContainer[Token]
+    source_pieces: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, source_begin: _Optional[int] = ..., source_end: _Optional[int] = ..., target_begin: _Optional[int] = ..., target_end: _Optional[int] = ..., score: _Optional[float] = ..., source_tokens: _Optional[int] = ..., target_tokens: _Optional[int] = ..., hit_max_length: _Optional[bool] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., source_pieces: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
     __slots__ = ("texts", "references", "level", "options")
@@ -138,19 +212,35 @@ class TranslateResponse(_message.Message):
     compute_ms: float
     def __init__(self, translations: _Optional[_Iterable[_Union[Translation, _Mapping]]] = ..., level: _Optional[str] = ..., bundle_version: _Optional[str] = ..., queue_ms: _Optional[float] = ..., compute_ms: _Optional[float] = ...) -> None: ...
 
+class ScoreResponse(_message.Message):
+    __slots__ = ("translations", "level", "bundle_version", "queue_ms", "compute_ms")
+    TRANSLATIONS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_MS_FIELD_NUMBER: _ClassVar[int]
+    translations: _containers.RepeatedCompositeFieldContainer[Translation]
+    level: str
+    bundle_version: str
+    queue_ms: float
+    compute_ms: float
+    def __init__(self, translations: _Optional[_Iterable[_Union[Translation, _Mapping]]] = ..., level: _Optional[str] = ..., bundle_version: _Optional[str] = ..., queue_ms: _Optional[float] = ..., compute_ms: _Optional[float] = ...) -> None: ...
+
 class TranslateStreamRequest(_message.Message):
-    __slots__ = ("id", "text", "level", "options", "target_prefix")
+    __slots__ = ("id", "text", "level", "options", "target_prefix", "timeout_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     TARGET_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     id: str
     text: str
     level: LevelSelector
     options: DecodingOptions
     target_prefix: str
-    def __init__(self, id: _Optional[str] = ..., text: _Optional[str] = ..., level: _Optional[_Union[LevelSelector, _Mapping]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ...) -> None: ...
+    timeout_ms: int
+    def __init__(self, id: _Optional[str] = ..., text: _Optional[str] = ..., level: _Optional[_Union[LevelSelector, _Mapping]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class TranslateStreamResponse(_message.Message):
     __slots__ = ("id", "translation", "error", "level", "bundle_version", "queue_ms", "compute_ms")
@@ -171,15 +261,25 @@ class TranslateStreamResponse(_message.Message):
     def __init__(self, id: _Optional[str] = ..., translation: _Optional[_Union[Translation, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., level: _Optional[str] = ..., bundle_version: _Optional[str] = ..., queue_ms: _Optional[float] = ..., compute_ms: _Optional[float] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("code", "message")
+    __slots__ = ("code", "message", "violations")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    VIOLATIONS_FIELD_NUMBER: _ClassVar[int]
     code: int
     message: str
-    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    violations: _containers.RepeatedCompositeFieldContainer[FieldViolation]
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., violations: _Optional[_Iterable[_Union[FieldViolation, _Mapping]]] = ...) -> None: ...
+
+class FieldViolation(_message.Message):
+    __slots__ = ("field", "description")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    description: str
+    def __init__(self, field: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
 
 class Translation(_message.Message):
-    __slots__ = ("text", "score", "source_tokens", "target_tokens", "source_truncated", "hit_max_length", "alternatives", "tokens", "source_pieces")
+    __slots__ = ("text", "score", "source_tokens", "target_tokens", "source_truncated", "hit_max_length", "alternatives", "tokens", "source_pieces", "segments")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +289,7 @@ class Translation(_message.Message):
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_PIECES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     text: str
     score: float
     source_tokens: int
@@ -198,7 +299,8 @@ class Translation(_message.Message):
     alternatives: _containers.RepeatedCompositeFieldContainer[Alternative]
     tokens: _containers.RepeatedCompositeFieldContainer[Token]
     source_pieces: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ..., source_tokens: _Optional[int] = ..., target_tokens: _Optional[int] = ..., source_truncated: _Optional[bool] = ..., hit_max_length: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., source_pieces: _Optional[_Iterable[str]] = ...) -> None: ...
+    segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ..., source_tokens: _Optional[int] = ..., target_tokens: _Optional[int] = ..., source_truncated: _Optional[bool] = ..., hit_max_length: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., source_pieces: _Optional[_Iterable[str]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
 class Alternative(_message.Message):
     __slots__ = ("text", "score", "target_tokens", "hit_max_length", "tokens")
@@ -225,8 +327,34 @@ class Token(_message.Message):
     def __init__(self, piece: _Optional[str] = ..., score: _Optional[float] = ..., attention: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ListLevelsRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class ListModelsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ListModelsResponse(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[Model]
+    def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
+
+class Model(_message.Message):
+    __slots__ = ("name", "source_language", "target_languages", "bundle_version", "loaded_levels")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGES_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LOADED_LEVELS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    source_language: str
+    target_languages: _containers.RepeatedScalarFieldContainer[str]
+    bundle_version: str
+    loaded_levels: int
+    def __init__(self, name: _Optional[str] = ..., source_language: _Optional[str] = ..., target_languages: _Optional[_Iterable[str]] = ..., bundle_version: _Optional[str] = ..., loaded_levels: _Optional[int] = ...) -> None: ...
 
 class ListLevelsResponse(_message.Message):
     __slots__ = ("levels", "bundle_version", "source_language", "target_language", "device", "memory_bytes", "devices")
@@ -371,10 +499,12 @@ class RecordedLatency(_message.Message):
     def __init__(self, p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., batch: _Optional[int] = ..., beam: _Optional[int] = ..., requests: _Optional[int] = ..., machine: _Optional[str] = ...) -> None: ...
 
 class LoadLevelRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "model")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    model: str
+    def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ...) -> None: ...
 
 class LoadLevelResponse(_message.Message):
     __slots__ = ("level",)
@@ -383,10 +513,12 @@ class LoadLevelResponse(_message.Message):
     def __init__(self, level: _Optional[_Union[Level, _Mapping]] = ...) -> None: ...
 
 class UnloadLevelRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "model")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    model: str
+    def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ...) -> None: ...
 
 class UnloadLevelResponse(_message.Message):
     __slots__ = ("level",)
@@ -395,10 +527,12 @@ class UnloadLevelResponse(_message.Message):
     def __init__(self, level: _Optional[_Union[Level, _Mapping]] = ...) -> None: ...
 
 class ReloadRequest(_message.Message):
-    __slots__ = ("bundle_path",)
+    __slots__ = ("bundle_path", "model")
     BUNDLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     bundle_path: str
-    def __init__(self, bundle_path: _Optional[str] = ...) -> None: ...
+    model: str
+    def __init__(self, bundle_path: _Optional[str] = ..., model: _Optional[str] = ...) -> None: ...
 
 class ReloadResponse(_message.Message):
     __slots__ = ("bundle_version", "levels")
@@ -407,3 +541,17 @@ class ReloadResponse(_message.Message):
     bundle_version: str
     levels: _containers.RepeatedCompositeFieldContainer[Level]
     def __init__(self, bundle_version: _Optional[str] = ..., levels: _Optional[_Iterable[_Union[Level, _Mapping]]] = ...) -> None: ...
+
+class SetDefaultLevelRequest(_message.Message):
+    __slots__ = ("name", "model")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    model: str
+    def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ...) -> None: ...
+
+class SetDefaultLevelResponse(_message.Message):
+    __slots__ = ("level",)
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    level: Level
+    def __init__(self, level: _Optional[_Union[Level, _Mapping]] = ...) -> None: ...

@@ -50,15 +50,25 @@ class TranslationServiceStub:
                 request_serializer=hmc_dot_v1_dot_translation__pb2.TranslateTokensRequest.SerializeToString,
                 response_deserializer=hmc_dot_v1_dot_translation__pb2.TranslateTokensResponse.FromString,
                 _registered_method=True)
+        self.TranslateDocument = channel.unary_stream(
+                '/hmc.v1.TranslationService/TranslateDocument',
+                request_serializer=hmc_dot_v1_dot_translation__pb2.TranslateDocumentRequest.SerializeToString,
+                response_deserializer=hmc_dot_v1_dot_translation__pb2.TranslateDocumentResponse.FromString,
+                _registered_method=True)
         self.Score = channel.unary_unary(
                 '/hmc.v1.TranslationService/Score',
                 request_serializer=hmc_dot_v1_dot_translation__pb2.ScoreRequest.SerializeToString,
-                response_deserializer=hmc_dot_v1_dot_translation__pb2.TranslateResponse.FromString,
+                response_deserializer=hmc_dot_v1_dot_translation__pb2.ScoreResponse.FromString,
                 _registered_method=True)
         self.ListLevels = channel.unary_unary(
                 '/hmc.v1.TranslationService/ListLevels',
                 request_serializer=hmc_dot_v1_dot_translation__pb2.ListLevelsRequest.SerializeToString,
                 response_deserializer=hmc_dot_v1_dot_translation__pb2.ListLevelsResponse.FromString,
+                _registered_method=True)
+        self.ListModels = channel.unary_unary(
+                '/hmc.v1.TranslationService/ListModels',
+                request_serializer=hmc_dot_v1_dot_translation__pb2.ListModelsRequest.SerializeToString,
+                response_deserializer=hmc_dot_v1_dot_translation__pb2.ListModelsResponse.FromString,
                 _registered_method=True)
 
 
@@ -91,6 +101,13 @@ class TranslationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TranslateDocument(self, request, context):
+        """Translates one text of any length, and sends each sentence as soon as it and all before it are translated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Score(self, request, context):
         """Scores given translations (references). The text of each answer is the reference as the vocabulary can write it.
         Its score is the one that Translate would give to that text.
@@ -101,6 +118,13 @@ class TranslationServiceServicer:
 
     def ListLevels(self, request, context):
         """Lists the levels of the loaded bundle: heads, precision, size, quality and measured latency.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListModels(self, request, context):
+        """Lists the models that the server translates with.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,15 +148,25 @@ def add_TranslationServiceServicer_to_server(servicer, server):
                     request_deserializer=hmc_dot_v1_dot_translation__pb2.TranslateTokensRequest.FromString,
                     response_serializer=hmc_dot_v1_dot_translation__pb2.TranslateTokensResponse.SerializeToString,
             ),
+            'TranslateDocument': grpc.unary_stream_rpc_method_handler(
+                    servicer.TranslateDocument,
+                    request_deserializer=hmc_dot_v1_dot_translation__pb2.TranslateDocumentRequest.FromString,
+                    response_serializer=hmc_dot_v1_dot_translation__pb2.TranslateDocumentResponse.SerializeToString,
+            ),
             'Score': grpc.unary_unary_rpc_method_handler(
                     servicer.Score,
                     request_deserializer=hmc_dot_v1_dot_translation__pb2.ScoreRequest.FromString,
-                    response_serializer=hmc_dot_v1_dot_translation__pb2.TranslateResponse.SerializeToString,
+                    response_serializer=hmc_dot_v1_dot_translation__pb2.ScoreResponse.SerializeToString,
             ),
             'ListLevels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListLevels,
                     request_deserializer=hmc_dot_v1_dot_translation__pb2.ListLevelsRequest.FromString,
                     response_serializer=hmc_dot_v1_dot_translation__pb2.ListLevelsResponse.SerializeToString,
+            ),
+            'ListModels': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListModels,
+                    request_deserializer=hmc_dot_v1_dot_translation__pb2.ListModelsRequest.FromString,
+                    response_serializer=hmc_dot_v1_dot_translation__pb2.ListModelsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -228,6 +262,33 @@ class TranslationService:
             _registered_method=True)
 
     @staticmethod
+    def TranslateDocument(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hmc.v1.TranslationService/TranslateDocument',
+            hmc_dot_v1_dot_translation__pb2.TranslateDocumentRequest.SerializeToString,
+            hmc_dot_v1_dot_translation__pb2.TranslateDocumentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Score(request,
             target,
             options=(),
@@ -243,7 +304,7 @@ class TranslationService:
             target,
             '/hmc.v1.TranslationService/Score',
             hmc_dot_v1_dot_translation__pb2.ScoreRequest.SerializeToString,
-            hmc_dot_v1_dot_translation__pb2.TranslateResponse.FromString,
+            hmc_dot_v1_dot_translation__pb2.ScoreResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -281,6 +342,33 @@ class TranslationService:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def ListModels(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hmc.v1.TranslationService/ListModels',
+            hmc_dot_v1_dot_translation__pb2.ListModelsRequest.SerializeToString,
+            hmc_dot_v1_dot_translation__pb2.ListModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class AdminServiceStub:
     """Changes what is loaded while the server runs. Translations that are under way are finished.
@@ -306,6 +394,11 @@ class AdminServiceStub:
                 '/hmc.v1.AdminService/Reload',
                 request_serializer=hmc_dot_v1_dot_translation__pb2.ReloadRequest.SerializeToString,
                 response_deserializer=hmc_dot_v1_dot_translation__pb2.ReloadResponse.FromString,
+                _registered_method=True)
+        self.SetDefaultLevel = channel.unary_unary(
+                '/hmc.v1.AdminService/SetDefaultLevel',
+                request_serializer=hmc_dot_v1_dot_translation__pb2.SetDefaultLevelRequest.SerializeToString,
+                response_deserializer=hmc_dot_v1_dot_translation__pb2.SetDefaultLevelResponse.FromString,
                 _registered_method=True)
 
 
@@ -336,6 +429,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetDefaultLevel(self, request, context):
+        """Makes a loaded level the one that serves requests that choose none. The previous one stays loaded. The choice holds
+        until the next reload or the end of the server.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -353,6 +454,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Reload,
                     request_deserializer=hmc_dot_v1_dot_translation__pb2.ReloadRequest.FromString,
                     response_serializer=hmc_dot_v1_dot_translation__pb2.ReloadResponse.SerializeToString,
+            ),
+            'SetDefaultLevel': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetDefaultLevel,
+                    request_deserializer=hmc_dot_v1_dot_translation__pb2.SetDefaultLevelRequest.FromString,
+                    response_serializer=hmc_dot_v1_dot_translation__pb2.SetDefaultLevelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -437,6 +543,33 @@ class AdminService:
             '/hmc.v1.AdminService/Reload',
             hmc_dot_v1_dot_translation__pb2.ReloadRequest.SerializeToString,
             hmc_dot_v1_dot_translation__pb2.ReloadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetDefaultLevel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hmc.v1.AdminService/SetDefaultLevel',
+            hmc_dot_v1_dot_translation__pb2.SetDefaultLevelRequest.SerializeToString,
+            hmc_dot_v1_dot_translation__pb2.SetDefaultLevelResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,6 +27,7 @@ from hmc.serving.scheduling.postprocessor import announce_cancellation, set_exce
 from hmc.serving.scheduling.warm_up import warm_up
 from hmc.serving.text.certain import CertainText
 from hmc.serving.text.codec import Codec
+from hmc.serving.text.source import Source
 from hmc.serving.text.tokenizer import shared_tokenizer
 
 
@@ -71,6 +72,8 @@ class Translator:
         arch = self.manifest.architecture
         self._tokenizer = shared_tokenizer(path, self.manifest)
         self._codec = Codec(self._tokenizer, arch)
+        self.source = Source(self._tokenizer, self.manifest.source_language, self.manifest.target_language)
+        """What dividing texts needs to know about the model."""
         for each in chosen:
             if budget is not None and each.kind != "cpu":
                 memory_of(each).limit(budget)

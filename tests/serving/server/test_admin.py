@@ -209,16 +209,16 @@ def test_metrics(bundle: Path, factory: FakeFactory) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{running.server.metrics_port}/metrics", timeout=5) as response:
             lines = response.read().decode().splitlines()
     for expected in (
-        'hmc_requests_total{code="OK",level="h6"} 2.0',
-        'hmc_requests_total{code="INVALID_ARGUMENT",level=""} 2.0',
-        'hmc_requests_total{code="DEADLINE_EXCEEDED",level="full"} 1.0',
-        'hmc_requests_total{code="OK",level="h12"} 1.0',
-        'hmc_requests_total{code="NOT_FOUND",level=""} 1.0',
+        'hmc_requests_total{code="OK",level="h6",model="en-de"} 2.0',
+        'hmc_requests_total{code="INVALID_ARGUMENT",level="",model=""} 2.0',
+        'hmc_requests_total{code="DEADLINE_EXCEEDED",level="full",model="en-de"} 1.0',
+        'hmc_requests_total{code="OK",level="h12",model="en-de"} 1.0',
+        'hmc_requests_total{code="NOT_FOUND",level="",model=""} 1.0',
         'hmc_calls_total{code="DEADLINE_EXCEEDED",method="/hmc.v1.TranslationService/Translate"} 1.0',
-        'hmc_texts_total{level="h6"} 4.0',
-        'hmc_tokens_total{level="h6",side="target"} 8.0',
-        'hmc_queue_seconds_count{level="h6"} 1.0',
-        'hmc_compute_seconds_bucket{le="0.0025",level="h6"} 1.0',
-        'hmc_pending_texts{level="full"} 0.0',
+        'hmc_texts_total{level="h6",model="en-de"} 4.0',
+        'hmc_tokens_total{level="h6",model="en-de",side="target"} 8.0',
+        'hmc_queue_seconds_count{level="h6",model="en-de"} 1.0',
+        'hmc_compute_seconds_bucket{le="0.0025",level="h6",model="en-de"} 1.0',
+        'hmc_pending_texts{level="full",model="en-de"} 0.0',
     ):
         assert expected in lines

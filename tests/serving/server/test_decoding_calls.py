@@ -110,7 +110,7 @@ def test_calls_that_are_left_early_are_counted_as_cancelled(bundle: Path, factor
                 lines = response.read().decode().splitlines()
             return {line for line in lines if line.startswith("hmc_requests_total")}
 
-        eventually(lambda: counted() == {'hmc_requests_total{code="CANCELLED",level="full"} 10.0'})
+        eventually(lambda: counted() == {'hmc_requests_total{code="CANCELLED",level="full",model="en-de"} 10.0'})
 
 
 @pytest.fixture(scope="module")

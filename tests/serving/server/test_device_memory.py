@@ -37,16 +37,16 @@ def test_prometheus_gets_the_bytes_of_devices(on_devices: BackgroundServer) -> N
     with urllib.request.urlopen(address, timeout=5) as response:
         lines = response.read().decode().splitlines()
     expected = {
-        'hmc_device_memory_bytes{level="full",part="own"} 3.145728e+06',
-        'hmc_device_memory_bytes{level="full",part="shared"} 2.097152e+06',
-        'hmc_memory_bytes{level="h6",part="own"} 120.0',
+        'hmc_device_memory_bytes{level="full",model="en-de",part="own"} 3.145728e+06',
+        'hmc_device_memory_bytes{level="full",model="en-de",part="shared"} 2.097152e+06',
+        'hmc_memory_bytes{level="h6",model="en-de",part="own"} 120.0',
         'hmc_device_reserved_bytes{device="cuda:0"} 5.24288e+06',
         'hmc_device_budget_bytes{device="cuda:0"} 8.388608e+07',
         'hmc_device_free_bytes{device="cuda:0"} 9.437184e+07',
         'hmc_device_reserved_bytes{device="cuda:1"} 7.0',
     }
     assert expected <= set(lines), expected - set(lines)
-    assert not any('hmc_device_memory_bytes{level="h6"' in line for line in lines)
+    assert not any('hmc_device_memory_bytes{level="h6",model="en-de"' in line for line in lines)
     assert not any('budget_bytes{device="cuda:1"' in line for line in lines)  # there is none
 
 

@@ -40,7 +40,9 @@ def run(host: ModelHost, test: Callable[[Handlers], Awaitable[None]]) -> None:
 
     async def main() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-        await asyncio.wait_for(test(Handlers(host, ServerSettings(lazy=True), Metrics(host.status))), GUARD_S)
+        await asyncio.wait_for(
+            test(Handlers(host, ServerSettings(lazy=True), Metrics(lambda: [host.status()]))), GUARD_S
+        )
 
     asyncio.run(main())
 

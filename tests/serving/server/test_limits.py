@@ -80,7 +80,7 @@ def test_a_refused_request_does_not_stay_in_memory(channel: grpc.Channel, texts:
     """It is freed at once, and not when the garbage collector next runs, which may be hundreds of calls later."""
     # The call sends bytes, so only the server makes request objects.
     call: Any = channel.unary_unary("/hmc.v1.TranslationService/Translate")
-    data = pb.TranslateRequest(texts=texts).SerializeToString()
+    data = pb.TranslateRequest(texts=texts, segmentation=pb.SEGMENTATION_NONE).SerializeToString()
     gc.collect()
     before = list(map(type, gc.get_objects())).count(pb.TranslateRequest)  # objects of earlier tests
     gc.disable()

@@ -64,7 +64,11 @@ def test_every_selector(stub: Any, selector: pb.LevelSelector | None, level: str
     [
         ({"texts": []}, "INVALID_ARGUMENT", "texts is empty: send at least one text"),
         ({"texts": ["a"] * 10_000}, "INVALID_ARGUMENT", "10000 texts in one call, but at most 10 are allowed: split"),
-        ({"texts": ["a", "x" * 100_000]}, "INVALID_ARGUMENT", "texts[1]: text is longer than 65536 bytes"),
+        (
+            {"texts": ["a", "x " * 17], "segmentation": 3},
+            "INVALID_ARGUMENT",
+            "texts[1]: the text has 17 tokens, and the",
+        ),
         ({"level": {"name": "h99"}}, "NOT_FOUND", "unknown level 'h99'; this bundle has: full, h12, h6"),
         ({"level": {"max_heads": 5}}, "NOT_FOUND", "the smallest is 'h6' with 6"),
         ({"level": {"max_heads": -1}}, "INVALID_ARGUMENT", "max_heads -1: choose 0 or more"),

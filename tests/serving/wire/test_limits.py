@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.requests.answers import Answer
-from hmc.serving.requests.results import Alternative, Token, Translation
+from hmc.serving.requests.results import Alternative, Segment, Token, Translation
 from hmc.serving.wire import messages as converters
 from hmc.serving.wire.limits import AnswerSize, check_address, check_token, translation_bytes
 
@@ -51,6 +53,9 @@ def test_the_estimated_size_is_an_upper_bound(count: int) -> None:
     others = tuple(Alternative("ü" * i, -3e8, 2**31 - 1, True, tokens) for i in range(count))
     pieces = tuple("▁Häuser" for _ in range(count))
     translation = Translation("ö" * count, -2e7, 2**31 - 1, 2**31 - 1, True, True, others, tokens, pieces, 1e9, 1e9)
+    numbers = (2**31 - 1,) * 4
+    segments = (Segment(*numbers, -2e7, 2**31 - 1, 2**31 - 1, True, tokens, pieces),) * count
+    translation = dataclasses.replace(translation, segments=segments)
     message = converters.answer_to_proto(Answer((translation,) * 3, "level", "version", 1.0, 1.0))
     assert message.ByteSize() <= 3 * translation_bytes(translation) + 1024
 

@@ -7,7 +7,15 @@ import pytest
 
 from hmc.artifact.bundle.manifest import Latency, Quality
 from hmc.artifact.errors import InternalServiceError, InvalidRequestError, LevelNotFoundError, OverloadedError
-from hmc.serving.requests.answers import Answer, DeviceUse, LatencySummary, LevelBytes, LevelInfo, LevelList
+from hmc.serving.requests.answers import (
+    Answer,
+    DeviceUse,
+    LatencySummary,
+    LevelBytes,
+    LevelInfo,
+    LevelList,
+    ModelInfo,
+)
 from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.requests.results import Alternative, Token, Translation
 from hmc.serving.requests.selectors import Selector
@@ -158,5 +166,27 @@ def test_levels_are_the_same_after_both_conversions() -> None:
 
 
 def test_a_kind_of_a_newer_server_is_left_out() -> None:
-    message = pb.Level(name="x", heads_by_kind=[pb.KindHeads(kind=pb.CROSS, heads_per_layer=[1]), pb.KindHeads()])
+    message = pb.Level(
+        name="x", heads_by_kind=[pb.KindHeads(kind=pb.HEAD_KIND_CROSS, heads_per_layer=[1]), pb.KindHeads()]
+    )
     assert level_converters.level_from_proto(message).heads_by_kind == {"cross": [1]}
+
+
+def test_the_model_of_a_selector_goes_both_ways() -> None:
+    for selector in (
+        Selector(model="en-de"),
+        Selector(name="h6", source_language="en"),
+        Selector(auto=True, model="m", source_language="en", target_language="de"),
+    ):
+        message = converters.selector_to_proto(selector)
+        assert message is not None
+        assert converters.selector_from_proto(message) == selector
+    assert Selector(model="m").default_level
+    assert not Selector(model="m", auto=True).default_level
+    with pytest.raises(InvalidRequestError, match="target_language has 65 characters"):
+        converters.selector_from_proto(pb.LevelSelector(target_language="x" * 65))
+
+
+def test_models_go_both_ways() -> None:
+    models = (ModelInfo("en-x", "en", ("de", "fr"), "v", 2), ModelInfo("a", "de", ("en",), "w", 0))
+    assert level_converters.models_from_proto(level_converters.models_to_proto(models)) == models

@@ -20,11 +20,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
 from hmc.cli.common.connection import connected
+from hmc.serving.documents.local import translate_document
 from hmc.serving.levels.choosing import AutoPolicy, Candidate, choose, runs_on
+from hmc.serving.levels.languages import Languages, with_code
 from hmc.serving.requests.answers import StreamAnswer
 from hmc.serving.requests.options import DecodeOptions, Target
-from hmc.serving.requests.results import Partial, Translation
-from hmc.serving.requests.selectors import Selector
+from hmc.serving.requests.results import DocumentPiece, Partial, Translation
+from hmc.serving.requests.selectors import OF_THE_MODEL, Selector
+from hmc.serving.requests.text_options import Segmentation, TextOptions
 from hmc.serving.translator import Translator
 
 if TYPE_CHECKING:
@@ -66,6 +69,10 @@ class Backend(Protocol):
         """Pieces of the translation of one text as they become certain, then the whole. `index` + 1 is its line."""
         ...
 
+    def document(self, text: str, options: DecodeOptions, keep: tuple[str, ...]) -> Iterator[DocumentPiece]:
+        """The pieces of a translated text of any length, in order. keep: phrases that are copied."""
+        ...
+
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
         """The scores of given translations. All calls are scored at the same level."""
         ...
@@ -88,12 +95,13 @@ def open_backend(options: BackendOptions) -> Iterator[Backend]:
     elif options.bundle is not None:
         if options.tls_ca is not None or options.timeout is not None:
             raise InvalidRequestError("--tls-ca and --timeout are about --server: leave them out with --bundle")
-        level = _level(read_manifest(options.bundle), options.selector, options.device)
+        manifest, selector = read_manifest(options.bundle), options.selector
+        level, code = _level(manifest, selector, options.device), _code(options.bundle, manifest, selector)
         translator = Translator(
             options.bundle, level, device=options.device, threads=options.threads, workers=options.workers
         )
         try:
-            yield BundleBackend(translator)
+            yield BundleBackend(translator, code)
         finally:
             translator.close(drain=False)
 
@@ -121,18 +129,25 @@ class ServerBackend:
         with _numbered(index):
             yield from self._client.translate_tokens(text, self._selector, options, self._timeout, target_prefix=prefix)
 
+    def document(self, text: str, options: DecodeOptions, keep: tuple[str, ...]) -> Iterator[DocumentPiece]:
+        """See `Backend`."""
+        return self._client.translate_document(text, self._selector, options, self._timeout, keep=keep)
+
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
         """See `Backend`."""
         answer = self._client.score(texts, references, self._selector, options, self._timeout)
-        self._selector = Selector(name=answer.level)  # the server could choose another level under another load
+        # The server could choose another level under another load.
+        chosen = {name: getattr(self._selector, name) for name in OF_THE_MODEL}
+        self._selector = Selector(name=answer.level, **chosen)
         return [StreamAnswer(n, t, None, answer.level, answer.bundle_version) for n, t in enumerate(answer)]
 
 
 class BundleBackend:
     """Translates with a bundle that is loaded in this process."""
 
-    def __init__(self, translator: Translator) -> None:
-        self._translator = translator
+    def __init__(self, translator: Translator, code: str = "") -> None:
+        """code: the token of the target language, with which every text begins; empty: none."""
+        self._translator, self._code = translator, code
 
     def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Answers:
         """See `Backend`."""
@@ -166,17 +181,22 @@ class BundleBackend:
     def stream(self, index: int, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
         """See `Backend`."""
         with _numbered(index):
-            yield from self._translator.stream(text, options, Target(prefix))
+            yield from self._translator.stream(with_code(text, self._code), options, Target(prefix))
+
+    def document(self, text: str, options: DecodeOptions, keep: tuple[str, ...]) -> Iterator[DocumentPiece]:
+        """See `Backend`."""
+        texts = TextOptions(Segmentation.SENTENCE, keep=keep)
+        return translate_document(self._translator, text, options, texts, self._code)
 
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
         """See `Backend`."""
         level, version = self._translator.level.name, self._translator.manifest.version
-        scored = self._translator.score(texts, references, options)
+        scored = self._translator.score([with_code(text, self._code) for text in texts], references, options)
         return [StreamAnswer(n, translation, None, level, version) for n, translation in enumerate(scored)]
 
     def _submit(self, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
         try:
-            return self._translator.submit(text, options, target)
+            return self._translator.submit(with_code(text, self._code), options, target)
         except HmcError as error:
             failed: Future[Translation] = Future()
             failed.set_exception(error)
@@ -208,7 +228,7 @@ def _prefixes(prefix: str) -> Iterator[str] | None:
 
 
 def _level(manifest: Manifest, selector: Selector, device: str) -> str | None:
-    if selector == Selector():
+    if selector.default_level:
         return None
     if selector.name is not None:
         return manifest.level(selector.name).name
@@ -216,6 +236,15 @@ def _level(manifest: Manifest, selector: Selector, device: str) -> str | None:
     if not candidates:
         raise LevelNotFoundError(f"this bundle has no level for --device {device}; see `hmc levels`")
     return choose(selector, candidates, AutoPolicy()).name
+
+
+def _code(bundle: Path, manifest: Manifest, selector: Selector) -> str:
+    if selector.model is not None:
+        raise InvalidRequestError("--model is about --server: a bundle is one model")
+    languages = Languages.of(bundle, manifest)
+    if selector.source_language is not None and not languages.reads(selector.source_language):
+        raise InvalidRequestError(f"--from {selector.source_language}: this bundle translates {languages}")
+    return languages.code(selector.target_language)
 
 
 def _checked(answer: StreamAnswer) -> StreamAnswer:

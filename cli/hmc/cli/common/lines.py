@@ -35,6 +35,28 @@ def open_lines(arguments: Sequence[str], file: Path | None) -> Iterator[Iterator
             yield decode_lines(stream, str(file))
 
 
+def read_text(file: Path | None) -> str:
+    """All of `file`, or of stdin for None and `-`, with its line breaks. Raises InvalidRequestError."""
+    if file is None or str(file) == "-":
+        if sys.stdin is None:
+            raise InvalidRequestError("stdin is closed: give a file with --file, or pipe the text in")
+        return _decoded(_stdin().read(), "stdin")
+    try:
+        return _decoded(file.read_bytes(), str(file))
+    except OSError as error:
+        raise InvalidRequestError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _decoded(data: bytes, name: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"{name} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}; "
+            "convert it first, for example `iconv -f ISO-8859-1 -t UTF-8`"
+        ) from error
+
+
 def _stdin() -> BinaryIO:
     """A second reader of stdin, which is never closed.
 

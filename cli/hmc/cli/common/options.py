@@ -58,6 +58,28 @@ LatencyBudgetMs = Annotated[
         rich_help_panel=LEVEL,
     ),
 ]
+Model = Annotated[
+    str | None,
+    typer.Option(help="Name of the model, of a server of several. Default: the server's first.", rich_help_panel=LEVEL),
+]
+To = Annotated[
+    str | None,
+    typer.Option(
+        help="Language to translate into, such as de or deu: chooses the model, and the target token of a model of "
+        "several languages.",
+        metavar="LANGUAGE",
+        rich_help_panel=LEVEL,
+    ),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="Language to translate from, such as en: chooses the model.",
+        metavar="LANGUAGE",
+        rich_help_panel=LEVEL,
+    ),
+]
 Auto = Annotated[
     bool,
     typer.Option(

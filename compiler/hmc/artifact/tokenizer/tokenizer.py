@@ -188,6 +188,17 @@ def open_tokenizer(files: TokenizerFiles) -> Tokenizer:
     return MarianTokenizer(files) if isinstance(files, MarianFiles) else JointTokenizer(files)
 
 
+def language_codes(files: TokenizerFiles) -> tuple[str, ...]:
+    """The codes of target languages that a tokenizer knows, such as `>>deu<<`, sorted; none for a model of one target
+    language, and for a joint SentencePiece model. Raises InvalidArtifactError when the vocabulary cannot be read."""
+    if not isinstance(files, MarianFiles):
+        return ()
+    vocabulary, problems = parse_vocabulary(files.vocabulary)
+    if problems:
+        raise InvalidArtifactError("tokenizer", problems, FIX)
+    return tuple(sorted(piece for piece in vocabulary if LANGUAGE_CODE.fullmatch(piece)))
+
+
 def load_pieces(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
     """A SentencePiece model from its bytes. Raises InvalidArtifactError that says which file it was."""
     if not model:

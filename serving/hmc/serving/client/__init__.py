@@ -19,11 +19,13 @@ if TYPE_CHECKING:
         LevelBytes,
         LevelInfo,
         LevelList,
+        ModelInfo,
         StreamAnswer,
     )
     from hmc.serving.requests.options import DecodeOptions, Sampling
-    from hmc.serving.requests.results import Alternative, Partial, Token, Translation
+    from hmc.serving.requests.results import Alternative, DocumentPiece, Partial, Segment, Token, Translation
     from hmc.serving.requests.selectors import Selector
+    from hmc.serving.requests.text_options import Segmentation
 
 __all__ = [
     "Alternative",
@@ -31,13 +33,17 @@ __all__ = [
     "Client",
     "DecodeOptions",
     "DeviceUse",
+    "DocumentPiece",
     "LatencySummary",
     "Level",
     "LevelBytes",
     "LevelInfo",
     "LevelList",
+    "ModelInfo",
     "Partial",
     "Sampling",
+    "Segment",
+    "Segmentation",
     "Selector",
     "StreamAnswer",
     "Token",
@@ -49,10 +55,12 @@ __getattr__, __dir__ = lazy_names(
     {
         "hmc.serving.client.client": ("Client", "Level"),
         "hmc.serving.requests.answers": (
-            "Answer", "DeviceUse", "LatencySummary", "LevelBytes", "LevelInfo", "LevelList", "StreamAnswer",
+            "Answer", "DeviceUse", "LatencySummary", "LevelBytes", "LevelInfo", "LevelList", "ModelInfo",
+            "StreamAnswer",
         ),
         "hmc.serving.requests.options": ("DecodeOptions", "Sampling"),
-        "hmc.serving.requests.results": ("Alternative", "Partial", "Token", "Translation"),
+        "hmc.serving.requests.results": ("Alternative", "DocumentPiece", "Partial", "Segment", "Token", "Translation"),
         "hmc.serving.requests.selectors": ("Selector",),
+        "hmc.serving.requests.text_options": ("Segmentation",),
     },
 )  # fmt: skip

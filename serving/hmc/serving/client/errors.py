@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from hmc.artifact.errors import UnavailableError
+from hmc.serving.wire.details import violations_of
 from hmc.serving.wire.status import error_of
 
 
@@ -25,7 +26,7 @@ def domain_errors(address: str) -> Iterator[None]:
                 message += "; is `hmc serve` running there, and do both sides use TLS, or neither?"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             message = f"{address} gave no answer in time; allow more, send less, or choose a level with fewer heads"
-        raise error_of(code, message) from error
+        raise error_of(code, message, violations_of(error)) from error
     except ValueError as error:  # gRPC raises this for a closed channel
         if "closed" not in str(error):
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hmc.artifact.bundle.manifest import Manifest
@@ -21,6 +21,15 @@ def byte_shares(levels: Mapping[str, FileBytes]) -> dict[str, LevelBytes]:
         own = sum(size for file, size in held.items() if users[file] == 1)
         found[name] = LevelBytes(own, sum(held.values()) - own)
     return found
+
+
+def union_bytes(levels: Iterable[FileBytes]) -> int:
+    """Bytes that levels hold together: a file that several of them hold counts once, at its largest."""
+    union: dict[str, int] = {}
+    for held in levels:
+        for file, size in held.items():
+            union[file] = max(size, union.get(file, 0))
+    return sum(union.values())
 
 
 def disk_shares(bundle: Path, manifest: Manifest) -> dict[str, LevelBytes]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
 
@@ -13,8 +14,12 @@ from hmc.artifact.bundle.manifest import Level
 from hmc.artifact.errors import FailedPreconditionError, LevelNotLoadedError, UnavailableError
 from hmc.serving.levels.byte_shares import disk_shares
 from hmc.serving.levels.choosing import AutoPolicy, choose, rank, runs_on
+from hmc.serving.levels.freeing.residency import Residency
+from hmc.serving.levels.freeing.retirement import Retirement
+from hmc.serving.levels.freeing.room import Room
+from hmc.serving.levels.languages import Languages
 from hmc.serving.levels.loading import SHUTTING_DOWN, Loader
-from hmc.serving.levels.retirement import Retirement
+from hmc.serving.levels.names import name_of
 from hmc.serving.levels.slots import Lease, LoadedBundle, Slot, TranslatorFactory
 from hmc.serving.levels.status import HostStatus, LevelStatus
 from hmc.serving.requests.priority import Priority
@@ -27,33 +32,42 @@ class ModelHost:
     """The levels of one bundle. Thread-safe, and independent of any transport.
 
     `start` loads the default level first and then `levels` (None: all levels that run on `device`). With `lazy` it
-    loads the default level and `levels` only; `load` loads the others later. If `default_level` is None, the default
-    is the bundle's own default level, or the level with the nearest number of heads that runs on `device`.
+    loads the default level and `levels` only; `load` loads the others later. With `on_demand`, which needs `lazy`, it
+    loads nothing. If `default_level` is None, the default is the bundle's own default level, or the level with the
+    nearest number of heads that runs on `device`.
+
+    With `lazy`, idle levels may be unloaded (`residency`), but not the default level unless `on_demand`.
     """
 
-    def __init__(
-        self,
-        bundle: Path | str,
-        factory: TranslatorFactory,
-        *,
-        levels: Sequence[str] | None = None,
-        default_level: str | None = None,
-        device: str = "auto",
-        lazy: bool = False,
-        auto: AutoPolicy | None = None,
-    ) -> None:
-        """Validates the bundle. Raises InvalidArtifactError, and LevelNotFoundError for an unknown name."""
+    def __init__(  # noqa: PLR0913 - settings of one host, all by name
+        self, bundle: Path | str, factory: TranslatorFactory, *, levels: Sequence[str] | None = None,
+        default_level: str | None = None, device: str = "auto", lazy: bool = False, auto: AutoPolicy | None = None,
+        name: str = "", on_demand: bool = False, room: Room | None = None,
+        changing: threading.RLock | None = None, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """Validates the bundle. Raises InvalidArtifactError, and LevelNotFoundError for an unknown name.
+
+        name: of the model; empty: `SOURCE-TARGET`, its languages. room: where levels must find memory; None: no limit.
+        changing: a re-entrant lock of changes, which hosts of one room share; None: its own. clock: in seconds.
+        """
         self._levels, self._default, self._device = levels, default_level, device
-        self.lazy = lazy
+        self.lazy, self._on_demand, self._clock = lazy, on_demand, clock
         self._auto = auto or AutoPolicy()
         self._state = threading.Condition()  # guards _current, its slots and their users; held for moments
-        self._changing = threading.Lock()  # one load, unload or reload at a time; held while a level loads
-        self._loader = Loader(factory, self._state)
-        self._closed = False
+        # One load, unload or reload at a time; held while a level loads.
+        self._changing = changing if changing is not None else threading.RLock()
+        room = room or Room()
+        self._loader = Loader(factory, self._state, room, device, clock)
+        self._closed = self._started = False
         self._current = self._read(Path(bundle))
+        self.name = name or name_of(self._current.manifest)
         self._retirement = Retirement(self._state, lambda: list(self._current.slots.values()))
-        for name in levels or ():
-            self._current.manifest.level(name)
+        self.residency = Residency(
+            self.name, self._state, lambda: self._current, self._retirement, self._stays_loaded, clock
+        )
+        room.join(self.residency.residents)
+        for level in levels or ():
+            self._current.manifest.level(level)
 
     def _read(self, path: Path) -> LoadedBundle:
         manifest = validate(path)
@@ -61,7 +75,20 @@ class ModelHost:
         fitting = [level for level in manifest.levels if runs_on(self._device, level)]
         if self._default is None and fitting and default not in fitting:
             default = min(fitting, key=lambda level: (abs(level.heads - default.heads), rank(level)))
-        return LoadedBundle(path, manifest, default.name, disk_shares(path, manifest))
+        return LoadedBundle(path, manifest, default.name, disk_shares(path, manifest), Languages.of(path, manifest))
+
+    @property
+    def languages(self) -> Languages:
+        """What the bundle translates from and into."""
+        return self._current.languages
+
+    @property
+    def eager(self) -> bool:
+        """Whether its default level is loaded at the start, and stays loaded."""
+        return not self._on_demand
+
+    def _stays_loaded(self, level: str) -> bool:
+        return not self.lazy or (self.eager and level == self._current.default)
 
     # ---- loading ----
 
@@ -69,11 +96,14 @@ class ModelHost:
         """Loads the first levels and warms them up. Raises InvalidArtifactError and DeviceUnavailableError."""
         with self._changing:
             self._fill(self._current, set(), in_service=True)
+            with self._state:
+                self._started = True
 
     def _fill(self, bundle: LoadedBundle, also: set[str], *, in_service: bool) -> None:
         """Loads the default level, the levels that the host was made with, and those named in `also`."""
         ordered = sorted(bundle.manifest.levels, key=lambda x: (x.name != bundle.default, rank(x)))
-        named, every = {bundle.default, *(self._levels or ()), *also}, self._levels is None and not self.lazy
+        first = () if self._on_demand else (bundle.default, *(self._levels or ()))
+        named, every = {*first, *also}, self._levels is None and not self.lazy
         wanted = [x for x in ordered if x.name in named or (every and runs_on(self._device, x))]
         self._loader.fill(bundle, wanted, named, in_service=in_service)
 
@@ -98,8 +128,8 @@ class ModelHost:
             level = bundle.manifest.level(name)
             if name == bundle.default:
                 raise FailedPreconditionError(
-                    f"level {name!r} is the default level and stays loaded; start the server with another "
-                    "--default-level to unload it"
+                    f"level {name!r} is the default level and stays loaded; make another level the default one with "
+                    "`hmc admin default` (AdminService.SetDefaultLevel) to unload it"
                 )
             with self._state:
                 slots = [bundle.slots.pop(name)] if name in bundle.slots else []
@@ -113,6 +143,24 @@ class ModelHost:
         for future in freed:
             future.result()
         return status
+
+    def unload_idle(self, unused_s: float) -> list[Future[None]]:
+        """Takes out of service the levels that no request has used for `unused_s` seconds, except those that stay
+        loaded. Returns futures that are done when they are free."""
+        with self._changing:
+            return self.residency.evict_idle(unused_s)
+
+    def set_default(self, name: str) -> LevelStatus:
+        """Makes a loaded level the default one, until the next `reload`. Raises LevelNotFoundError, and
+        LevelNotLoadedError if it is not loaded."""
+        with self._changing:
+            bundle = self._current
+            level = bundle.manifest.level(name)
+            with self._state:
+                if name not in bundle.slots:
+                    raise self._not_loaded(name)
+                bundle.default = name
+            return self._status(bundle, level)
 
     def reload(self, path: Path | str | None = None) -> HostStatus:
         """Loads a bundle beside the current one, puts it in service, and lets the old one finish its requests.
@@ -154,11 +202,13 @@ class ModelHost:
 
     # ---- use ----
 
-    def lease(self, selector: Selector | None = None, *, priority: Priority = Priority.INTERACTIVE) -> Lease:
+    def lease(
+        self, selector: Selector | None = None, *, priority: Priority = Priority.INTERACTIVE, code: str = ""
+    ) -> Lease:
         """Leases the level that `selector` chooses (None: the default level); use it in a `with` block.
 
         priority: of the texts of this lease. `auto` counts as load the texts that they would wait for: for interactive
-        ones the interactive ones, otherwise all.
+        ones the interactive ones, otherwise all. code: the token of the target language, see `Lease`.
 
         Raises LevelNotFoundError if no level fits, LevelNotLoadedError if the level is not loaded, and UnavailableError
         before `start`, after `close`, and if the chosen level is still loading.
@@ -172,26 +222,31 @@ class ModelHost:
                     "health is SERVING"
                 )
             if slot is None:
-                raise LevelNotLoadedError(
-                    level.name,
-                    f"level {level.name!r} is not loaded; load it with `hmc admin load` (AdminService.LoadLevel), "
-                    f"start the server with it in --levels, or choose one that is: {', '.join(self._current.slots)}",
-                )
+                raise self._not_loaded(level.name)
             slot.users += 1
-            return Lease(slot, self._current.manifest.version, self._end, priority)
+            version = self._current.manifest.version
+            return Lease(slot, version, self._end, priority, model=self.name, code=code)
+
+    def _not_loaded(self, name: str) -> LevelNotLoadedError:
+        return LevelNotLoadedError(
+            name,
+            f"level {name!r} is not loaded; load it with `hmc admin load` (AdminService.LoadLevel), start the server "
+            f"with it in --levels, or choose one that is: {', '.join(self._current.slots)}",
+        )
 
     def _end(self, slot: Slot) -> None:
         with self._state:
             slot.users -= 1
+            slot.last_used = self._clock()
             self._state.notify_all()
 
     def _resolve(self, selector: Selector, priority: Priority) -> Level:
         current = self._current
         if self._closed:
             raise UnavailableError(SHUTTING_DOWN)
-        if current.default not in current.slots:
+        if current.default not in current.slots and not (self._on_demand and self._started):
             raise UnavailableError("the server is still loading; wait until its health is SERVING")
-        if selector == Selector():
+        if selector.default_level or (selector.auto and not current.slots):
             return current.manifest.level(current.default)
         if selector.name is not None:
             return current.manifest.level(selector.name)
@@ -210,6 +265,13 @@ class ModelHost:
             slot = self._current.slots.get(self._current.default)
         return slot.translator.failure if slot else None
 
+    def serving(self) -> tuple[str, dict[str, bool]]:
+        """The name of the default level; and for each level of the bundle, whether it is loaded and has not failed."""
+        with self._state:
+            slots, levels = self._current.slots, self._current.manifest.levels
+            working = {name for name, slot in slots.items() if slot.translator.failure is None}
+            return self._current.default, {level.name: level.name in working for level in levels}
+
     def status(self) -> HostStatus:
         """The bundle and all its levels, loaded or not, from the best to the cheapest."""
         with self._state:
@@ -218,8 +280,9 @@ class ModelHost:
         statuses = tuple(LevelStatus.of(current, slots, level) for level in sorted(current.manifest.levels, key=rank))
         used = {use.device: use for slot in slots.values() for use in slot.translator.device_use}
         return HostStatus(
-            current.manifest, current.path, ", ".join(devices), statuses, tuple(used[name] for name in sorted(used))
-        )
+            current.manifest, current.path, ", ".join(devices), statuses, self.name, current.languages,
+            tuple(used[name] for name in sorted(used)),
+        )  # fmt: skip
 
     def _status(self, bundle: LoadedBundle, level: Level) -> LevelStatus:
         with self._state:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from hmc.artifact.bundle.manifest import Level
 from hmc.artifact.errors import DeviceUnavailableError, UnavailableError
+from hmc.serving.levels.freeing.room import Room
 from hmc.serving.levels.slots import LoadedBundle, Slot, TranslatorFactory
 
 log = logging.getLogger(__name__)
@@ -18,9 +19,17 @@ SHUTTING_DOWN = "the server is shutting down; try again at another one"
 class Loader:
     """Loads levels one after the other. The host calls it under the lock of its changes."""
 
-    def __init__(self, factory: TranslatorFactory, state: threading.Condition) -> None:
-        """factory: loads a translator. state: guards what a bundle has loaded."""
-        self._factory, self._state = factory, state
+    def __init__(
+        self,
+        factory: TranslatorFactory,
+        state: threading.Condition,
+        room: Room,
+        device: str,
+        clock: Callable[[], float],
+    ) -> None:
+        """factory: loads a translator. state: guards what a bundle has loaded. room: where levels must find memory.
+        device: where levels run, as in the settings. clock: returns the time in seconds."""
+        self._factory, self._state, self._room, self._device, self._clock = factory, state, room, device, clock
         self._stopping = False
 
     def stop(self) -> None:
@@ -55,8 +64,8 @@ class Loader:
             raise
 
     def add(self, bundle: LoadedBundle, level: Level) -> None:
-        """Loads a level and warms it up. Raises InvalidArtifactError, DeviceUnavailableError, and UnavailableError
-        after `stop`."""
+        """Loads a level and warms it up. Raises InvalidArtifactError, DeviceUnavailableError, UnavailableError after
+        `stop`, and as `Room.make`."""
         try:
             slot = self._open(bundle, level)
         except DeviceUnavailableError:
@@ -71,11 +80,13 @@ class Loader:
     def _open(self, bundle: LoadedBundle, level: Level) -> Slot:
         if self._stopping:
             raise UnavailableError(SHUTTING_DOWN)
+        self._room.make(bundle, level, self._device)
         translator = self._factory(bundle.path, bundle.manifest, level.name)
         try:
             translator.warm_up()
+            self._room.settle(bundle, level, translator.weights)
         except BaseException:
             translator.close(drain=False)
             raise
         log.info("level %s: %d heads, %s, on %s", level.name, level.heads, level.precision, translator.device)
-        return Slot(level, translator)
+        return Slot(level, translator, last_used=self._clock())

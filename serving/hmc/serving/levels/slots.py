@@ -12,15 +12,20 @@ from typing import Protocol
 from hmc.artifact.bundle.manifest import Level, Manifest
 from hmc.serving.levels.byte_shares import FileBytes
 from hmc.serving.levels.choosing import Candidate, runs_on
+from hmc.serving.levels.languages import Languages, with_code
 from hmc.serving.levels.latency import LatencyWindow
 from hmc.serving.requests.answers import DeviceUse, LevelBytes
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Translation
+from hmc.serving.requests.source_side import SourceSide
 
 
 class LevelTranslator(Protocol):
     """The part of `hmc.serving.Translator` that the host uses. Tests put other translators in its place."""
+
+    @property
+    def source(self) -> SourceSide: ...
 
     @property
     def device(self) -> str: ...
@@ -75,6 +80,8 @@ class Slot:
     users: int = 0
     """Leases that have not ended."""
     latency: LatencyWindow = field(default_factory=LatencyWindow)
+    last_used: float = 0.0
+    """When the last lease ended, or else when it was loaded, in seconds of the host's clock."""
 
 
 @dataclass(eq=False)
@@ -87,6 +94,7 @@ class LoadedBundle:
     """Name of the default level."""
     disk: dict[str, LevelBytes]
     """Level name → its bytes on disk."""
+    languages: Languages
     slots: dict[str, Slot] = field(default_factory=dict)
     """Level name → the loaded level."""
     loading: list[str] = field(default_factory=list)
@@ -123,10 +131,15 @@ class Lease:
         bundle_version: str,
         end: Callable[[Slot], None],
         priority: Priority = Priority.INTERACTIVE,
+        *,
+        model: str = "",
+        code: str = "",
     ) -> None:
-        """end: called with the slot when the lease ends. priority: of the texts of this lease."""
+        """end: called with the slot when the lease ends. priority: of the texts of this lease. model: the name of the
+        level's model. code: the token of the target language that each text begins with; empty: none."""
         self.level, self.bundle_version = slot.level, bundle_version
         self.slot, self._end, self._priority = slot, end, priority
+        self.model, self.code = model, code
 
     def submit(
         self,
@@ -136,7 +149,8 @@ class Lease:
         progress: Callable[[str], None] | None = None,
     ) -> Future[Translation]:
         """Queues a text, and adds its latency to the level's if it is interactive. Arguments and errors: see
-        `Translator.submit`."""
+        `Translator.submit`; and InvalidRequestError for a text that begins with the token of another language."""
+        text = with_code(text, self.code)
         future = self.slot.translator.submit(text, options, target, progress, priority=self._priority)
         if self._priority.interactive:
             future.add_done_callback(self._observe)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from hmc.artifact.bundle.manifest import Level, Manifest
 from hmc.serving.levels.byte_shares import byte_shares
+from hmc.serving.levels.languages import Languages
 from hmc.serving.levels.slots import LoadedBundle, Slot
-from hmc.serving.requests.answers import DeviceUse, LatencySummary, LevelBytes, LevelInfo, LevelList
+from hmc.serving.requests.answers import DeviceUse, LatencySummary, LevelBytes, LevelInfo, LevelList, ModelInfo
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,9 @@ class HostStatus:
     """Where its levels run: `cpu` or `cuda:0`; several names, separated by commas, if they run on several devices."""
     levels: tuple[LevelStatus, ...]
     """All levels of the bundle, loaded or not, from the best to the cheapest."""
+    model: str
+    """The name of the model."""
+    languages: Languages
     devices: tuple[DeviceUse, ...] = ()
     """The CUDA devices that loaded levels use."""
 
@@ -81,3 +85,8 @@ class HostStatus:
         levels = tuple(status.info() for status in self.levels)
         languages = self.manifest.source_language, self.manifest.target_language
         return LevelList(levels, self.manifest.version, *languages, self.device, memory_bytes, self.devices)
+
+    def info(self) -> ModelInfo:
+        """The model as callers of the service see it."""
+        loaded = sum(level.loaded for level in self.levels)
+        return ModelInfo(self.model, self.languages.source, self.languages.targets, self.manifest.version, loaded)

@@ -148,6 +148,20 @@ class LevelInfo:
 
 
 @dataclass(frozen=True)
+class ModelInfo:
+    """One model of a server: a bundle with a name."""
+
+    name: str
+    source_language: str
+    """A BCP 47 tag such as `en`."""
+    target_languages: tuple[str, ...]
+    """Several, if the texts of the model begin with a target token."""
+    bundle_version: str
+    loaded_levels: int
+    """Levels of it that are loaded."""
+
+
+@dataclass(frozen=True)
 class LevelList:
     """The levels of a bundle, from the best to the cheapest."""
 

@@ -69,6 +69,29 @@ class Alternative:
 
 
 @dataclass(frozen=True)
+class Segment:
+    """A sentence of a text, or a part of one that was translated alone. Offsets count code points."""
+
+    source_begin: int
+    source_end: int
+    """The offset after its last character."""
+    target_begin: int
+    target_end: int
+    score: float
+    """See `Hypothesis.score`."""
+    source_tokens: int
+    """Tokens of its source, EOS included."""
+    target_tokens: int
+    """Tokens of its translation, EOS included."""
+    hit_max_length: bool = False
+    """Whether its translation reached max_length before EOS."""
+    tokens: tuple[Token, ...] = ()
+    """As in `Alternative`."""
+    source_pieces: tuple[str, ...] = ()
+    """As in `Translation`."""
+
+
+@dataclass(frozen=True)
 class Translation:
     """The translation of one text."""
 
@@ -93,6 +116,8 @@ class Translation:
     """See `Decoded.queue_s`."""
     compute_s: float = field(default=0.0, compare=False)
     """See `Decoded.compute_s`."""
+    segments: tuple[Segment, ...] = ()
+    """The sentences of the text. Empty if they were not requested."""
 
     @property
     def blank(self) -> bool:
@@ -110,6 +135,19 @@ class Translation:
         """Pairs (index of a source token, index of a target token): each target token and the source token to which it
         attends most. Empty if alignment was not requested."""
         return self.hypotheses[0].alignment
+
+
+@dataclass(frozen=True)
+class DocumentPiece:
+    """The next piece of a translated document. All pieces together are the translation."""
+
+    text: str
+    """A translated sentence and what is copied before it; or only what is copied."""
+    segment: Segment | None = None
+    """The sentence. None if the piece has none."""
+    level: str = ""
+    """Name of the level that serves the document."""
+    bundle_version: str = ""
 
 
 @dataclass(frozen=True)

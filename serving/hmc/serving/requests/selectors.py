@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.requests.checks import check_text, check_whole
 
+OF_THE_MODEL = ("model", "source_language", "target_language")
+"""Fields that choose the model, and not the level."""
+MAX_NAME = 64
+"""Most characters of a model's name, and of a language tag."""
+
 
 @dataclass(frozen=True)
 class Selector:
-    """A choice of level. At most one field may be set; with none set, the default level serves the request.
+    """A choice of level. At most one of the first five fields may be set; with none of them set, the default level
+    serves the request. The others choose the model, of a server of several.
 
     "Best" means the most open heads, then the most parameters, then the highest precision.
-    Raises InvalidRequestError if a value is out of range, or if more than one field is set.
+    Raises InvalidRequestError if a value is out of range, or if more than one of the first five fields is set.
     """
 
     name: str | None = None
@@ -27,9 +33,16 @@ class Selector:
     """Chooses the best level whose 95th-percentile latency is at most this many milliseconds."""
     auto: bool = False
     """Chooses the best level that is not overloaded now."""
+    model: str | None = None
+    """Chooses the model of this name."""
+    source_language: str | None = None
+    """Chooses a model that translates from this language: a BCP 47 tag such as `en`, or an ISO 639 code such as
+    `eng`."""
+    target_language: str | None = None
+    """Chooses a model that translates into this language, and the target token of a model of several."""
 
     def __post_init__(self) -> None:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OF_THE_MODEL}
         chosen = [name for name, value in values.items() if value is not None and value is not False]
         if len(chosen) > 1:
             raise InvalidRequestError(f"level selector: {' and '.join(chosen)} exclude each other; give one")
@@ -41,6 +54,16 @@ class Selector:
             raise InvalidRequestError(f"max_bleu_drop {self.max_bleu_drop}: choose 0 or more BLEU points")
         if self.latency_budget_ms is not None:
             check_whole("latency_budget_ms", self.latency_budget_ms, 1)
+        for name in OF_THE_MODEL:
+            if (value := getattr(self, name)) is not None:
+                check_text(value, name)
+                if not 0 < len(value) <= MAX_NAME:
+                    raise InvalidRequestError(f"{name} has {len(value)} characters: give 1 to {MAX_NAME}, or none")
+
+    @property
+    def default_level(self) -> bool:
+        """Whether the default level is chosen, of whichever model."""
+        return replace(self, model=None, source_language=None, target_language=None) == Selector()
 
     @classmethod
     def of(cls, level: str | Selector | None) -> Selector:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from wsgiref.simple_server import WSGIServer
 
@@ -14,11 +15,14 @@ from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.loading import SHUTTING_DOWN
+from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.interceptors import Context, EdgeInterceptor, require_token
+from hmc.serving.server.janitor import clean
 from hmc.serving.server.listening import check_port, join_address
 from hmc.serving.server.metrics import Metrics
+from hmc.serving.server.model_health import ADMIN, TRANSLATION, model_health
 from hmc.serving.server.servicers import AdminServicer, TranslationServicer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.standard_services import NOT_SERVING, SERVING, Health, add_reflection
@@ -29,7 +33,6 @@ from hmc.v1 import translation_pb2_grpc as rpc
 log = logging.getLogger(__name__)
 
 HEALTH = "grpc.health.v1.Health"
-TRANSLATION, ADMIN = "hmc.v1.TranslationService", "hmc.v1.AdminService"
 SERVICES = (TRANSLATION, ADMIN)
 
 
@@ -55,30 +58,29 @@ def translator_factory(settings: ServerSettings) -> TranslatorFactory:
     return load
 
 
-def model_host(bundle: Path | str, settings: ServerSettings, factory: TranslatorFactory | None = None) -> ModelHost:
-    """Makes the host of a bundle; it is not started. factory: loads the translators of levels; None loads real ones.
+def open_models(
+    bundles: Mapping[str, Path], settings: ServerSettings, factory: TranslatorFactory | None = None
+) -> Models:
+    """Makes the hosts of bundles; none is started. factory: loads the translators of levels; None loads real ones.
 
-    Raises InvalidArtifactError and LevelNotFoundError.
+    bundles, and the errors raised: see `Models.open`.
     """
-    return ModelHost(
-        bundle,
-        factory or translator_factory(settings),
-        levels=settings.levels,
-        default_level=settings.default_level,
-        device=settings.device,
-        lazy=settings.lazy,
-        auto=settings.auto,
-    )
+    return Models.open(bundles, factory or translator_factory(settings), settings.of_hosts())
+
+
+def model_host(bundle: Path | str, settings: ServerSettings, factory: TranslatorFactory | None = None) -> ModelHost:
+    """Makes the host of one bundle, as `open_models`. Raises InvalidArtifactError and LevelNotFoundError."""
+    return open_models({"": Path(bundle)}, settings, factory).first
 
 
 class Server:
-    """A gRPC server for one host. Make it and use it on one event loop; start it once."""
+    """A gRPC server for one host or several. Make it and use it on one event loop; start it once."""
 
-    def __init__(self, host: ModelHost, settings: ServerSettings) -> None:
-        self.host, self.settings = host, settings
+    def __init__(self, models: ModelHost | Models, settings: ServerSettings) -> None:
+        self.models, self.settings = Models.of(models), settings
         self._draining = asyncio.Event()
         self._check_token = require_token(settings.token) if settings.token else None
-        self._metrics = Metrics(host.status)
+        self._metrics = Metrics(self.models.statuses)
         self._metrics_server: WSGIServer | None = None
         self._health = Health(self._draining)
         self._grpc = grpc.aio.server(
@@ -90,16 +92,21 @@ class Server:
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ],
         )
-        handlers = Handlers(host, settings, self._metrics)
+        self._handlers = handlers = Handlers(self.models, settings, self._metrics)
         translation = TranslationServicer(handlers, settings.stream_window, self._draining)
         rpc.add_TranslationServiceServicer_to_server(translation, self._grpc)
         rpc.add_AdminServiceServicer_to_server(AdminServicer(handlers), self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         add_reflection((*SERVICES, HEALTH), self._grpc, self._draining)
-        self._following: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self._started = False
         self.port = 0
         self.metrics_port: int | None = None
+
+    @property
+    def host(self) -> ModelHost:
+        """The first model."""
+        return self.models.first
 
     @property
     def address(self) -> str:
@@ -124,19 +131,23 @@ class Server:
                 self._metrics_server, self.metrics_port = self._metrics.serve(
                     self.settings.host, self.settings.metrics_port
                 )
-            await self._health.set_all(("", *SERVICES), NOT_SERVING)
+            await self._health.set_all(tuple(model_health(self.models)), NOT_SERVING)
             await self._grpc.start()
-            await asyncio.to_thread(self.host.start)
+            await asyncio.to_thread(self.models.start)
         except BaseException:
             if not self.draining:
                 await self.stop(0.0)
             raise
         self._started = True
         if not self.draining:
-            await self._health.set_all(("", *SERVICES), SERVING)
-            # While the default level fails, AdminService stays SERVING: a reload may be what repairs the level.
-            following = self._health.follow(("", TRANSLATION), lambda: self.host.failure)
-            self._following = asyncio.create_task(following)
+            health = {name: SERVING if serves else NOT_SERVING for name, serves in model_health(self.models).items()}
+            for name, status in health.items():
+                await self._health.set_all((name,), status)
+            following = self._health.follow(lambda: model_health(self.models))
+            self._watching.append(asyncio.create_task(following))
+            if self.settings.idle_unload is not None:
+                cleaning = clean(self._handlers.unload_idle, self.settings.idle_unload, self._draining)
+                self._watching.append(asyncio.create_task(cleaning))
 
     def _bind(self) -> int:
         host, port = self.settings.host, self.settings.port
@@ -178,12 +189,11 @@ class Server:
         """
         self._draining.set()
         if not self._started:
-            self.host.stop_loading()
+            self.models.stop_loading()
         await self._health.enter_graceful_shutdown()  # before the streams of watchers end
         await self._grpc.stop(self.settings.drain_seconds if drain_seconds is None else drain_seconds)
-        if self._following is not None:
-            await self._following
-        await asyncio.to_thread(self.host.close, False)
+        await asyncio.gather(*self._watching)
+        await asyncio.to_thread(self.models.close, False)
         if self._metrics_server is not None:
             self._metrics_server.shutdown()
             self._metrics_server.server_close()

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 from hmc.serving.levels.slots import TranslatorFactory
-from hmc.serving.server.app import Server, model_host
+from hmc.serving.server.app import Server, open_models
 from hmc.serving.server.settings import ServerSettings
 
 
 class BackgroundServer:
-    """Serves a bundle while its `with` block runs. Without settings it takes a free port.
+    """Serves a bundle, or several by name, while its `with` block runs. Without settings it takes a free port.
 
     Entering starts the server; errors: see `Server.start`. Leaving drains and stops it.
     """
 
     def __init__(
-        self, bundle: Path | str, settings: ServerSettings | None = None, factory: TranslatorFactory | None = None
+        self,
+        bundle: Path | str | Mapping[str, Path],
+        settings: ServerSettings | None = None,
+        factory: TranslatorFactory | None = None,
     ) -> None:
         """factory: loads the translators of levels; None loads real ones. Raises InvalidArtifactError and
         LevelNotFoundError."""
         self.settings = settings or ServerSettings(port=0)
-        self.host = model_host(bundle, self.settings, factory)
+        bundles = bundle if isinstance(bundle, Mapping) else {"": Path(bundle)}
+        self.models = open_models(bundles, self.settings, factory)
+        self.host = self.models.first
         self._ready = threading.Event()
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -49,7 +55,7 @@ class BackgroundServer:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self.server = Server(self.host, self.settings)
+        self.server = Server(self.models, self.settings)
         await self.server.start()
         self._ready.set()
         await self._stop.wait()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, aclosing
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -16,18 +16,24 @@ from hmc.artifact.errors import (
     LevelNotLoadedError,
     OverloadedError,
     UnavailableError,
+    Violation,
 )
+from hmc.serving.documents.documents import check_document
+from hmc.serving.documents.joining import Joined
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.loading import SHUTTING_DOWN
+from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import Lease, Slot
 from hmc.serving.levels.status import LevelStatus
-from hmc.serving.requests.answers import Answer, LevelInfo, LevelList
+from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, ModelInfo
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.priority import Priority
-from hmc.serving.requests.results import Translation
+from hmc.serving.requests.results import DocumentPiece, Translation
 from hmc.serving.requests.selectors import Selector
+from hmc.serving.requests.text_options import TextOptions
 from hmc.serving.runtime.process_memory import process_bytes
 from hmc.serving.server.changes import ChangeThread
+from hmc.serving.server.documents import Documents
 from hmc.serving.server.metrics import Metrics, RequestRecord
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.streams import WaitingLine
@@ -39,15 +45,18 @@ CHUNK_TEXTS, CHUNK_CHARACTERS = 32, 16384
 """A call queues this many texts, or texts of this many characters, before the event loop serves other calls."""
 MAX_INTERACTIVE_TEXTS = 32
 """Most texts of an interactive call. Longer lists let interactive texts pass, as streams do."""
+MAX_INTERACTIVE_CHARACTERS = 16384
+"""Most characters of the texts of an interactive call together."""
 
 
 class Handlers:
-    """Translates with the levels of a host, and changes what is loaded. All calls run on one event loop."""
+    """Translates with the levels of all models, and changes what is loaded. All calls run on one event loop."""
 
-    def __init__(self, host: ModelHost, settings: ServerSettings, metrics: Metrics) -> None:
-        self._host, self._settings, self._metrics = host, settings, metrics
+    def __init__(self, models: ModelHost | Models, settings: ServerSettings, metrics: Metrics) -> None:
+        self._models, self._settings, self._metrics = Models.of(models), settings, metrics
         self._changes = ChangeThread()
-        self._loading: dict[str, asyncio.Future[LevelStatus]] = {}  # level → its load, which many calls may await
+        # (model, level) → its load, which many calls may await
+        self._loading: dict[tuple[str, str], asyncio.Future[LevelStatus]] = {}
         self._lines: WeakKeyDictionary[Slot, WaitingLine] = WeakKeyDictionary()
 
     def record(self) -> AbstractContextManager[RequestRecord]:
@@ -61,19 +70,44 @@ class Handlers:
         selector: Selector,
         options: DecodeOptions,
         targets: Sequence[Target],
+        text_options: TextOptions | None = None,
     ) -> Answer:
         """Translates all texts at one level, or raises. Cancelling it cancels all texts.
+
+        text_options: how texts are divided. None: they are not, and one that is too long is cut.
 
         Raises InvalidRequestError (its message names the text), LevelNotFoundError, LevelNotLoadedError,
         OverloadedError and UnavailableError.
         """
-        self._check_count(len(texts))
-        priority = Priority.STANDARD if len(texts) > MAX_INTERACTIVE_TEXTS else Priority.INTERACTIVE
+        long = len(texts) > MAX_INTERACTIVE_TEXTS or sum(map(len, texts)) > MAX_INTERACTIVE_CHARACTERS
+        priority = Priority.STANDARD if long else Priority.INTERACTIVE
         with await self._lease(selector, priority) as lease:
             record.served_by(lease)
-            translations = await _run(lease, texts, options, targets)
+            if text_options is None:
+                translations = await _run(lease, texts, options, targets)
+            else:
+                documents = Documents(lease, self._line(lease), _wait, text_options)
+                translations = await documents.translate(texts, options, targets, _run, self._settings.stream_window)
             record.answer = _answer(translations, lease)
         return record.answer
+
+    async def translate_document(
+        self, record: RequestRecord, text: str, selector: Selector, options: DecodeOptions, text_options: TextOptions
+    ) -> AsyncGenerator[DocumentPiece]:
+        """Yields the pieces of a document's translation in order. A full queue makes it wait. Errors: see `translate`,
+        except OverloadedError."""
+        check_document(options, text_options)
+        with await self._lease(selector, Priority.BULK) as lease:
+            record.served_by(lease)
+            joined = Joined(lease.slot.translator.source.target_language)
+            documents = Documents(lease, self._line(lease), _wait, text_options)
+            async with aclosing(documents.stream(text, options, joined)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            record.answer = _answer([joined.translation(segments=False)], lease)
+
+    def _line(self, lease: Lease) -> WaitingLine:
+        return self._lines.setdefault(lease.slot, WaitingLine())
 
     async def translate_one(
         self,
@@ -90,8 +124,7 @@ class Handlers:
         """
         with await self._lease(selector, Priority.BULK) as lease:
             record.served_by(lease)
-            line = self._lines.setdefault(lease.slot, WaitingLine())
-            future = await line.submit(lease, text, options, target)
+            future = await self._line(lease).submit(lease, text, options, target)
             queued()
             record.answer = _answer([await _wait(future, AnswerSize())], lease)
         return record.answer
@@ -117,61 +150,82 @@ class Handlers:
                 future.cancel()
         yield record.answer
 
-    def _check_count(self, texts: int) -> None:
+    def check_count(self, texts: int) -> None:
+        """Raises InvalidRequestError for more texts than one call may have. It is the first check of a request: the
+        rules of fields take long to check in a list of millions."""
         most = min(self._settings.max_texts_per_call, self._settings.queue_size)  # more never fit into the queue
-        if texts == 0:
-            raise InvalidRequestError("texts is empty: send at least one text")
         if texts > most:
-            raise InvalidRequestError(
+            message = (
                 f"{texts} texts in one call, but at most {most} are allowed: split the list into several calls, or use "
                 "TranslateStream, which has no limit"
             )
+            raise InvalidRequestError(message, [Violation("texts", message)])
 
     async def _lease(self, selector: Selector, priority: Priority) -> Lease:
-        while True:
-            try:
-                return self._host.lease(selector, priority=priority)
-            except LevelNotLoadedError as error:
-                if not self._host.lazy:
-                    raise
-                missing = error.level
-            try:
-                await self._load(missing)
-            except DeviceUnavailableError as error:
-                if selector.name is not None:
-                    raise
-                log.warning("level %s is left out: %s", missing, error)  # the selector now chooses another level
+        host, code = self._models.find(selector)
+        with ExitStack() as wanted:  # so that a level that was loaded for this call is not unloaded before it is leased
+            while True:
+                try:
+                    return host.lease(selector, priority=priority, code=code)
+                except LevelNotLoadedError as error:
+                    if not host.lazy:
+                        raise
+                    missing = error.level
+                wanted.enter_context(host.residency.wanted(missing))
+                try:
+                    await self._load(host, missing)
+                except DeviceUnavailableError as error:
+                    if selector.name is not None:
+                        raise
+                    log.warning("level %s is left out: %s", missing, error)  # the selector now chooses another level
 
-    async def _load(self, name: str) -> LevelStatus:
+    async def _load(self, host: ModelHost, name: str) -> LevelStatus:
         """Loads a level once for all calls that wait for it. A call that is cancelled leaves the load running."""
-        if name not in self._loading:
-            loading = asyncio.ensure_future(self._changes.run(self._host.load, name))
-            self._loading[name] = loading
-            loading.add_done_callback(lambda done: self._loaded(name, done))
-        return await asyncio.shield(self._loading[name])
+        key = host.name, name
+        if key not in self._loading:
+            loading = asyncio.ensure_future(self._changes.run(host.load, name))
+            self._loading[key] = loading
+            loading.add_done_callback(lambda done: self._loaded(key, done))
+        return await asyncio.shield(self._loading[key])
 
-    def _loaded(self, name: str, loading: asyncio.Future[LevelStatus]) -> None:
-        del self._loading[name]
+    def _loaded(self, key: tuple[str, str], loading: asyncio.Future[LevelStatus]) -> None:
+        del self._loading[key]
         if not loading.cancelled():
             loading.exception()  # marks it as seen, if no call is left to see it
 
-    async def levels(self) -> LevelList:
-        """The levels of the bundle, loaded or not, and the memory of the server's process."""
-        return self._host.status().listed(await asyncio.to_thread(process_bytes))
+    def models(self) -> list[ModelInfo]:
+        """The models of the server, in their order."""
+        return [status.info() for status in self._models.statuses()]
 
-    async def load(self, name: str) -> LevelInfo:
+    async def levels(self, model: str = "") -> LevelList:
+        """The levels of a model, loaded or not, and the memory of the server's process.
+
+        model: its name; empty: the first one. The same holds below, and each method raises ModelNotFoundError.
+        """
+        host = self._models.named(model)
+        return host.status().listed(await asyncio.to_thread(process_bytes))
+
+    async def load(self, name: str, model: str = "") -> LevelInfo:
         """Loads a level. Errors: see `ModelHost.load`."""
-        return (await self._load(name)).info()
+        return (await self._load(self._models.named(model), name)).info()
 
-    async def unload(self, name: str) -> LevelInfo:
+    async def unload(self, name: str, model: str = "") -> LevelInfo:
         """Takes a level out of service, and returns when it is freed. Errors: see `ModelHost.begin_unload`."""
-        status, freed = await self._changes.run(self._host.begin_unload, name)
+        status, freed = await self._changes.run(self._models.named(model).begin_unload, name)
         await asyncio.gather(*map(asyncio.wrap_future, freed))
         return status.info()
 
-    async def reload(self, path: Path | None) -> LevelList:
-        """Replaces the bundle. Errors: see `ModelHost.reload`."""
-        return (await self._changes.run(self._host.reload, path)).listed()
+    async def set_default(self, name: str, model: str = "") -> LevelInfo:
+        """Makes a level the default one. Errors: see `ModelHost.set_default`."""
+        return (await self._changes.run(self._models.named(model).set_default, name)).info()
+
+    async def reload(self, path: Path | None, model: str = "") -> LevelList:
+        """Replaces the bundle of a model. Errors: see `ModelHost.reload`."""
+        return (await self._changes.run(self._models.named(model).reload, path)).listed()
+
+    async def unload_idle(self, unused_s: float) -> None:
+        """Unloads levels that nobody uses, see `Models.unload_idle`. Does not wait until they are free."""
+        await self._changes.run(self._models.unload_idle, unused_s)
 
 
 async def _run(
@@ -199,7 +253,8 @@ def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target:
     try:
         return lease.submit(text, options, target)
     except InvalidRequestError as error:
-        raise InvalidRequestError(f"texts[{index}]: {error}") from error
+        message = f"texts[{index}]: {error}"
+        raise InvalidRequestError(message, [Violation(f"texts[{index}]", message)]) from error
     except OverloadedError as error:
         raise OverloadedError(f"texts[{index}]: {error}") from error
 

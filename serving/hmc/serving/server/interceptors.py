@@ -15,6 +15,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hmc.artifact.errors import HmcError, InvalidRequestError, UnauthenticatedError
+from hmc.serving.server.request_ids import KEY, new_id, request_id, sent_id
+from hmc.serving.wire.details import trailers_of
 from hmc.serving.wire.status import code_of, message_of, new_reference, time_remaining
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,8 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
             return handler
         edge = _Edge(method, handler.request_deserializer, self._admit, self._count)
         serialize = handler.response_serializer
+        if _is_generated(handler.unary_unary or handler.unary_stream or handler.stream_stream):
+            return None  # gRPC answers with UNIMPLEMENTED
         if inspect.iscoroutinefunction(handler.unary_unary):
             return grpc.unary_unary_rpc_method_handler(edge.unary(handler.unary_unary), None, serialize)
         if inspect.isasyncgenfunction(handler.unary_stream):
@@ -71,9 +75,8 @@ class _Edge:
 
     def unary(self, behaviour: Callable[..., Any]) -> Callable[[bytes, Context], Awaitable[Any]]:
         async def call(data: bytes, context: Context) -> Any:
-            time_remaining.set(context.time_remaining)
             try:
-                self._admit(context)
+                self._begin(context)
                 response = await behaviour(self._parse(data), context)
             except BaseException as error:
                 data = b""  # gRPC keeps this frame, see `_fail`
@@ -92,9 +95,8 @@ class _Edge:
 
     def _generator(self, behaviour: Callable[..., Any]) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def call(sent: Any, context: Context) -> AsyncIterator[Any]:
-            time_remaining.set(context.time_remaining)
             try:
-                self._admit(context)
+                self._begin(context)
                 async for response in behaviour(sent, context):
                     yield response
             except BaseException as error:
@@ -104,6 +106,17 @@ class _Edge:
             self._count(self._method, grpc.StatusCode.OK)
 
         return call
+
+    def _begin(self, context: Context) -> None:
+        """Names the call and checks whether it may start."""
+        time_remaining.set(context.time_remaining)
+        request_id.set(new_id())
+        context.set_trailing_metadata(((KEY, request_id.get()),))
+        sent = sent_id(context.invocation_metadata() or ())
+        if sent is not None:
+            request_id.set(sent)
+            context.set_trailing_metadata(((KEY, sent),))
+        self._admit(context)
 
     async def _parse_each(self, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
         async for data in requests:
@@ -132,11 +145,19 @@ class _Edge:
         code, reference = code_of(error), ""
         if not isinstance(error, HmcError):
             reference = new_reference()
-            log.error("unexpected error %s in %s", reference, self._method, exc_info=error)
+            log.error(
+                "unexpected error %s in %s, request %s", reference, self._method, request_id.get(), exc_info=error
+            )
         self._count(self._method, code)
         message = message_of(error, reference)
+        trailers = ((KEY, request_id.get()), *trailers_of(error, message))
         _forget_frames(error)
-        await context.abort(code, message)
+        await context.abort(code, message, trailers)
+
+
+def _is_generated(behaviour: Callable[..., Any] | None) -> bool:
+    """Whether a method is that of the generated base class, and so not implemented."""
+    return str(getattr(behaviour, "__module__", "")).endswith("_pb2_grpc")
 
 
 def _forget_frames(error: BaseException | None) -> None:

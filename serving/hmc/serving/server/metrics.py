@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from wsgiref.simple_server import WSGIServer
 
@@ -24,6 +24,8 @@ BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 class RequestRecord:
     """What becomes known about one request (a call, or one text of a stream) while it is served."""
 
+    model = ""
+    """Name of the model that serves it; empty until one is chosen."""
     level = ""
     """Name of the level that serves it; empty until one is chosen."""
     bundle_version = ""
@@ -32,37 +34,37 @@ class RequestRecord:
 
     def served_by(self, lease: Lease) -> None:
         """Records the level that serves the request."""
-        self.level, self.bundle_version = lease.level.name, lease.bundle_version
+        self.model, self.level, self.bundle_version = lease.model, lease.level.name, lease.bundle_version
 
 
 class Metrics:
-    """Counts requests by level and status code, their times and tokens, and the texts that wait at each level."""
+    """Counts requests by model, level and status code, their times and tokens, and the texts that wait there."""
 
-    def __init__(self, status: Callable[[], HostStatus]) -> None:
-        """status: returns the status of the served levels."""
+    def __init__(self, statuses: Callable[[], Sequence[HostStatus]]) -> None:
+        """statuses: returns the status of each model."""
         self.registry = CollectorRegistry()
         self._calls = Counter(
             "hmc_calls", "gRPC calls ended, by method and status code.", ["method", "code"], registry=self.registry
         )
         self._requests = Counter(
             "hmc_requests",
-            "Requests ended (a call, or a text of a stream), by level and status code.",
-            ["level", "code"],
+            "Requests ended (a call, or a text of a stream), by model, level and status code.",
+            ["model", "level", "code"],
             registry=self.registry,
         )
-        self._texts = Counter("hmc_texts", "Texts translated, by level.", ["level"], registry=self.registry)
+        self._texts = Counter("hmc_texts", "Texts translated, by level.", ["model", "level"], registry=self.registry)
         self._tokens = Counter(
             "hmc_tokens",
             "Tokens read (source) and written (target), by level.",
-            ["level", "side"],
+            ["model", "level", "side"],
             registry=self.registry,
         )
         self._queue = self._histogram("hmc_queue_seconds", "Seconds from arrival to the first computation, by level.")
         self._compute = self._histogram("hmc_compute_seconds", "Seconds of computation for a request, by level.")
-        self.registry.register(_Status(status))
+        self.registry.register(_Status(statuses))
 
     def _histogram(self, name: str, help_text: str) -> Histogram:
-        return Histogram(name, help_text, ["level"], buckets=BUCKETS_S, registry=self.registry)
+        return Histogram(name, help_text, ["model", "level"], buckets=BUCKETS_S, registry=self.registry)
 
     def call(self, method: str, code: grpc.StatusCode) -> None:
         """Counts a gRPC call that ended. method: its full name, such as `/hmc.v1.TranslationService/Translate`."""
@@ -75,20 +77,20 @@ class Metrics:
         try:
             yield record
         except BaseException as error:
-            self._requests.labels(record.level, code_of(error).name).inc()
+            self._requests.labels(record.model, record.level, code_of(error).name).inc()
             raise
-        self._requests.labels(record.level, grpc.StatusCode.OK.name).inc()
+        self._requests.labels(record.model, record.level, grpc.StatusCode.OK.name).inc()
         if record.answer is not None:
-            self._observe(record.answer)
+            self._observe(record.model, record.answer)
 
-    def _observe(self, answer: Answer) -> None:
-        self._texts.labels(answer.level).inc(len(answer))
-        self._tokens.labels(answer.level, "source").inc(sum(t.source_tokens for t in answer))
-        self._tokens.labels(answer.level, "target").inc(sum(t.target_tokens for t in answer))
+    def _observe(self, model: str, answer: Answer) -> None:
+        self._texts.labels(model, answer.level).inc(len(answer))
+        self._tokens.labels(model, answer.level, "source").inc(sum(t.source_tokens for t in answer))
+        self._tokens.labels(model, answer.level, "target").inc(sum(t.target_tokens for t in answer))
         if all(t.blank for t in answer):
             return
-        self._queue.labels(answer.level).observe(answer.queue_ms / 1000.0)
-        self._compute.labels(answer.level).observe(answer.compute_ms / 1000.0)
+        self._queue.labels(model, answer.level).observe(answer.queue_ms / 1000.0)
+        self._compute.labels(model, answer.level).observe(answer.compute_ms / 1000.0)
 
     def serve(self, host: str, port: int) -> tuple[WSGIServer, int]:
         """Serves the metrics over HTTP from a thread. Returns the HTTP server and its port. Raises as `check_port`."""
@@ -100,22 +102,22 @@ class Metrics:
 class _Status(Collector):
     """Reads the status of the levels whenever Prometheus collects its metrics."""
 
-    def __init__(self, status: Callable[[], HostStatus]) -> None:
-        self._status = status
+    def __init__(self, statuses: Callable[[], Sequence[HostStatus]]) -> None:
+        self._statuses = statuses
 
     def describe(self) -> list[GaugeMetricFamily]:
         return list(_families().values())
 
     def collect(self) -> list[GaugeMetricFamily]:
-        status, families = self._status(), _families()
-        for level in (level for level in status.levels if level.loaded):
-            name = level.level.name
-            families["pending_texts"].add_metric([name], level.pending)
+        statuses, families = self._statuses(), _families()
+        for status, level in ((s, level) for s in statuses for level in s.levels if level.loaded):
+            labels = [status.model, level.level.name]
+            families["pending_texts"].add_metric(labels, level.pending)
             for where, split in (("memory_bytes", level.memory), ("device_memory_bytes", level.device_memory)):
                 if split is not None:
-                    families[where].add_metric([name, "own"], split.own)
-                    families[where].add_metric([name, "shared"], split.shared)
-        for use in status.devices:
+                    families[where].add_metric([*labels, "own"], split.own)
+                    families[where].add_metric([*labels, "shared"], split.shared)
+        for use in {use.device: use for status in statuses for use in status.devices}.values():
             families["device_reserved_bytes"].add_metric([use.device], use.reserved)
             families["device_free_bytes"].add_metric([use.device], use.free)
             if use.budget:
@@ -126,9 +128,12 @@ class _Status(Collector):
 def _families() -> dict[str, GaugeMetricFamily]:
     """Gauges of the status, empty, by their names without `hmc_`."""
     described = {
-        "pending_texts": ("Texts queued or running, by level.", ["level"]),
-        "memory_bytes": ("Weights in this machine's memory, by level; shared ones are there once.", ["level", "part"]),
-        "device_memory_bytes": ("Weights and caches on CUDA devices, by level.", ["level", "part"]),
+        "pending_texts": ("Texts queued or running, by level.", ["model", "level"]),
+        "memory_bytes": (
+            "Weights in this machine's memory, by level; shared ones are there once.",
+            ["model", "level", "part"],
+        ),
+        "device_memory_bytes": ("Weights and caches on CUDA devices, by level.", ["model", "level", "part"]),
         "device_reserved_bytes": ("Weights and caches of all levels, by CUDA device.", ["device"]),
         "device_budget_bytes": ("The most that may be reserved, by CUDA device.", ["device"]),
         "device_free_bytes": ("Memory that no process uses, by CUDA device.", ["device"]),

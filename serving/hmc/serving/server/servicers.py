@@ -8,13 +8,15 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from hmc.artifact.errors import HmcError, InvalidRequestError
+from hmc.artifact.errors import HmcError
 from hmc.serving.requests.options import Target, scoring_options, targets_of
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.metrics import RequestRecord
-from hmc.serving.server.streams import answer_each
+from hmc.serving.server.request_ids import request_id
+from hmc.serving.server.streams import answer_each, given_up_after
 from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters
+from hmc.serving.wire.rules import check_request
 from hmc.serving.wire.status import new_reference
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
@@ -31,28 +33,45 @@ class TranslationServicer(rpc.TranslationServiceServicer):
 
     async def Translate(self, request: pb.TranslateRequest, _context: object) -> pb.TranslateResponse:
         with self._handlers.record() as record:
+            self._handlers.check_count(len(request.texts))
+            check_request(request)
             selector = converters.selector_from_proto(request.level)
             options = converters.options_from_proto(request.options)
             targets = targets_of(request.texts, request.target_prefixes, complete=False)
-            answer = await self._handlers.translate(record, request.texts, selector, options, targets)
+            texts = converters.text_options_from_proto(request)
+            answer = await self._handlers.translate(record, request.texts, selector, options, targets, texts)
         return converters.answer_to_proto(answer)
 
-    async def Score(self, request: pb.ScoreRequest, _context: object) -> pb.TranslateResponse:
+    async def Score(self, request: pb.ScoreRequest, _context: object) -> pb.ScoreResponse:
         with self._handlers.record() as record:
+            self._handlers.check_count(len(request.texts))
+            check_request(request)
             selector = converters.selector_from_proto(request.level)
             options = scoring_options(converters.options_from_proto(request.options))
             targets = targets_of(request.texts, request.references, complete=True)
             answer = await self._handlers.translate(record, request.texts, selector, options, targets)
-        return converters.answer_to_proto(answer)
+        return converters.scores_to_proto(answer)
 
     async def TranslateTokens(
         self, request: pb.TranslateTokensRequest, _context: object
     ) -> AsyncIterator[pb.TranslateTokensResponse]:
         with self._handlers.record() as record:
+            check_request(request)
             selector = converters.selector_from_proto(request.level)
             options, target = converters.options_from_proto(request.options), Target(request.target_prefix)
             async for piece in self._handlers.translate_tokens(record, request.text, selector, options, target):
                 yield converters.piece_to_proto(piece)
+
+    async def TranslateDocument(
+        self, request: pb.TranslateDocumentRequest, _context: object
+    ) -> AsyncIterator[pb.TranslateDocumentResponse]:
+        with self._handlers.record() as record:
+            check_request(request)
+            selector = converters.selector_from_proto(request.level)
+            options = converters.options_from_proto(request.options)
+            texts = converters.text_options_from_proto(request)
+            async for piece in self._handlers.translate_document(record, request.text, selector, options, texts):
+                yield converters.document_piece_to_proto(piece)
 
     async def TranslateStream(
         self, requests: AsyncIterator[pb.TranslateStreamRequest], _context: object
@@ -66,21 +85,28 @@ class TranslationServicer(rpc.TranslationServiceServicer):
         record = RequestRecord()
         try:
             with self._handlers.record() as record:
+                check_request(request)
                 selector = converters.selector_from_proto(request.level)
                 options = converters.options_from_proto(request.options)
                 target = Target(request.target_prefix)
-                answer = await self._handlers.translate_one(record, request.text, selector, options, target, queued)
+                async with given_up_after(request.timeout_ms if request.HasField("timeout_ms") else None):
+                    answer = await self._handlers.translate_one(record, request.text, selector, options, target, queued)
             return converters.stream_answer_to_proto(request.id, answer)
         except Exception as error:
             reference = ""
             if not isinstance(error, HmcError):
                 reference = new_reference()
-                log.exception("unexpected error %s in TranslateStream", reference)
+                log.exception("unexpected error %s in TranslateStream, request %s", reference, request_id.get())
             served = {"level": record.level, "bundle_version": record.bundle_version}
             return converters.stream_error_to_proto(request.id, error, reference, **served)
 
-    async def ListLevels(self, _request: pb.ListLevelsRequest, _context: object) -> pb.ListLevelsResponse:
-        return level_converters.levels_to_proto(await self._handlers.levels())
+    async def ListLevels(self, request: pb.ListLevelsRequest, _context: object) -> pb.ListLevelsResponse:
+        check_request(request)
+        return level_converters.levels_to_proto(await self._handlers.levels(request.model))
+
+    async def ListModels(self, request: pb.ListModelsRequest, _context: object) -> pb.ListModelsResponse:
+        check_request(request)
+        return level_converters.models_to_proto(self._handlers.models())
 
 
 class AdminServicer(rpc.AdminServiceServicer):
@@ -90,14 +116,22 @@ class AdminServicer(rpc.AdminServiceServicer):
         self._handlers = handlers
 
     async def LoadLevel(self, request: pb.LoadLevelRequest, _context: object) -> pb.LoadLevelResponse:
-        return pb.LoadLevelResponse(level=level_converters.level_to_proto(await self._handlers.load(request.name)))
+        check_request(request)
+        level = await self._handlers.load(request.name, request.model)
+        return pb.LoadLevelResponse(level=level_converters.level_to_proto(level))
 
     async def UnloadLevel(self, request: pb.UnloadLevelRequest, _context: object) -> pb.UnloadLevelResponse:
-        return pb.UnloadLevelResponse(level=level_converters.level_to_proto(await self._handlers.unload(request.name)))
+        check_request(request)
+        level = await self._handlers.unload(request.name, request.model)
+        return pb.UnloadLevelResponse(level=level_converters.level_to_proto(level))
+
+    async def SetDefaultLevel(self, request: pb.SetDefaultLevelRequest, _context: object) -> pb.SetDefaultLevelResponse:
+        check_request(request)
+        level = await self._handlers.set_default(request.name, request.model)
+        return pb.SetDefaultLevelResponse(level=level_converters.level_to_proto(level))
 
     async def Reload(self, request: pb.ReloadRequest, _context: object) -> pb.ReloadResponse:
+        check_request(request)
         path = Path(request.bundle_path) if request.HasField("bundle_path") else None
-        if path is not None and not request.bundle_path:
-            raise InvalidRequestError("bundle_path is empty: leave it out to read the same bundle again")
-        levels = level_converters.levels_to_proto(await self._handlers.reload(path))
+        levels = level_converters.levels_to_proto(await self._handlers.reload(path, request.model))
         return pb.ReloadResponse(bundle_version=levels.bundle_version, levels=levels.levels)

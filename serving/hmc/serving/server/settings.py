@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.levels.choosing import AutoPolicy
+from hmc.serving.levels.models import HostSettings
 from hmc.serving.requests.options import MAX_TOKENS
 from hmc.serving.runtime.device import SDPA_KERNELS, CudaAttention, parse_devices
 from hmc.serving.runtime.memory.budget import parse_budget
@@ -37,6 +38,11 @@ class ServerSettings:
     """Level that serves requests which choose none. None: the bundle's default level."""
     lazy: bool = False
     """Load levels when a request first chooses them."""
+    memory: str | None = None
+    """The most memory of this machine that the weights of all levels may take together: "4GiB", "500MB" or bytes. With
+    `lazy`, idle levels are unloaded for new ones. None: any number."""
+    idle_unload: float | None = None
+    """Seconds after which a level that no request uses is unloaded; only with `lazy`. None: never."""
     auto: AutoPolicy = field(default_factory=AutoPolicy)
     """When `auto` passes over a level."""
     max_texts_per_call: int = 1024
@@ -80,9 +86,8 @@ class ServerSettings:
         for name in ("threads", "drain_seconds"):
             if not getattr(self, name) >= 0:  # also refuses NaN
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 0 or more")
+        self._check_levels()
         self._check_devices()
-        if self.levels is not None and not self.levels:
-            raise InvalidRequestError("levels: name at least one, or give all")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidRequestError("TLS needs both a certificate and a key; give both or neither")
         if self.tls_cert is not None and self.tls_key is not None:
@@ -90,12 +95,28 @@ class ServerSettings:
         if self.token is not None:
             check_token(self.token)
 
+    def _check_levels(self) -> None:
+        if self.levels is not None and not self.levels:
+            raise InvalidRequestError("levels: name at least one, or give all")
+        if self.idle_unload is not None and not self.idle_unload > 0:
+            raise InvalidRequestError(f"idle_unload {self.idle_unload}: choose more than 0 seconds")
+        if self.idle_unload is not None and not self.lazy:
+            raise InvalidRequestError("idle_unload needs lazy: without it no request would load the level again")
+        self.of_hosts()
+
     def _check_devices(self) -> None:
         parse_devices(self.device)
         if self.gpu_memory is not None:
             parse_budget(self.gpu_memory)
         if self.gpu_attention not in SDPA_KERNELS:
             raise InvalidRequestError(f"gpu_attention {self.gpu_attention!r}: choose {', '.join(SDPA_KERNELS)}")
+
+    def of_hosts(self) -> HostSettings:
+        """The settings that hosts need. Raises InvalidRequestError if `memory` is no number of bytes."""
+        memory = None if self.memory is None else parse_budget(self.memory, "memory").size
+        if memory is None and self.memory is not None:
+            raise InvalidRequestError(f"memory {self.memory!r}: write bytes, such as 8GiB, 500MB or 1000000000")
+        return HostSettings(self.levels, self.default_level, self.device, self.lazy, self.auto, memory)
 
     def tls_pair(self) -> tuple[bytes, bytes] | None:
         """The private key and the certificate chain in PEM; None without TLS.

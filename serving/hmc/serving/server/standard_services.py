@@ -6,7 +6,7 @@ Their streams have no end of their own, so they end when the server drains: it w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,8 +21,9 @@ from hmc.serving.server.streams import until
 REFLECTION_NAMES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 """Newer clients ask for v1, older ones for v1alpha. Both have the same messages."""
 FAILURE_CHECK_S = 1.0
-"""Seconds between two checks whether the default level has failed."""
+"""Seconds between two checks of what serves."""
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 FINAL_STATUS_S = 0.1
 """Seconds in which a watcher of the health can receive the last status, NOT_SERVING, before its stream ends."""
 
@@ -34,26 +35,43 @@ class Health(aio.HealthServicer):
         """closing: set when the server drains."""
         super().__init__()
         self._closing = closing
+        self._health: Callable[[], Mapping[str, bool]] | None = None
+        self._reported: dict[str, int] = {}
+        self._refreshing = asyncio.Lock()
 
     async def set_all(self, services: Sequence[str], status: int) -> None:
         """Sets the status of several services."""
         for service in services:
+            self._reported[service] = status
             await self.set(service, status)
 
-    async def follow(self, services: Sequence[str], failure: Callable[[], str | None]) -> None:
-        """Reports the services as NOT_SERVING while there is a failure, and as SERVING otherwise. Returns when the
-        server drains.
+    async def follow(self, health: Callable[[], Mapping[str, bool]]) -> None:
+        """Reports services as SERVING while they serve, and as NOT_SERVING otherwise. Returns when the server drains.
 
-        failure: returns the reason, or None. The services must be SERVING at first.
+        health: returns service name → whether it serves. Names that it returns no more become unknown. Checks ask it at
+        once; watchers learn of a change within FAILURE_CHECK_S.
         """
-        status: int = SERVING
+        self._health = health
         while not self._closing.is_set():
-            new = SERVING if failure() is None else NOT_SERVING
-            if new != status:
-                await self.set_all(services, new)
-            status = new
+            await self._refresh()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), FAILURE_CHECK_S)
+
+    async def _refresh(self) -> None:
+        async with self._refreshing:
+            if self._health is None or self._closing.is_set():
+                return
+            new: dict[str, int] = dict.fromkeys(self._reported, UNKNOWN)
+            new |= {service: SERVING if serves else NOT_SERVING for service, serves in self._health().items()}
+            for service, status in new.items():
+                if self._reported.get(service) != status:
+                    await self.set_all((service,), status)
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:
+        await self._refresh()
+        if self._reported.get(request.service) == UNKNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND)
+        return await super().Check(request, context)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:
         watching = asyncio.create_task(super().Watch(request, context))

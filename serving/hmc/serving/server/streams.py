@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from hmc.artifact.errors import OverloadedError, UnavailableError
+from hmc.artifact.errors import DeadlineExceededError, OverloadedError, UnavailableError
 from hmc.serving.levels.slots import Lease
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.results import Translation
@@ -90,6 +90,19 @@ async def answer_each(
         for pending in (reader, closer, *running):
             pending.cancel()
         await asyncio.gather(reader, closer, *running, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def given_up_after(milliseconds: int | None) -> AsyncIterator[None]:
+    """Cancels what awaits in the `with` block after this time, and raises DeadlineExceededError. None: never."""
+    try:
+        async with asyncio.timeout(None if milliseconds is None else milliseconds / 1000.0):
+            yield
+    except TimeoutError as error:
+        raise DeadlineExceededError(
+            f"the text was not translated within its timeout_ms of {milliseconds}: allow more, or choose a level with "
+            "fewer heads"
+        ) from error
 
 
 class WaitingLine:

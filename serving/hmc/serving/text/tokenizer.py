@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 from hmc.artifact.bundle.manifest import FIX, Manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.tokenizer.files import from_contents
-from hmc.artifact.tokenizer.tokenizer import open_tokenizer
+from hmc.artifact.tokenizer.tokenizer import LANGUAGE_CODE, open_tokenizer
 from hmc.serving.requests.options import MAX_TEXT_BYTES
 from hmc.serving.runtime.graphs import check_unchanged
 
@@ -41,6 +41,23 @@ class Tokenizer:
         ids = self._tokenizer.encode(text)
         most = self._arch.max_positions - 1
         return [*ids[:most], self._arch.eos_id], len(ids) > most
+
+    @property
+    def room(self) -> int:
+        """Most tokens of a source text, EOS not counted."""
+        return self._arch.max_positions - 1
+
+    def count(self, text: str) -> int:
+        """Tokens of a source text, EOS not counted. Raises InvalidRequestError as `encode`."""
+        _check(text)
+        return len(self._tokenizer.encode(text))
+
+    def code(self, text: str) -> str:
+        """The code of the target language that a source text begins with, and the white space around it. Empty if it
+        has none, or if the model knows none."""
+        codes: list[str] = getattr(self._tokenizer, "codes", [])
+        found = LANGUAGE_CODE.match(text) if codes else None
+        return found[0] if found else ""
 
     def encode_target(self, text: str) -> list[int]:
         """Ids of a text in the target language, without EOS. Raises InvalidRequestError as `encode`."""
@@ -86,5 +103,5 @@ def _check(text: str) -> None:
         ) from error
     if size > MAX_TEXT_BYTES:
         raise InvalidRequestError(
-            f"text of {size:,} bytes is over the limit of {MAX_TEXT_BYTES:,}; split it into sentences and send those"
+            f"text of {size:,} bytes is over the limit of {MAX_TEXT_BYTES:,}; divide it, or let segmentation do it"
         )

@@ -1,12 +1,18 @@
-"""Converts descriptions of levels to `hmc.v1` messages and back. Server and client share these functions."""
+"""Converts descriptions of levels and models to `hmc.v1` messages and back. Server and client share these functions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hmc.artifact.bundle.manifest import Latency, Quality
-from hmc.serving.requests.answers import DeviceUse, LatencySummary, LevelBytes, LevelInfo, LevelList
+from hmc.serving.requests.answers import DeviceUse, LatencySummary, LevelBytes, LevelInfo, LevelList, ModelInfo
 from hmc.v1 import translation_pb2 as pb
 
-KIND_OF_NAME = {"encoder_self": pb.ENCODER_SELF, "decoder_self": pb.DECODER_SELF, "cross": pb.CROSS}
+KIND_OF_NAME = {
+    "encoder_self": pb.HEAD_KIND_ENCODER_SELF,
+    "decoder_self": pb.HEAD_KIND_DECODER_SELF,
+    "cross": pb.HEAD_KIND_CROSS,
+}
 NAME_OF_KIND = {number: name for name, number in KIND_OF_NAME.items()}
 QUALITY_FIELDS = tuple(pb.Quality.DESCRIPTOR.fields_by_name)
 RECORDED_FIELDS = tuple(pb.RecordedLatency.DESCRIPTOR.fields_by_name)
@@ -95,3 +101,27 @@ def levels_from_proto(message: pb.ListLevelsResponse) -> LevelList:
     languages = message.source_language, message.target_language
     devices = tuple(DeviceUse(**{k: getattr(use, k) for k in DEVICE_FIELDS}) for use in message.devices)
     return LevelList(levels, message.bundle_version, *languages, message.device, message.memory_bytes, devices)
+
+
+def models_to_proto(models: Sequence[ModelInfo]) -> pb.ListModelsResponse:
+    """Converts the answer to ListModels."""
+    return pb.ListModelsResponse(
+        models=[
+            pb.Model(
+                name=model.name,
+                source_language=model.source_language,
+                target_languages=model.target_languages,
+                bundle_version=model.bundle_version,
+                loaded_levels=model.loaded_levels,
+            )
+            for model in models
+        ]
+    )
+
+
+def models_from_proto(message: pb.ListModelsResponse) -> tuple[ModelInfo, ...]:
+    """The inverse of `models_to_proto`."""
+    return tuple(
+        ModelInfo(m.name, m.source_language, tuple(m.target_languages), m.bundle_version, m.loaded_levels)
+        for m in message.models
+    )

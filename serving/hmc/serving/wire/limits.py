@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.requests.results import Alternative, Translation
+from hmc.serving.requests.results import Alternative, Token, Translation
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Largest gRPC message in either direction. gRPC refuses a larger one with RESOURCE_EXHAUSTED."""
@@ -15,6 +17,8 @@ HYPOTHESIS_BYTES = 64
 """Upper bound of the bytes that the numbers of one translation or hypothesis take in a message."""
 TOKEN_BYTES = 24
 """Upper bound of the bytes that the numbers of one token take, without its attention."""
+SEGMENT_BYTES = 64
+"""Upper bound of the bytes that the numbers of one sentence take."""
 STRING_BYTES = 6
 """Upper bound of the bytes that frame a string."""
 ATTENTION_BYTES = 4
@@ -61,9 +65,16 @@ class AnswerSize:
 def translation_bytes(translation: Translation) -> int:
     """Upper bound of the bytes that a translation takes in a message."""
     pieces = sum(len(piece.encode()) + STRING_BYTES for piece in translation.source_pieces)
+    pieces += sum(
+        SEGMENT_BYTES + _tokens_bytes(s.tokens) + sum(len(p.encode()) + STRING_BYTES for p in s.source_pieces)
+        for s in translation.segments
+    )
     return HYPOTHESIS_BYTES + pieces + sum(map(_hypothesis_bytes, translation.hypotheses))
 
 
 def _hypothesis_bytes(hypothesis: Alternative) -> int:
-    tokens = sum(len(t.piece.encode()) + TOKEN_BYTES + ATTENTION_BYTES * len(t.attention) for t in hypothesis.tokens)
-    return HYPOTHESIS_BYTES + len(hypothesis.text.encode()) + tokens
+    return HYPOTHESIS_BYTES + len(hypothesis.text.encode()) + _tokens_bytes(hypothesis.tokens)
+
+
+def _tokens_bytes(tokens: Sequence[Token]) -> int:
+    return sum(len(t.piece.encode()) + TOKEN_BYTES + ATTENTION_BYTES * len(t.attention) for t in tokens)

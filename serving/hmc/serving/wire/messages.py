@@ -8,15 +8,18 @@ from typing import Any
 
 import grpc
 
-from hmc.artifact.errors import HmcError, InternalServiceError
+from hmc.artifact.errors import HmcError, InternalServiceError, InvalidRequestError, Violation
 from hmc.serving.requests.answers import Answer, StreamAnswer
 from hmc.serving.requests.options import DecodeOptions, Sampling
-from hmc.serving.requests.results import Alternative, Partial, Token, Translation
-from hmc.serving.requests.selectors import Selector
+from hmc.serving.requests.results import Alternative, DocumentPiece, Partial, Segment, Token, Translation
+from hmc.serving.requests.selectors import OF_THE_MODEL, Selector
+from hmc.serving.requests.text_options import Segmentation, TextOptions
 from hmc.serving.wire.status import code_of, error_of, message_of
 from hmc.v1 import translation_pb2 as pb
 
 CODE_OF_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+SEGMENT_FIELDS = [field.name for field in dataclasses.fields(Segment) if field.name != "tokens"]
+"""Fields that a segment and its message have in common."""
 
 # ---- requests ----
 
@@ -24,11 +27,12 @@ CODE_OF_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in gr
 def selector_from_proto(message: pb.LevelSelector) -> Selector:
     """Converts a selector. Raises InvalidRequestError if a value is out of range."""
     chosen = message.WhichOneof("selector")
-    return Selector(**{chosen: getattr(message, chosen)}) if chosen else Selector()
+    given = {name: value for name in OF_THE_MODEL if (value := getattr(message, name))}
+    return Selector(**({chosen: getattr(message, chosen)} if chosen else {}), **given)
 
 
 def selector_to_proto(selector: Selector) -> pb.LevelSelector | None:
-    """Converts a selector. Returns None for the default level, which is sent as an absent field."""
+    """Converts a selector. Returns None for the default level of the first model, which is sent as an absent field."""
     if selector == Selector():
         return None
     return pb.LevelSelector(
@@ -37,6 +41,9 @@ def selector_to_proto(selector: Selector) -> pb.LevelSelector | None:
         max_bleu_drop=selector.max_bleu_drop,
         latency_budget_ms=selector.latency_budget_ms,
         auto=selector.auto or None,
+        model=selector.model,
+        source_language=selector.source_language,
+        target_language=selector.target_language,
     )
 
 
@@ -56,6 +63,29 @@ def options_to_proto(options: DecodeOptions) -> pb.DecodingOptions:
     if options.sampling is not None:
         values["sampling"] = pb.Sampling(**dataclasses.asdict(options.sampling))
     return pb.DecodingOptions(**values)
+
+
+SEGMENTATIONS = {
+    pb.SEGMENTATION_AUTO: Segmentation.AUTO,
+    pb.SEGMENTATION_SENTENCE: Segmentation.SENTENCE,
+    pb.SEGMENTATION_NONE: Segmentation.NONE,
+}
+
+
+def text_options_from_proto(message: pb.TranslateRequest | pb.TranslateDocumentRequest) -> TextOptions:
+    """How the texts of a request are divided. Raises InvalidRequestError if a value is out of range."""
+    document = isinstance(message, pb.TranslateDocumentRequest)
+    default = Segmentation.SENTENCE if document else Segmentation.AUTO
+    given = message.segmentation
+    if given and given not in SEGMENTATIONS:
+        raise InvalidRequestError(f"segmentation {given}: choose {', '.join(pb.Segmentation.keys()[1:])}")
+    segments = message.return_segments if isinstance(message, pb.TranslateRequest) else False
+    return TextOptions(SEGMENTATIONS.get(given, default), segments, tuple(message.keep))
+
+
+def segmentation_to_proto(segmentation: Segmentation) -> pb.Segmentation:
+    """Converts a segmentation."""
+    return next(number for number, each in SEGMENTATIONS.items() if each is segmentation)
 
 
 # ---- translations ----
@@ -82,6 +112,7 @@ def translation_to_proto(translation: Translation) -> pb.Translation:
         ],
         tokens=_tokens_to_proto(translation.tokens),
         source_pieces=translation.source_pieces,
+        segments=[_segment_to_proto(segment) for segment in translation.segments],
     )
 
 
@@ -102,9 +133,35 @@ def translation_from_proto(message: pb.Translation, queue_ms: float = 0.0, compu
         ),
         tokens=_tokens_from_proto(message.tokens),
         source_pieces=tuple(message.source_pieces),
+        segments=tuple(map(_segment_from_proto, message.segments)),
         queue_s=queue_ms / 1000.0,
         compute_s=compute_ms / 1000.0,
     )
+
+
+def _segment_to_proto(segment: Segment) -> pb.Segment:
+    fields = {name: getattr(segment, name) for name in SEGMENT_FIELDS}
+    return pb.Segment(**fields, tokens=_tokens_to_proto(segment.tokens))
+
+
+def _segment_from_proto(message: pb.Segment) -> Segment:
+    fields: dict[str, Any] = {name: getattr(message, name) for name in SEGMENT_FIELDS}
+    fields["source_pieces"] = tuple(message.source_pieces)
+    return Segment(**fields, tokens=_tokens_from_proto(message.tokens))
+
+
+def document_piece_to_proto(piece: DocumentPiece) -> pb.TranslateDocumentResponse:
+    """Converts a piece of a document."""
+    segment = None if piece.segment is None else _segment_to_proto(piece.segment)
+    return pb.TranslateDocumentResponse(
+        text=piece.text, segment=segment, level=piece.level, bundle_version=piece.bundle_version
+    )
+
+
+def document_piece_from_proto(message: pb.TranslateDocumentResponse) -> DocumentPiece:
+    """The inverse of `document_piece_to_proto`."""
+    segment = _segment_from_proto(message.segment) if message.HasField("segment") else None
+    return DocumentPiece(message.text, segment, message.level, message.bundle_version)
 
 
 def _tokens_to_proto(tokens: Sequence[Token]) -> list[pb.Token]:
@@ -126,7 +183,18 @@ def answer_to_proto(answer: Answer) -> pb.TranslateResponse:
     )
 
 
-def answer_from_proto(message: pb.TranslateResponse) -> Answer:
+def scores_to_proto(answer: Answer) -> pb.ScoreResponse:
+    """Converts the answer to a Score call, which has the fields of TranslateResponse."""
+    return pb.ScoreResponse(
+        translations=[translation_to_proto(translation) for translation in answer],
+        level=answer.level,
+        bundle_version=answer.bundle_version,
+        queue_ms=answer.queue_ms,
+        compute_ms=answer.compute_ms,
+    )
+
+
+def answer_from_proto(message: pb.TranslateResponse | pb.ScoreResponse) -> Answer:
     """Converts the answer to a call. Each translation gets the times of the whole call."""
     times = message.queue_ms, message.compute_ms
     translations = tuple(translation_from_proto(translation, *times) for translation in message.translations)
@@ -167,7 +235,9 @@ def stream_error_to_proto(
     reference: see `message_of`. level, bundle_version: what served the text; empty if no level was chosen yet.
     """
     code: int = code_of(error).value[0]
-    sent = pb.Error(code=code, message=message_of(error, reference))
+    found = error.violations if isinstance(error, InvalidRequestError) else ()
+    violations = [pb.FieldViolation(field=one.field, description=one.description) for one in found]
+    sent = pb.Error(code=code, message=message_of(error, reference), violations=violations)
     return pb.TranslateStreamResponse(id=request_id, error=sent, level=level, bundle_version=bundle_version)
 
 
@@ -180,7 +250,8 @@ def stream_answer_from_proto(message: pb.TranslateStreamResponse, index: int) ->
             translation = translation_from_proto(message.translation, message.queue_ms, message.compute_ms)
         case "error":
             code = CODE_OF_NUMBER.get(message.error.code, grpc.StatusCode.UNKNOWN)
-            error = error_of(code, message.error.message)
+            found = [Violation(one.field, one.description) for one in message.error.violations]
+            error = error_of(code, message.error.message, found)
         case _:
             error = InternalServiceError(
                 "an answer has neither a translation nor an error: the server may be newer than this client; upgrade it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 
 import grpc
@@ -21,10 +21,12 @@ from hmc.artifact.errors import (
     OverloadedError,
     UnauthenticatedError,
     UnavailableError,
+    Violation,
 )
 
 MAX_MESSAGE = 2000
-"""Characters of the longest status message. A longer one may not fit into the trailers of a response."""
+"""Bytes of the longest status message as gRPC writes it: three for each byte of UTF-8 that is not printable ASCII. A
+longer one may not fit into the trailers of a response."""
 
 TABLE: tuple[tuple[type[HmcError], grpc.StatusCode], ...] = (
     # Several classes may have one code. The client raises the first of them.
@@ -72,9 +74,18 @@ def message_of(error: BaseException, reference: str = "") -> str:
     which the log entry can be found.
     """
     if isinstance(error, HmcError):
-        text = str(error)
-        return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE] + " …"
+        return cut(str(error), MAX_MESSAGE)
     return f"the server has a bug, the request is not at fault; the server's log has the details under {reference}"
+
+
+def cut(text: str, size: int) -> str:
+    """Cuts a text so that gRPC writes it in at most `size` bytes of metadata; what is cut off is shown as " …"."""
+    left = size
+    for index, character in enumerate(text):
+        left -= 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode(errors="replace"))
+        if left < 0:
+            return text[: max(0, index - 10)] + " …"
+    return text
 
 
 def new_reference() -> str:
@@ -82,8 +93,10 @@ def new_reference() -> str:
     return uuid.uuid4().hex[:8]
 
 
-def error_of(code: grpc.StatusCode, message: str) -> HmcError:
-    """The error that the client raises for a status. message: the server's."""
+def error_of(code: grpc.StatusCode, message: str, violations: Sequence[Violation] = ()) -> HmcError:
+    """The error that the client raises for a status. message, violations: the server's."""
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return InvalidRequestError(message, violations)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in message:
         return InvalidRequestError(f"the call is too large ({message}): split it into smaller ones, or use a stream")
     for kind, known in TABLE:

@@ -35,8 +35,8 @@ DEFAULT_BUDGET = Budget(share=0.8)
 workspaces, and the code of kernels."""
 
 
-def parse_budget(text: str) -> Budget:
-    """Reads a budget. Raises InvalidRequestError that lists the forms."""
+def parse_budget(text: str, name: str = "gpu_memory") -> Budget:
+    """Reads a budget. name: of the setting, for errors. Raises InvalidRequestError that lists the forms."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[a-zA-Z]*)\s*", text)
     if found is not None:
         number, unit = float(found[1]), found[2].lower()
@@ -45,7 +45,7 @@ def parse_budget(text: str) -> Budget:
         if unit in UNITS and number * UNITS[unit] >= 1:
             return Budget(int(number * UNITS[unit]))
     raise InvalidRequestError(
-        f"gpu_memory {text!r}: write bytes such as 8GiB, 500MB or 1000000000, or a share of the free memory such as 80%"
+        f"{name} {text!r}: write bytes such as 8GiB, 500MB or 1000000000, or a share of the free memory such as 80%"
     )
 
 

@@ -1,0 +1,115 @@
+"""Phrases that are copied into the translation as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from hmc.artifact.errors import FailedPreconditionError, InternalServiceError
+from hmc.serving.documents.pasting import paste
+from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.results import Translation
+
+Submit = Callable[[str, DecodeOptions, Target], Awaitable[Translation]]
+"""Translates one text. Cancelling it cancels the search."""
+NUMBERS = ("12", "10", "99", "100", "55", "30", "20", "88", "40", "2014", "1000", "60", "70", "90", "15", "25", "80")
+"""What stands for a phrase: models copy round and short numbers more often than anything else that was tried."""
+TRIES = 3
+"""Numbers that are tried for each phrase, at the same time."""
+
+
+class Keeper:
+    """Copies phrases."""
+
+    def __init__(self, phrases: Sequence[str]) -> None:
+        longest_first = sorted(set(phrases), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if phrases else None
+
+    async def translate(self, submit: Submit, text: str, options: DecodeOptions, target: Target) -> Translation:
+        """Translates a text with every phrase in it.
+
+        1. The model may copy them by itself. 2. Numbers stand for them, and the first translation is taken that has
+        each number once. 3. The words that attend most to the numbers give way to the phrases. 4. If the level cannot
+        trace attention, the text around the phrases is translated by itself.
+        """
+        found = self._pattern.findall(text) if self._pattern else []
+        if not found:
+            return await submit(text, options, target)
+        assert self._pattern is not None
+        if any(map(str.isalpha, self._pattern.sub("", text))):
+            plain = await submit(text, options, target)
+            if all(plain.text.count(phrase) >= found.count(phrase) for phrase in found):
+                return plain
+        return await self._with_numbers(submit, text, options, target, found)
+
+    async def _with_numbers(
+        self, submit: Submit, text: str, options: DecodeOptions, target: Target, found: Sequence[str]
+    ) -> Translation:
+        assert self._pattern is not None
+        rest = self._pattern.split(text)
+        if not any(map(str.isalpha, "".join(rest))):
+            return Translation(text, 0.0, 0, 0)
+        free = [number for number in NUMBERS if number not in "".join(rest) and number not in target.text]
+        choices = [free[n:] + free[:n] for n in range(min(TRIES, len(free)))] if len(found) <= len(free) else []
+        masked = [_woven(rest, chosen) for chosen in choices]
+        for chosen, done in zip(
+            choices, await asyncio.gather(*(submit(m, options, target) for m in masked)), strict=True
+        ):
+            if all(_once(number, done.text) for number in islice(chosen, len(found))):
+                return replace(done, text=_replaced(done.text, dict(zip(chosen, found, strict=False))))
+        if choices:
+            try:
+                traced = await submit(masked[0], replace(options, alignment=True), target)
+            except FailedPreconditionError:
+                pass  # the level was compiled without the decoder that traces attention
+            else:
+                pasted = paste(traced, dict(zip(choices[0], found, strict=False)))
+                if pasted is not None:
+                    return replace(traced, text=pasted, tokens=(), source_pieces=())
+        return await _around(submit, rest, options, found)
+
+
+def _woven(rest: Sequence[str], between: Sequence[str]) -> str:
+    """rest[0] + between[0] + rest[1] + …"""
+    return "".join(part for pair in zip(rest, [*between[: len(rest) - 1], ""], strict=True) for part in pair)
+
+
+def _once(number: str, text: str) -> bool:
+    """Whether a text has the number exactly once, and as a word of its own."""
+    return text.count(number) == 1 and re.search(rf"(?<![\w.,]){number}(?!\w|[.,]\d)", text) is not None
+
+
+def _replaced(text: str, phrases: dict[str, str]) -> str:
+    longest_first = sorted(phrases, key=len, reverse=True)
+    return re.sub("|".join(longest_first), lambda number: phrases[number[0]], text)
+
+
+async def _around(submit: Submit, rest: Sequence[str], options: DecodeOptions, found: Sequence[str]) -> Translation:
+    """The parts between the phrases are translated one by one, so they lose what they say of each other."""
+    worded = [any(map(str.isalpha, part)) for part in rest]
+    made = [part for part, words in zip(rest, worded, strict=True) if words]
+    done = iter(await asyncio.gather(*(submit(part.strip(), options, Target()) for part in made)))
+    parts: list[str] = []
+    used: list[Translation] = []
+    for part, words in zip(rest, worded, strict=True):
+        if not words:
+            parts.append(part)
+            continue
+        used.append(next(done))
+        lead, tail = part[: len(part) - len(part.lstrip())], part[len(part.rstrip()) :]
+        parts.append(f"{lead}{used[-1].text}{tail}")
+    if not used:
+        raise InternalServiceError("a text without words reached the model")
+    tokens = sum(each.target_tokens for each in used)
+    return replace(
+        used[0],
+        text=_woven(parts, found),
+        score=sum(each.score * each.target_tokens for each in used) / max(tokens, 1),
+        source_tokens=sum(each.source_tokens for each in used),
+        target_tokens=tokens,
+        hit_max_length=any(each.hit_max_length for each in used),
+        source_truncated=any(each.source_truncated for each in used),
+    )

@@ -1,0 +1,176 @@
+"""The models of a server: several bundles by name, and the one that a request chooses by name or languages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError, ModelNotFoundError
+from hmc.serving.levels.choosing import AutoPolicy
+from hmc.serving.levels.freeing.room import Room
+from hmc.serving.levels.host import ModelHost
+from hmc.serving.levels.slots import TranslatorFactory
+from hmc.serving.levels.status import HostStatus
+from hmc.serving.requests.selectors import Selector
+
+
+@dataclass(frozen=True)
+class HostSettings:
+    """What the hosts of all models are made with; see `ModelHost`.
+
+    A level is named `LEVEL`, which every model must have, or `MODEL/LEVEL`.
+    """
+
+    levels: tuple[str, ...] | None = None
+    default_level: str | None = None
+    """Several with commas, as `en-de/h36,fr-en/full`."""
+    device: str = "auto"
+    lazy: bool = False
+    auto: AutoPolicy | None = None
+    memory: int | None = None
+    """Bytes of weights that the levels of all models may hold together. None: any number."""
+
+    def of(self, model: str, names: Sequence[str]) -> tuple[tuple[str, ...] | None, str | None]:
+        """The levels and the default level of one model. names: of all models. Raises InvalidRequestError for levels of
+        a model that there is not, and for two default levels of one model."""
+        levels = None if self.levels is None else _of_model(self.levels, model, names, "levels")
+        defaults = _of_model((self.default_level or "").split(","), model, names, "default level")
+        if len(defaults) > 1:
+            raise InvalidRequestError(f"default level: {', '.join(defaults)} are several of model {model}; give one")
+        return levels, defaults[0] if defaults else None
+
+
+class Models:
+    """Hosts by name, in the order in which they were given. The first one serves requests that choose none.
+
+    Thread-safe as its hosts are. Changes of all models are made one after the other.
+    """
+
+    def __init__(self, hosts: Sequence[ModelHost]) -> None:
+        """hosts: at least one; their names are unique."""
+        self._hosts = {host.name: host for host in hosts}
+        if len(self._hosts) < len(hosts) or not hosts:
+            raise InvalidRequestError("models need names that are unique, and there must be at least one")
+
+    @classmethod
+    def of(cls, given: ModelHost | Models) -> Models:
+        """The models of a server that is given one host, or several."""
+        return given if isinstance(given, Models) else cls([given])
+
+    @classmethod
+    def open(
+        cls,
+        bundles: Mapping[str, Path],
+        factory: TranslatorFactory,
+        settings: HostSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Models:
+        """Makes a host of each bundle; none is started. With `lazy`, the first model and those of which levels are
+        named load theirs at the start, and the others when a request first chooses them.
+
+        bundles: name → folder; the name of one alone may be empty, and is then that of its languages. clock: in
+        seconds. Raises the error of a single bundle, and InvalidArtifactError with those of several.
+        """
+        room, changing, hosts, errors = Room(settings.memory), threading.RLock(), list[ModelHost](), list[HmcError]()
+        for name, bundle in bundles.items():
+            try:
+                levels, default = settings.of(name, list(bundles))
+                on_demand = settings.lazy and bool(hosts or errors) and not levels
+                hosts.append(
+                    ModelHost(
+                        bundle, factory, levels=levels, default_level=default, device=settings.device,
+                        lazy=settings.lazy, auto=settings.auto, name=name, on_demand=on_demand, room=room,
+                        changing=changing, clock=clock,
+                    )
+                )  # fmt: skip
+            except HmcError as error:
+                if len(bundles) == 1:
+                    raise
+                errors.append(error)
+        if errors:
+            problems = list(dict.fromkeys(str(error) for error in errors))
+            raise InvalidArtifactError("the models to serve", problems, "No model is served until all can be.")
+        return cls(hosts)
+
+    # ---- finding one ----
+
+    @property
+    def hosts(self) -> list[ModelHost]:
+        """All of them, in their order."""
+        return list(self._hosts.values())
+
+    @property
+    def first(self) -> ModelHost:
+        """The one that serves requests that choose none."""
+        return next(iter(self._hosts.values()))
+
+    def named(self, name: str | None) -> ModelHost:
+        """The model of this name; the first for None and an empty name. Raises ModelNotFoundError."""
+        if not name:
+            return self.first
+        if name not in self._hosts:
+            raise ModelNotFoundError(f"unknown model {name!r}; this server has: {', '.join(self._hosts)}")
+        return self._hosts[name]
+
+    def find(self, selector: Selector) -> tuple[ModelHost, str]:
+        """The model that a selector chooses, and the token of its target language for `ModelHost.lease`.
+
+        Raises ModelNotFoundError if none fits, and InvalidRequestError for a malformed language tag.
+        """
+        candidates = [self.named(selector.model)] if selector.model else self.hosts
+        for host in candidates:
+            languages = host.languages
+            if selector.source_language is not None and not languages.reads(selector.source_language):
+                continue
+            if selector.target_language is not None and not languages.writes(selector.target_language):
+                continue
+            return host, languages.code(selector.target_language)
+        asked = f"{selector.source_language or 'any language'} to {selector.target_language or 'any language'}"
+        there = "; ".join(f"{host.name}: {host.languages}" for host in candidates)
+        raise ModelNotFoundError(f"no model here translates from {asked}; there is {there}")
+
+    # ---- all of them ----
+
+    def start(self) -> None:
+        """Loads the first levels of each model, one model after the other. Errors: see `ModelHost.start`."""
+        for host in self.hosts:
+            host.start()
+
+    def stop_loading(self) -> None:
+        """See `ModelHost.stop_loading`."""
+        for host in self.hosts:
+            host.stop_loading()
+
+    def close(self, drain: bool = True) -> None:
+        """See `ModelHost.close`."""
+        self.stop_loading()
+        for host in self.hosts:
+            host.close(drain)
+
+    def statuses(self) -> list[HostStatus]:
+        """The status of each model."""
+        return [host.status() for host in self.hosts]
+
+    def unload_idle(self, unused_s: float) -> list[Future[None]]:
+        """Takes out of service the levels that no request has used for `unused_s` seconds, except those that stay
+        loaded. Returns futures that are done when they are free."""
+        return [freed for host in self.hosts for freed in host.unload_idle(unused_s)]
+
+
+def _of_model(given: Sequence[str], model: str, names: Sequence[str], what: str) -> tuple[str, ...]:
+    """The levels of one model among `LEVEL` and `MODEL/LEVEL`."""
+    found = []
+    for each in (name.strip() for name in given if name.strip()):
+        owner, slash, level = each.partition("/")
+        if slash and owner not in names:
+            there = ", ".join(names) or "one without a name: leave `MODEL/` out"
+            raise InvalidRequestError(f"{what} {each}: no model is called {owner!r}; there is {there}")
+        if not slash:
+            found.append(each)
+        elif owner == model:
+            found.append(level)
+    return tuple(found)

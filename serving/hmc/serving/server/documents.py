@@ -1,0 +1,70 @@
+"""What the calls that divide texts do with a leased level."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing
+
+from hmc.serving.documents.documents import Divider, check_keep, with_segment
+from hmc.serving.documents.joining import Joined
+from hmc.serving.levels.slots import Lease
+from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.results import DocumentPiece, Translation
+from hmc.serving.requests.text_options import TextOptions
+from hmc.serving.server.streams import WaitingLine
+from hmc.serving.wire.limits import AnswerSize
+
+Wait = Callable[[Future[Translation], AnswerSize], Awaitable[Translation]]
+"""Waits for a translation and adds it to the size of the answer. Cancelling it cancels the search."""
+Run = Callable[[Lease, Sequence[str], DecodeOptions, Sequence[Target]], Awaitable[list[Translation]]]
+"""Translates texts that are not divided, all at once."""
+
+
+class Documents:
+    """The texts of one call at one level. Lives on one event loop."""
+
+    def __init__(self, lease: Lease, line: WaitingLine, wait: Wait, texts: TextOptions) -> None:
+        """line: of texts that wait for a place in the level's queue."""
+        self._lease, self._line, self._wait, self._texts = lease, line, wait, texts
+        self._begun = False
+
+    async def translate(
+        self, texts: Sequence[str], options: DecodeOptions, targets: Sequence[Target], run: Run, window: int
+    ) -> list[Translation]:
+        """Translates every text. If one fails, or the call is cancelled, all others are cancelled.
+
+        run: translates the texts if none is divided and no phrase is kept. Otherwise at most `window` sentences are
+        under way: the first one is refused if the queue is full, and the others wait for a place.
+        """
+        check_keep(options, self._texts)
+        size = AnswerSize()
+        divider = self._divider(options, size, wait_at_first=False)
+        if all(await divider.whole(texts)) and not self._texts.keep:
+            done = await run(self._lease, texts, options, targets)
+            return (
+                [with_segment(*pair) for pair in zip(texts, done, strict=True)] if self._texts.return_segments else done
+            )
+        total = AnswerSize()
+        async with aclosing(divider.translate(texts, targets, window)) as results:
+            return [total.add(translation) async for translation in results]
+
+    async def stream(self, text: str, options: DecodeOptions, joined: Joined) -> AsyncGenerator[DocumentPiece]:
+        """Yields the pieces of one document. joined: see `Divider.document`."""
+        divider = self._divider(options, None, wait_at_first=True)
+        async with aclosing(divider.document(text, joined)) as found:
+            async for piece in found:
+                yield DocumentPiece(piece.text, piece.segment, self._lease.level.name, self._lease.bundle_version)
+
+    def _divider(self, options: DecodeOptions, size: AnswerSize | None, *, wait_at_first: bool) -> Divider:
+        self._begun = wait_at_first
+
+        async def submit(text: str, options: DecodeOptions, target: Target) -> Translation:
+            if self._begun:
+                future = await self._line.submit(self._lease, text, options, target)
+            else:
+                future = self._lease.submit(text, options, target)
+                self._begun = True
+            return await self._wait(future, size or AnswerSize())
+
+        return Divider(self._lease.slot.translator.source, submit, options, self._texts, self._lease.code)

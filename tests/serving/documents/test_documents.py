@@ -1,0 +1,113 @@
+"""Documents with a real model: no sentence is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.serving.fakes import FakeTranslator
+
+from hmc.serving import Translator
+from hmc.serving.documents.local import translate_document
+from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.results import Translation
+from hmc.serving.requests.text_options import Segmentation, TextOptions
+from hmc.serving.text.segmentation.clauses import clauses
+from hmc.serving.text.segmentation.pieces import pieces
+from hmc.serving.text.source import Source
+from hmc.serving.text.tokenizer import shared_tokenizer
+
+DOCUMENTS = Path(__file__).parents[2] / "data" / "documents"
+COUNTS: dict[str, int] = json.loads((DOCUMENTS / "sentences.json").read_text(encoding="utf-8"))
+OPTIONS = DecodeOptions(beam_size=1, max_length=8)
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_bundle: Path) -> Iterator[Translator]:
+    with Translator(tiny_bundle, device="cpu", threads=1) as translator:
+        yield translator
+
+
+@dataclass
+class In:
+    """A translator that reads a language."""
+
+    translator: Translator
+    language: str
+
+    @property
+    def source(self) -> Any:
+        return Source(shared_tokenizer(Path(), self.translator.manifest), self.language, "de")
+
+    def submit(self, text: str, options: DecodeOptions, target: Target, *, block: bool) -> Future[Translation]:
+        return self.translator.submit(text, options, target, block=block)
+
+
+@dataclass
+class Ready:
+    """A fake translator, which never waits for a place."""
+
+    translator: FakeTranslator
+
+    @property
+    def source(self) -> Any:
+        return self.translator.source
+
+    def submit(self, text: str, options: DecodeOptions, target: Target, *, block: bool) -> Future[Translation]:
+        assert block
+        return self.translator.submit(text, options, target)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_as_many_sentences_come_out_as_went_in(name: str, loaded: Translator) -> None:
+    text, reader = (DOCUMENTS / name).read_bytes().decode(), In(loaded, name.split(".")[1])
+    found = list(translate_document(reader, text, OPTIONS, TextOptions(Segmentation.SENTENCE)))
+    segments = [piece.segment for piece in found if piece.segment is not None]
+    made = "".join(piece.text for piece in found)
+    assert made.count("\n") == text.count("\n")
+    whole = [piece.text for piece in pieces(text, reader.language, lambda _: True) if piece.text is not None]
+    parts = sum(len(list(clauses(each, reader.source.fits))) for each in whole)
+    assert len(whole) == COUNTS[name]
+    assert len(segments) >= parts  # sentences that the tiny model has no room for are divided, at line breaks first
+    assert len(segments) == parts or any(not reader.source.fits(each) and " " in each for each in whole)
+    at, end = 0, 0
+    for segment in segments:  # what lies between the sentences is the same on both sides
+        assert text[at : segment.source_begin] == made[end : segment.target_begin]
+        at, end = segment.source_end, segment.target_end
+    assert text[at:] == made[end:]
+
+
+def test_a_sentence_longer_than_the_positions_is_translated_in_parts(loaded: Translator) -> None:
+    text = "a dog, " * 60
+    found = list(translate_document(loaded, text, OPTIONS, TextOptions(Segmentation.AUTO)))
+    segments = [piece.segment for piece in found if piece.segment is not None]
+    assert len(segments) > 1
+    assert all(segment.source_tokens <= 96 for segment in segments)
+    assert "".join(text[s.source_begin : s.source_end] for s in segments).replace(" ", "") == text.replace(" ", "")
+
+
+def test_kept_phrases_survive(loaded: Translator) -> None:
+    keep = ("https://a.de/x?y=1", "{name}", "😀")
+    text = "A dog sees {name}.\nGo to https://a.de/x?y=1 or {name} now 😀!\n😀\n"
+    made = "".join(p.text for p in translate_document(loaded, text, OPTIONS, TextOptions(keep=keep)))
+    assert [made.count(phrase) for phrase in keep] == [1, 2, 2]
+
+
+def test_leaving_early_cancels(loaded: Translator) -> None:
+    stream = translate_document(loaded, "A dog runs.\n" * 500, OPTIONS)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]  # it is a generator
+    assert next(translate_document(loaded, "A dog.", OPTIONS)).segment is not None
+
+
+def test_the_token_of_the_target_language_goes_before_every_sentence() -> None:
+    translator = FakeTranslator("full")
+    found = translate_document(Ready(translator), "Go on.\n\nBe well.", None, None, ">>deu<<")
+    assert [piece.text for piece in found] == ["full:>>deu<< Go on.", "\n\nfull:>>deu<< Be well."]
+    list(translate_document(Ready(translator), " \n", None, None, ">>deu<<"))
+    assert translator.texts == [">>deu<< Go on.", ">>deu<< Be well."]

@@ -1,0 +1,75 @@
+"""Phrases that are copied."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+
+import pytest
+
+from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
+from hmc.serving.documents.keeping import Keeper
+from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.results import Token, Translation
+from hmc.serving.requests.text_options import TextOptions
+
+URL = "https://a.de/x?y=1"
+
+
+def kept(
+    model: Callable[[str], str], text: str, *phrases: str, traced: Translation | None = None
+) -> tuple[str, list[str]]:
+    """The translation, and the texts that the model was given."""
+    sent: list[str] = []
+
+    async def submit(part: str, options: DecodeOptions, target: Target) -> Translation:
+        sent.append(part)
+        if options.alignment:
+            if traced is None:
+                raise FailedPreconditionError("no attention")
+            return traced
+        return Translation(model(part), -1.0, 2, 2)
+
+    keeper = Keeper(phrases)
+    return asyncio.run(keeper.translate(submit, text, DecodeOptions(), Target())).text, sent
+
+
+def test_a_model_that_copies_is_asked_once() -> None:
+    assert kept(lambda text: text, f"see {URL} now", URL) == (f"see {URL} now", [f"see {URL} now"])
+
+
+def test_numbers_stand_for_phrases_that_the_model_does_not_copy() -> None:
+    text, sent = kept(lambda text: text.upper().replace("12", "TWELVE"), f"see {URL} or {{n}}", URL, "{n}")
+    assert text == f"SEE {URL} OR {{n}}"
+    assert sent[1:] == ["see 12 or 10", "see 10 or 99", "see 99 or 100"]
+
+
+def test_a_number_of_the_text_stands_for_nothing() -> None:
+    text, sent = kept(str.upper, "at 12 see {n}", "{n}")
+    assert text == "AT 12 SEE {n}"
+    assert "at 12 see 12" not in sent
+
+
+def test_the_word_that_attends_most_gives_way() -> None:
+    weights = ((0.9, 0.1, 0.0), (0.2, 0.7, 0.1), (0.2, 0.8, 0.0), (0.1, 0.1, 0.8), (0.0, 0.1, 0.9))
+    pieces = ("▁ein", "▁Bam", "bus", ".", "</s>")
+    tokens = tuple(Token(piece, None, each) for piece, each in zip(pieces, weights, strict=True))
+    traced = Translation("ein Bambus.", -1.0, 3, 5, tokens=tokens, source_pieces=("▁a", "▁12", "</s>"))
+    assert kept(lambda _: "no number", f"a {URL}", URL, traced=traced)[0] == f"ein {URL}."
+
+
+def test_without_attention_the_text_around_is_translated() -> None:
+    text, sent = kept(lambda part: re.sub(r"\d|[^\w ]", "", part).upper(), f"see {URL}, and go", URL)
+    assert text == f"SEE {URL} AND GO"
+    assert sent[-2:] == ["see", ", and go"]
+
+
+def test_a_text_of_phrases_only_is_copied() -> None:
+    assert kept(str.upper, f"{URL} 7", URL) == (f"{URL} 7", [])
+
+
+@pytest.mark.parametrize(("phrases", "message"), [(("a", " "), r"keep\[1\] is blank"), (("a",) * 4097, "at most 4096")])
+def test_refused_phrases(phrases: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        TextOptions(keep=phrases)

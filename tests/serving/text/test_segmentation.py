@@ -1,0 +1,103 @@
+"""Texts as pieces: all pieces together are the text, and the sentences are those that a reader finds."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hmc.serving.text.segmentation.pieces import Piece, pieces
+
+DOCUMENTS = Path(__file__).parents[2] / "data" / "documents"
+COUNTS: dict[str, int] = json.loads((DOCUMENTS / "sentences.json").read_text(encoding="utf-8"))
+WORDS = st.sampled_from(
+    ["Hello", "world.", "the", "2.", "Weltkrieg", "z. B.", "Dr.", " ", "\n", "\r\n", "\n\n", "\t", "> ", "- ", "1. ",
+     "# ", "| a | b |", "```", "\u00a0", "\u2028", "\ufeff", "\u200b", "😀", "“Hi!”", "e.g.",
+     "00:00:01,000 --> 00:00:02,000", '"', "'", "x" * 40, "。", "你好", "\x1c", "\x85", "a@b.de", "İ",
+     "\u3000", "\u202f"]
+)  # fmt: skip
+TEXTS = st.one_of(st.text(), st.lists(WORDS, max_size=40).map(" ".join), st.lists(WORDS, max_size=60).map("".join))
+
+
+def sentences(text: str, language: str, room: int = 10_000) -> list[str]:
+    return [p.text for p in pieces(text, language, lambda part: len(part) <= room) if p.text is not None]
+
+
+def read(name: str) -> str:
+    return (DOCUMENTS / name).read_bytes().decode()
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, st.sampled_from(["en", "de", "fr", "zh", "xx"]), st.integers(0, 60))
+def test_every_text_is_the_sum_of_its_pieces(text: str, language: str, room: int) -> None:
+    found = list(pieces(text, language, lambda part: len(part) <= room))
+    assert "".join(piece.source for piece in found) == text
+    assert [piece.begin for piece in found] == [sum(len(p.source) for p in found[:n]) for n in range(len(found))]
+    for before, after in pairwise(found):
+        assert before.text is not None or after.text is not None
+    for piece in found:
+        if piece.text is not None:
+            assert piece.text == piece.text.strip()
+            assert 0 < len(piece.text) <= max(room, 1)
+
+
+def test_there_are_forty_documents() -> None:
+    assert len(COUNTS) == 40
+    assert {path.name for path in DOCUMENTS.iterdir()} == {*COUNTS, "sentences.json"}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_documents_have_the_sentences_that_were_counted_by_hand(name: str) -> None:
+    text, language = read(name), name.split(".")[1]
+    found = list(pieces(text, language, lambda _: True))
+    assert "".join(piece.source for piece in found).encode() == (DOCUMENTS / name).read_bytes()
+    assert sum(piece.text is not None for piece in found) == COUNTS[name]
+
+
+def test_200_kb_divide_as_their_parts_do() -> None:
+    chosen = [name for name in COUNTS if name.split(".")[1] == "en" and not name.startswith(("blank", "code"))]
+    once = "\n\n".join(read(name) for name in chosen) + "\n\n"
+    times = 200_000 // len(once.encode()) + 1
+    found = list(pieces(once * times, "en", lambda _: True))
+    assert "".join(piece.source for piece in found) == once * times
+    assert sum(piece.text is not None for piece in found) == times * sum(COUNTS[name] for name in chosen)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "found"),
+    [
+        ("de", "Der 2. Weltkrieg war lang. Er wurde 20. Danach ging er.",
+         ["Der 2. Weltkrieg war lang.", "Er wurde 20.", "Danach ging er."]),
+        ("fr", "M. Dupont est là. Mme. Curie aussi.", ["M. Dupont est là.", "Mme. Curie aussi."]),
+        ("en-GB", "See Vol. 2 now. Go.", ["See Vol. 2 now.", "Go."]),
+        ("zh", "你好。我很好！", ["你好。", "我很好！"]),
+        ("de", "1. Mai ist frei.\n2. Äpfel", ["1. Mai ist frei.", "Äpfel"]),
+    ],
+)  # fmt: skip
+def test_what_belongs_together(language: str, text: str, found: list[str]) -> None:
+    assert sentences(text, language) == found
+
+
+def test_long_sentences_are_divided_at_clauses_then_words_then_anywhere() -> None:
+    assert sentences("one two three, four five; six seven", "en", 20) == ["one two three,", "four five; six seven"]
+    assert sentences("one two three four five", "en", 9) == ["one two", "three", "four five"]
+    assert sentences("x" * 25, "en", 10) == ["x" * 10, "x" * 10, "x" * 5]
+
+
+def test_many_quotation_marks_take_no_quadratic_time() -> None:
+    text = '"' * 64_000 + " a."
+    assert "".join(piece.source for piece in pieces(text, "en", lambda part: len(part) < 500)) == text
+
+
+def test_line_breaks_within_a_sentence_are_put_back() -> None:
+    piece = next(pieces("> I never thought\n> we would be here.", "en", lambda _: True))
+    assert piece.text is None
+    sentence = list(pieces("> I never thought\n> we would be here.", "en", lambda _: True))[1]
+    assert sentence.text == "I never thought we would be here."
+    assert sentence.put_back("Ich dachte nie, dass wir ankommen.") == "Ich dachte nie,\n> dass wir ankommen."
+    assert sentence.put_back("Nie") == "Nie\n> "
+    assert Piece(0, "a", "a").put_back("b c") == "b c"
