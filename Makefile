@@ -40,6 +40,8 @@ protos: $(VENV)/.dev-ready ## Regenerate the committed gRPC stubs
 
 docs: $(VENV)/.dev-ready ## Write the pages that are made from the code
 	$(BIN)/python -m hmc.serving.wire.meanings docs/statuses.md
+	$(BIN)/python -m hmc.serving.server.configuration.reference > docs/settings.md.new
+	mv docs/settings.md.new docs/settings.md
 
 clean: ## Remove build output and caches; trained models and .venv stay
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Hmc
 from tests.guards.test_help_is_light import probe
-from tests.serving.certificates import make_certificate
+from tests.serving.certificates import make_certificate, make_client_certificate
 from tests.serving.fakes import FakeFactory, eventually, write_bundle
 
 from hmc.serving.client import Client
@@ -59,7 +59,7 @@ def test_reload(hmc: Hmc, server: BackgroundServer, fake_bundle: Path, tmp_path:
         (["load", "h7"], "hmc: unknown level 'h7'; this bundle has: full, h12, h6"),
         (["unload", "h7"], "hmc: unknown level 'h7'; this bundle has: full, h12, h6"),
         (["unload", "full"], "hmc: level 'full' is the default level and stays loaded; make another"),
-        (["reload", "/nowhere"], "hmc: bundle /nowhere cannot be used:\n  - bundle.json is missing"),
+        (["reload", "/nowhere"], "hmc: bundle /nowhere is not below /"),
         (["reload", "bundle"], "hmc: bundle 'bundle': give an absolute path; it is looked up on the server's machine"),
         (["reload", ""], "hmc: bundle '': give an absolute path"),
     ],
@@ -69,6 +69,11 @@ def test_what_cannot_be_done(hmc: Hmc, server: BackgroundServer, arguments: list
     assert (ran.exit_code, ran.stdout) == (2, "")
     assert ran.stderr.startswith(said)
     assert loaded(server) == ["full", "h12", "h6"]
+
+
+def test_a_folder_that_is_no_bundle(hmc: Hmc, server: BackgroundServer, tmp_path: Path) -> None:
+    ran = hmc("admin", "reload", tmp_path / "nowhere", "--server", server.address)
+    assert ran.stderr.startswith(f"hmc: bundle {tmp_path}/nowhere cannot be used:\n  - bundle.json is missing")
 
 
 def test_a_level_in_use_is_freed_when_its_requests_are_answered(
@@ -146,6 +151,18 @@ def test_authorities_of_no_use(
     assert ran.stderr.startswith("hmc: TLS: ")
     assert said in ran.stderr
     assert str(file) in ran.stderr
+
+
+def test_client_certificates(hmc: Hmc, fake_bundle: Path, factory: FakeFactory, tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path)
+    mine, my_key = make_client_certificate(tmp_path, "alice")
+    settings = ServerSettings(port=0, tls_cert=cert, tls_key=key, tls_client_ca=tmp_path / "ca.pem")
+    with BackgroundServer(fake_bundle, settings, factory) as running:
+        for call in CALLS:
+            words = [*call, "--server", running.address, "--tls-ca", cert]
+            assert hmc(*words, "--tls-cert", mine, "--tls-key", my_key).exit_code == 0
+            said = hmc(*words, "--tls-cert", mine).stderr
+            assert said == "hmc: a client certificate needs both --tls-cert and --tls-key\n"
 
 
 def test_help_is_light() -> None:

@@ -14,12 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Hmc
 from tests.processes import environment
 from tests.serving.certificates import make_certificate
-from tests.serving.fakes import write_bundle
+from tests.serving.fakes import eventually, write_bundle
 
+from hmc.artifact.errors import UnauthenticatedError
 from hmc.serving.client import Client
 from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.server.access.tokens import line_of
 from hmc.serving.translator import Translator
 
 pytestmark = pytest.mark.slow
@@ -98,6 +101,7 @@ def test_a_second_signal_ends_a_process_that_loads(tmp_path: Path) -> None:
     with process:
         try:
             assert process.stdout.readline() == "loading\n"
+            assert "settings {" in process.stderr.readline()
             process.send_signal(signal.SIGTERM)
             assert "no further level is loaded" in process.stderr.readline()
             process.send_signal(signal.SIGTERM)
@@ -122,6 +126,55 @@ def test_a_busy_port(tmp_path: Path) -> None:
         port = busy.getsockname()[1]
         said = fails(write_bundle(tmp_path / "b"), "--port", str(port))
     assert f"port {port} on 127.0.0.1 is in use by another process: stop that one, or choose another" in said
+
+
+def test_a_file_of_settings_tokens_that_are_replaced_and_a_log_in_json(tiny_bundle: Path, tmp_path: Path) -> None:
+    """SIGHUP reads the tokens file again, and does not end the process."""
+    tokens, config = tmp_path / "tokens.toml", tmp_path / "hmc.toml"
+    tokens.write_text(line_of("first", "t-first", ["translate"], {}))
+    config.write_text(
+        f'bundles = ["{tiny_bundle}"]\nport = 1\nlevels = ["h5"]\ndefault_level = "h5"\ndevice = "cpu"\n'
+        f'tokens = "{tokens}"\nlog_format = "json"\nlog_calls = true\n'
+    )
+    options = DecodeOptions(beam_size=1, max_length=5)
+    with serving("--config", config) as (process, said):
+        address = str(said["address"])
+        assert said["levels"] == ["h5"]
+        with Client(address, token="t-first") as client:
+            client.translate(["A man."], options=options, timeout=60)
+        tokens.write_text(line_of("second", "t-second", ["translate"], {}))
+        process.send_signal(signal.SIGHUP)
+
+        def opened() -> bool:
+            with Client(address, token="t-second") as client:
+                try:
+                    return bool(client.translate(["A man."], options=options, timeout=60))
+                except UnauthenticatedError:
+                    return False
+
+        eventually(opened, 60)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        lines = [json.loads(line) for line in process.stderr.read().splitlines()]
+    (settings,) = (line["settings"] for line in lines if "settings" in line)
+    assert (settings["port"], settings["log_format"], settings["tokens"]) == (0, "json", str(tokens))
+    calls = [(line["caller"], line["status"]) for line in lines if "milliseconds" in line]
+    assert calls[0] == ("first", "OK")
+    assert calls[-1] == ("second", "OK")
+
+
+def test_settings_are_printed(hmc: Hmc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HMC_TOKEN", "s3cret")
+    monkeypatch.setenv("HMC_QUEUE_SIZE", "7")
+    ran = hmc("serve", tmp_path / "no bundle", "--no-lazy", "--print-config")
+    assert ran.exit_code == 0
+    assert "queue_size = 7  # HMC_QUEUE_SIZE\n" in ran.stdout
+    assert "lazy = false  # command line\n" in ran.stdout
+    assert "s3cret" not in ran.stdout
+    assert json.loads(hmc("serve", "--print-config", "--json").stdout)["token"] == "(set, not shown)"
+    ran = hmc("serve")
+    assert (ran.exit_code, ran.stderr) == (2, "hmc: 0 bundles to serve: give one BUNDLE, or `bundles` in the file\n")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmc.cli.common.errors import guarded
-from hmc.cli.common.options import SERVER, WHERE, TlsCa, Token
+from hmc.cli.common.options import SERVER, WHERE, Tls, TlsCa, TlsCert, TlsKey, Token
 
 if TYPE_CHECKING:
     from hmc.serving.client import Client
@@ -45,13 +45,15 @@ def load(
     model: Model = None,
     token: Token = None,
     tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     timeout: Timeout = None,
     json_output: AsJson = False,
 ) -> None:
     """Load a level of the server's bundle and warm it up. A level that is loaded already stays as it is."""
     from hmc.cli.common.results import levels_as_json
 
-    with _asking(server, token, tls_ca, timeout) as client:
+    with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
         level = client.load_level(name, timeout=timeout, model=model)
     typer.echo(levels_as_json(level) if json_output else f"{level.name} is loaded and serves.")
 
@@ -62,13 +64,15 @@ def unload(
     model: Model = None,
     token: Token = None,
     tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     timeout: Timeout = None,
     json_output: AsJson = False,
 ) -> None:
     """Unload a level: it gets no new requests, finishes the running ones, and its memory is freed."""
     from hmc.cli.common.results import levels_as_json
 
-    with _asking(server, token, tls_ca, timeout) as client:
+    with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
         level = client.unload_level(name, timeout=timeout, model=model)
     typer.echo(levels_as_json(level) if json_output else f"{level.name} is unloaded.")
 
@@ -79,13 +83,15 @@ def default(
     model: Model = None,
     token: Token = None,
     tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     timeout: Timeout = None,
     json_output: AsJson = False,
 ) -> None:
     """Make a loaded level the one that serves requests which choose none, until the next reload."""
     from hmc.cli.common.results import levels_as_json
 
-    with _asking(server, token, tls_ca, timeout) as client:
+    with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
         level = client.set_default_level(name, timeout=timeout, model=model)
     typer.echo(levels_as_json(level) if json_output else f"{level.name} is the default level.")
 
@@ -102,6 +108,8 @@ def reload(
     model: Model = None,
     token: Token = None,
     tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     timeout: Timeout = None,
     json_output: AsJson = False,
 ) -> None:
@@ -112,19 +120,19 @@ def reload(
 
     if bundle is not None and not Path(bundle).is_absolute():
         raise InvalidRequestError(f"bundle {bundle!r}: give an absolute path; it is looked up on the server's machine")
-    with _asking(server, token, tls_ca, timeout) as client:
+    with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
         version = client.reload(bundle, timeout=timeout, model=model)
     typer.echo(json.dumps({"bundle_version": version}) if json_output else f"Bundle {version} serves.")
 
 
 @contextmanager
-def _asking(server: str, token: str | None, tls_ca: Path | None, timeout: float | None) -> Iterator[Client]:
+def _asking(server: str, token: str | None, tls: Tls, timeout: float | None) -> Iterator[Client]:
     """As `connected`. If the time is up, the error says that the server continues."""
     from hmc.artifact.errors import DeadlineExceededError
     from hmc.cli.common.connection import connected
 
     try:
-        with connected(server, token, tls_ca) as client:
+        with connected(server, token, tls) as client:
             yield client
     except DeadlineExceededError as error:
         raise DeadlineExceededError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.common.options import WHERE, Server, TlsCa, Token
+from hmc.cli.common.options import WHERE, Server, Tls, TlsCa, TlsCert, TlsKey, Token
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,6 +25,8 @@ def command(
     ] = None,
     token: Token = None,
     tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     timeout: Annotated[
         float, typer.Option(help="Seconds to wait for the server's answer.", rich_help_panel=WHERE)
     ] = 10.0,
@@ -46,17 +48,21 @@ def command(
         raise InvalidRequestError("give exactly one of BUNDLE (a directory) and --server HOST:PORT")
     if bundle is not None and model is not None:
         raise InvalidRequestError("--model is about --server: a bundle is one model")
-    levels = _of_bundle(bundle) if bundle is not None else _of_server(str(server), model, token, tls_ca, timeout)
+    levels = (
+        _of_bundle(bundle)
+        if bundle is not None
+        else _of_server(str(server), model, token, Tls(tls_ca, tls_cert, tls_key), timeout)
+    )
     if json_output:
         typer.echo(levels_as_json(levels))
         return
     open_console().print(_table(levels))
 
 
-def _of_server(address: str, model: str | None, token: str | None, tls_ca: Path | None, timeout: float) -> LevelList:
+def _of_server(address: str, model: str | None, token: str | None, tls: Tls, timeout: float) -> LevelList:
     from hmc.cli.common.connection import connected
 
-    with connected(address, token, tls_ca) as client:
+    with connected(address, token, tls) as client:
         return client.levels(timeout=timeout, model=model)
 
 

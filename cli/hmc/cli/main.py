@@ -28,7 +28,7 @@ COMMANDS = (
     "demo",
 )
 # Groups of commands, listed after the commands. Each is a module or package `hmc.cli.NAME` with a function `group`.
-GROUPS = ("admin", "analyze")
+GROUPS = ("admin", "token", "analyze")
 HELP_WIDTH = "120"
 """Columns of help that does not go to a terminal."""
 

@@ -20,7 +20,10 @@ from hmc.cli.common.options import (
     Model,
     Server,
     Threads,
+    Tls,
     TlsCa,
+    TlsCert,
+    TlsKey,
     To,
     Token,
 )
@@ -75,6 +78,8 @@ def command(
     threads: Threads = 0,
     token: Token = None,
     tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     timeout: Annotated[
         float | None,
         typer.Option(help="With --server: seconds that a call may take. Default: no limit.", rich_help_panel=WHERE),
@@ -117,7 +122,7 @@ def command(
             f"{source} has {len(texts)} lines and {reference} {len(references)}: each line needs one translation"
         )
     selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto, model, source_language, to)
-    where = BackendOptions(server, bundle, selector, device, threads, 1, token, tls_ca, timeout)
+    where = BackendOptions(server, bundle, selector, device, threads, 1, token, Tls(tls_ca, tls_cert, tls_key), timeout)
     with open_backend(where) as backend:
         for start in range(0, len(texts), CHUNK):
             chunk = slice(start, start + CHUNK)

@@ -2,45 +2,72 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+import json
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hmc.cli.common.serve_options import (
+    AdminAddress,
+    BundleRoot,
+    Config,
+    ConnectionAge,
+    ConnectionIdle,
+    LogCalls,
+    LogFormat,
+    LogTexts,
+    MaxConnections,
+    MaxMessageMib,
+    MaxMetadataKib,
+    MaxStreams,
+    OneToken,
+    PrintConfig,
+    TlsCert,
+    TlsClientCa,
+    TlsKey,
+    Tokens,
+)
+
 if TYPE_CHECKING:
-    from hmc.serving.runtime.device import CudaAttention
     from hmc.serving.server.app import Server
 
 
-LEVELS, CAPACITY, RUNTIME, AUTO, SECURITY, OPERATION = (
-    "Which levels", "How much at a time", "Device and threads", "The level `auto`", "Security", "Operation",
+LEVELS, CAPACITY, RUNTIME, AUTO, OPERATION = (
+    "Which levels", "How much at a time", "Device and threads", "The level `auto`", "Operation",
 )  # fmt: skip
 
 
 def command(
     bundles: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="Directories that `hmc compile` wrote, each with the name of its model, as in en-de=BUNDLE. Without a "
             "name, the model is called after its languages. The first model serves requests that choose none.",
             metavar="[NAME=]BUNDLE...",
+            show_default=False,
         ),
-    ],
+    ] = None,
     host: Annotated[
-        str,
-        typer.Option(help="Address to listen on; 0.0.0.0: every address of this machine.", rich_help_panel=OPERATION),
-    ] = "127.0.0.1",
+        str | None,
+        typer.Option(
+            help="Address to listen on; 0.0.0.0: every address of this machine.",
+            show_default="127.0.0.1",
+            rich_help_panel=OPERATION,
+        ),
+    ] = None,
     port: Annotated[
-        int, typer.Option(help="Port to listen on; 0 takes any free one.", rich_help_panel=OPERATION)
-    ] = 50051,
+        int | None,
+        typer.Option(help="Port to listen on; 0 takes any free one.", show_default="50051", rich_help_panel=OPERATION),
+    ] = None,
     device: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="auto, cpu, cuda, cuda:N, or several such as cuda:0,cuda:1: each gets a replica of every level. A "
             "device that is missing is an error.",
+            show_default="auto",
             rich_help_panel=RUNTIME,
         ),
-    ] = "auto",
+    ] = None,
     gpu_memory: Annotated[
         str | None,
         typer.Option(
@@ -51,22 +78,24 @@ def command(
         ),
     ] = None,
     gpu_attention: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="How CUDA computes attention. plain: no plans for shapes; efficient: also fused kernels; cudnn: "
             "cuDNN, which builds a plan for every new shape.",
             metavar="NAME",
+            show_default="plain",
             rich_help_panel=RUNTIME,
         ),
-    ] = "plain",
+    ] = None,
     levels: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Names of the levels to load, such as full,h36, or with their model, such as en-de/h36; all: every "
             "level that runs on the device.",
+            show_default="all",
             rich_help_panel=LEVELS,
         ),
-    ] = "all",
+    ] = None,
     default_level: Annotated[
         str | None,
         typer.Option(
@@ -77,20 +106,21 @@ def command(
         ),
     ] = None,
     lazy: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--lazy",
+            "--lazy/--no-lazy",
             help="Load a level when it is first requested. Of several models, only the first one and those of --levels "
             "load their default level at the start.",
             rich_help_panel=LEVELS,
         ),
-    ] = False,
+    ] = None,
     memory: Annotated[
         str | None,
         typer.Option(
             help="Most memory of this machine for the weights of all levels, such as 4GiB. With --lazy, a level that "
-            "needs room takes that of idle ones, least recently used first. Default: no limit.",
+            "needs room takes that of idle ones, least recently used first.",
             metavar="SIZE",
+            show_default="no limit",
             rich_help_panel=LEVELS,
         ),
     ] = None,
@@ -98,56 +128,73 @@ def command(
         float | None,
         typer.Option(
             help="With --lazy: unload a level that no request has used for so long, except default levels that were "
-            "loaded at the start. Default: never.",
+            "loaded at the start.",
             metavar="SECONDS",
+            show_default="never",
             rich_help_panel=LEVELS,
         ),
     ] = None,
     queue_size: Annotated[
-        int,
-        typer.Option(help="Texts that may wait at one level. Further texts are refused.", rich_help_panel=CAPACITY),
-    ] = 1024,
-    max_rows: Annotated[
-        int,
-        typer.Option(help="Most hypotheses that a level decodes in one batch.", rich_help_panel=CAPACITY),
-    ] = 128,
-    max_tokens: Annotated[
-        int,
+        int | None,
         typer.Option(
-            help="Limits the memory of a batch: most hypotheses × positions that its longest text may need.",
+            help="Texts that may wait at one level. Further texts are refused.",
+            show_default="1024",
             rich_help_panel=CAPACITY,
         ),
-    ] = 32768,
-    max_texts: Annotated[int, typer.Option(help="Most texts in one Translate call.", rich_help_panel=CAPACITY)] = 1024,
+    ] = None,
+    max_rows: Annotated[
+        int | None,
+        typer.Option(
+            help="Most hypotheses that a level decodes in one batch.", show_default="128", rich_help_panel=CAPACITY
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Limits the memory of a batch: most hypotheses × positions that its longest text may need.",
+            show_default="32768",
+            rich_help_panel=CAPACITY,
+        ),
+    ] = None,
+    max_texts: Annotated[
+        int | None,
+        typer.Option(help="Most texts in one Translate call.", show_default="1024", rich_help_panel=CAPACITY),
+    ] = None,
     threads: Annotated[
-        int, typer.Option(help="Threads of each level. 0: one for each physical core.", rich_help_panel=RUNTIME)
-    ] = 0,
+        int | None,
+        typer.Option(
+            help="Threads of each level. 0: one for each physical core.", show_default="0", rich_help_panel=RUNTIME
+        ),
+    ] = None,
     workers: Annotated[
-        int,
+        int | None,
         typer.Option(
             help="Batches that a level runs at the same time, each on --threads threads (0 then means one). More "
             "workers raise the throughput on a CPU, but a single sentence takes longer.",
+            show_default="1",
             rich_help_panel=RUNTIME,
         ),
-    ] = 1,
+    ] = None,
     cache: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Folder for weights in the form that this machine's kernels need. Levels and processes share them. "
             "auto: HMC_CACHE, or the platform's cache folder; none: every level has its own copy in memory.",
             metavar="DIR",
+            show_default="auto",
             rich_help_panel=RUNTIME,
         ),
-    ] = "auto",
+    ] = None,
     auto_pending: Annotated[
-        int,
+        int | None,
         typer.Option(
             help="`auto` skips a level while this many texts are pending there, and takes one with fewer heads. For a "
             "call of at most 32 texts, only texts of such calls count.",
             metavar="N",
+            show_default="64",
             rich_help_panel=AUTO,
         ),
-    ] = 64,
+    ] = None,
     auto_target_ms: Annotated[
         float | None,
         typer.Option(
@@ -158,82 +205,78 @@ def command(
         ),
     ] = None,
     drain_seconds: Annotated[
-        float, typer.Option(help="Seconds that running calls get to finish after SIGTERM.", rich_help_panel=OPERATION)
-    ] = 30.0,
-    tls_cert: Annotated[
-        Path | None,
+        float | None,
         typer.Option(
-            help="PEM certificate chain. With it and --tls-key the server accepts only TLS.",
-            metavar="FILE",
-            rich_help_panel=SECURITY,
+            help="Seconds that running calls get to finish after SIGTERM.",
+            show_default="30.0",
+            rich_help_panel=OPERATION,
         ),
     ] = None,
-    tls_key: Annotated[
-        Path | None,
-        typer.Option(help="PEM private key of the certificate, unencrypted.", metavar="FILE", rich_help_panel=SECURITY),
+    stream_window: Annotated[
+        int | None,
+        typer.Option(help="Most texts of one stream that are under way.", show_default="256", rich_help_panel=CAPACITY),
     ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            help="Token that every call must send. Set it in the environment: other users can see command lines.",
-            envvar="HMC_TOKEN",
-            rich_help_panel=SECURITY,
-        ),
-    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
+    token: OneToken = None,
+    tokens: Tokens = None,
+    admin_address: AdminAddress = None,
+    bundle_root: BundleRoot = None,
+    max_connections: MaxConnections = None,
+    max_streams: MaxStreams = None,
+    max_message_mib: MaxMessageMib = None,
+    max_metadata_kib: MaxMetadataKib = None,
+    connection_age_seconds: ConnectionAge = None,
+    connection_idle_seconds: ConnectionIdle = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(help="Port for Prometheus metrics over HTTP. Default: no metrics.", rich_help_panel=OPERATION),
     ] = None,
+    log_format: LogFormat = None,
+    log_calls: LogCalls = None,
+    log_texts: LogTexts = None,
+    config: Config = None,
+    print_config: PrintConfig = False,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print the address as a line of JSON.", rich_help_panel=OPERATION)
     ] = False,
 ) -> None:
     """Serve bundles over gRPC, at the level that each request chooses.
 
+    Every option can also be given in a file (--config) or in the environment (HMC_PORT for --port).
+
     After SIGTERM or Ctrl-C the server refuses new calls and finishes running ones. A second signal stops it at once.
     """
+    given = {name: value for name, value in locals().items() if value is not None}  # no option is named here twice
     import asyncio
     import logging
     import os
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are raised; gRPC's own log would only clutter the terminal
-    from hmc.serving.levels.choosing import AutoPolicy
+    from hmc.artifact.errors import InvalidRequestError
     from hmc.serving.levels.names import parse_models
     from hmc.serving.server.app import Server, open_models
+    from hmc.serving.server.configuration.report import as_toml, shown
+    from hmc.serving.server.configuration.sources import load
+    from hmc.serving.server.observing.logs import set_up
     from hmc.serving.server.run import serve
-    from hmc.serving.server.settings import ServerSettings
 
-    if token is None and "HMC_TOKEN" in os.environ:  # an empty token must be refused, not taken for none
-        token = os.environ["HMC_TOKEN"]
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    settings = ServerSettings(
-        host=host,
-        port=port,
-        device=device,
-        gpu_memory=gpu_memory,
-        gpu_attention=cast("CudaAttention", gpu_attention),  # checked by the settings
-        levels=None if levels == "all" else tuple(name.strip() for name in levels.split(",") if name.strip()),
-        default_level=default_level,
-        lazy=lazy,
-        memory=memory,
-        idle_unload=idle_unload,
-        auto=AutoPolicy(max_pending=auto_pending, target_ms=auto_target_ms),
-        max_texts_per_call=max_texts,
-        queue_size=queue_size,
-        max_rows=max_rows,
-        max_tokens=max_tokens,
-        threads=threads,
-        workers=workers,
-        cache=cache,
-        drain_seconds=drain_seconds,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        token=token,
-        metrics_port=metrics_port,
-    )
+    for name in ("config", "print_config", "json_output"):
+        given.pop(name, None)
+    configuration = load(given, os.environ, config)
+    settings = configuration.settings
+    if print_config:
+        typer.echo(json.dumps(shown(configuration)) if json_output else as_toml(configuration), nl=json_output)
+        return
+    if not configuration.bundles:
+        raise InvalidRequestError("no bundle to serve: give [NAME=]BUNDLE, or `bundles` in the file")
+    set_up(settings.log_format, texts=settings.log_texts)
+    effective = shown(configuration)
+    logging.getLogger("hmc").info("settings %s", json.dumps(effective), extra={"fields": {"settings": effective}})
 
     async def run() -> None:
-        server = Server(open_models(parse_models(bundles), settings), settings)
+        server = Server(open_models(parse_models(configuration.bundles), settings), settings)
         if not await serve(server, lambda server: _announce(server, json_output)):
             os._exit(0)  # else a thread that loads a level would keep the process alive
 
@@ -241,8 +284,6 @@ def command(
 
 
 def _announce(server: Server, json_output: bool) -> None:
-    import json
-
     statuses = server.models.statuses()
     status, several = statuses[0], len(statuses) > 1
     loaded = [level.level.name for level in status.levels if level.loaded]
@@ -251,6 +292,7 @@ def _announce(server: Server, json_output: bool) -> None:
         said = json.dumps(
             {
                 "address": server.address,
+                "admin_address": server.admin_address,
                 "metrics_port": server.metrics_port,
                 "bundle_version": status.manifest.version,
                 "device": status.device,

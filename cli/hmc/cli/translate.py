@@ -20,7 +20,10 @@ from hmc.cli.common.options import (
     Model,
     Server,
     Threads,
+    Tls,
     TlsCa,
+    TlsCert,
+    TlsKey,
     To,
     Token,
 )
@@ -79,6 +82,8 @@ def command(
     ] = 1,
     token: Token = None,
     tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -237,7 +242,9 @@ def command(
             "--document writes plain text: leave out --json, --incremental, --n-best, --target-prefix"
         )
     selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto, model, source_language, to)
-    where = BackendOptions(server, bundle, selector, device, threads, workers, token, tls_ca, timeout)
+    where = BackendOptions(
+        server, bundle, selector, device, threads, workers, token, Tls(tls_ca, tls_cert, tls_key), timeout
+    )
     if document:
         with open_backend(where) as backend:
             write_document(backend, texts or [], file, options, keep or [])

@@ -50,6 +50,14 @@ class OverloadedError(HmcError):
     """The queue is full; try again later or lower the load."""
 
 
+class RateLimitedError(OverloadedError):
+    """The caller sends more than it may. `retry_after_s`: seconds until the same call would pass."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class DeviceUnavailableError(HmcError):
     """The device asked for is not there. Never answered by a silent fallback."""
 
@@ -76,6 +84,10 @@ class UnavailableError(HmcError):
 
 class UnauthenticatedError(HmcError):
     """The service wants a token, and got none or a wrong one."""
+
+
+class PermissionDeniedError(HmcError):
+    """The service knows the caller, who may not do this; the message says what would be needed."""
 
 
 class DeadlineExceededError(HmcError):

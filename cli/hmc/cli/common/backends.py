@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
 from hmc.cli.common.connection import connected
+from hmc.cli.common.options import NO_TLS, Tls
 from hmc.serving.documents.local import translate_document
 from hmc.serving.levels.choosing import AutoPolicy, Candidate, choose, runs_on
 from hmc.serving.levels.languages import Languages, with_code
@@ -51,7 +52,7 @@ class BackendOptions:
     threads: int = 0
     workers: int = 1
     token: str | None = None
-    tls_ca: Path | None = None
+    tls: Tls = NO_TLS
     timeout: float | None = None
 
 
@@ -90,10 +91,10 @@ def open_backend(options: BackendOptions) -> Iterator[Backend]:
     if options.server is not None:
         if options.device != "auto" or options.threads or options.workers != 1:
             raise InvalidRequestError("--device, --threads and --workers are about --bundle: the server chose its own")
-        with connected(options.server, options.token, options.tls_ca) as client:
+        with connected(options.server, options.token, options.tls) as client:
             yield ServerBackend(client, options)
     elif options.bundle is not None:
-        if options.tls_ca is not None or options.timeout is not None:
+        if options.tls.given or options.timeout is not None:
             raise InvalidRequestError("--tls-ca and --timeout are about --server: leave them out with --bundle")
         manifest, selector = read_manifest(options.bundle), options.selector
         level, code = _level(manifest, selector, options.device), _code(options.bundle, manifest, selector)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,36 @@ TlsCa = Annotated[
         rich_help_panel=WHERE,
     ),
 ]
+TlsCert = Annotated[
+    Path | None,
+    typer.Option(
+        help="PEM file of this client's certificate chain, for a server that asks for one (mutual TLS).",
+        metavar="FILE",
+        rich_help_panel=WHERE,
+    ),
+]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option(help="PEM file of the key of --tls-cert, unencrypted.", metavar="FILE", rich_help_panel=WHERE),
+]
+
+
+@dataclass(frozen=True)
+class Tls:
+    """The files of a connection with TLS. None of them: a connection without."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether any file is named."""
+        return self != NO_TLS
+
+
+NO_TLS = Tls()
+
 Device = Annotated[
     str, typer.Option(help="With --bundle: device, one of auto, cpu, cuda and cuda:N.", rich_help_panel=WHERE)
 ]

@@ -24,7 +24,7 @@ from hmc.serving.requests.text_options import Segmentation, TextOptions
 from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters
 from hmc.serving.wire.limits import MAX_MESSAGE_BYTES, check_address, check_token
-from hmc.serving.wire.tls import read_authorities
+from hmc.serving.wire.tls import read_authorities, read_pair
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
@@ -46,12 +46,20 @@ class Client:
     seconds (None: no limit), and InvalidRequestError if `timeout` is not above 0.
     """
 
-    def __init__(self, address: str, *, token: str | None = None, tls_ca: Path | str | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        tls_ca: Path | str | None = None,
+        tls_pair: tuple[Path, Path] | None = None,
+    ) -> None:
         """address: `host:port`, or a gRPC name such as `unix:PATH`. token: sent with every call as a bearer token.
         tls_ca: PEM file of the authorities to trust; "" trusts those of the system; None connects without TLS.
+        tls_pair: PEM files of the client's certificate chain and its key, for a server that asks for them (mutual TLS).
 
-        Connects at the first call. Raises InvalidRequestError if the address or the token is malformed, and if the PEM
-        file cannot be read or holds no certificates.
+        Connects at the first call. Raises InvalidRequestError if the address or the token is malformed, and if a PEM
+        file cannot be used.
         """
         check_address(address)
         if token:
@@ -59,9 +67,11 @@ class Client:
         self.address = address
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         if tls_ca is None:
+            if tls_pair is not None:
+                raise InvalidRequestError("a client certificate needs TLS: give tls_ca too")
             self._channel = grpc.insecure_channel(address, OPTIONS)
         else:
-            credentials = grpc.ssl_channel_credentials(_read_authorities(tls_ca))
+            credentials = grpc.ssl_channel_credentials(_read_authorities(tls_ca), *read_pair(tls_pair))
             self._channel = grpc.secure_channel(address, credentials, OPTIONS)
         self._translation = rpc.TranslationServiceStub(self._channel)
         self._admin = rpc.AdminServiceStub(self._channel)

@@ -61,6 +61,8 @@ class ModelHost:
         self._closed = self._started = False
         self._current = self._read(Path(bundle))
         self.name = name or name_of(self._current.manifest)
+        self.root = Path(bundle).absolute().parent
+        """The folder that holds the first bundle. A reload does not move it."""
         self._retirement = Retirement(self._state, lambda: list(self._current.slots.values()))
         self.residency = Residency(
             self.name, self._state, lambda: self._current, self._retirement, self._stays_loaded, clock

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from wsgiref.simple_server import WSGIServer
 
@@ -12,28 +13,40 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from hmc.artifact.bundle.manifest import Manifest
-from hmc.artifact.errors import InvalidRequestError, UnavailableError
+from hmc.artifact.errors import UnavailableError
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.loading import SHUTTING_DOWN
 from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import TranslatorFactory
+from hmc.serving.server.access.binding import (
+    grpc_options,
+    listen,
+    listen_for_admin,
+    make_certificates,
+    warnings_of,
+)
+from hmc.serving.server.access.entry import Entry
+from hmc.serving.server.access.gate import Gate
+from hmc.serving.server.access.metrics_door import guarded
 from hmc.serving.server.handlers import Handlers
-from hmc.serving.server.interceptors import Context, EdgeInterceptor, require_token
+from hmc.serving.server.interceptors import EdgeInterceptor
 from hmc.serving.server.janitor import clean
-from hmc.serving.server.listening import check_port, join_address
+from hmc.serving.server.listening import join_address, local_host
 from hmc.serving.server.metrics import Metrics
 from hmc.serving.server.model_health import ADMIN, TRANSLATION, model_health
+from hmc.serving.server.observing.calls import CallLog
 from hmc.serving.server.servicers import AdminServicer, TranslationServicer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.standard_services import NOT_SERVING, SERVING, Health, add_reflection
 from hmc.serving.translator import Translator
-from hmc.serving.wire.limits import MAX_MESSAGE_BYTES
 from hmc.v1 import translation_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
 
 HEALTH = "grpc.health.v1.Health"
 SERVICES = (TRANSLATION, ADMIN)
+FILES_CHECK_S = 1.0
+"""Seconds between two looks at the tokens file and the TLS files."""
 
 
 def translator_factory(settings: ServerSettings) -> TranslatorFactory:
@@ -79,29 +92,35 @@ class Server:
     def __init__(self, models: ModelHost | Models, settings: ServerSettings) -> None:
         self.models, self.settings = Models.of(models), settings
         self._draining = asyncio.Event()
-        self._check_token = require_token(settings.token) if settings.token else None
+        self._calls = CallLog(calls=settings.log_calls, texts=settings.log_texts)
+        self._gate = Gate(settings.token, settings.tokens)
+        self._certificates = make_certificates(settings)
         self._metrics = Metrics(self.models.statuses)
         self._metrics_server: WSGIServer | None = None
         self._health = Health(self._draining)
-        self._grpc = grpc.aio.server(
-            interceptors=[EdgeInterceptor(self._admit, self._metrics.call)],
-            options=[
-                # Otherwise a second server could listen on the same port, and would get some of the calls.
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-            ],
-        )
         self._handlers = handlers = Handlers(self.models, settings, self._metrics)
         translation = TranslationServicer(handlers, settings.stream_window, self._draining)
+        self._grpc = self._new_server(SERVICES if settings.admin_address is None else (TRANSLATION,))
+        self._servers = [self._grpc]
         rpc.add_TranslationServiceServicer_to_server(translation, self._grpc)
-        rpc.add_AdminServiceServicer_to_server(AdminServicer(handlers), self._grpc)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        add_reflection((*SERVICES, HEALTH), self._grpc, self._draining)
+        if settings.admin_address is not None:
+            self._servers.append(self._new_server((ADMIN,)))
+        rpc.add_AdminServiceServicer_to_server(AdminServicer(handlers), self._servers[-1])
         self._watching: list[asyncio.Task[None]] = []
         self._started = False
         self.port = 0
+        self.admin_address = ""
+        """Where AdminService is, as clients on this machine write it. Set by `start`."""
         self.metrics_port: int | None = None
+
+    def _new_server(self, services: tuple[str, ...]) -> grpc.aio.Server:
+        """A gRPC server with the limits of the settings, health and reflection. services: those that it will have."""
+        entry = Entry(self._gate, self._check_running, self._calls)
+        interceptor = EdgeInterceptor(entry, self._ended)
+        server = grpc.aio.server(interceptors=[interceptor], options=grpc_options(self.settings))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        add_reflection((*services, HEALTH), server, self._draining)
+        return server
 
     @property
     def host(self) -> ModelHost:
@@ -111,8 +130,7 @@ class Server:
     @property
     def address(self) -> str:
         """`host:port` for clients on this machine."""
-        local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.settings.host, self.settings.host)
-        return join_address(local, self.port)
+        return join_address(local_host(self.settings.host), self.port)
 
     @property
     def draining(self) -> bool:
@@ -125,14 +143,20 @@ class Server:
         Raises PortInUseError, InvalidRequestError (address or TLS files), InvalidArtifactError and
         DeviceUnavailableError; the server is then stopped. Raises UnavailableError if `stop` is called meanwhile.
         """
-        self.port = self._bind()
+        self._bind()
         try:
+            if self.settings.admin_address is not None:
+                self.admin_address = listen_for_admin(self._servers[-1], self.settings, self._certificates)
+            if self.settings.tokens is not None or self._certificates is not None:
+                self._watching.append(asyncio.create_task(self._watch_files()))
             if self.settings.metrics_port is not None:
+                guard = (lambda app: guarded(app, self._gate)) if self._gate.guards_metrics else None
                 self._metrics_server, self.metrics_port = self._metrics.serve(
-                    self.settings.host, self.settings.metrics_port
+                    self.settings.host, self.settings.metrics_port, guard
                 )
             await self._health.set_all(tuple(model_health(self.models)), NOT_SERVING)
-            await self._grpc.start()
+            for server in self._servers:
+                await server.start()
             await asyncio.to_thread(self.models.start)
         except BaseException:
             if not self.draining:
@@ -149,33 +173,35 @@ class Server:
                 cleaning = clean(self._handlers.unload_idle, self.settings.idle_unload, self._draining)
                 self._watching.append(asyncio.create_task(cleaning))
 
-    def _bind(self) -> int:
-        host, port = self.settings.host, self.settings.port
-        check_port(host, port, "--port")
-        pair = self.settings.tls_pair()
-        if not self.settings.is_local and self._check_token is None:
-            log.warning(
-                "no token is set: anyone who can reach %s may translate, and may load and unload levels",
-                host,
-            )
-        try:
-            if pair is None:
-                return self._grpc.add_insecure_port(join_address(host, port))
-            return self._grpc.add_secure_port(join_address(host, port), grpc.ssl_server_credentials([pair]))
-        except RuntimeError as error:
-            check_port(host, port, "--port")
-            if pair is None:
-                raise InvalidRequestError(f"cannot listen on {join_address(host, port)}: {error}") from error
-            files = f"{self.settings.tls_cert} and {self.settings.tls_key}"
-            raise InvalidRequestError(
-                f"cannot serve TLS with {files}: {error}; give a PEM certificate chain and its key without a passphrase"
-            ) from error
+    def _bind(self) -> None:
+        settings = self.settings
+        for warning in warnings_of(settings):
+            log.warning("%s", warning)
+        self.port = listen(self._grpc, settings.host, settings.port, "--port", self._certificates)
+        self.admin_address = self.address
 
-    def _admit(self, context: Context) -> None:
-        if self._check_token is not None:
-            self._check_token(context)
+    def _ended(self, method: str, code: grpc.StatusCode) -> None:
+        self._metrics.call(method, code)
+        self._calls.end(method, code)
+
+    def _check_running(self) -> None:
         if self.draining:
             raise UnavailableError(SHUTTING_DOWN)
+
+    def refresh(self) -> None:
+        """Reads the tokens file and the TLS files again if they have changed. May be called from any thread.
+
+        The server does this by itself every second.
+        """
+        self._gate.refresh()
+        if self._certificates is not None:
+            self._certificates.refresh()
+
+    async def _watch_files(self) -> None:
+        while not self.draining:
+            await asyncio.to_thread(self.refresh)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._draining.wait(), FILES_CHECK_S)
 
     async def wait(self) -> None:
         """Returns when the server has stopped."""
@@ -191,7 +217,8 @@ class Server:
         if not self._started:
             self.models.stop_loading()
         await self._health.enter_graceful_shutdown()  # before the streams of watchers end
-        await self._grpc.stop(self.settings.drain_seconds if drain_seconds is None else drain_seconds)
+        grace = self.settings.drain_seconds if drain_seconds is None else drain_seconds
+        await asyncio.gather(*(server.stop(grace) for server in self._servers))
         await asyncio.gather(*self._watching)
         await asyncio.to_thread(self.models.close, False)
         if self._metrics_server is not None:

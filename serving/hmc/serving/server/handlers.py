@@ -32,6 +32,7 @@ from hmc.serving.requests.results import DocumentPiece, Translation
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.requests.text_options import TextOptions
 from hmc.serving.runtime.process_memory import process_bytes
+from hmc.serving.server.access.paths import check_below
 from hmc.serving.server.changes import ChangeThread
 from hmc.serving.server.documents import Documents
 from hmc.serving.server.metrics import Metrics, RequestRecord
@@ -220,8 +221,12 @@ class Handlers:
         return (await self._changes.run(self._models.named(model).set_default, name)).info()
 
     async def reload(self, path: Path | None, model: str = "") -> LevelList:
-        """Replaces the bundle of a model. Errors: see `ModelHost.reload`."""
-        return (await self._changes.run(self._models.named(model).reload, path)).listed()
+        """Replaces the bundle of a model. Raises PermissionDeniedError for a path that is not below the root of bundles.
+        Other errors: see `ModelHost.reload`."""
+        host = self._models.named(model)
+        if path is not None:
+            check_below(self._settings.bundle_root or host.root, path)
+        return (await self._changes.run(host.reload, path)).listed()
 
     async def unload_idle(self, unused_s: float) -> None:
         """Unloads levels that nobody uses, see `Models.unload_idle`. Does not wait until they are free."""

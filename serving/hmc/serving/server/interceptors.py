@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,7 +13,8 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from hmc.artifact.errors import HmcError, InvalidRequestError, UnauthenticatedError
+from hmc.artifact.errors import HmcError, InvalidRequestError
+from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.request_ids import KEY, new_id, request_id, sent_id
 from hmc.serving.wire.details import trailers_of
 from hmc.serving.wire.status import code_of, message_of, new_reference, time_remaining
@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # these types are generic for the type checker only
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 else:
     Handler, Context = grpc.RpcMethodHandler, grpc.aio.ServicerContext
-Admit = Callable[[Context], None]
 Count = Callable[[str, grpc.StatusCode], None]
 
 
@@ -39,9 +38,9 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
     It decodes requests itself: gRPC would answer bytes that are not a message of the method with INTERNAL.
     """
 
-    def __init__(self, admit: Admit, count: Count) -> None:
-        """admit: raises if a call may not start. count: called with the method and the status of each ended call."""
-        self._admit, self._count = admit, count
+    def __init__(self, entry: Entry, count: Count) -> None:
+        """entry: raises if a call may not start. count: called with the method and the status of each ended call."""
+        self._entry, self._count = entry, count
 
     async def intercept_service(
         self,
@@ -52,7 +51,7 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or method.startswith(UNCHECKED_SERVICES):
             return handler
-        edge = _Edge(method, handler.request_deserializer, self._admit, self._count)
+        edge = _Edge(method, handler.request_deserializer, self._entry, self._count)
         serialize = handler.response_serializer
         if _is_generated(handler.unary_unary or handler.unary_stream or handler.stream_stream):
             return None  # gRPC answers with UNIMPLEMENTED
@@ -70,14 +69,14 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
 class _Edge:
     """The wrapper of one method."""
 
-    def __init__(self, method: str, decode: Callable[[bytes], Any] | None, admit: Admit, count: Count) -> None:
-        self._method, self._decode, self._admit, self._count = method, decode, admit, count
+    def __init__(self, method: str, decode: Callable[[bytes], Any] | None, entry: Entry, count: Count) -> None:
+        self._method, self._decode, self._entry, self._count = method, decode, entry, count
 
     def unary(self, behaviour: Callable[..., Any]) -> Callable[[bytes, Context], Awaitable[Any]]:
         async def call(data: bytes, context: Context) -> Any:
             try:
                 self._begin(context)
-                response = await behaviour(self._parse(data), context)
+                response = await behaviour(self._charged(data), context)
             except BaseException as error:
                 data = b""  # gRPC keeps this frame, see `_fail`
                 await self._fail(error, context)
@@ -88,16 +87,16 @@ class _Edge:
         return call
 
     def answers(self, behaviour: Callable[..., Any]) -> Callable[[bytes, Context], AsyncIterator[Any]]:
-        return self._generator(lambda data, context: behaviour(self._parse(data), context))
+        return self._generator(lambda data, context, _: behaviour(self._charged(data), context))
 
     def stream(self, behaviour: Callable[..., Any]) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[Any]]:
-        return self._generator(lambda requests, context: behaviour(self._parse_each(requests), context))
+        return self._generator(lambda requests, context, admitted: behaviour(self._each(requests, admitted), context))
 
     def _generator(self, behaviour: Callable[..., Any]) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def call(sent: Any, context: Context) -> AsyncIterator[Any]:
             try:
-                self._begin(context)
-                async for response in behaviour(sent, context):
+                admitted = self._begin(context)
+                async for response in behaviour(sent, context, admitted):
                     yield response
             except BaseException as error:
                 sent = None  # gRPC keeps this frame, see `_fail`
@@ -107,8 +106,8 @@ class _Edge:
 
         return call
 
-    def _begin(self, context: Context) -> None:
-        """Names the call and checks whether it may start."""
+    def _begin(self, context: Context) -> Callable[[], None]:
+        """Names the call and checks whether it may start. Returns what checks it once more, see `Entry.admit`."""
         time_remaining.set(context.time_remaining)
         request_id.set(new_id())
         context.set_trailing_metadata(((KEY, request_id.get()),))
@@ -116,11 +115,19 @@ class _Edge:
         if sent is not None:
             request_id.set(sent)
             context.set_trailing_metadata(((KEY, sent),))
-        self._admit(context)
+        return self._entry.admit(self._method, context)
 
-    async def _parse_each(self, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    async def _each(self, requests: AsyncIterator[bytes], admitted: Callable[[], None]) -> AsyncIterator[Any]:
         async for data in requests:
-            yield self._parse(data)
+            admitted()
+            request = self._parse(data)
+            await self._entry.pace(request)
+            yield request
+
+    def _charged(self, data: bytes) -> Any:
+        request = self._parse(data)
+        self._entry.charge(request)
+        return request
 
     def _parse(self, data: bytes) -> Any:
         if self._decode is None:
@@ -185,17 +192,3 @@ def _why_not_decoded(data: bytes, decode: Callable[[bytes], Any]) -> str:
                 where = f"byte 0x{value[error.start]:02x} at {error.start}"
                 return f"{name} is not UTF-8: {where}; convert it to UTF-8"
     return "a field of the request is not UTF-8, or has another type than in the .proto; strings must be UTF-8"
-
-
-def require_token(token: str) -> Callable[[Context], None]:
-    """Makes a check that raises UnauthenticatedError unless the metadata of a call has this bearer token."""
-    expected = f"Bearer {token}".encode()
-
-    def check(context: Context) -> None:
-        sent = dict(context.invocation_metadata() or ()).get("authorization")
-        if sent is None:
-            raise UnauthenticatedError("this server requires a token: send `authorization: Bearer TOKEN` as metadata")
-        if not hmac.compare_digest(str(sent).encode(), expected):
-            raise UnauthenticatedError("the token in `authorization` is not this server's")
-
-    return check

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
 
 import grpc
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram, make_wsgi_app, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -16,6 +17,9 @@ from hmc.serving.levels.status import HostStatus
 from hmc.serving.requests.answers import Answer
 from hmc.serving.server.listening import check_port
 from hmc.serving.wire.status import code_of
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper bounds of the histograms, in seconds."""
@@ -92,10 +96,17 @@ class Metrics:
         self._queue.labels(model, answer.level).observe(answer.queue_ms / 1000.0)
         self._compute.labels(model, answer.level).observe(answer.compute_ms / 1000.0)
 
-    def serve(self, host: str, port: int) -> tuple[WSGIServer, int]:
-        """Serves the metrics over HTTP from a thread. Returns the HTTP server and its port. Raises as `check_port`."""
+    def serve(
+        self, host: str, port: int, guard: Callable[[WSGIApplication], WSGIApplication] | None = None
+    ) -> tuple[WSGIServer, int]:
+        """Serves the metrics over HTTP from a thread. Returns the HTTP server and its port. Raises as `check_port`.
+
+        guard: wraps the application, and refuses callers who may not read the metrics.
+        """
         check_port(host, port, "--metrics-port")
-        server, _ = start_http_server(port, host, self.registry)
+        server, _ = start_http_server(port, host, CollectorRegistry() if guard else self.registry)
+        if guard is not None:  # until here it had no metrics
+            server.set_app(guard(make_wsgi_app(self.registry)))
         return server, int(server.server_port)
 
 

@@ -20,6 +20,7 @@ FORCED_STOP_S = 1.0
 
 async def serve(server: Server, ready: Callable[[Server], None]) -> bool:
     """Starts a server and runs it until SIGTERM or SIGINT; then it drains. A second signal stops it at once.
+    SIGHUP reads the tokens file and the TLS files again.
 
     ready: called when the server is serving. Returns False if the second signal came while something could not be
     stopped, such as the load of a level; its thread ends with the process. Errors: see `Server.start`.
@@ -33,6 +34,7 @@ async def serve(server: Server, ready: Callable[[Server], None]) -> bool:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, server.refresh))
     starting = asyncio.create_task(server.start())
     first, second = (asyncio.create_task(event.wait()) for event in signalled)
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hmc.artifact.errors import HmcError
 from hmc.serving.requests.options import Target, scoring_options, targets_of
+from hmc.serving.server.access.entry import check_stream_text
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.metrics import RequestRecord
 from hmc.serving.server.request_ids import request_id
@@ -86,6 +87,7 @@ class TranslationServicer(rpc.TranslationServiceServicer):
         try:
             with self._handlers.record() as record:
                 check_request(request)
+                check_stream_text(request)
                 selector = converters.selector_from_proto(request.level)
                 options = converters.options_from_proto(request.options)
                 target = Target(request.target_prefix)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.levels.choosing import AutoPolicy
@@ -12,13 +12,23 @@ from hmc.serving.levels.models import HostSettings
 from hmc.serving.requests.options import MAX_TOKENS
 from hmc.serving.runtime.device import SDPA_KERNELS, CudaAttention, parse_devices
 from hmc.serving.runtime.memory.budget import parse_budget
-from hmc.serving.wire.limits import check_token
-from hmc.serving.wire.tls import check_pair, read_pem
+from hmc.serving.server.access.tokens import read_tokens
+from hmc.serving.server.listening import is_loopback, parse_listener
+from hmc.serving.wire.limits import MAX_MESSAGE_BYTES, check_token
+from hmc.serving.wire.tls import check_pair, read_authorities
+
+LogFormat = Literal["text", "json"]
+POSITIVE = (
+    "max_texts_per_call", "queue_size", "max_rows", "max_tokens", "stream_window", "workers",
+    "max_connections", "max_streams", "max_message_mib", "max_metadata_kib",
+)  # fmt: skip
+"""Settings that must be 1 or more."""
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How to serve. Raises InvalidRequestError if a value is out of range, and if the TLS files cannot be used."""
+    """How to serve. Raises InvalidRequestError if a value is out of range, and if a file for TLS or of tokens cannot be
+    used."""
 
     host: str = "127.0.0.1"
     """Address to listen on. "0.0.0.0" and "::" listen on every address of the machine."""
@@ -70,30 +80,74 @@ class ServerSettings:
     """PEM file of the certificate chain. With it and `tls_key`, the server accepts TLS connections only."""
     tls_key: Path | None = None
     """PEM file of the private key, without a passphrase."""
-    token: str | None = None
-    """If set, every call except health checks needs the metadata `authorization: Bearer TOKEN`."""
+    tls_client_ca: Path | None = None
+    """PEM file of the authorities of client certificates. With it, every connection must show such a certificate."""
+    token: str | None = field(default=None, repr=False)
+    """If set, every call except health checks needs the metadata `authorization: Bearer TOKEN`, this one or one of
+    `tokens`. It opens everything."""
+    tokens: Path | None = None
+    """TOML or JSON file of hashed tokens with names, scopes and limits. It is read again when it changes."""
+    admin_address: str | None = None
+    """`HOST:PORT` or `unix:PATH` for AdminService, which is then not served elsewhere. None: it is served beside
+    TranslationService."""
+    bundle_root: Path | None = None
+    """Folder below which the bundles of reloads must lie. None: the folder that holds the served bundle."""
+    max_connections: int = 1024
+    """Most connections at a time; further ones are closed at once."""
+    max_streams: int = 1024
+    """Most calls at a time on one connection; the client holds back further ones."""
+    max_message_mib: int = 64
+    """Largest request, in MiB."""
+    max_metadata_kib: int = 16
+    """Largest metadata (headers) of a call, in KiB."""
+    connection_age_seconds: float = 3600.0
+    """A connection that is so old takes no further calls, and the client opens another. Running calls are finished.
+    So a new certificate reaches everybody. 0: no limit."""
+    connection_idle_seconds: float = 900.0
+    """A connection without a call for so long is closed; the client opens another when it calls. 0: no limit."""
     metrics_port: int | None = None
     """Port of Prometheus metrics on the same host; 0 takes any free one. None: no metrics."""
+    log_format: LogFormat = "text"
+    """How the server logs: "text", or "json" with an object a line."""
+    log_calls: bool = False
+    """Log a line for every call that ends: its name, status, time, caller and request id."""
+    log_texts: bool = False
+    """Let texts appear in the log: those of every call, and what unexpected errors quote. Off, no text is logged."""
 
     def __post_init__(self) -> None:
         for name in ("port", "metrics_port"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 65535:
                 raise InvalidRequestError(f"{name} {value}: choose 0 to 65535")
-        for name in ("max_texts_per_call", "queue_size", "max_rows", "max_tokens", "stream_window", "workers"):
+        for name in POSITIVE:
             if getattr(self, name) < 1:
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 1 or more")
-        for name in ("threads", "drain_seconds"):
+        for name in ("threads", "drain_seconds", "connection_age_seconds", "connection_idle_seconds"):
             if not getattr(self, name) >= 0:  # also refuses NaN
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 0 or more")
         self._check_levels()
         self._check_devices()
+        self._check_security()
+
+    def _check_security(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidRequestError("TLS needs both a certificate and a key; give both or neither")
         if self.tls_cert is not None and self.tls_key is not None:
             check_pair(self.tls_cert, self.tls_key)
+        if self.tls_client_ca is not None:
+            if self.tls_cert is None:
+                raise InvalidRequestError("tls_client_ca: client certificates need TLS; give tls_cert and tls_key too")
+            read_authorities(self.tls_client_ca)
         if self.token is not None:
             check_token(self.token)
+        if self.tokens is not None:
+            read_tokens(self.tokens)
+        if self.admin_address is not None:
+            parse_listener(self.admin_address)
+        if self.max_message_mib > MAX_MESSAGE_BYTES // 2**20:
+            raise InvalidRequestError(f"max_message_mib {self.max_message_mib}: choose 1 to {MAX_MESSAGE_BYTES >> 20}")
+        if self.log_format not in get_args(LogFormat):
+            raise InvalidRequestError(f"log_format {self.log_format!r}: choose {', '.join(get_args(LogFormat))}")
 
     def _check_levels(self) -> None:
         if self.levels is not None and not self.levels:
@@ -118,19 +172,7 @@ class ServerSettings:
             raise InvalidRequestError(f"memory {self.memory!r}: write bytes, such as 8GiB, 500MB or 1000000000")
         return HostSettings(self.levels, self.default_level, self.device, self.lazy, self.auto, memory)
 
-    def tls_pair(self) -> tuple[bytes, bytes] | None:
-        """The private key and the certificate chain in PEM; None without TLS.
-
-        Raises InvalidRequestError if a file cannot be read.
-        """
-        if self.tls_cert is None or self.tls_key is None:
-            return None
-        return read_pem(self.tls_key), read_pem(self.tls_cert)
-
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach the server."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)

@@ -49,7 +49,8 @@ MEANINGS: dict[grpc.StatusCode, Meaning] = {
         "no",
     ),
     Code.RESOURCE_EXHAUSTED: Meaning(
-        "The queue is full, or the message is larger than 64 MiB. Texts of a stream wait for the queue instead.",
+        "The queue is full; or the rate of the caller is used up; or the message is larger than 64 MiB, or its metadata "
+        "larger than `--max-metadata-kib`. Texts of a stream wait instead.",
         "Wait and send again, or choose a cheaper level. If the message is too large, split it.",
         "later",
     ),
@@ -76,14 +77,20 @@ MEANINGS: dict[grpc.StatusCode, Meaning] = {
         "later",
     ),
     Code.UNAUTHENTICATED: Meaning(
-        "The server requires a token, and the call has none or another one.",
+        "The server requires a token, and the call has none or another one; or the token was taken out of the file while "
+        "a stream went on.",
         "Send `authorization: Bearer TOKEN` in the metadata.",
+        "no",
+    ),
+    Code.PERMISSION_DENIED: Meaning(
+        "The caller lacks the scope that the message names; or the bundle of a reload is not below `--bundle-root`.",
+        "Ask for a token with the scope, or put the bundle below the folder that the message names.",
         "no",
     ),
 }
 EVERY_CALL = {
     Code.OK, Code.CANCELLED, Code.INVALID_ARGUMENT, Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED, Code.INTERNAL,
-    Code.UNAVAILABLE, Code.UNAUTHENTICATED, Code.RESOURCE_EXHAUSTED,
+    Code.UNAVAILABLE, Code.UNAUTHENTICATED, Code.PERMISSION_DENIED, Code.RESOURCE_EXHAUSTED,
 }  # fmt: skip
 """Statuses that every call can end with. RESOURCE_EXHAUSTED: any request can be larger than a message may be."""
 WITH_A_LEVEL = EVERY_CALL | {Code.NOT_FOUND, Code.FAILED_PRECONDITION}
@@ -100,7 +107,13 @@ STATUSES_OF_CALLS: dict[str, set[grpc.StatusCode]] = {
     "Reload": WITH_A_LEVEL,
     "SetDefaultLevel": WITH_A_LEVEL,
 }
-STATUSES_OF_TEXTS = WITH_A_LEVEL - {Code.OK, Code.CANCELLED, Code.UNIMPLEMENTED, Code.UNAUTHENTICATED}
+STATUSES_OF_TEXTS = WITH_A_LEVEL - {
+    Code.OK,
+    Code.CANCELLED,
+    Code.UNIMPLEMENTED,
+    Code.UNAUTHENTICATED,
+    Code.PERMISSION_DENIED,
+}
 """Codes of the `Error` in the answer to one text of a stream."""
 INTRODUCTION = """# Statuses
 

@@ -19,6 +19,7 @@ from hmc.artifact.errors import (
     InvalidRequestError,
     LevelNotFoundError,
     OverloadedError,
+    PermissionDeniedError,
     UnauthenticatedError,
     UnavailableError,
     Violation,
@@ -38,6 +39,7 @@ TABLE: tuple[tuple[type[HmcError], grpc.StatusCode], ...] = (
     (DeviceUnavailableError, grpc.StatusCode.FAILED_PRECONDITION),
     (UnavailableError, grpc.StatusCode.UNAVAILABLE),
     (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
+    (PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED),
     (DeadlineExceededError, grpc.StatusCode.DEADLINE_EXCEEDED),
     (InternalServiceError, grpc.StatusCode.INTERNAL),
 )

@@ -50,6 +50,18 @@ def read_authorities(path: Path) -> bytes:
     return content
 
 
+def read_pair(pair: tuple[Path, Path] | None) -> tuple[bytes | None, bytes | None]:
+    """The key and the certificate chain of a client, in the order of gRPC's arguments; None for none.
+
+    pair: the files of the chain and of the key. Raises InvalidRequestError if they cannot be used.
+    """
+    if pair is None:
+        return None, None
+    cert, key = pair
+    check_pair(cert, key)
+    return read_pem(key), read_pem(cert)
+
+
 def read_pem(path: Path) -> bytes:
     """Reads a PEM file. Raises InvalidRequestError if it cannot be read or is empty."""
     try:

@@ -1,0 +1,76 @@
+"""The server's certificate, and the authorities of client certificates, read again while the server runs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+import grpc
+
+from hmc.serving.server.access.watched import Watched
+from hmc.serving.wire.tls import check_pair, read_authorities, read_pem
+
+log = logging.getLogger(__name__)
+
+
+class _Content(NamedTuple):
+    """What the files hold."""
+
+    pair: tuple[bytes, bytes]
+    configuration: grpc.ServerCertificateConfiguration
+
+
+class Certificates:
+    """Makes gRPC's credentials from PEM files.
+
+    gRPC asks before each handshake, on a thread of its own, whether there is a new certificate. Connections that are
+    open keep the one that they were made with.
+    """
+
+    def __init__(self, cert: Path, key: Path, client_ca: Path | None = None) -> None:
+        """client_ca: authorities of client certificates; each connection must then show one of them.
+
+        Raises InvalidRequestError if a file cannot be used. Files that are pipes are read once and never again.
+        """
+        self._cert, self._key, self._client_ca = cert, key, client_ca
+        self.files = f"{cert} and {key}"
+        """The names of certificate and key, for errors."""
+        files = [file for file in (cert, key, client_ca) if file is not None]
+        pipes = any(file.is_fifo() for file in files)
+        self._watched = None if pipes else Watched("the TLS certificate", files, self._read)
+        self._first = self._read() if self._watched is None else self._watched.value
+
+    def _read(self) -> _Content:
+        check_pair(self._cert, self._key)
+        roots = None if self._client_ca is None else read_authorities(self._client_ca)
+        pair = read_pem(self._key), read_pem(self._cert)
+        return _Content(pair, grpc.ssl_server_certificate_configuration([pair], root_certificates=roots))
+
+    @property
+    def pair(self) -> tuple[bytes, bytes]:
+        """The key and the certificate chain in force, in PEM."""
+        return (self._first if self._watched is None else self._watched.value).pair
+
+    def refresh(self) -> None:
+        """Reads the files again if they have changed, so that bad ones are logged before the next connection."""
+        if self._watched is not None:
+            self._watched.refresh()
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Credentials for one address, which follow the files."""
+        given = self._first
+
+        def changed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal given
+            try:
+                self.refresh()
+            except Exception:  # gRPC would end the connection
+                log.exception("the TLS certificate cannot be read again; the old one stays in force")
+            if self._watched is None or self._watched.value is given:
+                return None
+            given = self._watched.value
+            return given.configuration
+
+        # The stubs of grpc leave out that None keeps the certificate.
+        return grpc.dynamic_ssl_server_credentials(given.configuration, changed, self._client_ca is not None)  # type: ignore[arg-type]

@@ -1,0 +1,102 @@
+"""What the interceptor asks for each gRPC call: who calls, and whether the call and its texts may pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import grpc
+
+from hmc.serving.server.access.callers import Scope, caller
+from hmc.serving.server.access.gate import Credentials, Gate
+from hmc.serving.server.access.rates import units
+from hmc.serving.server.observing.calls import CallLog
+from hmc.serving.server.request_ids import request_id
+
+if TYPE_CHECKING:  # this type is generic for the type checker only
+    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+else:
+    Context = grpc.aio.ServicerContext
+
+SCOPES_OF: Mapping[str, Scope] = {"hmc.v1.TranslationService": "translate", "hmc.v1.AdminService": "admin"}
+"""Service → the scope that its calls need. Other services, such as reflection, need a caller who is known."""
+TEXTS, ADDED = ("texts", "text"), ("references", "target_prefixes", "target_prefix")
+"""Fields of requests: texts to be translated or scored, which count against rates; and what counts in sizes only."""
+
+
+class Entry:
+    """Lets calls in. Every method runs inside the call that it is about."""
+
+    def __init__(self, gate: Gate, check_running: Callable[[], None], calls: CallLog) -> None:
+        """check_running: raises UnavailableError if the server takes no new calls. calls: where they are logged."""
+        self._gate, self._check_running, self._calls = gate, check_running, calls
+
+    def admit(self, method: str, context: Context) -> Callable[[], None]:
+        """Sets `caller` and `current_call`, or raises. `request_id` is set already. method: its full name, such as `/hmc.v1.AdminService/Reload`.
+
+        Returns a function that admits a call once more which goes on for long: it raises if the caller's token has been
+        taken out of the tokens file meanwhile.
+        """
+        gate, scope = self._gate, scope_of(method)
+        metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
+        begun = self._calls.begin(method, request_id.get())
+        shown = credentials_of(metadata, context.auth_context())
+        found = gate.admit(shown, scope)
+        caller.set(found)
+        begun.caller = found.name
+        self._check_running()
+        version = gate.version
+
+        def again() -> None:
+            nonlocal version
+            if gate.version != version:
+                version = gate.version
+                caller.set(gate.admit(shown, scope))
+
+        return again
+
+    def charge(self, request: Any) -> None:
+        """Counts a call against the limits of its caller. Raises InvalidRequestError and RateLimitedError."""
+        texts, added = _texts_of(request), _strings(request, ADDED)
+        if texts:
+            self._calls.texts(texts)
+            by = caller.get()
+            by.check_size(sum(map(len, texts)) + sum(map(len, added)))
+            self._gate.charge(by, units(list(map(len, texts))))
+
+    async def pace(self, request: Any) -> None:
+        """Waits until the rate of the caller permits one more text of a stream."""
+        if texts := _texts_of(request):
+            self._calls.texts(texts)
+            await self._gate.pace(caller.get(), units(list(map(len, texts))))
+
+
+def check_stream_text(request: Any) -> None:
+    """Raises InvalidRequestError if a text of a stream is too large for its caller."""
+    caller.get().check_size(sum(map(len, [*_texts_of(request), *_strings(request, ADDED)])))
+
+
+def scope_of(method: str) -> Scope | None:
+    """The scope that a method needs; None: any caller who is known. method: `/SERVICE/METHOD`."""
+    return SCOPES_OF.get(method.rpartition("/")[0].removeprefix("/"))
+
+
+def credentials_of(metadata: Mapping[str, Any], verified: Mapping[str, Any] | None) -> Credentials:
+    """What the caller of a call shows. verified: gRPC's `auth_context`, which has the names of client certificates."""
+    sent = metadata.get("authorization")
+    names = [name for key in ("peer_spiffe_id", "x509_common_name") for name in (verified or {}).get(key, ())]
+    return Credentials(None if sent is None else str(sent), tuple(n.decode(errors="replace") for n in names))
+
+
+def _texts_of(request: Any) -> list[str]:
+    return _strings(request, TEXTS)
+
+
+def _strings(request: Any, names: tuple[str, ...]) -> list[str]:
+    """The strings in the fields of these names. A request may have none of the fields."""
+    found: list[str] = []
+    for name in names:
+        value = getattr(request, name, None)
+        if value is not None:
+            found.extend([value] if isinstance(value, str) else value)
+    return found

@@ -1,0 +1,128 @@
+"""Decides from a call's credentials who calls, whether the caller may, and how soon. Knows neither gRPC nor HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmc.artifact.errors import PermissionDeniedError, RateLimitedError, UnauthenticatedError
+from hmc.serving.server.access.callers import ANYONE, Caller, Scope
+from hmc.serving.server.access.rates import Allowance
+from hmc.serving.server.access.tokens import Entry, TokensFile, digest, read_tokens
+from hmc.serving.server.access.watched import Watched
+
+SINGLE = "--token"
+"""The name of callers with the single token. No entry of a tokens file can have it."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a caller shows."""
+
+    authorization: str | None = None
+    """The metadata (in HTTP: the header) `authorization`."""
+    certificate_names: tuple[str, ...] = ()
+    """Names in the client certificate, which TLS has verified: its SPIFFE ID and its common name."""
+
+
+class Gate:
+    """Knows the tokens and what is left of each caller's rate. Lives on one event loop, but for `refresh`."""
+
+    def __init__(self, token: str | None = None, tokens: Path | None = None) -> None:
+        """token: opens everything. tokens: a tokens file. With neither, every caller may do everything.
+
+        Raises InvalidRequestError if the file cannot be used.
+        """
+        self._single = None if token is None else digest(token)
+        self._file = None if tokens is None else Watched("the tokens file", [tokens], lambda: read_tokens(tokens))
+        self._allowances: dict[str, Allowance] = {}
+        self.version = 0
+        """Changes when the tokens do: a call that goes on for long is then admitted again."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether callers need no credentials."""
+        return self._single is None and self._file is None
+
+    @property
+    def guards_metrics(self) -> bool:
+        """Whether reading metrics needs a token with the scope for it. The single token does not guard them."""
+        return self._file is not None
+
+    def refresh(self) -> None:
+        """Reads the tokens file again if it has changed. May be called from any thread."""
+        if self._file is not None and self._file.refresh():
+            self.version += 1
+
+    def admit(self, shown: Credentials, scope: Scope | None) -> Caller:
+        """The caller with these credentials. scope: what the call needs; None: only a caller who is known.
+
+        Raises UnauthenticatedError if the credentials are missing or unknown, and PermissionDeniedError if the caller
+        lacks the scope.
+        """
+        found = self._who(shown)
+        if scope is not None and scope not in found.scopes:
+            raise PermissionDeniedError(
+                f"{found.name!r} may not do this: it needs the scope {scope}, and has {', '.join(sorted(found.scopes))}"
+            )
+        return found
+
+    def _who(self, shown: Credentials) -> Caller:
+        if self.is_open:
+            return Caller(shown.certificate_names[0]) if shown.certificate_names else ANYONE
+        if shown.authorization is not None:
+            kind, _, sent = shown.authorization.partition(" ")
+            known = self._owner(digest(sent)) if kind.lower() == "bearer" else None
+            if known is None:
+                raise UnauthenticatedError("the token in `authorization` is not this server's")
+            return known
+        for name, entry in self._entries().items():
+            if entry.certificate is not None and entry.certificate in shown.certificate_names:
+                return entry.caller(name)
+        raise UnauthenticatedError("this server requires a token: send `authorization: Bearer TOKEN` as metadata")
+
+    def _owner(self, sent: str) -> Caller | None:
+        """Whose token has this hash. Compares with all of them, each in constant time."""
+        found = None
+        for name, entry in self._entries().items():
+            if entry.sha256 is not None and hmac.compare_digest(entry.sha256, sent):
+                found = entry.caller(name)
+        if self._single is not None and hmac.compare_digest(self._single, sent):
+            found = Caller(SINGLE)
+        return found
+
+    def _entries(self) -> dict[str, Entry]:
+        content: TokensFile | None = None if self._file is None else self._file.value
+        return {} if content is None else content.tokens
+
+    def charge(self, caller: Caller, units: int) -> None:
+        """Counts texts of a call against the caller's rate. units: see `rates.units`.
+
+        Raises RateLimitedError if the rate is used up; nothing is counted then.
+        """
+        allowance = self._allowance(caller)
+        wait = 0.0 if allowance is None else allowance.take(units)
+        if allowance is not None and wait > 0:
+            raise RateLimitedError(
+                f"{caller.name!r} may send {allowance.per_second:g} texts a second, {allowance.burst} at once, and has "
+                f"used them up: try again in {math.ceil(wait * 1000)} ms, or ask the operator for a higher rate",
+                wait,
+            )
+
+    async def pace(self, caller: Caller, units: int) -> None:
+        """As `charge`, but waits until the rate permits it: the texts of a stream are held up and not refused."""
+        while (allowance := self._allowance(caller)) is not None and (wait := allowance.take(units)) > 0:
+            await asyncio.sleep(wait)
+
+    def _allowance(self, caller: Caller) -> Allowance | None:
+        entry = self._entries().get(caller.name)
+        if entry is None or entry.texts_per_second is None or self.is_open:
+            return None
+        rate, burst = entry.texts_per_second, entry.burst or math.ceil(entry.texts_per_second)
+        held = self._allowances.get(caller.name)
+        if held is None or (held.per_second, held.burst) != (rate, burst):
+            held = self._allowances[caller.name] = Allowance(rate, burst)
+        return held

@@ -1,0 +1,60 @@
+"""The present call, and the log lines about it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import grpc
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Call:
+    """A call that runs."""
+
+    method: str
+    """Its full name, such as `/hmc.v1.TranslationService/Translate`."""
+    request_id: str
+    """The client's `x-request-id`, or a new one."""
+    caller: str = ""
+    """The caller's name, empty until it is known."""
+    began: float = field(default_factory=time.perf_counter)
+    """Seconds, on a clock without a meaning of its own."""
+
+
+current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)
+"""Set while a call runs. Log lines that are written inside it name it."""
+
+
+class CallLog:
+    """Writes the lines about calls."""
+
+    def __init__(self, *, calls: bool = False, texts: bool = False) -> None:
+        """calls: a line for each call that ends. texts: a line with the texts of each request."""
+        self._calls, self._texts = calls, texts
+
+    def begin(self, method: str, request_id: str) -> Call:
+        """Makes a call the present one. request_id: its name."""
+        begun = Call(method, request_id)
+        current_call.set(begun)
+        return begun
+
+    def texts(self, texts: Sequence[str]) -> None:
+        """Logs the texts of a request, if texts may be logged."""
+        if self._texts:
+            log.info("texts %s", list(texts), extra={"fields": {"texts": list(texts)}})
+
+    def end(self, method: str, code: grpc.StatusCode) -> None:
+        """Logs that the present call has ended, if calls are logged."""
+        if not self._calls:
+            return
+        ended = current_call.get()
+        fields: dict[str, object] = {"rpc": method, "status": code.name}
+        if ended is not None:
+            fields["milliseconds"] = round(1000.0 * (time.perf_counter() - ended.began), 3)
+        log.info("%s %s", method, code.name, extra={"fields": fields})

@@ -1,0 +1,59 @@
+"""`hmc token new`, and a server that takes what it prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Hmc
+from tests.serving.fakes import FakeFactory
+
+from hmc.serving.server.access.tokens import read_tokens
+from hmc.serving.server.background import BackgroundServer
+from hmc.serving.server.settings import ServerSettings
+
+
+def test_a_token_and_its_line(hmc: Hmc, fake_bundle: Path, factory: FakeFactory, tmp_path: Path) -> None:
+    made = [
+        json.loads(hmc("token", "new", name, "--scope", scope, *limits, "--json").stdout)
+        for name, scope, *limits in (
+            ("news", "translate", "--texts-per-second", "5", "--burst", "9", "--max-characters", "99", "--weight", "2"),
+            ("operator", "admin", "--scope", "metrics"),
+        )
+    ]
+    file = tmp_path / "tokens.toml"
+    file.write_text("\n".join(x["line"] for x in made))
+    entries = read_tokens(file).tokens
+    news = entries["news"]
+    assert (news.texts_per_second, news.burst, news.max_characters, news.weight) == (5.0, 9, 99, 2.0)
+    assert entries["operator"].scopes == {"admin", "metrics"}
+    assert all(x["token"] not in file.read_text() for x in made)
+    with BackgroundServer(fake_bundle, ServerSettings(port=0, tokens=file), factory) as server:
+        news_token, operator_token = (x["token"] for x in made)
+        assert hmc("translate", "a", "--server", server.address, "--token", news_token).stdout == "full:a\n"
+        ran = hmc("admin", "load", "h6", "--server", server.address, "--token", news_token)
+        assert (ran.exit_code, "'news' may not do this: it needs the scope admin" in ran.stderr) == (2, True)
+        assert hmc("admin", "load", "h6", "--server", server.address, "--token", operator_token).exit_code == 0
+
+
+def test_what_is_printed_for_people(hmc: Hmc) -> None:
+    lines = hmc("token", "new", "a-b_1", "--scope", "translate").stdout.splitlines()
+    assert lines[0] == "Token of a-b_1, shown this once:"
+    assert lines[1].startswith("hmc_")
+    assert lines[-1].startswith('tokens.a-b_1 = { sha256 = "')
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a.b", "--scope", "translate"], "String should match pattern"),
+        (["a", "--scope", "root"], "scopes.0: Input should be 'translate', 'admin' or 'metrics'"),
+        (["a", "--scope", "admin", "--burst", "2"], "burst needs texts_per_second"),
+        (["a", "--scope", "admin", "--weight", "0"], "weight: Input should be greater than 0"),
+    ],
+)
+def test_words_of_no_use(hmc: Hmc, words: list[str], said: str) -> None:
+    ran = hmc("token", "new", *words)
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    assert said in ran.stderr

@@ -1,0 +1,137 @@
+"""Settings from a file, the environment and the command line, and their errors."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.cli.main import build
+from hmc.serving.server.configuration.reference import page
+from hmc.serving.server.configuration.report import as_toml, plain, shown
+from hmc.serving.server.configuration.schema import BUNDLES, schema
+from hmc.serving.server.configuration.sources import load
+from hmc.serving.server.settings import ServerSettings
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "hmc.toml"
+    path.write_text(
+        'host = "0.0.0.0"\nport = 1\nqueue_size = 1\nlevels = ["full", "h6"]\nlazy = true\nauto_pending = 3\n'
+        'bundles = ["b"]\ndrain_seconds = 5\n'
+    )
+    return path
+
+
+def test_who_wins(file: Path) -> None:
+    environ = {"HMC_PORT": "2", "HMC_QUEUE_SIZE": "2", "HMC_LAZY": "false", "HMC_AUTO_TARGET_MS": "1.5", "PATH": "/"}
+    found = load({"port": 3, "workers": 2}, environ, file)
+    settings = found.settings
+    assert (settings.host, settings.port, settings.queue_size, settings.lazy) == ("0.0.0.0", 3, 2, False)
+    assert (settings.levels, settings.workers, settings.drain_seconds) == (("full", "h6"), 2, 5.0)
+    assert (settings.auto.max_pending, settings.auto.target_ms) == (3, 1.5)
+    assert found.bundles == ("b",)
+    named = {key: found.origins[key] for key in ("host", "port", "queue_size", "max_rows")}
+    assert named == {"host": str(file), "port": "command line", "queue_size": "HMC_QUEUE_SIZE", "max_rows": "default"}
+
+
+def test_nothing_is_the_defaults() -> None:
+    assert load({}, {}).settings == ServerSettings()
+
+
+def test_the_environment_can_name_the_file(file: Path) -> None:
+    assert load({}, {"HMC_CONFIG": str(file)}).settings.port == 1
+
+
+@pytest.mark.parametrize("written", ["full,h6", " full , h6 ,"])
+def test_lists_with_commas(written: str) -> None:
+    assert load({"levels": written}, {}).settings.levels == ("full", "h6")
+    assert load({}, {"HMC_LEVELS": written}).settings.levels == ("full", "h6")
+
+
+def test_all_levels_again(file: Path) -> None:
+    assert load({"levels": "all"}, {}, file).settings.levels is None
+
+
+def test_an_empty_cache_variable_is_none() -> None:
+    assert load({}, {"HMC_CACHE": ""}).settings.cache == "auto"
+    assert load({}, {"HMC_CACHE": "none"}).settings.cache == "none"
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "content", "said"),
+    [
+        ({}, {}, "prot = 1", "has an unknown key 'prot': did you mean 'port'?"),
+        ({}, {}, "queue-size = 1", "unknown key 'queue-size': did you mean 'queue_size'?"),
+        ({}, {}, "xyzzy = 1", "unknown key 'xyzzy'; docs/settings.md lists all keys"),
+        ({}, {}, "[auto]\npending = 1", "unknown key 'auto'"),
+        ({}, {}, "port = ", "is not TOML"),
+        ({}, {}, 'port = "x"', "hmc.toml: port: Input should be a valid integer"),
+        ({}, {}, 'token = ["secret"]', "hmc.toml: token: Input should be a valid string"),
+        ({}, {}, "port = 70000", "port 70000: choose 0 to 65535"),
+        ({}, {"HMC_PROT": "1"}, "", "the environment has HMC_PROT, which is no setting: did you mean HMC_PORT?"),
+        ({}, {"HMC_MAX_ROW": "1"}, "", "did you mean HMC_MAX_ROWS?"),
+        ({}, {"HMC_PORT": "tcp://10.0.0.1:50051"}, "", "HMC_PORT (set by Kubernetes for a Service? set enableServiceL"),
+        ({}, {"HMC_LAZY": "perhaps"}, "", "HMC_LAZY: Input should be a valid boolean"),
+        ({}, {"HMC_TOKEN": ""}, "", "the token must be printable ASCII and not empty"),
+        ({"gpu_attention": "x"}, {}, "", "--gpu-attention: Input should be 'plain', 'efficient' or 'cudnn'"),
+        ({"log_format": "xml"}, {}, "", "--log-format: Input should be 'text' or 'json'"),
+    ],
+)
+def test_errors(tmp_path: Path, given: dict[str, Any], environ: dict[str, str], content: str, said: str) -> None:
+    (tmp_path / "hmc.toml").write_text(content)
+    with pytest.raises(InvalidRequestError) as caught:
+        load(given, environ, tmp_path / "hmc.toml")
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=r"config: cannot read .*nowhere: No such file"):
+        load({}, {}, tmp_path / "nowhere")
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    kubernetes = ("HMC_SERVICE_HOST", "HMC_SERVICE_PORT", "HMC_PORT_50051_TCP_ADDR", "HMC_METRICS_SERVICE_PORT")
+    load({}, dict.fromkeys((*kubernetes, "HMC_DATA", "HMC_CUDA_COUNTING", "HMC_SOMETHING_ELSE"), "x"))
+
+
+def test_what_is_printed_is_a_file_of_the_same_settings(file: Path, tmp_path: Path) -> None:
+    found = load({"cache": "/a b\\c"}, {"HMC_TOKEN": "s3cret", "HMC_METRICS_PORT": "9"}, file)
+    written = as_toml(found)
+    assert "s3cret" not in written
+    assert "s3cret" not in repr(found.settings)
+    assert "# token (set, not shown)  # HMC_TOKEN" in written
+    assert f'host = "0.0.0.0"  # {file}' in written
+    assert shown(found, defaults=False)["token"] == "(set, not shown)"
+    assert "max_rows" not in shown(found, defaults=False)
+    again = tmp_path / "again.toml"
+    again.write_text(written)
+    assert load({}, {"HMC_TOKEN": "s3cret"}, again).settings == found.settings
+    assert tomllib.loads(written)["metrics_port"] == 9
+
+
+def test_every_setting_has_a_meaning_and_an_option_with_its_default() -> None:
+    serve: Any = get_command(build()).commands["serve"]  # type: ignore[attr-defined]
+    options = {option.name: option for option in serve.params}
+    for setting in schema():
+        assert setting.meaning, setting.key
+        if setting.key == BUNDLES:
+            continue
+        option = options[setting.key]
+        assert option.default is None, f"{setting.key}: an option that is not given must leave the file's value"
+        if isinstance(setting.default, bool | None) or setting.key == "levels":
+            continue
+        assert option.show_default == str(plain(setting.default)), setting.key
+    others = {"bundle", "config", "print_config", "json_output", "help"}
+    assert set(options) - others == {setting.key for setting in schema()} - {BUNDLES}
+
+
+def test_the_page_of_settings_is_up_to_date(repository: Path) -> None:
+    written = (repository / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert written == page(), "run `make docs`"

@@ -1,0 +1,125 @@
+"""What the log says about calls, in both formats, and that it holds no texts unless asked."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tests.serving.fakes import FakeFactory, eventually, failure
+
+from hmc.serving.client import Client
+from hmc.serving.server.access.tokens import line_of
+from hmc.serving.server.background import BackgroundServer
+from hmc.serving.server.handlers import Handlers
+from hmc.serving.server.observing.logs import JsonLines, TextLines, describe
+from hmc.serving.server.settings import ServerSettings
+from hmc.v1 import translation_pb2 as pb
+from hmc.v1 import translation_pb2_grpc as rpc
+
+SECRET = "geheimnis"
+
+
+@pytest.fixture
+def written() -> Iterator[tuple[logging.StreamHandler[io.StringIO], io.StringIO]]:
+    """A handler of the root logger, and what it writes."""
+    stream = io.StringIO()
+    handler, root = logging.StreamHandler(stream), logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield handler, stream
+    root.removeHandler(handler)
+    root.setLevel(level)
+
+
+def calls_of(
+    bundle: Path, factory: FakeFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, calls: bool, texts: bool
+) -> None:
+    """An answered call, a refused one, a stream, and one that ends with a bug whose message quotes its text."""
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text(line_of("news", "t", ["translate"], {}))
+    settings = ServerSettings(port=0, tokens=tokens, log_calls=calls, log_texts=texts)
+    with BackgroundServer(bundle, settings, factory) as running, grpc.insecure_channel(running.address) as channel:
+        stub: Any = rpc.TranslationServiceStub(channel)
+        known = (("authorization", "Bearer t"), ("x-request-id", "id-1"))
+        stub.Translate(pb.TranslateRequest(texts=[SECRET]), metadata=known)
+        failure(lambda: stub.Translate(pb.TranslateRequest(texts=[SECRET]), metadata=(("x-request-id", "a b"),)))
+        with Client(running.address, token="t") as client:
+            list(client.translate_stream([SECRET]))
+        original = Handlers._check_count
+        monkeypatch.setattr(Handlers, "_check_count", lambda *_: int(f"a bug with {SECRET}"))
+        code, message = failure(lambda: stub.Translate(pb.TranslateRequest(texts=[SECRET]), metadata=known))
+        assert (code, SECRET in message) == ("INTERNAL", False)
+        monkeypatch.setattr(Handlers, "_check_count", original)
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_json(
+    bundle: Path, factory: FakeFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: Any, texts: bool
+) -> None:
+    handler, stream = written
+    handler.setFormatter(JsonLines(texts=texts))
+    calls_of(bundle, factory, tmp_path, monkeypatch, calls=True, texts=texts)
+    eventually(lambda: stream.getvalue().count('"milliseconds"') == 4)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    ended = [line for line in lines if "milliseconds" in line]
+    method = "/hmc.v1.TranslationService/Translate"
+    assert [(x["rpc"], x["status"], x["caller"]) for x in ended] == [
+        (method, "OK", "news"),
+        (method, "UNAUTHENTICATED", ""),
+        (f"{method}Stream", "OK", "news"),
+        (method, "INTERNAL", "news"),
+    ]
+    assert ended[0]["request_id"] == "id-1"
+    assert re.fullmatch("[0-9a-f]{32}", ended[1]["request_id"])
+    for line in lines:
+        assert {"time", "level", "message"} <= set(line)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", line["time"])
+    (bug,) = (line for line in lines if line["level"] == "ERROR")
+    assert (bug["request_id"], bug["caller"]) == ("id-1", "news")
+    assert "ValueError: " in bug["error"]
+    assert "in translate" in bug["error"]
+    assert (SECRET in stream.getvalue()) == texts
+    assert [line["texts"] for line in lines if "texts" in line] == [[SECRET]] * (3 if texts else 0)
+
+
+def test_text(
+    bundle: Path, factory: FakeFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: Any
+) -> None:
+    handler, stream = written
+    handler.setFormatter(TextLines())
+    calls_of(bundle, factory, tmp_path, monkeypatch, calls=True, texts=False)
+    pattern = r"INFO /hmc\.v1\.TranslationService/Translate OK milliseconds=[\d.]+ request_id=id-1 caller=news\n"
+    eventually(lambda: re.search(pattern, stream.getvalue()) is not None)
+    assert "ValueError: (message withheld: it may quote a text" in stream.getvalue()
+    assert SECRET not in stream.getvalue()
+
+
+def test_calls_are_not_logged_unless_asked(
+    bundle: Path, factory: FakeFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: Any
+) -> None:
+    handler, stream = written
+    handler.setFormatter(JsonLines())
+    calls_of(bundle, factory, tmp_path, monkeypatch, calls=False, texts=False)
+    assert {json.loads(line)["level"] for line in stream.getvalue().splitlines() if "rpc" in line} == {"ERROR"}
+
+
+def test_errors_that_led_to_others_are_shown_and_safe_messages_kept() -> None:
+    try:
+        try:
+            raise FileNotFoundError(2, "No such file", "weights.bin")
+        except OSError as error:
+            raise KeyError(SECRET) from error
+    except KeyError as error:
+        caught = (type(error), error, error.__traceback__)
+    said = describe(caught, texts=False)
+    assert said.index("weights.bin") < said.index("which led to") < said.index("KeyError: (message withheld")
+    assert SECRET not in said
+    assert SECRET in describe(caught, texts=True)
