@@ -20,6 +20,7 @@ from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.tokenizer.files import TOKENIZER
 from hmc.serving.requests.answers import DeviceUse
+from hmc.serving.requests.caller import ANYONE, Caller
 from hmc.serving.requests.options import MAX_TEXT_BYTES, DecodeOptions, Target
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Alternative, Translation
@@ -70,6 +71,15 @@ class FakeTranslator:
     futures: list[Future[Translation]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     priorities: list[Priority] = field(default_factory=list)
+    callers: list[Caller] = field(default_factory=list)
+    within_s: list[float | None] = field(default_factory=list)
+    retry_after_s: float | None = None
+    """Of the error for a full queue."""
+    refused: int = 0
+    """Texts for which the queue was full."""
+    refusal: Exception | None = None
+    """Every text gets this error."""
+    expected: float | None = None
     waiting: list[Callable[[], None]] = field(default_factory=list)
     warm: bool = False
     closed: str = ""
@@ -101,6 +111,8 @@ class FakeTranslator:
         progress: Callable[[str], None] | None = None,
         *,
         priority: Priority = Priority.INTERACTIVE,
+        caller: Caller = ANYONE,
+        within_s: float | None = None,
     ) -> Future[Translation]:
         assert not self.closed, "a closed translator got a text"
         target = target or Target()
@@ -109,13 +121,20 @@ class FakeTranslator:
         if len(text.encode()) > MAX_TEXT_BYTES:
             raise InvalidRequestError(f"text is longer than {MAX_TEXT_BYTES} bytes: split it into sentences")
         if self.pending >= (self.bulk_size if priority is Priority.BULK else self.queue_size):
-            raise OverloadedError("the queue is full: try again later")
+            with self.changed:
+                self.refused += 1
+                self.changed.notify_all()
+            raise OverloadedError("the queue is full: try again later", self.retry_after_s)
+        self.within_s.append(within_s)
+        if self.refusal is not None:
+            raise self.refusal
         options = options or DecodeOptions()
         future: Future[Translation] = Future()
         with self.changed:
             self.futures.append(future)
             self.texts.append(text)
             self.priorities.append(priority)
+            self.callers.append(caller)
             self.changed.notify_all()
         future.add_done_callback(self._announce_space)
         if progress is not None and text.strip():
@@ -128,6 +147,9 @@ class FakeTranslator:
         else:
             future.set_result(self.translation(text, options))
         return future
+
+    def expected_s(self, *, interactive: bool) -> float | None:
+        return self.expected
 
     @property
     def bulk_size(self) -> int:

@@ -198,8 +198,8 @@ def command(
     auto_target_ms: Annotated[
         float | None,
         typer.Option(
-            help="`auto` also takes fewer heads to keep the 95th percentile of latency below this. Default: no such "
-            "limit.",
+            help="`auto` also takes fewer heads to keep the 95th percentile of queue and compute below this, for calls "
+            "of at most 32 texts. Default: no such limit.",
             metavar="MS",
             rich_help_panel=AUTO,
         ),

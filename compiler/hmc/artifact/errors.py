@@ -7,6 +7,9 @@ from dataclasses import dataclass
 class HmcError(Exception):
     """Something a user can act on. The message says what is wrong and what to do."""
 
+    retry_after_s: float | None = None
+    """Seconds after which the same request may succeed. Negative: it is useless to send it again. None: unknown."""
+
 
 class InvalidArtifactError(HmcError):
     """A checkpoint or bundle that cannot be used. `problems` lists everything found, not only the first."""
@@ -46,16 +49,20 @@ class ModelNotFoundError(LevelNotFoundError):
     """The server has no such model, or none of these languages; the message lists those that it has."""
 
 
-class OverloadedError(HmcError):
+class RetryableError(HmcError):
+    """Something that passes; see `HmcError.retry_after_s`."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class OverloadedError(RetryableError):
     """The queue is full; try again later or lower the load."""
 
 
 class RateLimitedError(OverloadedError):
     """The caller sends more than it may. `retry_after_s`: seconds until the same call would pass."""
-
-    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
 
 
 class DeviceUnavailableError(HmcError):
@@ -78,7 +85,7 @@ class PortInUseError(HmcError):
     """Another process listens on the port; the message names it and says what to do."""
 
 
-class UnavailableError(HmcError):
+class UnavailableError(RetryableError):
     """The service cannot be reached, is starting or is draining; try again, or elsewhere."""
 
 
@@ -90,8 +97,8 @@ class PermissionDeniedError(HmcError):
     """The service knows the caller, who may not do this; the message says what would be needed."""
 
 
-class DeadlineExceededError(HmcError):
-    """The service did not answer within the time that the caller gave it."""
+class DeadlineExceededError(RetryableError):
+    """The service did not answer within the time that the caller gave it, or saw at once that it could not."""
 
 
 class InternalServiceError(HmcError):

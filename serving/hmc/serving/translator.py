@@ -13,6 +13,7 @@ from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.serving.requests.answers import DeviceUse
+from hmc.serving.requests.caller import ANYONE, Caller
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Target, scoring_options, targets_of
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Decoded, Partial, Translation
@@ -100,6 +101,11 @@ class Translator:
         """Interactive texts that wait or run."""
         return self._engine.pending_interactive
 
+    def expected_s(self, *, interactive: bool) -> float | None:
+        """Seconds that a new text of usual length would take now, interactive or not, queue included; None if too
+        little was measured lately."""
+        return self._engine.expected_s(interactive=interactive)
+
     @property
     def failure(self) -> str | None:
         """Why the level stopped unexpectedly; None if it did not, or if it has answered a text since."""
@@ -136,19 +142,23 @@ class Translator:
         *,
         block: bool = False,
         priority: Priority = Priority.INTERACTIVE,
+        caller: Caller = ANYONE,
+        within_s: float | None = None,
     ) -> Future[Translation]:
         """Queues one text. Cancelling the future takes the text out of the queue, or frees its rows at the next step.
 
         target: the beginning of the translation, or the whole translation, which is then only scored. The translation
         of a blank text is empty, whatever its beginning should be. progress: called with each piece of text that no
-        later step can change. priority: which texts start first. block: wait while the queue is full.
+        later step can change. priority: which texts start first. block: wait while the queue is full. caller: callers
+        take turns. within_s: seconds that the caller waits for the translation.
 
         `progress`, and the callbacks of futures, run one after the other in one thread of this translator. A slow one
         delays other answers, but no decoding. One that waits for another answer of this translator waits for ever.
 
         Raises InvalidRequestError for a text that cannot be encoded or is too long and for options that the level does
-        not have, OverloadedError for a full queue unless `block`, UnavailableError once closed. The future's error is
-        InternalServiceError where the model's scores are not finite.
+        not have, OverloadedError for a full queue unless `block`, UnavailableError once closed, and
+        DeadlineExceededError if `within_s` is too short, as far as is known from what the level did of late. The
+        future's error is InternalServiceError where the model's scores are not finite.
         """
         options, target = options or DecodeOptions(), target or Target()
         ids, truncated = self._tokenizer.encode(text)
@@ -159,7 +169,9 @@ class Translator:
             answer.set_result(Translation("", 0.0, 0, 0))
             return answer
         certain = CertainText(self._tokenizer, progress).update if progress else None
-        decoded = self._engine.submit(ids, options, constraints, certain, block=block, priority=priority)
+        decoded = self._engine.submit(
+            ids, options, constraints, certain, block=block, priority=priority, caller=caller, within_s=within_s
+        )
         # Cancelling the caller's future cancels the engine's, which frees the rows.
         answer.add_done_callback(lambda f: decoded.cancel() if f.cancelled() else None)
         decoded.add_done_callback(

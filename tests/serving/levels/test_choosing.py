@@ -8,7 +8,7 @@ import pytest
 from hmc.artifact.bundle.manifest import Latency, Level, Quality
 from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
 from hmc.artifact.model.heads import HeadLayout
-from hmc.serving.levels.choosing import ENOUGH_REQUESTS, RECENT_S, AutoPolicy, Candidate, choose, rank, runs_on
+from hmc.serving.levels.choosing import ENOUGH_REQUESTS, Candidate, choose, rank, runs_on
 from hmc.serving.levels.latency import LatencyWindow
 from hmc.serving.requests.selectors import Selector
 
@@ -37,9 +37,9 @@ def level(
     )  # fmt: skip
 
 
-def pick(selector: Selector, *candidates: Level | Candidate, policy: AutoPolicy | None = None) -> str:
+def pick(selector: Selector, *candidates: Level | Candidate) -> str:
     made = [c if isinstance(c, Candidate) else Candidate(c) for c in candidates]
-    return choose(selector, made, policy or AutoPolicy()).name
+    return choose(selector, made).name
 
 
 def window(*seconds: float) -> LatencyWindow:
@@ -111,38 +111,8 @@ def test_latency_budget_that_none_keeps_names_the_fastest() -> None:
         pick(Selector(latency_budget_ms=1), level("a", 1))
 
 
-def test_auto_steps_down_with_the_queue_and_ends_at_the_shortest() -> None:
-    policy = AutoPolicy(max_pending=10)
-    assert pick(Selector(auto=True), Candidate(FULL, 9), Candidate(HALF, 0), policy=policy) == "full"
-    assert pick(Selector(auto=True), Candidate(FULL, 10), Candidate(HALF, 0), policy=policy) == "h6"
-    assert pick(Selector(auto=True), Candidate(FULL, 12), Candidate(HALF, 11), policy=policy) == "h6"
-    assert pick(Selector(auto=True), Candidate(FULL, 11), Candidate(HALF, 11), policy=policy) == "h6"
-
-
-def test_auto_passes_over_a_level_that_failed() -> None:
-    """Its queue is empty, because nothing stays in it."""
-    failed = Candidate(FULL, 0, failed=True)
-    assert pick(Selector(auto=True), failed, Candidate(HALF, 9), policy=AutoPolicy(max_pending=5)) == "h6"
-    assert pick(Selector(auto=True), failed, Candidate(HALF, 0, failed=True)) == "full"
-
-
-def test_auto_tries_a_level_again_when_its_slow_requests_are_long_ago() -> None:
-    now = [0.0]
-    slow = LatencyWindow(clock=lambda: now[0])
-    for _ in range(ENOUGH_REQUESTS):
-        slow.add(0.2)
-    levels, policy = (Candidate(FULL, 0, slow), Candidate(HALF)), AutoPolicy(target_ms=100)
-    now[0] = RECENT_S
-    assert pick(Selector(auto=True), *levels, policy=policy) == "h6"
-    now[0] = RECENT_S + 1.0
-    assert pick(Selector(auto=True), *levels, policy=policy) == "full"
-
-
-def test_auto_leaves_a_level_that_misses_its_target() -> None:
-    slow, fast = window(*[0.2] * ENOUGH_REQUESTS), window(*[0.01] * ENOUGH_REQUESTS)
-    policy = AutoPolicy(target_ms=100)
-    assert pick(Selector(auto=True), Candidate(FULL, 0, slow), Candidate(HALF, 0, fast), policy=policy) == "h6"
-    assert pick(Selector(auto=True), Candidate(FULL, 0, slow), Candidate(HALF, 0, fast)) == "full"
+def test_auto_is_the_best_level_where_there_is_no_load() -> None:
+    assert pick(Selector(auto=True), HALF, FULL) == "full"
 
 
 @pytest.mark.parametrize(
@@ -175,16 +145,3 @@ def test_selectors_out_of_range(values: dict[str, object], match: str) -> None:
 )
 def test_precision_belongs_to_a_device(device: str, precision: str, runs: bool) -> None:
     assert runs_on(device, level("x", 1, precision=precision)) is runs
-
-
-@pytest.mark.parametrize(
-    ("policy", "said"),
-    [
-        ({"max_pending": 0}, "auto: 0 texts pending: choose 1 or more"),
-        ({"target_ms": 0.0}, "auto: a target of 0 ms: choose more than 0"),
-        ({"target_ms": float("nan")}, "auto: a target of nan ms"),
-    ],
-)
-def test_policies_out_of_range(policy: dict[str, float], said: str) -> None:
-    with pytest.raises(InvalidRequestError, match=re.escape(said)):
-        AutoPolicy(**policy)  # type: ignore[arg-type]  # each of its own type

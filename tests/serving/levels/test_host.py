@@ -16,7 +16,7 @@ from hmc.artifact.errors import (
     LevelNotLoadedError,
     UnavailableError,
 )
-from hmc.serving.levels.choosing import AutoPolicy
+from hmc.serving.levels.controller import AutoPolicy
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.status import LevelStatus
 from hmc.serving.requests.options import DecodeOptions
@@ -375,4 +375,4 @@ def test_auto_steps_down_under_load(host: ModelHost, factory: FakeFactory, prior
         factory["full"].release.set()
         for future in futures:
             future.result(10)
-    assert chosen(host, auto, priority) == "full"
+    assert chosen(host, auto, priority) == "h12"  # for a while

@@ -22,7 +22,7 @@ from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundErro
 from hmc.cli.common.connection import connected
 from hmc.cli.common.options import NO_TLS, Tls
 from hmc.serving.documents.local import translate_document
-from hmc.serving.levels.choosing import AutoPolicy, Candidate, choose, runs_on
+from hmc.serving.levels.choosing import Candidate, choose, runs_on
 from hmc.serving.levels.languages import Languages, with_code
 from hmc.serving.requests.answers import StreamAnswer
 from hmc.serving.requests.options import DecodeOptions, Target
@@ -236,7 +236,7 @@ def _level(manifest: Manifest, selector: Selector, device: str) -> str | None:
     candidates = [Candidate(level) for level in manifest.levels if runs_on(device, level)]
     if not candidates:
         raise LevelNotFoundError(f"this bundle has no level for --device {device}; see `hmc levels`")
-    return choose(selector, candidates, AutoPolicy()).name
+    return choose(selector, candidates).name
 
 
 def _code(bundle: Path, manifest: Manifest, selector: Selector) -> str:

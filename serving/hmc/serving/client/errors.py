@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import grpc
 
 from hmc.artifact.errors import UnavailableError
 from hmc.serving.wire.details import violations_of
+from hmc.serving.wire.pushback import retry_after_s
 from hmc.serving.wire.status import error_of
 
 
@@ -24,13 +25,22 @@ def domain_errors(address: str) -> Iterator[None]:
             message = f"{address}: {message}"
             if "connect" in message:
                 message += "; is `hmc serve` running there, and do both sides use TLS, or neither?"
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        refused = retry_after_s(sent_trailers(error))
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and refused is None:  # else the server says more
             message = f"{address} gave no answer in time; allow more, send less, or choose a level with fewer heads"
-        raise error_of(code, message, violations_of(error)) from error
+        raised = error_of(code, message, violations_of(error))
+        raised.retry_after_s = refused
+        raise raised from error
     except ValueError as error:  # gRPC raises this for a closed channel
         if "closed" not in str(error):
             raise
         raise UnavailableError(f"this client of {address} is closed: open another one") from error
+
+
+def sent_trailers(error: grpc.RpcError) -> Iterable[tuple[str, str | bytes]] | None:
+    """The trailers of a failed call."""
+    call: Any = error
+    return call.trailing_metadata()  # type: ignore[no-any-return]  # of pairs
 
 
 def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:

@@ -6,34 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hmc.artifact.bundle.manifest import Level
-from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
+from hmc.artifact.errors import LevelNotFoundError
 from hmc.artifact.precisions import PRECISIONS
 from hmc.serving.levels.latency import LatencyWindow
 from hmc.serving.requests.selectors import Selector
 
-RECENT_S = 30.0
-"""`auto` reads a level's latency over this many seconds. Older requests do not count, so that a level which `auto`
-left is tried again."""
 ENOUGH_REQUESTS = 20
 """Requests that a measured 95th percentile needs; with fewer it is not used."""
-
-
-@dataclass(frozen=True)
-class AutoPolicy:
-    """When `auto` passes over a level. Raises InvalidRequestError if a value is out of range."""
-
-    max_pending: int = 64
-    """`auto` passes over a level with this many texts queued or running. An interactive call counts interactive texts
-    only, because it goes before all others."""
-    target_ms: float | None = None
-    """`auto` passes over a level whose 95th-percentile latency is above this many milliseconds. None: latency is not
-    considered."""
-
-    def __post_init__(self) -> None:
-        if self.max_pending < 1:
-            raise InvalidRequestError(f"auto: {self.max_pending} texts pending: choose 1 or more")
-        if self.target_ms is not None and not self.target_ms > 0:
-            raise InvalidRequestError(f"auto: a target of {self.target_ms:g} ms: choose more than 0")
 
 
 @dataclass(frozen=True)
@@ -45,6 +24,10 @@ class Candidate:
     """Texts queued or running there for which a new text would wait."""
     measured: LatencyWindow | None = None
     """Its latency on this server. None if it is not loaded."""
+    recent: LatencyWindow | None = None
+    """The same of the last moments, of every text. None if it is not loaded."""
+    expected_s: float | None = None
+    """Seconds that a new text would take there now. None if unknown."""
     failed: bool = False
     """Whether it stopped unexpectedly and has not answered a text since."""
 
@@ -76,8 +59,9 @@ def runs_on(device: str, level: Level) -> bool:
     return kind not in ("cpu", "cuda") or kind == PRECISIONS[level.precision].device
 
 
-def choose(selector: Selector, candidates: Sequence[Candidate], policy: AutoPolicy) -> Level:
-    """Chooses a candidate by any selector except a name and the default.
+def choose(selector: Selector, candidates: Sequence[Candidate]) -> Level:
+    """Chooses a candidate by any selector except a name and the default. `auto` gives the best one, as fits where there
+    is no load; `AutoController` is for servers.
 
     Raises LevelNotFoundError if no candidate fits. Its message names the nearest candidate, or the measurement that is
     missing.
@@ -89,7 +73,7 @@ def choose(selector: Selector, candidates: Sequence[Candidate], policy: AutoPoli
         return _cheapest_within(selector.max_bleu_drop, ranked)
     if selector.latency_budget_ms is not None:
         return _within_budget(selector.latency_budget_ms, ranked)
-    return _auto(ranked, policy)
+    return ranked[0].level
 
 
 def _at_most(heads: int, ranked: Sequence[Candidate]) -> Level:
@@ -127,18 +111,3 @@ def _within_budget(budget_ms: int, ranked: Sequence[Candidate]) -> Level:
             return level
     p95, level = min(measured, key=lambda x: x[0])
     raise LevelNotFoundError(f"no level answers within {budget_ms} ms; the fastest is {level.name!r} with {p95:.0f} ms")
-
-
-def _auto(ranked: Sequence[Candidate], policy: AutoPolicy) -> Level:
-    ranked = [candidate for candidate in ranked if not candidate.failed] or ranked
-    for candidate in ranked:
-        if candidate.pending < policy.max_pending and _keeps_target(candidate, policy):
-            return candidate.level
-    return min(reversed(ranked), key=lambda c: c.pending).level
-
-
-def _keeps_target(candidate: Candidate, policy: AutoPolicy) -> bool:
-    if policy.target_ms is None or candidate.measured is None:
-        return True
-    recent = candidate.measured.summary(within_s=RECENT_S)
-    return recent is None or recent.requests < ENOUGH_REQUESTS or recent.p95_ms <= policy.target_ms

@@ -7,13 +7,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from pathlib import Path
 
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Level
 from hmc.artifact.errors import FailedPreconditionError, LevelNotLoadedError, UnavailableError
 from hmc.serving.levels.byte_shares import disk_shares
-from hmc.serving.levels.choosing import AutoPolicy, choose, rank, runs_on
+from hmc.serving.levels.choosing import choose, rank, runs_on
+from hmc.serving.levels.controller import AutoController, AutoPolicy
 from hmc.serving.levels.freeing.residency import Residency
 from hmc.serving.levels.freeing.retirement import Retirement
 from hmc.serving.levels.freeing.room import Room
@@ -77,7 +79,9 @@ class ModelHost:
         fitting = [level for level in manifest.levels if runs_on(self._device, level)]
         if self._default is None and fitting and default not in fitting:
             default = min(fitting, key=lambda level: (abs(level.heads - default.heads), rank(level)))
-        return LoadedBundle(path, manifest, default.name, disk_shares(path, manifest), Languages.of(path, manifest))
+        urgent, other = AutoController(self._auto), AutoController(replace(self._auto, target_ms=None))
+        shares, languages = disk_shares(path, manifest), Languages.of(path, manifest)
+        return LoadedBundle(path, manifest, default.name, shares, languages, {True: urgent, False: other})
 
     @property
     def languages(self) -> Languages:
@@ -252,8 +256,9 @@ class ModelHost:
             return current.manifest.level(current.default)
         if selector.name is not None:
             return current.manifest.level(selector.name)
-        device = self._device if self.lazy and not selector.auto else None
-        return choose(selector, current.candidates(priority=priority, loadable_on=device), self._auto)
+        if selector.auto:
+            return current.auto[priority.interactive].choose(current.candidates(priority=priority))
+        return choose(selector, current.candidates(priority=priority, loadable_on=self._device if self.lazy else None))
 
     # ---- status ----
 

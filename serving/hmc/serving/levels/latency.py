@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 
 from hmc.serving.requests.answers import LatencySummary
 
@@ -27,6 +28,12 @@ class LatencyWindow:
         with self._lock:
             self._seen.append((self._clock(), seconds))
 
+    def count(self, within_s: float) -> int:
+        """Latencies that were added in the last `within_s` seconds, of those remembered."""
+        since = self._clock() - within_s
+        with self._lock:
+            return sum(1 for _ in takewhile(lambda seen: seen[0] >= since, reversed(self._seen)))
+
     def summary(self, within_s: float | None = None) -> LatencySummary | None:
         """Percentiles (nearest rank) of the remembered latencies, or None if there are none.
 
@@ -34,7 +41,8 @@ class LatencyWindow:
         """
         since = self._clock() - within_s if within_s is not None else float("-inf")
         with self._lock:
-            values = sorted(seconds for added, seconds in self._seen if added >= since)
+            late = takewhile(lambda seen: seen[0] >= since, reversed(self._seen))
+            values = sorted(seconds for _, seconds in late)
         if not values:
             return None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError, ModelNotFoundError
-from hmc.serving.levels.choosing import AutoPolicy
+from hmc.serving.levels.controller import AutoPolicy
 from hmc.serving.levels.freeing.room import Room
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.slots import TranslatorFactory

@@ -12,9 +12,11 @@ from typing import Protocol
 from hmc.artifact.bundle.manifest import Level, Manifest
 from hmc.serving.levels.byte_shares import FileBytes
 from hmc.serving.levels.choosing import Candidate, runs_on
+from hmc.serving.levels.controller import AutoController
 from hmc.serving.levels.languages import Languages, with_code
 from hmc.serving.levels.latency import LatencyWindow
 from hmc.serving.requests.answers import DeviceUse, LevelBytes
+from hmc.serving.requests.caller import ANYONE, Caller
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Translation
@@ -56,7 +58,11 @@ class LevelTranslator(Protocol):
         progress: Callable[[str], None] | None = ...,
         *,
         priority: Priority = ...,
+        caller: Caller = ...,
+        within_s: float | None = ...,
     ) -> Future[Translation]: ...
+
+    def expected_s(self, *, interactive: bool) -> float | None: ...
 
     def call_when_space(self, call: Callable[[], None]) -> None: ...
 
@@ -82,6 +88,9 @@ class Slot:
     latency: LatencyWindow = field(default_factory=LatencyWindow)
     last_used: float = 0.0
     """When the last lease ended, or else when it was loaded, in seconds of the host's clock."""
+    """Of the latest interactive texts."""
+    recent: dict[bool, LatencyWindow] = field(default_factory=lambda: {i: LatencyWindow(10_000) for i in (True, False)})
+    """Interactive or not → latency of all texts of the last moments, for `auto`."""
 
 
 @dataclass(eq=False)
@@ -95,6 +104,8 @@ class LoadedBundle:
     disk: dict[str, LevelBytes]
     """Level name → its bytes on disk."""
     languages: Languages
+    auto: dict[bool, AutoController]
+    """Interactive or not → what chooses the level of such requests with `auto`."""
     slots: dict[str, Slot] = field(default_factory=dict)
     """Level name → the loaded level."""
     loading: list[str] = field(default_factory=list)
@@ -118,8 +129,11 @@ class LoadedBundle:
         slot = self.slots.get(name)
         if slot is None:
             return Candidate(self.manifest.level(name))
-        pending = slot.translator.pending_interactive if priority.interactive else slot.translator.pending
-        return Candidate(slot.level, pending, slot.latency, failed=slot.translator.failure is not None)
+        urgent, translator = priority.interactive, slot.translator
+        pending = translator.pending_interactive if urgent else translator.pending
+        expected = translator.expected_s(interactive=urgent)
+        failed = translator.failure is not None
+        return Candidate(slot.level, pending, slot.latency, slot.recent[urgent], expected, failed=failed)
 
 
 class Lease:
@@ -147,13 +161,22 @@ class Lease:
         options: DecodeOptions,
         target: Target | None = None,
         progress: Callable[[str], None] | None = None,
+        *,
+        caller: Caller = ANYONE,
+        within_s: float | None = None,
     ) -> Future[Translation]:
         """Queues a text, and adds its latency to the level's if it is interactive. Arguments and errors: see
         `Translator.submit`; and InvalidRequestError for a text that begins with the token of another language."""
-        text = with_code(text, self.code)
-        future = self.slot.translator.submit(text, options, target, progress, priority=self._priority)
-        if self._priority.interactive:
-            future.add_done_callback(self._observe)
+        future = self.slot.translator.submit(
+            with_code(text, self.code),
+            options,
+            target,
+            progress,
+            priority=self._priority,
+            caller=caller,
+            within_s=within_s,
+        )
+        future.add_done_callback(self._observe)
         return future
 
     def _observe(self, future: Future[Translation]) -> None:
@@ -161,7 +184,9 @@ class Lease:
             done = future.result()
             if done.blank:
                 return
-            self.slot.latency.add(done.queue_s + done.compute_s)
+            self.slot.recent[self._priority.interactive].add(done.queue_s + done.compute_s)
+            if self._priority.interactive:
+                self.slot.latency.add(done.queue_s + done.compute_s)
 
     def __enter__(self) -> Lease:
         return self

@@ -15,6 +15,7 @@ from hmc.artifact.bundle.manifest import Variant
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Progress
+from hmc.serving.requests.caller import ANYONE, Caller
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Decoded
@@ -69,7 +70,7 @@ class Engine:
         if workers > 1 and self.sessions.device.kind != "cpu":
             raise InvalidRequestError(f"workers {workers}: on {self.sessions.device} a level has one; choose 1")
         self.max_rows = rows_of_worker(max_rows, workers)
-        self.queue = WaitingQueue(queue_size)
+        self.queue = WaitingQueue(queue_size, clock)
         self._process = os.getpid()
         self._schedulers: list[Scheduler] = []
         self._opening: dict[Variant, threading.Thread] = {}
@@ -97,6 +98,10 @@ class Engine:
         with self.queue.changed:
             return self.queue.waiting_interactive + sum(each.count(interactive=True) for each in self._schedulers)
 
+    def expected_s(self, *, interactive: bool) -> float | None:
+        """See `WaitingQueue.expected_s`."""
+        return self.queue.expected_s(interactive=interactive)
+
     @property
     def failure(self) -> str | None:
         """Why a worker stopped unexpectedly. None if none did, or if a sentence has been answered since."""
@@ -111,8 +116,11 @@ class Engine:
         *,
         block: bool = False,
         priority: Priority = Priority.INTERACTIVE,
+        caller: Caller = ANYONE,
+        within_s: float | None = None,
     ) -> Future[Decoded]:
-        """Queues a sentence. source: token ids, EOS last. block: wait while the queue is full.
+        """Queues a sentence. source: token ids, EOS last. block: wait while the queue is full. caller: callers take
+        turns. within_s: seconds that the caller waits for the result; a level that does nothing now accepts any.
 
         The future may be cancelled at any time. The sentence then leaves the queue at once, or its batch after the
         present step. Callbacks of the future, and `progress`, run one after the other in one thread of the engine. A
@@ -120,7 +128,8 @@ class Engine:
 
         Raises OverloadedError for a full queue unless `block`, InvalidRequestError for more rows than a worker has and
         for options that the level does not have, UnavailableError once closed, and FailedPreconditionError in a forked
-        process. The future's error is InternalServiceError if the model scores the sentence with NaN or infinity, and
+        process. Raises DeadlineExceededError if `within_s` is too short, as far as is known from what the level did of
+        late. The future's error is InternalServiceError if the model scores the sentence with NaN or infinity, and
         if the engine stopped unexpectedly.
         """
         if os.getpid() != self._process:
@@ -135,7 +144,10 @@ class Engine:
             )
         job = plan_job(self.sessions, source, options, constraints or Constraints(), progress, priority=priority)
         job.future.add_done_callback(self._note_cancellation)
-        if not self.queue.put(job, priority, block=block) and job.mode.variant is not None:
+        if within_s is not None and not self.pending:
+            within_s = None
+        can_start = self.queue.put(job, priority, block=block, caller=caller, within_s=within_s)
+        if not can_start and job.mode.variant is not None:
             self._open_aside(job.mode.variant)
         return job.future
 

@@ -70,7 +70,7 @@ class Scheduler:
 
     def schedule(self) -> Plan | None:
         """Waits until there is something to do. None: the queue is closed and no sentence is left."""
-        queue = self._queue
+        queue, idle = self._queue, False
         with queue.changed:
             while not ((queue.ready and not self._paused) or self._running):
                 if queue.closed and not len(queue):
@@ -78,7 +78,8 @@ class Scheduler:
                 if evicted := self._budget.evict(self._clock()):
                     return Plan(evicted, {})
                 queue.changed.wait(self._budget.next_eviction(self._clock()))
-            started = self._start() if queue.ready and not self._paused else {}
+                idle = True
+            started = self._start_and_measure(idle=idle) if queue.ready and not self._paused else {}
         return Plan(self._budget.evict(self._clock()) if self._budget.any_empty else [], started)
 
     def upcoming(self, mode: Mode) -> list[Job]:
@@ -163,6 +164,12 @@ class Scheduler:
                 self._cancelled.add(future)
 
     # ---- admission ----
+
+    def _start_and_measure(self, *, idle: bool) -> dict[Mode, list[Job]]:
+        interactive, others = self._queue.interactive, self._queue.others
+        started = self._start()
+        self._queue.looked(interactive, others, idle=idle)
+        return started
 
     def _start(self) -> dict[Mode, list[Job]]:
         """Takes the sentences that start now from the queue. Leaves an equal part to each other worker that is idle."""

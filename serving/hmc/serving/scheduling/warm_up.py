@@ -35,6 +35,7 @@ def warm_up(engine: Engine) -> None:
                 for future in _other_kinds(engine, replica):
                     future.result()
             _usual_kinds(engine, replica)  # last: a device holds the pools of a few modes, of which these stay
+    engine.queue.speed.forget()  # the first sentences are slow
 
 
 def _usual_kinds(engine: Engine, replica: LevelSessions) -> None:

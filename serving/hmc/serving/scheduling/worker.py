@@ -95,12 +95,20 @@ class Worker(threading.Thread):
         """Hands the results to the postprocessor, which gives them to the callers."""
         calls: list[Callable[[], object]] = []
         for outcome in outcomes:
+            self._measure(outcome)
             calls += [partial(_report, job, tokens) for job, tokens in outcome.certain]
             for job, decoded in outcome.ended:
                 if decoded is not None:
                     self._queue.failure, self._pause_s = None, 0.0
                     calls.append(partial(_answer, job, decoded))
         self._postprocessor.post(calls)
+
+    def _measure(self, outcome: Outcome) -> None:
+        """Notes how long the sentences took that have ended."""
+        done = [(job, decoded) for job, decoded in outcome.ended if decoded is not None and decoded.hypotheses]
+        if done:
+            seen = [(len(job.source), len(decoded.hypotheses[0].ids) + 1, decoded.compute_s) for job, decoded in done]
+            self._queue.ended(seen, interactive=done[0][0].mode.interactive)
 
     def _fail(self, mode: Mode, error: Exception) -> None:
         """Drops the batch of this mode and gives its sentences the error. Other batches go on."""

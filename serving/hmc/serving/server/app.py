@@ -39,6 +39,7 @@ from hmc.serving.server.servicers import AdminServicer, TranslationServicer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.standard_services import NOT_SERVING, SERVING, Health, add_reflection
 from hmc.serving.translator import Translator
+from hmc.serving.wire.pushback import ELSEWHERE_S
 from hmc.v1 import translation_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
@@ -186,7 +187,7 @@ class Server:
 
     def _check_running(self) -> None:
         if self.draining:
-            raise UnavailableError(SHUTTING_DOWN)
+            raise UnavailableError(SHUTTING_DOWN, ELSEWHERE_S)
 
     def refresh(self) -> None:
         """Reads the tokens file and the TLS files again if they have changed. May be called from any thread.

@@ -9,11 +9,13 @@ from contextlib import aclosing
 from hmc.serving.documents.documents import Divider, check_keep, with_segment
 from hmc.serving.documents.joining import Joined
 from hmc.serving.levels.slots import Lease
+from hmc.serving.requests.caller import current_caller
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.results import DocumentPiece, Translation
 from hmc.serving.requests.text_options import TextOptions
 from hmc.serving.server.streams import WaitingLine
 from hmc.serving.wire.limits import AnswerSize
+from hmc.serving.wire.status import seconds_left
 
 Wait = Callable[[Future[Translation], AnswerSize], Awaitable[Translation]]
 """Waits for a translation and adds it to the size of the answer. Cancelling it cancels the search."""
@@ -63,7 +65,7 @@ class Documents:
             if self._begun:
                 future = await self._line.submit(self._lease, text, options, target)
             else:
-                future = self._lease.submit(text, options, target)
+                future = self._lease.submit(text, options, target, caller=current_caller.get(), within_s=seconds_left())
                 self._begun = True
             return await self._wait(future, size or AnswerSize())
 

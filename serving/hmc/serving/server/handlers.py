@@ -8,9 +8,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, aclosing
 from pathlib import Path
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from hmc.artifact.errors import (
+    DeadlineExceededError,
     DeviceUnavailableError,
     InvalidRequestError,
     LevelNotLoadedError,
@@ -26,6 +27,7 @@ from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import Lease, Slot
 from hmc.serving.levels.status import LevelStatus
 from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, ModelInfo
+from hmc.serving.requests.caller import Caller, current_caller
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import DocumentPiece, Translation
@@ -39,6 +41,7 @@ from hmc.serving.server.metrics import Metrics, RequestRecord
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.streams import WaitingLine
 from hmc.serving.wire.limits import AnswerSize
+from hmc.serving.wire.status import seconds_left
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +61,8 @@ class Handlers:
         self._changes = ChangeThread()
         # (model, level) → its load, which many calls may await
         self._loading: dict[tuple[str, str], asyncio.Future[LevelStatus]] = {}
-        self._lines: WeakKeyDictionary[Slot, WaitingLine] = WeakKeyDictionary()
+        self._lines: WeakKeyDictionary[Slot, WeakValueDictionary[Caller, WaitingLine]] = WeakKeyDictionary()
+        """Level → caller → its line, while one of its texts is under way. Texts hold their line."""
 
     def record(self) -> AbstractContextManager[RequestRecord]:
         """Counts the `with` block as one request. The methods below write into the record what they learn about it."""
@@ -108,7 +112,10 @@ class Handlers:
             record.answer = _answer([joined.translation(segments=False)], lease)
 
     def _line(self, lease: Lease) -> WaitingLine:
-        return self._lines.setdefault(lease.slot, WaitingLine())
+        caller, lines = current_caller.get(), self._lines.setdefault(lease.slot, WeakValueDictionary())
+        if (line := lines.get(caller)) is None:
+            line = lines[caller] = WaitingLine(caller)
+        return line
 
     async def translate_one(
         self,
@@ -141,7 +148,7 @@ class Handlers:
             def progress(piece: str | None) -> None:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
-            future = lease.submit(text, options, target, progress)
+            future = lease.submit(text, options, target, progress, caller=current_caller.get(), within_s=seconds_left())
             future.add_done_callback(lambda _: progress(None))
             try:
                 while (piece := await pieces.get()) is not None:
@@ -221,8 +228,8 @@ class Handlers:
         return (await self._changes.run(self._models.named(model).set_default, name)).info()
 
     async def reload(self, path: Path | None, model: str = "") -> LevelList:
-        """Replaces the bundle of a model. Raises PermissionDeniedError for a path that is not below the root of bundles.
-        Other errors: see `ModelHost.reload`."""
+        """Replaces the bundle of a model. Raises PermissionDeniedError for a path that is not below the root of
+        bundles. Other errors: see `ModelHost.reload`."""
         host = self._models.named(model)
         if path is not None:
             check_below(self._settings.bundle_root or host.root, path)
@@ -256,12 +263,14 @@ async def _run(
 
 def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
     try:
-        return lease.submit(text, options, target)
+        return lease.submit(text, options, target, caller=current_caller.get(), within_s=seconds_left())
     except InvalidRequestError as error:
         message = f"texts[{index}]: {error}"
         raise InvalidRequestError(message, [Violation(f"texts[{index}]", message)]) from error
     except OverloadedError as error:
-        raise OverloadedError(f"texts[{index}]: {error}") from error
+        raise OverloadedError(f"texts[{index}]: {error}", error.retry_after_s) from error
+    except DeadlineExceededError as error:
+        raise DeadlineExceededError(f"texts[{index}]: {error}", error.retry_after_s) from error
 
 
 async def _wait(future: Future[Translation], size: AnswerSize) -> Translation:

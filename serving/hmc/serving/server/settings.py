@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.levels.choosing import AutoPolicy
+from hmc.serving.levels.controller import AutoPolicy
 from hmc.serving.levels.models import HostSettings
 from hmc.serving.requests.options import MAX_TOKENS
 from hmc.serving.runtime.device import SDPA_KERNELS, CudaAttention, parse_devices

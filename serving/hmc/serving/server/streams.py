@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from hmc.artifact.errors import DeadlineExceededError, OverloadedError, UnavailableError
 from hmc.serving.levels.slots import Lease
+from hmc.serving.requests.caller import ANYONE, Caller
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.results import Translation
 
@@ -106,12 +107,13 @@ async def given_up_after(milliseconds: int | None) -> AsyncIterator[None]:
 
 
 class WaitingLine:
-    """Texts of streams that wait for a free place in the queue of one level. Lives on one event loop.
+    """Texts of one caller's streams that wait for a free place in the queue of one level. Lives on one event loop.
 
     Each stream has one text in the line at a time, so streams get free places in turn, one text each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, caller: Caller = ANYONE) -> None:
+        self._caller = caller
         self._first = asyncio.Lock()  # held by the first text in the line; a lock is first come, first served
         self._freed = asyncio.Event()
         self._subscribed = False
@@ -121,7 +123,7 @@ class WaitingLine:
         async with self._first:
             while True:
                 try:
-                    return lease.submit(text, options, target)
+                    return lease.submit(text, options, target, caller=self._caller)
                 except OverloadedError:
                     await self._wait(lease)
 

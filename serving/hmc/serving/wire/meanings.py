@@ -39,7 +39,7 @@ MEANINGS: dict[grpc.StatusCode, Meaning] = {
     ),
     Code.DEADLINE_EXCEEDED: Meaning(
         "The deadline of the call, or `timeout_ms` of a stream's text, passed. The work is dropped at the next decoder "
-        "step.",
+        "step. Or the server saw at once, from its measured speed, that the deadline cannot be met.",
         "Allow more time, send less, or choose a level with fewer heads.",
         "yes",
     ),
@@ -49,9 +49,10 @@ MEANINGS: dict[grpc.StatusCode, Meaning] = {
         "no",
     ),
     Code.RESOURCE_EXHAUSTED: Meaning(
-        "The queue is full; or the rate of the caller is used up; or the message is larger than 64 MiB, or its metadata "
-        "larger than `--max-metadata-kib`. Texts of a stream wait instead.",
-        "Wait and send again, or choose a cheaper level. If the message is too large, split it.",
+        "The queue is full; or the rate of the caller is used up; or the message is larger than 64 MiB, or its "
+        "metadata are larger than `--max-metadata-kib`. Texts of a stream wait instead.",
+        "Send again after the time in the trailer `grpc-retry-pushback-ms`, or choose a cheaper level. If the message is "
+        "too large, split it.",
         "later",
     ),
     Code.FAILED_PRECONDITION: Meaning(
@@ -77,8 +78,8 @@ MEANINGS: dict[grpc.StatusCode, Meaning] = {
         "later",
     ),
     Code.UNAUTHENTICATED: Meaning(
-        "The server requires a token, and the call has none or another one; or the token was taken out of the file while "
-        "a stream went on.",
+        "The server requires a token, and the call has none or another one; or the token was taken out of the file "
+        "while a stream went on.",
         "Send `authorization: Bearer TOKEN` in the metadata.",
         "no",
     ),

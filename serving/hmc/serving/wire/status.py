@@ -52,6 +52,12 @@ time_remaining: ContextVar[Callable[[], float | None] | None] = ContextVar("time
 """Set within a call: a function that returns the seconds until its deadline, or None if it has none."""
 
 
+def seconds_left() -> float | None:
+    """Seconds until the deadline of the present call; None if it has none, and outside of calls."""
+    remaining = time_remaining.get()
+    return remaining() if remaining else None
+
+
 def code_of(error: BaseException) -> grpc.StatusCode:
     """The status code of an error: INTERNAL unless it is in `TABLE`.
 
@@ -59,8 +65,7 @@ def code_of(error: BaseException) -> grpc.StatusCode:
     and CANCELLED otherwise.
     """
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
-        remaining = time_remaining.get()
-        left = remaining() if remaining else None
+        left = seconds_left()
         late = left is not None and left < DEADLINE_SLACK_S
         return grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
     for kind, code in TABLE:

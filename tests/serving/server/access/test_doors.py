@@ -113,7 +113,6 @@ def test_reloads_stay_below_the_root(factory: FakeFactory, tmp_path: Path) -> No
             inside / ".." / "elsewhere" / "v3",
             "/nowhere",
             f"{inside}2",
-            inside / "a\0b",
         ):
             with pytest.raises(PermissionDeniedError, match=said):
                 client.reload(path)

@@ -108,7 +108,7 @@ def test_a_rate_is_the_callers_own(file: Path) -> None:
         RateLimitedError, match=r"'news' may send 2 texts a second, 3 at once, .* try again in \d+ ms"
     ) as e:
         gate.charge(news, 1)
-    assert 0 < e.value.retry_after_s <= 49
+    assert 0 < (e.value.retry_after_s or 0) <= 49
     gate.charge(operator, 10**9)
 
 

@@ -53,11 +53,11 @@ def calls_of(
         failure(lambda: stub.Translate(pb.TranslateRequest(texts=[SECRET]), metadata=(("x-request-id", "a b"),)))
         with Client(running.address, token="t") as client:
             list(client.translate_stream([SECRET]))
-        original = Handlers._check_count
-        monkeypatch.setattr(Handlers, "_check_count", lambda *_: int(f"a bug with {SECRET}"))
+        original = Handlers.check_count
+        monkeypatch.setattr(Handlers, "check_count", lambda *_: int(f"a bug with {SECRET}"))
         code, message = failure(lambda: stub.Translate(pb.TranslateRequest(texts=[SECRET]), metadata=known))
         assert (code, SECRET in message) == ("INTERNAL", False)
-        monkeypatch.setattr(Handlers, "_check_count", original)
+        monkeypatch.setattr(Handlers, "check_count", original)
 
 
 @pytest.mark.parametrize("texts", [False, True])

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 
+from hmc.serving.requests.caller import Caller as Turn
+from hmc.serving.requests.caller import caller_at, current_caller
 from hmc.serving.server.access.callers import Scope, caller
 from hmc.serving.server.access.gate import Credentials, Gate
 from hmc.serving.server.access.rates import units
@@ -32,9 +34,9 @@ class Entry:
         self._gate, self._check_running, self._calls = gate, check_running, calls
 
     def admit(self, method: str, context: Context) -> Callable[[], None]:
-        """Sets `caller` and `current_call`, or raises. `request_id` is set already. method: its full name, such as `/hmc.v1.AdminService/Reload`.
+        """Sets `caller`, `current_caller` and `current_call`, or raises. `request_id` is set already.
 
-        Returns a function that admits a call once more which goes on for long: it raises if the caller's token has been
+        method: its full name, such as `/hmc.v1.AdminService/Reload`. Returns a function that admits a call once more which goes on for long: it raises if the caller's token has been
         taken out of the tokens file meanwhile.
         """
         gate, scope = self._gate, scope_of(method)
@@ -43,6 +45,7 @@ class Entry:
         shown = credentials_of(metadata, context.auth_context())
         found = gate.admit(shown, scope)
         caller.set(found)
+        current_caller.set(Turn(found.name, found.weight) if found.name else caller_at(context.peer()))
         begun.caller = found.name
         self._check_running()
         version = gate.version
