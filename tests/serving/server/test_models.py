@@ -66,7 +66,7 @@ def test_every_call_finds_its_model(client: Client) -> None:
     assert [p.text for p in client.translate_tokens("a", "h6", model="fr-en")][:-1] == ["h6", ":", "a"]
     with pytest.raises(LevelNotFoundError, match="no model here translates from any language to it; there is en-de"):
         client.translate(["a"], target_language="it")
-    with pytest.raises(InvalidRequestError, match="level.target_language is no language tag"):
+    with pytest.raises(InvalidRequestError, match="target_language is no language tag"):
         client.translate(["a"], target_language="x y")
     with pytest.raises(LevelNotFoundError, match="unknown model 'x'; this server has: en-de, fr-en"):
         next(client.translate_stream(["a"], model="x")).result()

@@ -110,13 +110,15 @@ class _Edge:
     def _begin(self, context: Context) -> Callable[[], None]:
         """Names the call and checks whether it may start. Returns what checks it once more, see `Entry.admit`."""
         time_remaining.set(context.time_remaining)
-        request_id.set(new_id())
-        context.set_trailing_metadata(((KEY, request_id.get()),))
+        begun = self._entry.begin(self._method, new_id())
+        request_id.set(begun.request_id)
+        context.set_trailing_metadata(((KEY, begun.request_id),))
         sent = sent_id(context.invocation_metadata() or ())
         if sent is not None:
+            begun.request_id = sent
             request_id.set(sent)
             context.set_trailing_metadata(((KEY, sent),))
-        return self._entry.admit(self._method, context)
+        return self._entry.admit(begun, context)
 
     async def _each(self, requests: AsyncIterator[bytes], admitted: Callable[[], None]) -> AsyncIterator[Any]:
         async for data in requests:

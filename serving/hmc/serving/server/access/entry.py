@@ -12,8 +12,7 @@ from hmc.serving.requests.caller import caller_at, current_caller
 from hmc.serving.server.access.callers import Scope, caller
 from hmc.serving.server.access.gate import Credentials, Gate
 from hmc.serving.server.access.rates import units
-from hmc.serving.server.observing.calls import CallLog
-from hmc.serving.server.request_ids import request_id
+from hmc.serving.server.observing.calls import Call, CallLog
 
 if TYPE_CHECKING:  # this type is generic for the type checker only
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
@@ -33,15 +32,19 @@ class Entry:
         """check_running: raises UnavailableError if the server takes no new calls. calls: where they are logged."""
         self._gate, self._check_running, self._calls = gate, check_running, calls
 
-    def admit(self, method: str, context: Context) -> Callable[[], None]:
-        """Sets `caller`, `current_caller` and `current_call`, or raises. `request_id` is set already.
+    def begin(self, method: str, request_id: str) -> Call:
+        """Sets `current_call`, so that log lines name the call. method: its full name, such as
+        `/hmc.v1.AdminService/Reload`."""
+        return self._calls.begin(method, request_id)
 
-        method: its full name, such as `/hmc.v1.AdminService/Reload`. Returns a function that admits a call once more which goes on for long: it raises if the caller's token has been
+    def admit(self, begun: Call, context: Context) -> Callable[[], None]:
+        """Sets `caller` and `current_caller`, or raises.
+
+        Returns a function that admits a call once more which goes on for long: it raises if the caller's token has been
         taken out of the tokens file meanwhile.
         """
-        gate, scope = self._gate, scope_of(method)
+        gate, scope = self._gate, scope_of(begun.method)
         metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
-        begun = self._calls.begin(method, request_id.get())
         shown = credentials_of(metadata, context.auth_context())
         found = gate.admit(shown, scope)
         caller.set(found)
