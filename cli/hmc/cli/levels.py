@@ -40,8 +40,8 @@ def command(
     """
     from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.common.consoles import open_console
-    from hmc.cli.common.lines import check_stdout
     from hmc.cli.common.results import levels_as_json
+    from hmc.cli.common.texts.lines import check_stdout
 
     check_stdout()
     if (bundle is None) == (server is None):

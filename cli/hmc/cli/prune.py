@@ -365,7 +365,7 @@ def command(
         return
     if source:
         from hmc.cli.common.consoles import open_console
-        from hmc.cli.common.translating import translating
+        from hmc.cli.common.texts.translating import translating
         from hmc.pipelines.pruning.text import translate_for_pruning
         from hmc.training.data.parallel_text import check_corpora
 

@@ -96,8 +96,8 @@ def command(
 
     from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.common.backends import BackendOptions, open_backend
-    from hmc.cli.common.lines import check_stdout, open_lines
     from hmc.cli.common.records import record, warn_if_cut
+    from hmc.cli.common.texts.lines import check_stdout, open_lines
     from hmc.serving.requests.options import DecodeOptions
     from hmc.serving.requests.selectors import Selector
 

@@ -233,6 +233,13 @@ def command(
         int | None,
         typer.Option(help="Port for Prometheus metrics over HTTP. Default: no metrics.", rich_help_panel=OPERATION),
     ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port for HTTP: the playground, JSON, LibreTranslate's API, metrics. Default: no HTTP.",
+            rich_help_panel=OPERATION,
+        ),
+    ] = None,
     log_format: LogFormat = None,
     log_calls: LogCalls = None,
     log_texts: LogTexts = None,
@@ -294,6 +301,7 @@ def _announce(server: Server, json_output: bool) -> None:
                 "address": server.address,
                 "admin_address": server.admin_address,
                 "metrics_port": server.metrics_port,
+                "http_address": server.http_address,
                 "bundle_version": status.manifest.version,
                 "device": status.device,
                 "levels": loaded,
@@ -309,4 +317,6 @@ def _announce(server: Server, json_output: bool) -> None:
             f"Serving {', '.join(loaded)} of bundle {status.manifest.version} on {server.address} ({status.device}).\n"
         )
         said += f'Try:  hmc translate --server {server.address} "A man rides a bicycle."'
+        if server.http_address:
+            said += f"\nOpen: {server.http_address}/ in a browser"
     typer.echo(said)

@@ -206,9 +206,9 @@ def command(
     """Translate texts. Each line of input gives one line of output, as soon as it is ready. Empty lines stay empty."""
     from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.common.backends import BackendOptions, open_backend
-    from hmc.cli.common.documents import write_document
-    from hmc.cli.common.lines import check_stdout, open_lines
     from hmc.cli.common.records import write_lines, write_pieces
+    from hmc.cli.common.texts.documents import write_document
+    from hmc.cli.common.texts.lines import check_stdout, open_lines
     from hmc.serving.requests.options import DecodeOptions
     from hmc.serving.requests.selectors import Selector
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.cli.common.lines import decode_lines, open_lines
+from hmc.cli.common.texts.lines import decode_lines, open_lines
 
 
 @pytest.mark.parametrize(

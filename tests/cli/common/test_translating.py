@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from hmc.cli.common.translating import EVERY, translating
+from hmc.cli.common.texts.translating import EVERY, translating
 from hmc.pipelines.progress import Progress
 
 

@@ -18,7 +18,7 @@ from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.server.changes import ChangeThread
 from hmc.serving.server.handlers import Handlers
-from hmc.serving.server.metrics import Metrics
+from hmc.serving.server.observing.metrics import Metrics
 from hmc.serving.server.settings import ServerSettings
 
 GUARD_S = 20.0

@@ -27,17 +27,18 @@ from hmc.serving.server.access.binding import (
 )
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import Gate
+from hmc.serving.server.access.listening import join_address, local_host
 from hmc.serving.server.access.metrics_door import guarded
 from hmc.serving.server.handlers import Handlers
+from hmc.serving.server.health.model_health import ADMIN, TRANSLATION, model_health
+from hmc.serving.server.health.standard_services import NOT_SERVING, SERVING, Health, add_reflection
+from hmc.serving.server.http_door import HttpDoor
 from hmc.serving.server.interceptors import EdgeInterceptor
 from hmc.serving.server.janitor import clean
-from hmc.serving.server.listening import join_address, local_host
-from hmc.serving.server.metrics import Metrics
-from hmc.serving.server.model_health import ADMIN, TRANSLATION, model_health
 from hmc.serving.server.observing.calls import CallLog
+from hmc.serving.server.observing.metrics import Metrics
 from hmc.serving.server.servicers import AdminServicer, TranslationServicer
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.server.standard_services import NOT_SERVING, SERVING, Health, add_reflection
 from hmc.serving.translator import Translator
 from hmc.serving.wire.pushback import ELSEWHERE_S
 from hmc.v1 import translation_pb2_grpc as rpc
@@ -101,12 +102,23 @@ class Server:
         self._health = Health(self._draining)
         self._handlers = handlers = Handlers(self.models, settings, self._metrics)
         translation = TranslationServicer(handlers, settings.stream_window, self._draining)
+        admin = AdminServicer(handlers)
         self._grpc = self._new_server(SERVICES if settings.admin_address is None else (TRANSLATION,))
         self._servers = [self._grpc]
-        rpc.add_TranslationServiceServicer_to_server(translation, self._grpc)
+        self._http = HttpDoor(
+            settings,
+            self._interceptor(),
+            self._metrics.registry,
+            self._why_not_ready,
+            needs_token=not self._gate.is_open,
+        )
+        for door in (self._grpc, self._http.methods):
+            rpc.add_TranslationServiceServicer_to_server(translation, door)
         if settings.admin_address is not None:
             self._servers.append(self._new_server((ADMIN,)))
-        rpc.add_AdminServiceServicer_to_server(AdminServicer(handlers), self._servers[-1])
+        else:
+            rpc.add_AdminServiceServicer_to_server(admin, self._http.methods)
+        rpc.add_AdminServiceServicer_to_server(admin, self._servers[-1])
         self._watching: list[asyncio.Task[None]] = []
         self._started = False
         self.port = 0
@@ -116,17 +128,23 @@ class Server:
 
     def _new_server(self, services: tuple[str, ...]) -> grpc.aio.Server:
         """A gRPC server with the limits of the settings, health and reflection. services: those that it will have."""
-        entry = Entry(self._gate, self._check_running, self._calls)
-        interceptor = EdgeInterceptor(entry, self._ended)
-        server = grpc.aio.server(interceptors=[interceptor], options=grpc_options(self.settings))
+        server = grpc.aio.server(interceptors=[self._interceptor()], options=grpc_options(self.settings))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         add_reflection((*services, HEALTH), server, self._draining)
         return server
+
+    def _interceptor(self) -> EdgeInterceptor:
+        return EdgeInterceptor(Entry(self._gate, self._check_running, self._calls), self._ended)
 
     @property
     def host(self) -> ModelHost:
         """The first model."""
         return self.models.first
+
+    @property
+    def http_address(self) -> str | None:
+        """URL of the HTTP listener for clients on this machine; None without one."""
+        return self._http.address
 
     @property
     def address(self) -> str:
@@ -158,6 +176,7 @@ class Server:
             await self._health.set_all(tuple(model_health(self.models)), NOT_SERVING)
             for server in self._servers:
                 await server.start()
+            await self._http.start(self._certificates)
             await asyncio.to_thread(self.models.start)
         except BaseException:
             if not self.draining:
@@ -185,6 +204,14 @@ class Server:
         self._metrics.call(method, code)
         self._calls.end(method, code)
 
+    def _why_not_ready(self) -> str | None:
+        """Why the server does not serve; None if it does."""
+        if self.draining:
+            return SHUTTING_DOWN
+        if not self._started:
+            return "the levels are being loaded"
+        return next((host.failure for host in self.models.hosts if host.eager and host.failure), None)
+
     def _check_running(self) -> None:
         if self.draining:
             raise UnavailableError(SHUTTING_DOWN, ELSEWHERE_S)
@@ -197,6 +224,7 @@ class Server:
         self._gate.refresh()
         if self._certificates is not None:
             self._certificates.refresh()
+            self._http.follow(self._certificates)
 
     async def _watch_files(self) -> None:
         while not self.draining:
@@ -219,7 +247,7 @@ class Server:
             self.models.stop_loading()
         await self._health.enter_graceful_shutdown()  # before the streams of watchers end
         grace = self.settings.drain_seconds if drain_seconds is None else drain_seconds
-        await asyncio.gather(*(server.stop(grace) for server in self._servers))
+        await asyncio.gather(*(server.stop(grace) for server in self._servers), self._http.stop(grace))
         await asyncio.gather(*self._watching)
         await asyncio.to_thread(self.models.close, False)
         if self._metrics_server is not None:

@@ -37,7 +37,7 @@ from hmc.serving.runtime.process_memory import process_bytes
 from hmc.serving.server.access.paths import check_below
 from hmc.serving.server.changes import ChangeThread
 from hmc.serving.server.documents import Documents
-from hmc.serving.server.metrics import Metrics, RequestRecord
+from hmc.serving.server.observing.metrics import Metrics, RequestRecord
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.streams import WaitingLine
 from hmc.serving.wire.limits import AnswerSize

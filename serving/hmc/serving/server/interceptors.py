@@ -15,9 +15,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.serving.server.access.entry import Entry
-from hmc.serving.server.request_ids import KEY, new_id, request_id, sent_id
 from hmc.serving.wire import pushback
 from hmc.serving.wire.details import trailers_of
+from hmc.serving.wire.request_ids import KEY, new_id, request_id, sent_id
 from hmc.serving.wire.status import code_of, message_of, new_reference, time_remaining
 
 log = logging.getLogger(__name__)

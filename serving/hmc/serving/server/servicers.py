@@ -12,11 +12,11 @@ from hmc.artifact.errors import HmcError
 from hmc.serving.requests.options import Target, scoring_options, targets_of
 from hmc.serving.server.access.entry import check_stream_text
 from hmc.serving.server.handlers import Handlers
-from hmc.serving.server.metrics import RequestRecord
-from hmc.serving.server.request_ids import request_id
+from hmc.serving.server.observing.metrics import RequestRecord
 from hmc.serving.server.streams import answer_each, given_up_after
 from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters
+from hmc.serving.wire.request_ids import request_id
 from hmc.serving.wire.rules import check_request
 from hmc.serving.wire.status import new_reference
 from hmc.v1 import translation_pb2 as pb

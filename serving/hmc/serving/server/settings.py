@@ -12,8 +12,8 @@ from hmc.serving.levels.models import HostSettings
 from hmc.serving.requests.options import MAX_TOKENS
 from hmc.serving.runtime.device import SDPA_KERNELS, CudaAttention, parse_devices
 from hmc.serving.runtime.memory.budget import parse_budget
+from hmc.serving.server.access.listening import is_loopback, parse_listener
 from hmc.serving.server.access.tokens import read_tokens
-from hmc.serving.server.listening import is_loopback, parse_listener
 from hmc.serving.wire.limits import MAX_MESSAGE_BYTES, check_token
 from hmc.serving.wire.tls import check_pair, read_authorities
 
@@ -107,6 +107,8 @@ class ServerSettings:
     """A connection without a call for so long is closed; the client opens another when it calls. 0: no limit."""
     metrics_port: int | None = None
     """Port of Prometheus metrics on the same host; 0 takes any free one. None: no metrics."""
+    http_port: int | None = None
+    """Port of the HTTP listener on the same host; 0 takes any free one. None: no HTTP."""
     log_format: LogFormat = "text"
     """How the server logs: "text", or "json" with an object a line."""
     log_calls: bool = False
@@ -115,7 +117,7 @@ class ServerSettings:
     """Let texts appear in the log: those of every call, and what unexpected errors quote. Off, no text is logged."""
 
     def __post_init__(self) -> None:
-        for name in ("port", "metrics_port"):
+        for name in ("port", "metrics_port", "http_port"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 65535:
                 raise InvalidRequestError(f"{name} {value}: choose 0 to 65535")
@@ -137,6 +139,11 @@ class ServerSettings:
         if self.tls_client_ca is not None:
             if self.tls_cert is None:
                 raise InvalidRequestError("tls_client_ca: client certificates need TLS; give tls_cert and tls_key too")
+            if self.http_port is not None:
+                raise InvalidRequestError(
+                    "tls_client_ca: the HTTP listener does not check client certificates; leave http_port out, or "
+                    "put a proxy that checks them before a server of its own"
+                )
             read_authorities(self.tls_client_ca)
         if self.token is not None:
             check_token(self.token)

@@ -9,7 +9,7 @@ import grpc
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.server.access.certificates import Certificates
-from hmc.serving.server.listening import (
+from hmc.serving.server.access.listening import (
     UNIX,
     check_port,
     check_socket_file,

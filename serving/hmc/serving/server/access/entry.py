@@ -19,7 +19,11 @@ if TYPE_CHECKING:  # this type is generic for the type checker only
 else:
     Context = grpc.aio.ServicerContext
 
-SCOPES_OF: Mapping[str, Scope] = {"hmc.v1.TranslationService": "translate", "hmc.v1.AdminService": "admin"}
+SCOPES_OF: Mapping[str, Scope] = {
+    "hmc.v1.TranslationService": "translate",
+    "hmc.v1.AdminService": "admin",
+    "hmc.http.Metrics": "metrics",
+}
 """Service → the scope that its calls need. Other services, such as reflection, need a caller who is known."""
 TEXTS, ADDED = ("texts", "text"), ("references", "target_prefixes", "target_prefix")
 """Fields of requests: texts to be translated or scored, which count against rates; and what counts in sizes only."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.cli.common.lines import read_text
+from hmc.cli.common.texts.lines import read_text
 
 if TYPE_CHECKING:
     from hmc.cli.common.backends import Backend

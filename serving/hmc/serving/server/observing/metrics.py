@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from hmc.serving.levels.slots import Lease
 from hmc.serving.levels.status import HostStatus
 from hmc.serving.requests.answers import Answer
-from hmc.serving.server.listening import check_port
+from hmc.serving.server.access.listening import check_port
 from hmc.serving.wire.status import code_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,131 @@
+"""The HTTP application: all routes, with headers that keep browsers safe, and errors as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hmc.serving.http.libretranslate import libretranslate_routes
+from hmc.serving.http.methods import Methods
+from hmc.serving.http.observing import observing_routes
+from hmc.serving.http.openapi.document import openapi_document
+from hmc.serving.http.routes import twins
+from hmc.serving.http.statuses import HttpError
+from hmc.serving.http.twins import twin_routes
+from hmc.serving.wire.request_ids import ALLOWED, KEY, new_id
+from hmc.serving.wire.status import message_of, new_reference
+
+STATIC = Path(__file__).parent / "static"
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+CODES = {404: grpc.StatusCode.NOT_FOUND, 405: grpc.StatusCode.UNIMPLEMENTED}
+
+
+def application(
+    methods: Methods, registry: CollectorRegistry, ready: Callable[[], str | None], needs_token: bool
+) -> Starlette:
+    """Makes the application.
+
+    registry: of the metrics. ready: returns why the server does not serve, or None if it does. needs_token: whether
+    calls need a token.
+    """
+    document = openapi_document(twins(methods), needs_token)
+
+    async def openapi(_request: Request) -> Response:
+        return JSONResponse(document)
+
+    async def playground(_request: Request) -> Response:
+        return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
+
+    async def docs(_request: Request) -> Response:
+        return FileResponse(STATIC / "docs.html", headers={"Cache-Control": "no-cache"})
+
+    routes: list[BaseRoute] = [
+        Route("/", playground),
+        Route("/docs", docs),
+        Route("/openapi.json", openapi),
+        Mount("/static", _Static(directory=STATIC)),
+        *twin_routes(methods),
+        *observing_routes(methods, registry, ready),
+        *libretranslate_routes(methods, needs_token),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(_Headers)],
+        exception_handlers={HttpError: _failed, HTTPException: _not_found, Exception: _bug},
+    )
+
+
+class _Static(StaticFiles):
+    """The files of the playground; browsers ask each time whether they have changed."""
+
+    def file_response(self, *args: object, **kwargs: object) -> Response:
+        response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
+class _Headers:
+    """Gives every request an id, and every answer this id and the security headers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = Headers(scope=scope).get(KEY, "")
+        if not ALLOWED.fullmatch(given):
+            given = new_id()
+            rest = [(name, value) for name, value in scope["headers"] if name != KEY.encode()]
+            scope["headers"] = [*rest, (KEY.encode(), given.encode())]
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                headers[KEY] = given
+            await send(message)
+
+        await self._app(scope, receive, sending)
+
+
+def _failed(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpError)
+    return error.response()
+
+
+def _not_found(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = CODES.get(error.status_code, grpc.StatusCode.INVALID_ARGUMENT)
+    what = {404: "there is nothing at", 405: f"{request.method} is not offered at"}
+    message = f"{what.get(error.status_code, error.detail)} {request.url.path}; see /docs"
+    headers = dict(error.headers or {})
+    return HttpError(code, message, status=error.status_code, headers=headers).response()
+
+
+def _bug(request: Request, error: Exception) -> Response:
+    reference = new_reference()
+    import logging
+
+    logging.getLogger(__name__).error("unexpected error %s in %s", reference, request.url.path)
+    return HttpError(grpc.StatusCode.INTERNAL, message_of(error, reference)).response()

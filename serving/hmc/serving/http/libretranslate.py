@@ -1,0 +1,227 @@
+"""LibreTranslate's API, so that its clients work unchanged. Each call becomes an RPC."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+from urllib.parse import parse_qs
+
+import grpc
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from hmc.serving.http.bodies import read_body
+from hmc.serving.http.context import HttpContext
+from hmc.serving.http.exchange import unless_gone
+from hmc.serving.http.languages import Pair, language_name
+from hmc.serving.http.methods import Methods
+from hmc.serving.http.statuses import HttpError, invalid
+from hmc.v1 import translation_pb2 as pb
+
+SERVICE = pb.DESCRIPTOR.services_by_name["TranslationService"]
+TAG = re.compile(r"<[/!?a-zA-Z]")
+MAX_ALTERNATIVES = 15
+NOT_DETECTED = 0.0
+"""Confidence of a language that is declared, not detected."""
+Values = dict[str, Any]
+
+
+def libretranslate_routes(methods: Methods, needs_token: bool) -> list[Route]:
+    """The routes of LibreTranslate. needs_token: whether calls need an API key."""
+    door = _LibreTranslate(methods, needs_token)
+    return [
+        Route("/translate", _shaped(door.translate), methods=["POST"]),
+        Route("/detect", _shaped(door.detect), methods=["POST"]),
+        Route("/languages", _shaped(door.languages)),
+        Route("/frontend/settings", _shaped(door.settings)),
+    ]
+
+
+def _shaped(call: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
+    """Answers in JSON; errors have LibreTranslate's shape and statuses."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            return JSONResponse(await call(request))
+        except HttpError as error:
+            status = 403 if error.code is grpc.StatusCode.UNAUTHENTICATED else error.http_status
+            headers = {name: value for name, value in error.headers.items() if name != "WWW-Authenticate"}
+            return JSONResponse({"error": error.message}, status, headers)
+
+    return endpoint
+
+
+class _LibreTranslate:
+    def __init__(self, methods: Methods, needs_token: bool) -> None:
+        self._methods, self._needs_token = methods, needs_token
+
+    async def translate(self, request: Request) -> Values:
+        values = await _values(request)
+        texts, is_list = _texts(values)
+        source, target = _word(values, "source"), _word(values, "target")
+        is_html = _is_html(values, texts)
+        alternatives = _alternatives(values)
+        context = _context(request, values)
+        pairs = await self._pairs(request, values)
+        pair = _pair(pairs, source, target)
+        sent = pb.TranslateRequest(
+            texts=[html.unescape(text) for text in texts] if is_html else texts,
+            level=pb.LevelSelector(source_language=pair.source, target_language=pair.target, model=pair.model),
+            options=pb.DecodingOptions(beam_size=max(4, alternatives + 1), n_best=alternatives + 1),
+        )
+        call = self._methods.unary(SERVICE.methods_by_name["Translate"], lambda: sent, context)
+        answer = cast("pb.TranslateResponse", await unless_gone(request, call))
+        written = html.escape if is_html else str
+        translated = [written(one.text) for one in answer.translations]
+        others = [[written(other.text) for other in one.alternatives] for one in answer.translations]
+        said: Values = {"translatedText": translated if is_list else translated[0]}
+        if alternatives:
+            said["alternatives"] = others if is_list else others[0]
+        if source == "auto":
+            found = {"language": pair.source, "confidence": NOT_DETECTED}
+            said["detectedLanguage"] = [found] * len(texts) if is_list else found
+        return said
+
+    async def detect(self, request: Request) -> list[Values]:
+        values = await _values(request)
+        _texts(values)
+        pairs = await self._pairs(request, values)
+        return [{"language": code, "confidence": NOT_DETECTED} for code in dict.fromkeys(p.source for p in pairs)]
+
+    async def languages(self, request: Request) -> list[Values]:
+        pairs = await self._pairs(request, await _values(request))  # the Python client sends the key as a form here too
+        sources = list(dict.fromkeys(p.source for p in pairs))
+        codes = dict.fromkeys([*sources, *(p.target for p in pairs)])
+        return [{"code": code, "name": language_name(code), "targets": _targets(pairs, code)} for code in codes]
+
+    async def settings(self, request: Request) -> Values:
+        pairs = [] if self._needs_token else await self._pairs(request, {})
+        first = pairs[0] if pairs else None
+        return {
+            "apiKeys": self._needs_token,
+            "keyRequired": self._needs_token,
+            "charLimit": -1,
+            "frontendTimeout": 500,
+            "suggestions": False,
+            "filesTranslation": False,
+            "supportedFilesFormat": [],
+            "language": {
+                "source": _named(first.source if first else None),
+                "target": _named(first.target if first else None),
+            },
+        }
+
+    async def _pairs(self, request: Request, values: Values) -> list[Pair]:
+        """The language pairs of the server's models."""
+        context = _context(request, values)
+        try:
+            call = self._methods.unary(SERVICE.methods_by_name["ListModels"], pb.ListModelsRequest, context)
+            models = cast("pb.ListModelsResponse", await call).models
+            return [Pair(m.source_language, target, m.name) for m in models for target in m.target_languages]
+        except HttpError as error:
+            if error.code is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+        call = self._methods.unary(SERVICE.methods_by_name["ListLevels"], pb.ListLevelsRequest, context)
+        levels = cast("pb.ListLevelsResponse", await call)
+        return [Pair(levels.source_language, levels.target_language, "")]
+
+
+def _targets(pairs: list[Pair], source: str) -> list[str]:
+    return list(dict.fromkeys(p.target for p in pairs if p.source == source))
+
+
+def _named(code: str | None) -> Values:
+    return {"code": code or "", "name": language_name(code) if code else ""}
+
+
+def _context(request: Request, values: Values) -> HttpContext:
+    key = values.get("api_key")
+    if isinstance(key, str) and key:
+        return HttpContext.of(request, {"authorization": f"Bearer {key}"})
+    return HttpContext.of(request)
+
+
+async def _values(request: Request) -> Values:
+    """The parameters of a call, from a form, JSON or the query, as LibreTranslate takes them."""
+    declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = await read_body(request)
+    if declared == "application/json":
+        return await asyncio.to_thread(_from_json, body)
+    if body and declared not in {"application/x-www-form-urlencoded", ""}:
+        raise invalid(f"content type {declared}: send JSON or application/x-www-form-urlencoded", 415)
+    try:
+        form = parse_qs(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=2000)
+    except ValueError as error:
+        raise invalid("Invalid request: the form is not UTF-8, or has too many fields") from error
+    values: Values = dict(request.query_params)
+    for name, given in form.items():
+        values[name] = given if name == "q" and len(given) > 1 else given[-1]
+    return values
+
+
+def _from_json(body: bytes) -> Values:
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise invalid("Invalid JSON format") from error
+    if not isinstance(values, dict):
+        raise invalid("Invalid JSON format: send an object")
+    return values
+
+
+def _texts(values: Values) -> tuple[list[str], bool]:
+    texts = values.get("q")
+    if texts in (None, "", []):
+        raise invalid("Invalid request: missing q parameter")
+    listed = texts if isinstance(texts, list) else [texts]
+    for text in listed:
+        if not isinstance(text, str):
+            raise invalid("Invalid request: q must be a text, or a list of texts")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise invalid("Invalid request: q has half of a surrogate pair, which is not Unicode text") from error
+    return listed, isinstance(texts, list)
+
+
+def _word(values: Values, name: str) -> str:
+    value = values.get(name)
+    if not value:
+        raise invalid(f"Invalid request: missing {name} parameter")
+    if not isinstance(value, str):
+        raise invalid(f"Invalid request: {name} must be a language code")
+    return value
+
+
+def _is_html(values: Values, texts: list[str]) -> bool:
+    kind = values.get("format") or "text"
+    if kind not in ("text", "html"):
+        raise invalid(f"{kind!r} is not a supported format: send text or html")
+    if kind == "html" and any(TAG.search(text) for text in texts):
+        raise invalid("this server does not translate HTML with tags: send the text between them, with format text")
+    return bool(kind == "html")
+
+
+def _alternatives(values: Values) -> int:
+    given = values.get("alternatives") or 0
+    try:
+        number = int(given) if isinstance(given, int | str) else -1
+    except ValueError:
+        number = -1
+    if not 0 <= number <= MAX_ALTERNATIVES:
+        raise invalid(f"Invalid request: alternatives must be a whole number from 0 to {MAX_ALTERNATIVES}")
+    return number
+
+
+def _pair(pairs: list[Pair], source: str, target: str) -> Pair:
+    fits = [p for p in pairs if p.translates(source, target)]
+    if fits:
+        return fits[0]
+    known = ", ".join(f"{p.source} to {p.target}" for p in pairs)
+    name = json.dumps(f"{source} to {target}")[1:-1]
+    raise invalid(f"{name} is not supported: this server translates {known}")

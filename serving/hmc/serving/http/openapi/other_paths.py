@@ -1,0 +1,125 @@
+"""The parts of the OpenAPI document that are no RPCs: LibreTranslate's API, metrics and health."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+
+
+def _ref(name: str) -> Json:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _answer(schema: Json, description: str) -> Json:
+    return {"description": description, "content": {JSON: {"schema": schema}}}
+
+
+def _body(name: str) -> Json:
+    return {"required": True, "content": {JSON: {"schema": _ref(name)}, FORM: {"schema": _ref(name)}}}
+
+
+FAILED = _answer(_ref("LibreFailure"), "The call failed.")
+TEXTS: Json = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+KEY: Json = {"type": "string", "description": "The server's token, if it has one."}
+DETECTED: Json = {
+    "type": "object",
+    "required": ["language", "confidence"],
+    "properties": {
+        "language": {"type": "string"},
+        "confidence": {"type": "number", "description": "Always 0: the language is declared, not detected."},
+    },
+}
+OTHER_SCHEMAS: dict[str, Json] = {
+    "Failure": {
+        "type": "object",
+        "required": ["code", "message", "details"],
+        "properties": {
+            "code": {"type": "string", "description": "The name of a gRPC status, such as INVALID_ARGUMENT."},
+            "message": {"type": "string", "description": "The problem and what to do about it, in English."},
+            "details": {"type": "array", "items": {"type": "object"}, "description": "Messages of google.rpc."},
+        },
+    },
+    "LibreFailure": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}},
+    "LibreTranslate": {
+        "type": "object",
+        "required": ["q", "source", "target"],
+        "properties": {
+            "q": {**TEXTS, "description": "The text, or a list of texts."},
+            "source": {"type": "string", "description": "A language code, or auto: the first model that fits."},
+            "target": {"type": "string", "description": "A language code."},
+            "format": {"enum": ["text", "html"], "description": "html: entities are read; tags are refused."},
+            "alternatives": {"type": "integer", "minimum": 0, "maximum": 15},
+            "api_key": KEY,
+        },
+    },
+    "LibreTranslated": {
+        "type": "object",
+        "required": ["translatedText"],
+        "properties": {
+            "translatedText": TEXTS,
+            "alternatives": {"type": "array"},
+            "detectedLanguage": {"anyOf": [DETECTED, {"type": "array", "items": DETECTED}]},
+        },
+    },
+    "LibreDetect": {"type": "object", "required": ["q"], "properties": {"q": TEXTS, "api_key": KEY}},
+    "Ready": {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}},
+}
+LANGUAGE: Json = {
+    "type": "object",
+    "required": ["code", "name", "targets"],
+    "properties": {
+        "code": {"type": "string"},
+        "name": {"type": "string"},
+        "targets": {"type": "array", "items": {"type": "string"}},
+    },
+}
+
+
+def _libre(verb: str, summary: str, answer: Json, body: str = "") -> Json:
+    operation: Json = {
+        "summary": summary,
+        "tags": ["LibreTranslate"],
+        "responses": {"200": _answer(answer, summary), "default": FAILED},
+    }
+    if body:
+        operation["requestBody"] = _body(body)
+    return {verb: operation}
+
+
+def _health(summary: str) -> Json:
+    answers: Json = {"200": _answer(_ref("Ready"), "Yes."), "503": _answer(_ref("Ready"), "No; `error` says why.")}
+    return {"get": {"summary": summary, "tags": ["operation"], "responses": answers}}
+
+
+OTHER_PATHS: dict[str, Json] = {
+    "/translate": _libre("post", "Translate as LibreTranslate does", _ref("LibreTranslated"), "LibreTranslate"),
+    "/detect": _libre(
+        "post",
+        "The declared source languages; the text is not examined",
+        {"type": "array", "items": DETECTED},
+        "LibreDetect",
+    ),
+    "/languages": _libre("get", "The languages of the server's models", {"type": "array", "items": LANGUAGE}),
+    "/frontend/settings": _libre("get", "What a front end of LibreTranslate asks first", {"type": "object"}),
+    "/health": _health("Whether the server serves, as LibreTranslate says it"),
+    "/health/live": _health("Whether the process answers"),
+    "/health/ready": _health("Whether the server serves: levels are loaded, and it does not drain"),
+    "/metrics": {
+        "get": {
+            "summary": "Metrics in the format of Prometheus or OpenMetrics",
+            "tags": ["operation"],
+            "responses": {
+                "200": {
+                    "description": "Metrics.",
+                    "content": {
+                        "text/plain": {"schema": {"type": "string"}},
+                        "application/openmetrics-text": {"schema": {"type": "string"}},
+                    },
+                },
+                "default": _answer(_ref("Failure"), "The call failed."),
+            },
+        }
+    },
+}

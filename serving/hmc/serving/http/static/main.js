@@ -1,0 +1,137 @@
+// The playground: reads the text and the choices, and keeps the cards up to date.
+
+import { listLevels, listModels, setToken, translate } from "./api.js";
+import { Card } from "./card.js";
+import { byId, language, make } from "./dom.js";
+import { headsPerLayer } from "./heads.js";
+import { Picker } from "./picker.js";
+
+const PAUSE_MS = 350; // a text is translated when nothing was typed for so long
+const EXAMPLES = {
+  en: ["A brown dog runs along the beach with a stick in its mouth.", "Two women are laughing at a table in a small café.", "The boy jumps into the cold water."],
+  de: ["Ein brauner Hund läuft mit einem Stock im Maul am Strand entlang.", "Zwei Frauen lachen an einem Tisch in einem kleinen Café."],
+  fr: ["Un chien brun court sur la plage avec un bâton dans la gueule.", "Deux femmes rient à une table dans un petit café."],
+};
+
+const text = byId("text");
+const cards = new Map();
+let server, picker, running, timer;
+
+const modelOf = () => server.models.find((model) => model.name === byId("model").value);
+
+function shownCards() {
+  const chosen = picker.chosen;
+  const about = { perLayer: headsPerLayer(server.levels), full: Math.max(...server.levels.map((level) => level.heads)) };
+  for (const level of chosen) if (!cards.has(level.name)) cards.set(level.name, new Card(level, about));
+  const shown = chosen.map((level) => cards.get(level.name));
+  byId("cards").replaceChildren(...shown.map((card) => card.element));
+  return shown;
+}
+
+function scale(shown) {
+  const longest = Math.max(0, ...shown.map((card) => card.milliseconds ?? 0));
+  for (const card of shown) card.scale(longest);
+}
+
+// One level after the other, so that their times can be compared.
+async function translateAll() {
+  clearTimeout(timer);
+  running?.abort();
+  running = new AbortController();
+  const { signal } = running;
+  const wanted = text.value.trim() ? text.value : "";
+  byId("empty").hidden = Boolean(wanted);
+  byId("clear").hidden = !text.value;
+  byId("legend").hidden = byId("cards").hidden = !wanted;
+  if (!wanted) return;
+  const shown = shownCards();
+  byId("problem").hidden = shown.length > 0;
+  byId("problem").textContent = shown.length ? "" : "Choose at least one level.";
+  const target = modelOf()?.targetLanguages?.[0] ?? server.target;
+  for (const card of shown) card.wait();
+  for (const card of shown) {
+    try {
+      const request = { text: wanted, level: card.level.name, model: modelOf()?.name, beam: Number(byId("beam").value) };
+      const answer = await translate(request, signal);
+      card.show(wanted, answer, { source: server.source, target });
+      scale(shown);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error.code === "UNAUTHENTICATED") return askForToken();
+      card.fail(error, translateAll);
+    }
+  }
+}
+
+function translateSoon() {
+  clearTimeout(timer);
+  byId("clear").hidden = !text.value;
+  timer = setTimeout(translateAll, text.value.trim() ? PAUSE_MS : 0);
+}
+
+function showExamples() {
+  const examples = EXAMPLES[server.source.split("-")[0]] ?? [];
+  byId("examples").replaceChildren(...examples.map((example) => make("button", {
+    type: "button", lang: server.source,
+    onclick: () => { text.value = example; text.focus(); translateAll(); },
+  }, example)));
+}
+
+async function openModel(name) {
+  const listed = await listLevels(name);
+  server = { ...server, levels: listed.levels, source: listed.sourceLanguage, target: listed.targetLanguage };
+  cards.clear();
+  byId("levels").replaceChildren();
+  picker = new Picker(listed.levels, translateAll);
+  byId("source-label").textContent = language(server.source);
+  text.lang = server.source;
+  byId("server").textContent = `${language(server.source)} → ${language(server.target)} · ${listed.device}`;
+  showExamples();
+  await translateAll();
+}
+
+async function open() {
+  byId("loading").hidden = false;
+  byId("token-form").hidden = byId("problem").hidden = true;
+  try {
+    server = { models: await listModels() };
+    byId("model").replaceChildren(...server.models.map((model) => make("option", { value: model.name }, model.name)));
+    byId("model-field").hidden = server.models.length < 2;
+    await openModel(server.models[0]?.name);
+    byId("desk").hidden = false;
+    text.focus();
+  } catch (error) {
+    if (error.code === "UNAUTHENTICATED") return askForToken();
+    byId("desk").hidden = true;
+    byId("problem").textContent = error.message;
+    byId("problem").append(make("button", { type: "button", class: "plain", onclick: open }, "Try again"));
+    byId("problem").hidden = false;
+  } finally {
+    byId("loading").hidden = true;
+  }
+}
+
+function askForToken() {
+  const refused = byId("token").value !== "";
+  byId("desk").hidden = true;
+  byId("token-form").hidden = false;
+  if (refused) byId("token-note").textContent = "The server does not take this token.";
+  byId("token-note").classList.toggle("bad", refused);
+  byId("token").focus();
+}
+
+byId("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  setToken(byId("token").value);
+  open();
+});
+text.addEventListener("input", translateSoon);
+text.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) translateAll();
+});
+byId("go").addEventListener("click", translateAll);
+byId("beam").addEventListener("change", translateAll);
+byId("model").addEventListener("change", () => openModel(byId("model").value));
+byId("clear").addEventListener("click", () => { text.value = ""; text.focus(); translateAll(); });
+
+open();

@@ -1,0 +1,110 @@
+"""The JSON twins of the RPCs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from google.protobuf.message import Message
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.serving.http.bodies import (
+    MAX_BODY_BYTES,
+    check_json_type,
+    failing,
+    given_json,
+    json_of,
+    message_from_data,
+    message_from_json,
+    read_body,
+)
+from hmc.serving.http.context import HttpContext
+from hmc.serving.http.exchange import EVENTS, LINES, Answers, lines, unless_gone
+from hmc.serving.http.methods import Given, Methods
+from hmc.serving.http.routes import Twin, twins
+from hmc.serving.http.statuses import invalid
+from hmc.v1 import translation_pb2 as pb
+
+
+def twin_routes(methods: Methods) -> list[Route]:
+    """A route for every RPC."""
+    return [_route(methods, twin) for twin in twins(methods)]
+
+
+def _route(methods: Methods, twin: Twin) -> Route:
+    async def one(request: Request) -> Response:
+        given, context = await _given(request, twin), HttpContext.of(request)
+        answer = await unless_gone(request, methods.unary(twin.method, given, context))
+        return await _json(answer, context)
+
+    async def several(request: Request) -> Response:
+        given, context = await _given(request, twin), HttpContext.of(request)
+        answers = methods.answers(twin.method, given, context)
+        if EVENTS in request.headers.get("accept", ""):
+            first = await unless_gone(request, _first(answers))
+            return Answers(first, answers, EVENTS, context.headers(), True)
+        return await _json(await unless_gone(request, _together(answers)), context)
+
+    async def stream(request: Request) -> Response:
+        declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if declared != LINES:
+            raise invalid(f"the content type is {declared or 'missing'}: send `Content-Type: {LINES}`", 415)
+        context = HttpContext.of(request)
+        kind = twin.method.input_type
+        sent = lines(request, MAX_BODY_BYTES)
+        answers = methods.stream(twin.method, sent, lambda line: message_from_json(line, kind), context)
+        return Answers(await _first(answers), answers, LINES, context.headers(), False)
+
+    endpoint = stream if twin.streams_requests else several if twin.streams_answers else one
+    return Route(twin.path, endpoint, methods=[twin.verb])
+
+
+async def _given(request: Request, twin: Twin) -> Given:
+    """The message of a request. Raises HttpError if its body cannot be taken."""
+    kind = twin.method.input_type
+    if twin.verb == "POST":
+        check_json_type(request)
+        return await given_json(await read_body(request), kind)
+    values = dict(request.query_params)
+    try:
+        if len(values) < len(request.query_params.multi_items()):
+            raise InvalidRequestError("a parameter is there twice")
+        message = message_from_data(values, kind)
+    except InvalidRequestError as error:
+        return failing(error)
+    return lambda: message
+
+
+async def _json(answer: Message, context: HttpContext) -> Response:
+    return Response(await json_of(answer), media_type="application/json", headers=context.headers())
+
+
+async def _first(answers: AsyncIterator[Message]) -> Message | None:
+    return await anext(answers, None)
+
+
+async def _together(answers: AsyncIterator[Message]) -> Message:
+    """All answers as one message: of tokens, the last, which has the whole; of a document, all texts and segments."""
+    async with aclosing(answers):  # type: ignore[type-var]  # they are generators
+        got = [answer async for answer in answers]
+    if got and isinstance(got[-1], pb.TranslateTokensResponse):
+        return got[-1].done
+    return await asyncio.to_thread(_joined, [one for one in got if isinstance(one, pb.TranslateDocumentResponse)])
+
+
+def _joined(parts: list[pb.TranslateDocumentResponse]) -> Message:
+    """The answer of Translate that has the same translation: a document is one text."""
+    segments = [part.segment for part in parts if part.HasField("segment")]
+    whole = pb.Translation(
+        text="".join(part.text for part in parts),
+        segments=segments,
+        source_tokens=sum(segment.source_tokens for segment in segments),
+        target_tokens=sum(segment.target_tokens for segment in segments),
+        hit_max_length=any(segment.hit_max_length for segment in segments),
+    )
+    served = next((part for part in parts if part.level), pb.TranslateDocumentResponse())
+    return pb.TranslateResponse(translations=[whole], level=served.level, bundle_version=served.bundle_version)

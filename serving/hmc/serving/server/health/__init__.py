@@ -1,0 +1,1 @@
+"""Health by the standard service, and reflection."""
