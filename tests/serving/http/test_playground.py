@@ -79,8 +79,8 @@ def test_levels_side_by_side(page: Page, expected: str) -> None:
         expect(card.locator("dd").first).to_contain_text("ms")
         expect(card.get_by_text("not measured")).to_be_visible()  # the tiny bundle has no BLEU
     heads = page.get_by_role("article", name="h12").get_by_role("img")
-    assert heads.locator("rect:not(.closed)").count() == 12
-    assert heads.locator("rect").count() == 24
+    expect(heads.locator("rect:not(.closed)")).to_have_count(12)
+    expect(heads.locator("rect")).to_have_count(24)
     page.get_by_label("h12", exact=False).first.uncheck()
     expect(cards).to_have_count(2)
 

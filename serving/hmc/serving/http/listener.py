@@ -43,7 +43,7 @@ class Listener:
             lifespan="off",
             loop="asyncio",
             log_config=None,
-            log_level="warning",
+            log_level="error",  # it warns of every connection that sends no HTTP, which fills the log
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -81,12 +81,12 @@ class Listener:
         await asyncio.wait({self._serving}, timeout=drain_seconds)
         if not self._serving.done():
             self._uvicorn.force_exit = True
-            for task in list(self._uvicorn.server_state.tasks):
-                task.cancel()
             for connection in list(self._uvicorn.server_state.connections):
                 transport = connection.transport
                 if transport is not None:
                     transport.abort()
+            for task in list(self._uvicorn.server_state.tasks):  # later, so that they find their connection closed
+                task.cancel()
         await self._serving
 
 
