@@ -1,4 +1,4 @@
-"""Hostile requests against a server in a process of its own: each gets a documented status, and the server goes on translating.
+"""Hostile requests against a server of its own: each gets a documented status, and the server goes on translating.
 
 `HMC_HOSTILE_REQUESTS=20000 python -m pytest -s tests/serving/server/test_hostile.py` sends more of them.
 """

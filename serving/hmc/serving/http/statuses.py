@@ -35,6 +35,11 @@ class HttpError(Exception):
         """The status line's number."""
         return self.status or HTTP_STATUS[self.code]
 
+    @property
+    def fields(self) -> set[str]:
+        """The paths of the fields at fault, as the details name them."""
+        return {one["field"] for detail in self.details for one in detail.get("fieldViolations", ()) if "field" in one}
+
     def body(self) -> dict[str, Any]:
         """The JSON of the answer: `code` is the name of the gRPC status."""
         return {"code": self.code.name, "message": self.message, "details": self.details}

@@ -1,14 +1,12 @@
-"""RPCs that a servicer gets later have twins without a change: the routes are made from the protocol."""
+"""How an RPC's status, details and trailers become an HTTP answer, and what an RPC without code answers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import httpx
-import pytest
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
@@ -21,17 +19,8 @@ from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
 
-class Later(rpc.TranslationServiceServicer, rpc.AdminServiceServicer):
-    """Answers what the present servicers do not. It is called without interceptors."""
-
-    async def TranslateDocument(self, request: pb.TranslateDocumentRequest, _context: object) -> AsyncIterator[Any]:
-        yield pb.TranslateDocumentResponse(text="Eins. ", segment=pb.Segment(source_tokens=2), level="h1")
-        yield pb.TranslateDocumentResponse(text="Zwei.", segment=pb.Segment(source_tokens=3, hit_max_length=True))
-
-    async def ListModels(self, _request: pb.ListModelsRequest, _context: object) -> pb.ListModelsResponse:
-        both = [("en-de", "en", ["de"]), ("fr-x", "fr", ["en", "de"])]
-        made = [pb.Model(name=name, source_language=source, target_languages=to) for name, source, to in both]
-        return pb.ListModelsResponse(models=made)
+class Refusing(rpc.TranslationServiceServicer, rpc.AdminServiceServicer):
+    """Refuses in ways that are hard to bring about. It is called without interceptors."""
 
     async def SetDefaultLevel(self, request: pb.SetDefaultLevelRequest, context: Any) -> pb.SetDefaultLevelResponse:
         retry, packed = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=7)), any_pb2.Any()
@@ -39,11 +28,6 @@ class Later(rpc.TranslationServiceServicer, rpc.AdminServiceServicer):
         status = status_pb2.Status(code=8, message=f"not {request.name} now", details=[packed])
         await context.abort_with_status(rpc_status.to_status(status))
         raise AssertionError("abort returned")
-
-    async def Translate(self, request: pb.TranslateRequest, _context: object) -> pb.TranslateResponse:
-        chosen = request.level
-        said = f"{chosen.model} {chosen.source_language} {chosen.target_language}"
-        return pb.TranslateResponse(translations=[pb.Translation(text=said)])
 
     async def Score(self, _request: pb.ScoreRequest, context: Any) -> pb.TranslateResponse:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "later", (("grpc-retry-pushback-ms", "2400"),))
@@ -53,8 +37,8 @@ class Later(rpc.TranslationServiceServicer, rpc.AdminServiceServicer):
 def ask(verb: str, path: str, **request: Any) -> httpx.Response:
     """Asks an application in this process."""
     methods = Methods([])
-    rpc.add_TranslationServiceServicer_to_server(Later(), methods)
-    rpc.add_AdminServiceServicer_to_server(Later(), methods)
+    rpc.add_TranslationServiceServicer_to_server(Refusing(), methods)
+    rpc.add_AdminServiceServicer_to_server(Refusing(), methods)
     app = application(methods, CollectorRegistry(), lambda: None, False)
 
     async def call() -> httpx.Response:
@@ -62,25 +46,6 @@ def ask(verb: str, path: str, **request: Any) -> httpx.Response:
             return await client.request(verb, path, **request)
 
     return asyncio.run(call())
-
-
-def test_documents_at_once_and_as_events() -> None:
-    said = ask("POST", "/v1/document", json={"text": "One. Two."}).json()
-    (whole,) = said["translations"]
-    assert (whole["text"], whole["sourceTokens"], whole["hitMaxLength"]) == ("Eins. Zwei.", 5, True)
-    assert (len(whole["segments"]), said["level"]) == (2, "h1")
-
-
-@pytest.mark.parametrize(("source", "target", "said"), [("auto", "en", "fr-x fr en"), ("fr", "de", "fr-x fr de")])
-def test_libretranslate_chooses_among_models(source: str, target: str, said: str) -> None:
-    answer = ask("POST", "/translate", json={"q": "a", "source": source, "target": target}).json()
-    assert answer["translatedText"] == said
-    assert [one["name"] for one in ask("GET", "/v1/models").json()["models"]] == ["en-de", "fr-x"]
-    assert {one["code"]: one["targets"] for one in ask("GET", "/languages").json()} == {
-        "en": ["de"],
-        "fr": ["en", "de"],
-        "de": [],
-    }
 
 
 def test_details_of_a_status_and_when_to_retry() -> None:
@@ -93,7 +58,7 @@ def test_details_of_a_status_and_when_to_retry() -> None:
     assert (pushed.status_code, pushed.headers["retry-after"]) == (503, "3")
 
 
-def test_an_rpc_that_is_not_there_yet_is_501() -> None:
+def test_an_rpc_without_code_is_501() -> None:
     answer = ask("POST", "/v1/admin/reload", json={})
     assert (answer.status_code, answer.json()["code"]) == (501, "UNIMPLEMENTED")
 
