@@ -23,14 +23,16 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 from tests.serving.attacked import Attacked, attacked, send_raw
 
-REQUESTS = int(os.environ.get("HMC_FUZZ", "4"))
+SHORT = 4
+REQUESTS = int(os.environ.get("HMC_FUZZ", SHORT))
+pytestmark = pytest.mark.timeout(600 if REQUESTS == SHORT else 0)
 STREAM = "/v1/stream"
 ALLOWED_MIB = 64
 """What the server may grow by while it answers: heaps, and what ONNX Runtime keeps for the shapes that it met."""
 few = settings(
     max_examples=REQUESTS,
     deadline=None,
-    derandomize=True,
+    derandomize=REQUESTS == SHORT,
     database=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),

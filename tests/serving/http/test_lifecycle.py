@@ -137,7 +137,8 @@ def test_a_reader_of_events_that_leaves_frees_its_place(tmp_path: Path, factory:
         full = factory["full"]
         accept = {"Accept": "text/event-stream"}
         with client.stream("POST", f"{url}/v1/tokens", json={"text": "hold"}, headers=accept) as response:
-            assert next(response.iter_lines()).startswith("data: ")
+            lines = response.iter_lines()  # while it is referred to, the connection is open
+            assert next(lines).startswith("data: ")
             assert full.pending == 1
         client.close()
         full.wait_for(full.futures[0].cancelled)

@@ -18,11 +18,17 @@ from tests.serving.hostile import PREFACE, Attack, Seen, attacks
 
 from hmc.serving.client import Client
 
-REQUESTS = int(os.environ.get("HMC_HOSTILE_REQUESTS", "200"))
+SHORT = 200
+REQUESTS = int(os.environ.get("HMC_HOSTILE_REQUESTS", SHORT))
+pytestmark = pytest.mark.timeout(600 if REQUESTS == SHORT else 0)
 ALLOWED_MIB = 64
 """What the server may grow by while it answers: heaps, and what ONNX Runtime keeps for the shapes that it met."""
 few = settings(
-    max_examples=REQUESTS, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=REQUESTS,
+    deadline=None,
+    database=None,
+    derandomize=REQUESTS == SHORT,
+    suppress_health_check=list(HealthCheck),
 )
 
 

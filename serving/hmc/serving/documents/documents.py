@@ -195,7 +195,7 @@ class Divider:
         return await keeper.translate(submit, piece.text, self.options, target)
 
     def _check_divided(self, index: int) -> None:
-        refused = ""
+        refused = field = ""
         if self.options.n_best > 1:
             refused, field = "n_best", "options.n_best"
         elif (self.options.token_scores or self.options.alignment) and not self.texts.return_segments:
