@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
+from tests.artifact.marian.opus import opus_directory
 from tests.serving.fakes import FakeFactory
 from tests.serving.reference import Pieces, Reference
 from tests.tiny import SENTENCES, tiny_checkpoint_at
@@ -53,6 +54,20 @@ def lively_device_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempP
     path = tmp_path_factory.mktemp("lively") / "device"
     compile_bundle([LevelRequest(lively_checkpoint, heads) for heads in (24, 12)], path, device_form=True)
     return path
+
+
+@pytest.fixture(scope="session")
+def multilingual_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model from English into German and Dutch, by the tokens of target languages. Read-only."""
+    from hmc.artifact.marian.reader import import_marian
+    from hmc.compiler.bundle.requests import LevelRequest
+    from hmc.compiler.bundle.writer import compile_bundle
+
+    folder = tmp_path_factory.mktemp("multilingual")
+    opus_directory(folder / "opus")
+    save_checkpoint(import_marian(folder / "opus"), folder / "checkpoint")
+    compile_bundle([LevelRequest(folder / "checkpoint")], folder / "bundle")
+    return folder / "bundle"
 
 
 @pytest.fixture(scope="session")

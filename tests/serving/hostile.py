@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -145,16 +144,3 @@ def _call(channel: Any, path: str, attack: Attack, decode: Any) -> tuple[grpc.St
         call: Any = error
         return call.code(), call.details() or "", responses
     return grpc.StatusCode.OK, "", responses
-
-
-def send_raw(address: str, data: bytes) -> None:
-    """Sends bytes to the socket, with no HTTP/2 around them, and reads what comes until the server closes."""
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
-        try:
-            connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(65536):
-                pass
-        except (ConnectionError, OSError):
-            return  # the server closed first

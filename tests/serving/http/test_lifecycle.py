@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.serving.attacked import send_raw
 from tests.serving.certificates import make_certificate
 from tests.serving.fakes import FakeFactory, eventually, write_bundle
 from tests.serving.http.conftest import serving, url_of
@@ -103,12 +104,41 @@ def test_a_client_that_leaves_frees_its_place(tmp_path: Path, factory: FakeFacto
         full.wait_for(full.futures[0].cancelled)
 
 
+HEAD = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: %s\r\nContent-Length: 99\r\n\r\n"
+
+
+def test_a_client_that_leaves_in_its_body_is_no_error(
+    tmp_path: Path, factory: FakeFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = 'hmc_calls_total{code="CANCELLED",method="/hmc.v1.TranslationService/TranslateStream"} 1.0'
+    with serving(tmp_path, factory) as (_, url):
+        address = url.removeprefix("http://")
+        send_raw(address, HEAD % (b"/v1/translate", b"application/json") + b'{"texts"')
+        send_raw(address, HEAD % (b"/v1/stream", b"application/x-ndjson") + b'{"id": "1", "text": "hold"}\n{"id"')
+        eventually(lambda: ended in httpx.get(f"{url}/metrics").text)
+        factory["full"].wait_for(lambda: factory["full"].pending == 0)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_the_end_of_the_drain_is_no_error(
+    tmp_path: Path, factory: FakeFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(tmp_path, factory, drain_seconds=0.0) as (running, url), ThreadPoolExecutor(1) as pool:
+        call = pool.submit(httpx.post, f"{url}/v1/translate", json={"texts": ["hold"]}, timeout=30)
+        factory["full"].wait_for(lambda: factory["full"].pending == 1)
+        running.stop()
+        with pytest.raises(httpx.TransportError):
+            call.result(20)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_a_reader_of_events_that_leaves_frees_its_place(tmp_path: Path, factory: FakeFactory) -> None:
     with serving(tmp_path, factory) as (_, url), httpx.Client() as client:
         full = factory["full"]
         accept = {"Accept": "text/event-stream"}
         with client.stream("POST", f"{url}/v1/tokens", json={"text": "hold"}, headers=accept) as response:
-            assert next(response.iter_lines()).startswith("data: ")
+            lines = response.iter_lines()  # while it is referred to, the connection is open
+            assert next(lines).startswith("data: ")
             assert full.pending == 1
         client.close()
         full.wait_for(full.futures[0].cancelled)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from tests.serving.fakes import FakeFactory
-from tests.serving.http.conftest import serving
+from tests.serving.fakes import FakeFactory, write_bundle
+from tests.serving.http.conftest import serving, url_of
 
 from hmc.serving import Translator
 from hmc.serving.requests.options import DecodeOptions
@@ -19,6 +21,12 @@ from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
 TEXT = "A dog runs across the wet grass."
+QUIET = [
+    "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+FAINT = (Path(__file__).parent / "faint.js").read_text(encoding="utf-8")
+"""Finds texts with too little contrast: less than 4.5, or 3 if they are large (WCAG 2.2, 1.4.3)."""
 WAIT_MS = 30_000
 expect.set_options(timeout=WAIT_MS)
 
@@ -29,7 +37,7 @@ def browser() -> Iterator[Browser]:
     if found is None:
         pytest.skip("no Chromium is installed: the playground is not tested")
     with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-dev-shm-usage"] if os.geteuid() == 0 else []
+        arguments = [*QUIET, *(["--no-sandbox", "--disable-dev-shm-usage"] if os.geteuid() == 0 else [])]
         launched = playwright.chromium.launch(executable_path=found, args=arguments)
         yield launched
         launched.close()
@@ -76,11 +84,11 @@ def test_levels_side_by_side(page: Page, expected: str) -> None:
     expect(cards).to_have_count(3)
     expect(page.get_by_role("article", name="full").locator(".to")).to_have_text(expected)
     for card in cards.all():
-        expect(card.locator("dd").first).to_contain_text("ms")
+        expect(card.locator("dd").first).to_have_text(re.compile(r"\d m?s$"))
         expect(card.get_by_text("not measured")).to_be_visible()  # the tiny bundle has no BLEU
     heads = page.get_by_role("article", name="h12").get_by_role("img")
-    assert heads.locator("rect:not(.closed)").count() == 12
-    assert heads.locator("rect").count() == 24
+    expect(heads.locator("rect:not(.closed)")).to_have_count(12)
+    expect(heads.locator("rect")).to_have_count(24)
     page.get_by_label("h12", exact=False).first.uncheck()
     expect(cards).to_have_count(2)
 
@@ -132,14 +140,20 @@ def test_pointing_at_a_word_lights_its_source(page: Page, expected: str) -> None
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [360, 1280])
 def test_it_fits_the_screen_in_both_schemes(browser: Browser, address: str, width: int, scheme: Any) -> None:
-    page, seen = opened(browser, address, viewport={"width": width, "height": 844}, color_scheme=scheme)
+    page, seen = opened(
+        browser, address, viewport={"width": width, "height": 844}, color_scheme=scheme, reduced_motion="reduce"
+    )
     page.get_by_label("English").fill(TEXT)
     expect(page.locator(".to")).to_have_count(3)
     assert page.evaluate("() => document.documentElement.scrollWidth") == width
+    page.locator(".from .word, .to .word").evaluate_all(
+        "all => all.forEach(e => { e.classList.add('lit'); e.style.setProperty('--weight', 1); })"
+    )
+    assert page.evaluate(FAINT) == []
     boxes = [card.bounding_box() for card in page.get_by_role("article").all()]
-    assert len({round(box["y"]) for box in boxes if box}) == (3 if width == 390 else 1)
+    assert len({round(box["y"]) for box in boxes if box}) == (3 if width == 360 else 1)
     red, green, blue = page.evaluate(
         "() => getComputedStyle(document.body).color.match(/\\d+/g).slice(0, 3).map(Number)"
     )
@@ -191,3 +205,61 @@ def test_a_server_that_is_gone(browser: Browser, tmp_path: Path, factory: FakeFa
     page.get_by_label("English").fill("hello")
     expect(page.get_by_role("alert").first).to_contain_text("The server does not answer")
     page.context.close()
+
+
+DOCUMENT = "A dog runs.\nTwo men sit.\n\n- A girl sings.\n"
+
+
+def test_a_document_keeps_its_paragraphs(page: Page) -> None:
+    page.get_by_label("English").fill(DOCUMENT)
+    card = page.get_by_role("article", name="full")
+    expect(card.get_by_text("3 sentences")).to_be_visible()
+    assert card.locator(".from").evaluate("e => e.textContent") == DOCUMENT
+    said = card.locator(".to").evaluate("e => e.textContent")
+    assert [bool(line.strip()) for line in said.split("\n")] == [True, True, False, True, False]
+    assert said.split("\n")[3].startswith("- ")
+    words = card.locator(".to .word")
+    words.last.hover()  # a word of the last sentence comes from that sentence
+    first_of_last = DOCUMENT[: DOCUMENT.index("- ")].split()
+    lit = card.locator(".from .word").evaluate_all("all => all.map((e, i) => e.classList.contains('lit') ? i : -1)")
+    assert max(lit) >= len(first_of_last)
+    assert all(index == -1 for index in lit[: len(first_of_last)])
+
+
+def test_several_models(browser: Browser, tmp_path: Path) -> None:
+    bundles = {
+        "en-de": write_bundle(tmp_path / "a"),
+        "fr-en": write_bundle(tmp_path / "b", levels=("h12", "h6"), languages=("fr", "en")),
+    }
+    with BackgroundServer(bundles, ServerSettings(port=0, http_port=0), FakeFactory()) as running:
+        page, seen = opened(browser, url_of(running))
+        page.get_by_label("English", exact=True).fill("dog")
+        expect(page.get_by_role("article", name="full").locator(".to")).to_have_text("full:dog")
+        page.get_by_label("Model").select_option(label="French → English")
+        expect(page.get_by_role("article")).to_have_count(2)
+        expect(page.get_by_role("article", name="h12").locator(".to")).to_have_text("h12:dog")
+        expect(page.get_by_label("French", exact=True)).to_be_visible()
+        expect(page.get_by_text("29.8")).to_be_visible()  # BLEU, as the bundle has it
+        page.get_by_label("French", exact=True).fill("hold")
+        expect(page.get_by_role("article", name="h12")).to_have_attribute("aria-busy", "true")
+        page.get_by_label("French", exact=True).fill("chien")  # the text before is given up
+        expect(page.get_by_role("article", name="h6").locator(".to")).to_have_text("h6:chien")
+        page.context.close()
+    assert [one for one in seen if one.startswith("error:")] == []
+
+
+def test_a_model_of_several_target_languages(browser: Browser, multilingual_bundle: Path) -> None:
+    settings = ServerSettings(port=0, http_port=0, device="cpu", threads=1)
+    with BackgroundServer(multilingual_bundle, settings) as running, httpx.Client(base_url=url_of(running)) as web:
+        page, seen = opened(browser, url_of(running))
+        page.get_by_label("English", exact=True).fill(TEXT)
+        for name, tag in (("German", "de"), ("Dutch", "nl")):
+            with page.expect_response("**/v1/translate") as found:
+                page.get_by_label("To", exact=True).select_option(label=name)
+                page.get_by_role("button", name="Translate", exact=True).click()
+            assert (found.value.request.post_data_json or {})["level"]["targetLanguage"] == tag
+            expect(page.locator(".to").first).to_have_attribute("lang", tag)
+            said = web.post("/translate", json={"q": TEXT, "source": "en", "target": tag}).json()["translatedText"]
+            expect(page.locator(".to").first).to_have_text(said)
+        page.context.close()
+    assert [one for one in seen if one.startswith("error:")] == []

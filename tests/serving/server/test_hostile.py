@@ -1,4 +1,4 @@
-"""Hostile requests against a real server: each gets a documented status, and the server goes on translating.
+"""Hostile requests against a server of its own: each gets a documented status, and the server goes on translating.
 
 `HMC_HOSTILE_REQUESTS=20000 python -m pytest -s tests/serving/server/test_hostile.py` sends more of them.
 """
@@ -13,35 +13,40 @@ import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.serving.hostile import PREFACE, Attack, Seen, attacks, send_raw
+from tests.serving.attacked import Attacked, attacked, send_raw
+from tests.serving.hostile import PREFACE, Attack, Seen, attacks
 
 from hmc.serving.client import Client
-from hmc.serving.server.background import BackgroundServer
-from hmc.serving.server.settings import ServerSettings
 
-REQUESTS = int(os.environ.get("HMC_HOSTILE_REQUESTS", "200"))
-LEVELS = ("full", "h12-int8")
+SHORT = 200
+REQUESTS = int(os.environ.get("HMC_HOSTILE_REQUESTS", SHORT))
+pytestmark = pytest.mark.timeout(600 if REQUESTS == SHORT else 0)
+ALLOWED_MIB = 64
+"""What the server may grow by while it answers: heaps, and what ONNX Runtime keeps for the shapes that it met."""
 few = settings(
-    max_examples=REQUESTS, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=REQUESTS,
+    deadline=None,
+    database=None,
+    derandomize=REQUESTS == SHORT,
+    suppress_health_check=list(HealthCheck),
 )
 
 
 @pytest.fixture(scope="module")
-def server(tiny_bundle: Path) -> Iterator[BackgroundServer]:
-    chosen = ServerSettings(
-        port=0, device="cpu", levels=LEVELS, default_level="full", threads=1, max_texts_per_call=4, cache="none"
-    )
-    with BackgroundServer(tiny_bundle, chosen) as running:
+def server(tiny_bundle: Path) -> Iterator[Attacked]:
+    levels = ("--levels", "full,h12-int8", "--default-level", "full", "--max-texts", "4")
+    with attacked(tiny_bundle, *levels, "--device", "cpu", "--threads", "1", "--cache", "none") as running:
         yield running
 
 
-def translated(server: BackgroundServer) -> str:
+def translated(server: Attacked) -> str:
     with Client(server.address) as client:
         return client.translate(["A man rides a bicycle."], timeout=60)[0].text
 
 
-def test_every_generated_request_gets_a_documented_status(server: BackgroundServer) -> None:
+def test_every_generated_request_gets_a_documented_status(server: Attacked) -> None:
     expected, seen = translated(server), Seen()
+    before = server.bytes
     with grpc.insecure_channel(server.address) as channel:
 
         @few
@@ -50,15 +55,19 @@ def test_every_generated_request_gets_a_documented_status(server: BackgroundServ
             seen.send(channel, attack)
 
         send()
+    grown = server.bytes - before
     print(f"\ncalls: {dict(seen.calls)}\ntexts of streams: {dict(seen.texts)}")
+    print(f"memory: {before / 2**20:.1f} {grown / 2**20:+.1f} MiB")
     assert seen.faults == []
+    assert grown < ALLOWED_MIB * 2**20
+    server.check_alive()
     assert seen.calls["OK"] > 0  # some requests were good ones
     assert seen.calls["INVALID_ARGUMENT"] > 0
     assert translated(server) == expected
 
 
-def test_raw_bytes_on_the_socket_do_no_harm(server: BackgroundServer) -> None:
-    expected, sent = translated(server), 0
+def test_raw_bytes_on_the_socket_do_no_harm(server: Attacked) -> None:
+    expected, sent, before = translated(server), 0, server.bytes
 
     @settings(few, max_examples=max(30, REQUESTS // 10))
     @given(st.binary(max_size=300), st.booleans())
@@ -68,5 +77,9 @@ def test_raw_bytes_on_the_socket_do_no_harm(server: BackgroundServer) -> None:
         sent += 1
 
     send()
+    grown = server.bytes - before
+    print(f"\n{sent} connections; memory: {before / 2**20:.1f} {grown / 2**20:+.1f} MiB")
     assert sent >= 30
+    assert grown < ALLOWED_MIB * 2**20
+    server.check_alive()
     assert translated(server) == expected

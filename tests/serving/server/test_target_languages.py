@@ -6,29 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.artifact.marian.opus import opus_directory
 from tests.tiny import SENTENCES
 
-from hmc.artifact.checkpoint.checkpoint import save_checkpoint
 from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
-from hmc.artifact.marian.reader import import_marian
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
 from hmc.serving.client import Client, DecodeOptions
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
 OPTIONS = DecodeOptions(max_length=8, alignment=True)
 TEXT = SENTENCES[0]
-
-
-@pytest.fixture(scope="module")
-def multilingual_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("multilingual")
-    opus_directory(folder / "opus")
-    save_checkpoint(import_marian(folder / "opus"), folder / "checkpoint")
-    compile_bundle([LevelRequest(folder / "checkpoint")], folder / "bundle")
-    return folder / "bundle"
 
 
 @pytest.fixture(scope="module")

@@ -195,16 +195,17 @@ class Divider:
         return await keeper.translate(submit, piece.text, self.options, target)
 
     def _check_divided(self, index: int) -> None:
-        refused = ""
+        refused = field = ""
         if self.options.n_best > 1:
-            refused = "n_best"
+            refused, field = "n_best", "options.n_best"
         elif (self.options.token_scores or self.options.alignment) and not self.texts.return_segments:
-            refused = "token_scores and alignment without return_segments"
+            refused, field = "token_scores and alignment without return_segments", "return_segments"
         if refused:
-            raise InvalidRequestError(
+            message = (
                 f"texts[{index}] is divided into sentences, which excludes {refused}: change that, send the sentences "
                 "as texts of their own, or choose SEGMENTATION_NONE"
             )
+            raise InvalidRequestError(message, [Violation(field, message)])
 
 
 def _at(index: int, error: InvalidRequestError) -> InvalidRequestError:

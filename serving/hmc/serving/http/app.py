@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -26,6 +29,8 @@ from hmc.serving.http.statuses import HttpError
 from hmc.serving.http.twins import twin_routes
 from hmc.serving.wire.request_ids import ALLOWED, KEY, new_id
 from hmc.serving.wire.status import message_of, new_reference
+
+log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parent / "static"
 SECURITY_HEADERS = {
@@ -106,7 +111,8 @@ class _Headers:
                 headers[KEY] = given
             await send(message)
 
-        await self._app(scope, receive, sending)
+        with suppress(asyncio.CancelledError):  # the client has left, or the drain is over: nobody reads an answer
+            await self._app(scope, receive, sending)
 
 
 def _failed(_request: Request, error: Exception) -> Response:
@@ -125,7 +131,5 @@ def _not_found(request: Request, error: Exception) -> Response:
 
 def _bug(request: Request, error: Exception) -> Response:
     reference = new_reference()
-    import logging
-
-    logging.getLogger(__name__).error("unexpected error %s in %s", reference, request.url.path)
+    log.error("unexpected error %s in %s", reference, request.url.path, exc_info=error)
     return HttpError(grpc.StatusCode.INTERNAL, message_of(error, reference)).response()

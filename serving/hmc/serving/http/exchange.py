@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -22,8 +22,13 @@ Write = Callable[[bytes], Awaitable[None]]
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
     """Awaits `work`, and cancels it if the client closes the connection. The body must have been read."""
+    return await unless(gone(request), work)
+
+
+async def unless(left: Coroutine[Any, Any, None], work: Awaitable[T]) -> T:
+    """Awaits `work`, and cancels it when `left` ends first."""
     working = asyncio.ensure_future(work)
-    leaving = asyncio.create_task(_gone(request.receive))
+    leaving = asyncio.create_task(left)
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -34,8 +39,9 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
         working.cancel()
 
 
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
+async def gone(request: Request) -> None:
+    """Returns when the client closes the connection. The body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
@@ -52,24 +58,26 @@ class Answers(Response):
     """
 
     def __init__(
-        self, first: Message | None, answers: AsyncIterator[Message], kind: str, headers: dict[str, str], watch: bool
+        self,
+        first: Message | None,
+        answers: AsyncIterator[Message],
+        kind: str,
+        headers: dict[str, str],
+        left: Coroutine[Any, Any, None],
     ) -> None:
-        """first: None if there are no messages. watch: whether to stop reading when the client leaves; somebody else
-        reads the connection otherwise."""
+        """first: None if there are no messages. left: ends when the client leaves."""
         super().__init__(media_type=kind, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
-        self._first, self._answers, self._events, self._watch = first, answers, kind == EVENTS, watch
+        self._first, self._answers, self._events, self._left = first, answers, kind == EVENTS, left
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
 
         async def write(data: bytes) -> None:
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
         writing = asyncio.create_task(self._write(write))
-        waited: set[asyncio.Task[None]] = {writing}
-        if self._watch:
-            waited.add(asyncio.create_task(_gone(receive)))
+        waited = {writing, asyncio.create_task(self._left)}
         try:
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -99,17 +107,37 @@ class Answers(Response):
         return event(data) if self._events else data + b"\n"
 
 
-async def lines(request: Request, most: int) -> AsyncIterator[bytes]:
-    """The lines of a body, without empty ones, while they arrive. Ends with an error line if one is longer than `most`
-    bytes: the line is then cut, so it is no JSON. Raises CancelledError if the client leaves."""
-    rest = b""
-    async for part in request.stream():
-        *whole, rest = (rest + part).split(b"\n")
-        for line in whole:
-            if line.strip():
-                yield line
-        if len(rest) > most:
-            yield rest[:most]
-            return
-    if rest.strip():
-        yield rest
+class Lines:
+    """The lines of a body, without empty ones, while they arrive."""
+
+    def __init__(self, request: Request, most: int) -> None:
+        """most: bytes of the longest line. A longer one is cut, so that it is no JSON, and is the last."""
+        self._request, self._most = request, most
+        self._ended, self._broken = asyncio.Event(), False
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        """Raises CancelledError if the client leaves before the end."""
+        rest = b""
+        try:
+            async for part in self._request.stream():
+                *whole, rest = (rest + part).split(b"\n")
+                for line in whole:
+                    if line.strip():
+                        yield line
+                if len(rest) > self._most:
+                    yield rest[: self._most]
+                    return
+        except ClientDisconnect:
+            self._broken = True
+            raise asyncio.CancelledError from None
+        else:
+            if rest.strip():
+                yield rest
+        finally:
+            self._ended.set()
+
+    async def left(self) -> None:
+        """Returns when the client has left. While texts wait to be read, it is not noticed."""
+        await self._ended.wait()
+        if not self._broken:
+            await gone(self._request)

@@ -26,6 +26,8 @@ from hmc.v1 import translation_pb2 as pb
 SERVICE = pb.DESCRIPTOR.services_by_name["TranslationService"]
 TAG = re.compile(r"<[/!?a-zA-Z]")
 MAX_ALTERNATIVES = 15
+N_BEST = "options.n_best"
+"""The field that is at fault if a text is divided into sentences: these have no alternatives together."""
 NOT_DETECTED = 0.0
 """Confidence of a language that is declared, not detected."""
 Values = dict[str, Any]
@@ -74,8 +76,7 @@ class _LibreTranslate:
             level=pb.LevelSelector(source_language=pair.source, target_language=pair.target, model=pair.model),
             options=pb.DecodingOptions(beam_size=max(4, alternatives + 1), n_best=alternatives + 1),
         )
-        call = self._methods.unary(SERVICE.methods_by_name["Translate"], lambda: sent, context)
-        answer = cast("pb.TranslateResponse", await unless_gone(request, call))
+        answer = await unless_gone(request, self._translated(sent, context))
         written = html.escape if is_html else str
         translated = [written(one.text) for one in answer.translations]
         others = [[written(other.text) for other in one.alternatives] for one in answer.translations]
@@ -86,6 +87,17 @@ class _LibreTranslate:
             found = {"language": pair.source, "confidence": NOT_DETECTED}
             said["detectedLanguage"] = [found] * len(texts) if is_list else found
         return said
+
+    async def _translated(self, sent: pb.TranslateRequest, context: HttpContext) -> pb.TranslateResponse:
+        """The translations; without alternatives if one of the texts is divided into sentences."""
+        method = SERVICE.methods_by_name["Translate"]
+        try:
+            return cast("pb.TranslateResponse", await self._methods.unary(method, lambda: sent, context))
+        except HttpError as error:
+            if N_BEST not in error.fields:
+                raise
+        sent.options.n_best = 1
+        return cast("pb.TranslateResponse", await self._methods.unary(method, lambda: sent, context))
 
     async def detect(self, request: Request) -> list[Values]:
         values = await _values(request)
@@ -119,16 +131,9 @@ class _LibreTranslate:
     async def _pairs(self, request: Request, values: Values) -> list[Pair]:
         """The language pairs of the server's models."""
         context = _context(request, values)
-        try:
-            call = self._methods.unary(SERVICE.methods_by_name["ListModels"], pb.ListModelsRequest, context)
-            models = cast("pb.ListModelsResponse", await call).models
-            return [Pair(m.source_language, target, m.name) for m in models for target in m.target_languages]
-        except HttpError as error:
-            if error.code is not grpc.StatusCode.UNIMPLEMENTED:
-                raise
-        call = self._methods.unary(SERVICE.methods_by_name["ListLevels"], pb.ListLevelsRequest, context)
-        levels = cast("pb.ListLevelsResponse", await call)
-        return [Pair(levels.source_language, levels.target_language, "")]
+        call = self._methods.unary(SERVICE.methods_by_name["ListModels"], pb.ListModelsRequest, context)
+        models = cast("pb.ListModelsResponse", await call).models
+        return [Pair(m.source_language, target, m.name) for m in models for target in m.target_languages]
 
 
 def _targets(pairs: list[Pair], source: str) -> list[str]:

@@ -34,8 +34,9 @@ class Listener:
 
         Raises OSError if it cannot listen there.
         """
-        context = None if tls_pair is None else tls_context(*tls_pair)
-        self._context, self._pair = context, tls_pair
+        self._context = None if tls_pair is None else tls_context(*tls_pair)
+        self._pair = tls_pair
+        context = None if tls_pair is None else self._switching(*tls_pair)
         config = uvicorn.Config(
             app,
             http="h11",
@@ -43,7 +44,7 @@ class Listener:
             lifespan="off",
             loop="asyncio",
             log_config=None,
-            log_level="warning",
+            log_level="error",  # it warns of every connection that sends no HTTP, which fills the log
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -63,11 +64,21 @@ class Listener:
         if self._serving.done():
             await self._serving
 
+    def _switching(self, key: bytes, chain: bytes) -> ssl.SSLContext:
+        """A context for the socket, which gives each connection the present context when its handshake begins."""
+
+        def switch(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+            assert self._context is not None
+            connection.context = self._context
+
+        made = tls_context(key, chain)
+        made.sni_callback = switch
+        return made
+
     def use(self, pair: tuple[bytes, bytes]) -> None:
         """Gives new connections another key and certificate chain. May be called from any thread."""
         if self._context is not None and pair != self._pair:
-            load_pair(self._context, *pair)
-            self._pair = pair
+            self._context, self._pair = tls_context(*pair), pair
 
     async def stop(self, drain_seconds: float) -> None:
         """Takes no new connections, lets running requests finish, and cancels those that do not in time.
@@ -81,12 +92,12 @@ class Listener:
         await asyncio.wait({self._serving}, timeout=drain_seconds)
         if not self._serving.done():
             self._uvicorn.force_exit = True
-            for task in list(self._uvicorn.server_state.tasks):
-                task.cancel()
             for connection in list(self._uvicorn.server_state.connections):
                 transport = connection.transport
                 if transport is not None:
                     transport.abort()
+            for task in list(self._uvicorn.server_state.tasks):  # later, so that they find their connection closed
+                task.cancel()
         await self._serving
 
 
@@ -110,14 +121,9 @@ def tls_context(key: bytes, chain: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_ciphers("DEFAULT:@SECLEVEL=0")  # short keys are accepted, as gRPC does
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    load_pair(context, key, chain)
-    return context
-
-
-def load_pair(context: ssl.SSLContext, key: bytes, chain: bytes) -> None:
-    """Makes a context serve with this pair, both in PEM."""
     with tempfile.TemporaryDirectory() as folder:  # OpenSSL reads files only; the folder is this user's alone
         cert_file, key_file = Path(folder) / "cert.pem", Path(folder) / "key.pem"
         cert_file.write_bytes(chain)
         key_file.write_bytes(key)
         context.load_cert_chain(cert_file, key_file)
+    return context

@@ -1,4 +1,4 @@
-"""gRPC statuses as HTTP statuses, and errors as JSON."""
+"""Errors of calls as JSON, with the HTTP status of their gRPC status."""
 
 from __future__ import annotations
 
@@ -12,26 +12,8 @@ from google.protobuf import json_format
 from google.rpc import error_details_pb2, status_pb2
 from starlette.responses import JSONResponse
 
-HTTP_STATUS: Mapping[grpc.StatusCode, int] = {
-    grpc.StatusCode.OK: 200,
-    grpc.StatusCode.CANCELLED: 499,
-    grpc.StatusCode.UNKNOWN: 500,
-    grpc.StatusCode.INVALID_ARGUMENT: 400,
-    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
-    grpc.StatusCode.NOT_FOUND: 404,
-    grpc.StatusCode.ALREADY_EXISTS: 409,
-    grpc.StatusCode.PERMISSION_DENIED: 403,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
-    grpc.StatusCode.FAILED_PRECONDITION: 400,
-    grpc.StatusCode.ABORTED: 409,
-    grpc.StatusCode.OUT_OF_RANGE: 400,
-    grpc.StatusCode.UNIMPLEMENTED: 501,
-    grpc.StatusCode.INTERNAL: 500,
-    grpc.StatusCode.UNAVAILABLE: 503,
-    grpc.StatusCode.DATA_LOSS: 500,
-    grpc.StatusCode.UNAUTHENTICATED: 401,
-}
-"""The HTTP status of each gRPC status, as google.rpc.Code maps them."""
+from hmc.serving.wire.http_status import HTTP_STATUS
+
 STATUS_DETAILS, PUSHBACK = "grpc-status-details-bin", "grpc-retry-pushback-ms"
 RETRY_AFTER_S = 1
 """Seconds in `Retry-After` where the refusal names none."""
@@ -52,6 +34,11 @@ class HttpError(Exception):
     def http_status(self) -> int:
         """The status line's number."""
         return self.status or HTTP_STATUS[self.code]
+
+    @property
+    def fields(self) -> set[str]:
+        """The paths of the fields at fault, as the details name them."""
+        return {one["field"] for detail in self.details for one in detail.get("fieldViolations", ()) if "field" in one}
 
     def body(self) -> dict[str, Any]:
         """The JSON of the answer: `code` is the name of the gRPC status."""

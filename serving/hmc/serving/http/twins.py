@@ -23,7 +23,7 @@ from hmc.serving.http.bodies import (
     read_body,
 )
 from hmc.serving.http.context import HttpContext
-from hmc.serving.http.exchange import EVENTS, LINES, Answers, lines, unless_gone
+from hmc.serving.http.exchange import EVENTS, LINES, Answers, Lines, gone, unless, unless_gone
 from hmc.serving.http.methods import Given, Methods
 from hmc.serving.http.routes import Twin, twins
 from hmc.serving.http.statuses import invalid
@@ -46,7 +46,7 @@ def _route(methods: Methods, twin: Twin) -> Route:
         answers = methods.answers(twin.method, given, context)
         if EVENTS in request.headers.get("accept", ""):
             first = await unless_gone(request, _first(answers))
-            return Answers(first, answers, EVENTS, context.headers(), True)
+            return Answers(first, answers, EVENTS, context.headers(), gone(request))
         return await _json(await unless_gone(request, _together(answers)), context)
 
     async def stream(request: Request) -> Response:
@@ -55,9 +55,9 @@ def _route(methods: Methods, twin: Twin) -> Route:
             raise invalid(f"the content type is {declared or 'missing'}: send `Content-Type: {LINES}`", 415)
         context = HttpContext.of(request)
         kind = twin.method.input_type
-        sent = lines(request, MAX_BODY_BYTES)
-        answers = methods.stream(twin.method, sent, lambda line: message_from_json(line, kind), context)
-        return Answers(await _first(answers), answers, LINES, context.headers(), False)
+        sent = Lines(request, MAX_BODY_BYTES)
+        answers = methods.stream(twin.method, aiter(sent), lambda line: message_from_json(line, kind), context)
+        return Answers(await unless(sent.left(), _first(answers)), answers, LINES, context.headers(), sent.left())
 
     endpoint = stream if twin.streams_requests else several if twin.streams_answers else one
     return Route(twin.path, endpoint, methods=[twin.verb])

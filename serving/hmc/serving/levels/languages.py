@@ -44,11 +44,11 @@ class Languages:
 
     def reads(self, language: str) -> bool:
         """Whether texts of this language can be the source. Raises InvalidRequestError for a malformed tag."""
-        return _lookup(language, [self.source], "source_language") is not None or self.source == ANY
+        return look_up(language, [self.source], "source_language") is not None or self.source == ANY
 
     def writes(self, language: str) -> bool:
         """Whether this language can be the target. Raises InvalidRequestError for a malformed tag."""
-        return _lookup(language, self.targets, "target_language") is not None
+        return look_up(language, self.targets, "target_language") is not None
 
     def code(self, language: str | None) -> str:
         """The token that chooses a target language; empty for none, and for a model without such tokens.
@@ -57,7 +57,7 @@ class Languages:
         """
         if language is None:
             return ""
-        index = _lookup(language, self.targets, "target_language")
+        index = look_up(language, self.targets, "target_language")
         if index is None:
             raise InvalidRequestError(f"target_language {language!r}: this model has {', '.join(self.targets)}")
         return self.codes[index] if self.codes else ""
@@ -93,9 +93,11 @@ def _tag(language: str) -> str:
         return language
 
 
-def _lookup(language: str, available: Sequence[str], field: str) -> int | None:
+def look_up(language: str, available: Sequence[str], field: str) -> int | None:
     """The index of the tag that fits `language`, or None: RFC 4647's lookup, which drops one subtag of `language` after
-    the other (`de-AT` finds `de`). Tags are equal too if one is of a macrolanguage of the other (`cmn`, `zh`)."""
+    the other (`de-AT` finds `de`). Tags are equal too if one is of a macrolanguage of the other (`cmn`, `zh`).
+
+    field: names the tag in the error. Raises InvalidRequestError for a malformed tag."""
     with suppress(ValueError):
         return available.index(language)
     if not re.fullmatch(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*", language):

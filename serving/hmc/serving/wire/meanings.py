@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from hmc.serving.wire.http_status import HTTP_STATUS
 from hmc.serving.wire.status import TABLE
 from hmc.v1 import translation_pb2 as pb
 
@@ -135,14 +136,15 @@ def page() -> str:
     """The page of statuses, as Markdown."""
     lines = [
         INTRODUCTION,
-        "| status | code | when | what to do | send again | in Python |",
-        "|---|---|---|---|---|---|",
+        "| status | code | HTTP | when | what to do | send again | in Python |",
+        "|---|---|---|---|---|---|---|",
     ]
     for code, meaning in MEANINGS.items():
         number: int = code.value[0]
         errors = ", ".join(f"`{kind.__name__}`" for kind, known in TABLE if known is code) or "–"
         lines.append(
-            f"| `{code.name}` | {number} | {meaning.when} | {meaning.what_to_do} | {meaning.again} | {errors} |"
+            f"| `{code.name}` | {number} | {HTTP_STATUS[code]} | {meaning.when} | {meaning.what_to_do} "
+            f"| {meaning.again} | {errors} |"
         )
     lines += ["", "## By call", "", "| call | statuses |", "|---|---|"]
     services: Any = pb.DESCRIPTOR.services_by_name

@@ -11,8 +11,10 @@ from google.protobuf.descriptor import FieldDescriptor
 from hmc.artifact.distribution import VERSION
 from hmc.serving.http.exchange import EVENTS, LINES
 from hmc.serving.http.openapi.comments import comments_of
+from hmc.serving.http.openapi.errors import errors_of
 from hmc.serving.http.openapi.other_paths import OTHER_PATHS, OTHER_SCHEMAS
 from hmc.serving.http.routes import Twin
+from hmc.serving.wire.meanings import STATUSES_OF_CALLS
 from hmc.v1 import translation_pb2 as pb
 
 Json = dict[str, Any]
@@ -79,7 +81,7 @@ def _operation(twin: Twin, schemas: _Schemas, comments: dict[str, str]) -> Json:
         "description": text,
         "tags": ["administration" if admin else "translation"],
         "parameters": [TIMEOUT_HEADER],
-        "responses": {"200": _answer(twin, schemas), "default": ERROR},
+        "responses": {"200": _answer(twin, schemas), **errors_of(STATUSES_OF_CALLS[method.name], twin.verb == "POST")},
     }
     if twin.verb == "GET":
         operation["parameters"] = [
@@ -118,12 +120,6 @@ def _answer(twin: Twin, schemas: _Schemas) -> Json:
             EVENTS: {"schema": {"type": "string"}},
         },
     }
-
-
-ERROR: Json = {
-    "description": "The call failed. docs/http.md has the HTTP status of each code.",
-    "content": {JSON: {"schema": {"$ref": "#/components/schemas/Failure"}}},
-}
 
 
 class _Schemas:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import grpc
+
+from hmc.serving.http.openapi.errors import errors_of
+from hmc.serving.wire.meanings import EVERY_CALL, STATUSES_OF_CALLS
+
 Json = dict[str, Any]
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
@@ -20,7 +25,8 @@ def _body(name: str) -> Json:
     return {"required": True, "content": {JSON: {"schema": _ref(name)}, FORM: {"schema": _ref(name)}}}
 
 
-FAILED = _answer(_ref("LibreFailure"), "The call failed.")
+FAILED = errors_of(STATUSES_OF_CALLS["Translate"] - {grpc.StatusCode.UNAUTHENTICATED}, True, "LibreFailure")
+"""A missing or wrong key is 403 in LibreTranslate's API."""
 TEXTS: Json = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 KEY: Json = {"type": "string", "description": "The server's token, if it has one."}
 DETECTED: Json = {
@@ -81,7 +87,7 @@ def _libre(verb: str, summary: str, answer: Json, body: str = "") -> Json:
     operation: Json = {
         "summary": summary,
         "tags": ["LibreTranslate"],
-        "responses": {"200": _answer(answer, summary), "default": FAILED},
+        "responses": {"200": _answer(answer, summary), **FAILED},
     }
     if body:
         operation["requestBody"] = _body(body)
@@ -118,7 +124,7 @@ OTHER_PATHS: dict[str, Json] = {
                         "application/openmetrics-text": {"schema": {"type": "string"}},
                     },
                 },
-                "default": _answer(_ref("Failure"), "The call failed."),
+                **errors_of(EVERY_CALL, False),
             },
         }
     },

@@ -43,20 +43,10 @@ const query = (values) => {
 
 export const listLevels = (model) => call(`/v1/levels${query({ model })}`);
 
-// The models of the server; an empty list if it does not list them.
-export async function listModels() {
-  try {
-    return (await call("/v1/models")).models ?? [];
-  } catch (error) {
-    if (error.code === "UNIMPLEMENTED") return [];
-    throw error;
-  }
-}
+export const listModels = async () => (await call("/v1/models")).models ?? [];
 
 export function translate({ text, level, model, target, beam }, signal) {
-  const selector = { name: level };
-  if (model) selector.model = model;
-  if (target) selector.targetLanguage = target;
+  const selector = { name: level, model, targetLanguage: target };
   const options = { beamSize: beam, alignment: true };
   return call("/v1/translate", { texts: [text], level: selector, options, returnSegments: true }, signal);
 }

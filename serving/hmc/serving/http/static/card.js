@@ -41,8 +41,8 @@ export class Card {
   }
 
   async copyText() {
-    await navigator.clipboard?.writeText(this.text);
-    this.copy.textContent = "Copied";
+    const copied = await navigator.clipboard.writeText(this.text).then(() => true, () => false);
+    this.copy.textContent = copied ? "Copied" : "Not copied: the browser does not allow it";
     setTimeout(() => { this.copy.textContent = "Copy"; }, 1500);
   }
 
@@ -62,10 +62,11 @@ export class Card {
       : translation.hitMaxLength ? "The translation reached its length limit and may be incomplete." : null;
     this.said.replaceChildren(
       ...reading(text, translation, { ...languages, level: this.level.name }),
+      ...(translation.segments?.length > 1 ? [make("p", { class: "quiet sentences" }, `${translation.segments.length} sentences`)] : []),
       ...(warning ? [make("p", { class: "warned" }, warning)] : []));
     this.took.querySelector("dd").textContent = time(this.milliseconds);
     this.took.title = `Queue ${answer.queueMs.toFixed(1)} ms, computing ${answer.computeMs.toFixed(1)} ms, as the server measured them`;
-    this.copy.hidden = false;
+    this.copy.hidden = !navigator.clipboard; // browsers have it with HTTPS and at localhost only
   }
 
   fail(error, again) {

@@ -47,7 +47,8 @@ function operationOf(path, verb, operation) {
       sent ? make("p", {}, "Sends ", typeOf(sent.schema), ` as ${Object.keys(content).join(" or ")}.`) : null,
       make("p", {}, "Gets ", ...Object.entries(answer.content).flatMap(([kind, one], index) => [index ? ", or " : "", typeOf(one.schema), ` as ${kind}`]), ". ", answer.description.startsWith("A ") ? "" : answer.description),
       operation.parameters?.length ? fields(Object.fromEntries(operation.parameters.map((one) => [one.name, { ...one.schema, description: one.description }]))) : null,
-      example ? make("pre", { tabindex: 0 }, example) : null));
+      example ? make("pre", { tabindex: 0 }, example) : null,
+      make("p", { class: "quiet" }, "Errors: ", Object.keys(operation.responses).filter((status) => status !== "200").join(", ") || "none", ".")));
 }
 
 const response = await fetch("/openapi.json");

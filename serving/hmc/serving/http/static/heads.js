@@ -3,9 +3,9 @@
 import { draw, make } from "./dom.js";
 
 const KINDS = [
-  ["ENCODER_SELF", "encoder", "encoder"],
-  ["DECODER_SELF", "decoder", "decoder"],
-  ["CROSS", "cross", "cross"],
+  ["HEAD_KIND_ENCODER_SELF", "encoder", "encoder"],
+  ["HEAD_KIND_DECODER_SELF", "decoder", "decoder"],
+  ["HEAD_KIND_CROSS", "cross", "cross"],
 ];
 const CELL = 7, GAP = 1.5, BETWEEN = 6, ROW = 8, LABEL = 44;
 

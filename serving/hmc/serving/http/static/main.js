@@ -17,7 +17,13 @@ const text = byId("text");
 const cards = new Map();
 let server, picker, running, timer;
 
-const modelOf = () => server.models.find((model) => model.name === byId("model").value);
+// What a model is called in the list: its languages, and its name where it says more.
+function titleOf(model) {
+  const [first, ...others] = model.targetLanguages;
+  const title = `${language(model.sourceLanguage)} → ${others.length ? `${others.length + 1} languages` : language(first)}`;
+  const alike = server.models.filter((other) => other.sourceLanguage === model.sourceLanguage && String(other.targetLanguages) === String(model.targetLanguages));
+  return alike.length > 1 ? `${title} (${model.name})` : title;
+}
 
 function shownCards() {
   const chosen = picker.chosen;
@@ -47,13 +53,14 @@ async function translateAll() {
   const shown = shownCards();
   byId("problem").hidden = shown.length > 0;
   byId("problem").textContent = shown.length ? "" : "Choose at least one level.";
-  const target = modelOf()?.targetLanguages?.[0] ?? server.target;
+  const { model, source } = server, target = byId("target").value;
   for (const card of shown) card.wait();
   for (const card of shown) {
     try {
-      const request = { text: wanted, level: card.level.name, model: modelOf()?.name, beam: Number(byId("beam").value) };
+      const request = { text: wanted, level: card.level.name, model: model.name, beam: Number(byId("beam").value) };
+      if (model.targetLanguages.length > 1) request.target = target;
       const answer = await translate(request, signal);
-      card.show(wanted, answer, { source: server.source, target });
+      card.show(wanted, answer, { source, target });
       scale(shown);
     } catch (error) {
       if (signal.aborted) return;
@@ -77,39 +84,51 @@ function showExamples() {
   }, example)));
 }
 
-async function openModel(name) {
-  const listed = await listLevels(name);
-  server = { ...server, levels: listed.levels, source: listed.sourceLanguage, target: listed.targetLanguage };
+async function openModel(model) {
+  running?.abort();
+  const listed = await listLevels(model.name);
+  server = { models: server.models, model, levels: listed.levels, source: model.sourceLanguage, device: listed.device };
   cards.clear();
   byId("levels").replaceChildren();
   picker = new Picker(listed.levels, translateAll);
   byId("source-label").textContent = language(server.source);
   text.lang = server.source;
-  byId("server").textContent = `${language(server.source)} → ${language(server.target)} · ${listed.device}`;
+  byId("target").replaceChildren(...model.targetLanguages.map((tag) => make("option", { value: tag }, language(tag))));
+  byId("target-field").hidden = model.targetLanguages.length < 2;
+  sayServer();
   showExamples();
   await translateAll();
 }
 
-async function open() {
-  byId("loading").hidden = false;
+function sayServer() {
+  byId("server").textContent = `${language(server.source)} → ${language(byId("target").value)} · ${server.device}`;
+}
+
+// Does what asks the server for more than translations, and shows why it could not.
+async function opening(work) {
+  byId("loading").hidden = !byId("desk").hidden;
   byId("token-form").hidden = byId("problem").hidden = true;
   try {
-    server = { models: await listModels() };
-    byId("model").replaceChildren(...server.models.map((model) => make("option", { value: model.name }, model.name)));
-    byId("model-field").hidden = server.models.length < 2;
-    await openModel(server.models[0]?.name);
-    byId("desk").hidden = false;
-    text.focus();
+    await work();
   } catch (error) {
     if (error.code === "UNAUTHENTICATED") return askForToken();
     byId("desk").hidden = true;
-    byId("problem").textContent = error.message;
+    byId("problem").textContent = `${error.message} `;
     byId("problem").append(make("button", { type: "button", class: "plain", onclick: open }, "Try again"));
     byId("problem").hidden = false;
   } finally {
     byId("loading").hidden = true;
   }
 }
+
+const open = () => opening(async () => {
+  server = { models: await listModels() };
+  byId("model").replaceChildren(...server.models.map((model) => make("option", { value: model.name }, titleOf(model))));
+  byId("model-field").hidden = server.models.length < 2;
+  await openModel(server.models[0]);
+  byId("desk").hidden = false;
+  text.focus();
+});
 
 function askForToken() {
   const refused = byId("token").value !== "";
@@ -131,7 +150,8 @@ text.addEventListener("keydown", (event) => {
 });
 byId("go").addEventListener("click", translateAll);
 byId("beam").addEventListener("change", translateAll);
-byId("model").addEventListener("change", () => openModel(byId("model").value));
+byId("model").addEventListener("change", () => opening(() => openModel(server.models.find((one) => one.name === byId("model").value))));
+byId("target").addEventListener("change", () => { sayServer(); translateAll(); });
 byId("clear").addEventListener("click", () => { text.value = ""; text.focus(); translateAll(); });
 
 open();

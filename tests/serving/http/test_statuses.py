@@ -1,0 +1,67 @@
+"""How an RPC's status, details and trailers become an HTTP answer, and what an RPC without code answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import httpx
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+from prometheus_client import CollectorRegistry
+
+from hmc.serving.http.app import application
+from hmc.serving.http.methods import Methods
+from hmc.serving.wire.http_status import HTTP_STATUS
+from hmc.v1 import translation_pb2 as pb
+from hmc.v1 import translation_pb2_grpc as rpc
+
+
+class Refusing(rpc.TranslationServiceServicer, rpc.AdminServiceServicer):
+    """Refuses in ways that are hard to bring about. It is called without interceptors."""
+
+    async def SetDefaultLevel(self, request: pb.SetDefaultLevelRequest, context: Any) -> pb.SetDefaultLevelResponse:
+        retry, packed = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=7)), any_pb2.Any()
+        packed.Pack(retry)
+        status = status_pb2.Status(code=8, message=f"not {request.name} now", details=[packed])
+        await context.abort_with_status(rpc_status.to_status(status))
+        raise AssertionError("abort returned")
+
+    async def Score(self, _request: pb.ScoreRequest, context: Any) -> pb.TranslateResponse:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "later", (("grpc-retry-pushback-ms", "2400"),))
+        raise AssertionError("abort returned")
+
+
+def ask(verb: str, path: str, **request: Any) -> httpx.Response:
+    """Asks an application in this process."""
+    methods = Methods([])
+    rpc.add_TranslationServiceServicer_to_server(Refusing(), methods)
+    rpc.add_AdminServiceServicer_to_server(Refusing(), methods)
+    app = application(methods, CollectorRegistry(), lambda: None, False)
+
+    async def call() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+            return await client.request(verb, path, **request)
+
+    return asyncio.run(call())
+
+
+def test_details_of_a_status_and_when_to_retry() -> None:
+    answer = ask("POST", "/v1/admin/set-default-level", json={"name": "h1"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
+    said = answer.json()
+    assert (said["code"], said["message"]) == ("RESOURCE_EXHAUSTED", "not h1 now")
+    assert said["details"] == [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}]
+    pushed = ask("POST", "/v1/score", json={})
+    assert (pushed.status_code, pushed.headers["retry-after"]) == (503, "3")
+
+
+def test_an_rpc_without_code_is_501() -> None:
+    answer = ask("POST", "/v1/admin/reload", json={})
+    assert (answer.status_code, answer.json()["code"]) == (501, "UNIMPLEMENTED")
+
+
+def test_every_status_has_an_http_status() -> None:
+    assert set(HTTP_STATUS) == set(grpc.StatusCode)
