@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from hmc.serving.client.aio import AsyncClient
     from hmc.serving.client.calls import Level
     from hmc.serving.client.client import Client
+    from hmc.serving.client.files import FileProgress
     from hmc.serving.client.retries import ONCE, Retry
+    from hmc.serving.client.translate_files import translate_file, translate_file_async
     from hmc.serving.requests.answers import (
         Answer,
         DeviceUse,
@@ -39,6 +41,7 @@ __all__ = [
     "DecodeOptions",
     "DeviceUse",
     "DocumentPiece",
+    "FileProgress",
     "LatencySummary",
     "Level",
     "LevelBytes",
@@ -54,6 +57,8 @@ __all__ = [
     "StreamAnswer",
     "Token",
     "Translation",
+    "translate_file",
+    "translate_file_async",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -62,7 +67,9 @@ __getattr__, __dir__ = lazy_names(
         "hmc.serving.client.aio": ("AsyncClient",),
         "hmc.serving.client.calls": ("Level",),
         "hmc.serving.client.client": ("Client",),
+        "hmc.serving.client.files": ("FileProgress",),
         "hmc.serving.client.retries": ("ONCE", "Retry"),
+        "hmc.serving.client.translate_files": ("translate_file", "translate_file_async"),
         "hmc.serving.requests.answers": (
             "Answer", "DeviceUse", "LatencySummary", "LevelBytes", "LevelInfo", "LevelList", "ModelInfo",
             "StreamAnswer",

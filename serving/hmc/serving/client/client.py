@@ -91,7 +91,7 @@ class Client:
         options: DecodeOptions | None = None,
         timeout: float | None = None,
         **more: Unpack[Texts],
-    ) -> Iterator[DocumentPiece]:
+    ) -> Generator[DocumentPiece, None, None]:
         """Translates a text of any length. Yields each sentence, with what is copied before it, as soon as it and all
         before it are translated. All pieces together are the translation. Leaving the iteration early cancels the call.
 
@@ -108,7 +108,7 @@ class Client:
         *,
         target_prefix: str = "",
         **where: Unpack[Where],
-    ) -> Iterator[Partial]:
+    ) -> Generator[Partial, None, None]:
         """Yields each piece of a translation as soon as it is certain, and the whole translation last.
 
         See `Translator.stream`. target_prefix: the beginning of the translation. Leaving the iteration early cancels
@@ -125,7 +125,7 @@ class Client:
         *,
         target_prefixes: Iterable[str] | None = None,
         **more: Unpack[Streaming],
-    ) -> Iterator[StreamAnswer]:
+    ) -> Generator[StreamAnswer, None, None]:
         """Translates texts while they are read, with at most `in_flight` of them without an answer.
 
         target_prefixes: the beginning of each translation, one for each text. more: see `Streaming`. An error in one
@@ -229,7 +229,7 @@ class Client:
             except HmcError as error:
                 self._wait(attempts.wait_s(error))
 
-    def _pieces(self, call: Call[T]) -> Iterator[T]:
+    def _pieces(self, call: Call[T]) -> Generator[T, None, None]:
         """The answers of a call that has many. It is sent again until the first one has come."""
         method, metadata = self._method(call)
         attempts, begun = Attempts(self._retry, call.timeout), False

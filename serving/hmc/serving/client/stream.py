@@ -31,7 +31,9 @@ class TextStream:
         self._attempt = 0
         self._reading = False
 
-    def answers(self, opened: Opened, attempts: Attempts, wait: Callable[[float], None]) -> Iterator[StreamAnswer]:
+    def answers(
+        self, opened: Opened, attempts: Attempts, wait: Callable[[float], None]
+    ) -> Generator[StreamAnswer, None, None]:
         """Yields the answers. opened: sends the requests on a new connection, yields what the server sends, and raises
         an HmcError when it breaks. wait: called with the seconds before the next attempt."""
         try:
