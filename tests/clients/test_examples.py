@@ -19,7 +19,7 @@ from hmc.serving.server.settings import ServerSettings
 
 EXAMPLES = REPOSITORY / "examples" / "clients"
 TOKEN = "a token of the tests"
-GO_SOURCES, JARS = Path("/usr/share/gocode/src/google.golang.org/grpc"), Path("/usr/share/java/grpc-netty.jar")
+GO_SOURCES, JARS = Path("/usr/share/gocode/src/google.golang.org/grpc"), Path("/usr/share/java/perfmark-api.jar")
 Built = Callable[[Path], list[str]]
 
 
@@ -60,7 +60,7 @@ def go(folder: Path) -> list[str]:
 def java(folder: Path) -> list[str]:
     _needs("java", "javac", "protoc", "grpc_java_plugin")
     if not JARS.is_file():
-        pytest.skip("needs gRPC for Java: apt-get install libgrpc-java")
+        pytest.skip("needs gRPC for Java: apt-get install libgrpc-java libnetty-java libperfmark-java")
     _build("java", folder)
     return ["java", "-cp", f"{folder / 'client.jar'}:{JARS.parent}/*", "Client"]
 

@@ -2,7 +2,7 @@
 # Makes the messages and the client: build.sh FOLDER writes FOLDER/client.jar, which `java -cp JARS Client` runs.
 #
 # Needs a JDK (17 or later), protoc, protoc-gen-grpc-java, and in CLASSPATH the jars of grpc-java and protobuf-java. On
-# Debian: libgrpc-java, protobuf-compiler-grpc-java-plugin and protobuf-compiler; CLASSPATH is then '/usr/share/java/*'.
+# Debian: libgrpc-java, libnetty-java, libperfmark-java, protobuf-compiler-grpc-java-plugin and protobuf-compiler; CLASSPATH is then '/usr/share/java/*'.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
