@@ -61,6 +61,21 @@ def command(
             rich_help_panel=INPUT,
         ),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="With --file: write here instead of to standard output. The same command again resumes a run that was "
+            "stopped; until the end the lines are in FILE.part.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    restart: Annotated[
+        bool,
+        typer.Option("--restart", help="With --out: drop what a stopped run has left.", rich_help_panel=OUTPUT),
+    ] = False,
     server: Server = None,
     bundle: Bundle = None,
     level: Level = None,
@@ -208,6 +223,7 @@ def command(
     from hmc.cli.common.backends import BackendOptions, open_backend
     from hmc.cli.common.records import write_lines, write_pieces
     from hmc.cli.common.texts.documents import write_document
+    from hmc.cli.common.texts.files import check_files, opened, write_file
     from hmc.cli.common.texts.lines import check_stdout, open_lines
     from hmc.serving.requests.options import DecodeOptions
     from hmc.serving.requests.selectors import Selector
@@ -235,6 +251,10 @@ def command(
         raise InvalidRequestError("--token-scores and --alignment are printed as JSON: add --json")
     if incremental and (json_output or n_best > 1):
         raise InvalidRequestError("--incremental writes one plain translation: leave out --json and --n-best")
+    if restart and out is None:
+        raise InvalidRequestError("--restart is about --out: leave it out")
+    if out is not None and (document or incremental):
+        raise InvalidRequestError("--out writes a line for each line: leave out --document and --incremental")
     if keep and not document:
         raise InvalidRequestError("--keep is about running text: add --document")
     if document and (json_output or incremental or n_best > 1 or target_prefix):
@@ -245,6 +265,12 @@ def command(
     where = BackendOptions(
         server, bundle, selector, device, threads, workers, token, Tls(tls_ca, tls_cert, tls_key), timeout
     )
+    if out is not None:
+        source = check_files(texts or [], file, out)
+        key = {"selector": selector, "options": options, "prefix": target_prefix, "json": json_output}
+        with open_backend(where) as backend, opened(source, out, key, restart) as job:
+            write_file(backend, job, options, target_prefix, json_output)
+        return
     if document:
         with open_backend(where) as backend:
             write_document(backend, texts or [], file, options, keep or [])

@@ -9,6 +9,8 @@ class HmcError(Exception):
 
     retry_after_s: float | None = None
     """Seconds after which the same request may succeed. Negative: it is useless to send it again. None: unknown."""
+    request_id: str | None = None
+    """The name of the call that failed, in the log of the service. None: it was no call."""
 
 
 class InvalidArtifactError(HmcError):

@@ -11,7 +11,7 @@ import pytest
 from tests.serving.fakes import FakeFactory, FakeTranslator
 
 from hmc.artifact.errors import DeadlineExceededError, OverloadedError
-from hmc.serving.client import Client
+from hmc.serving.client import ONCE, Client
 from hmc.serving.requests.caller import Caller
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.wire.pushback import ELSEWHERE_S, TRAILER, retry_after_s, trailers
@@ -67,7 +67,7 @@ def test_a_client_does_not_try_again_what_is_useless(server: BackgroundServer, f
 
 def test_the_python_client_says_when_to_come_again(server: BackgroundServer, full: FakeTranslator) -> None:
     full.retry_after_s = 0.5
-    with Client(server.address) as client:
+    with Client(server.address, retry=ONCE) as client:
         with pytest.raises(OverloadedError) as refused:
             client.translate(["a"])
         after = refused.value.retry_after_s

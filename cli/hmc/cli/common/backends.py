@@ -62,8 +62,9 @@ class Backend(Protocol):
     Every method raises the error of the first line that fails. If the error is about the text, it names the line.
     """
 
-    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Answers:
-        """The translations of the lines, in their order. Every translation begins with `prefix`."""
+    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str, first: int = 0) -> Answers:
+        """The translations of the lines, in their order. Every translation begins with `prefix`. first: lines of the
+        input before these, for errors."""
         ...
 
     def stream(self, index: int, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
@@ -113,7 +114,7 @@ class ServerBackend:
     def __init__(self, client: Client, options: BackendOptions) -> None:
         self._client, self._selector, self._timeout = client, options.selector, options.timeout
 
-    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Answers:
+    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str, first: int = 0) -> Answers:
         """See `Backend`."""
         answers = self._client.translate_stream(
             lines,
@@ -123,7 +124,7 @@ class ServerBackend:
             target_prefixes=_prefixes(prefix),
             timeout=self._timeout,
         )
-        return (_checked(answer) for answer in answers)
+        return (_checked(answer, first) for answer in answers)
 
     def stream(self, index: int, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
         """See `Backend`."""
@@ -150,7 +151,7 @@ class BundleBackend:
         """code: the token of the target language, with which every text begins; empty: none."""
         self._translator, self._code = translator, code
 
-    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str) -> Answers:
+    def translate(self, lines: Iterator[str], options: DecodeOptions, prefix: str, first: int = 0) -> Answers:
         """See `Backend`."""
         waiting: queue.Queue[Future[Translation] | BaseException | None] = queue.Queue(IN_FLIGHT)
         over = threading.Event()
@@ -174,7 +175,7 @@ class BundleBackend:
                     return
                 if isinstance(item, BaseException):
                     raise item
-                yield _checked(self._answer(index, item))
+                yield _checked(self._answer(index, item), first)
         finally:
             over.set()
             _wait_for(reader, waiting)
@@ -248,10 +249,10 @@ def _code(bundle: Path, manifest: Manifest, selector: Selector) -> str:
     return languages.code(selector.target_language)
 
 
-def _checked(answer: StreamAnswer) -> StreamAnswer:
+def _checked(answer: StreamAnswer, first: int) -> StreamAnswer:
     """Returns the answer, or raises its error, with the number of its line if the error is about the text."""
     if answer.error is not None:
-        with _numbered(answer.index):
+        with _numbered(first + answer.index):
             raise answer.error
     return answer
 

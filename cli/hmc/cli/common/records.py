@@ -8,15 +8,13 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from hmc.serving.requests.lines import one_line
+
 if TYPE_CHECKING:
     from hmc.cli.common.backends import Backend
     from hmc.serving.requests.answers import StreamAnswer
     from hmc.serving.requests.options import DecodeOptions
     from hmc.serving.requests.results import Alternative, Token, Translation
-
-
-BREAKS = str.maketrans("\n\r\t", "   ")
-"""Newlines and tabs in a translation become blanks, since they separate lines and hypotheses. JSON keeps them."""
 
 
 def write_lines(backend: Backend, lines: Iterator[str], options: DecodeOptions, prefix: str, json_output: bool) -> None:
@@ -35,10 +33,10 @@ def write_pieces(backend: Backend, lines: Iterator[str], options: DecodeOptions,
     for index, text in enumerate(lines):
         written = ""
         for piece in backend.stream(index, text, options, prefix):
-            _write(piece.text.translate(BREAKS))
+            _write(one_line(piece.text))
             written += piece.text
             if piece.translation is not None:
-                _write(piece.translation.text.removeprefix(written).translate(BREAKS) + "\n")
+                _write(one_line(piece.translation.text.removeprefix(written)) + "\n")
                 warn_if_cut(index, piece.translation, "translated")
 
 
@@ -55,7 +53,7 @@ def _write(text: str) -> None:
 
 def plain(answer: StreamAnswer) -> str:
     """One line with all hypotheses of a text, best first, separated by tabs."""
-    return "\t".join(hypothesis.text.translate(BREAKS) for hypothesis in answer.result().hypotheses)
+    return "\t".join(one_line(hypothesis.text) for hypothesis in answer.result().hypotheses)
 
 
 def warn_if_cut(index: int, translation: Translation, done: str) -> None:

@@ -1,7 +1,7 @@
-"""The client of the service, and the plain data that its methods take and return.
+"""The clients of the service, and the plain data that their methods take and return.
 
-`from hmc.serving.client import Client`. Names are imported when they are first used. The client needs neither ONNX
-Runtime nor SentencePiece.
+`from hmc.serving.client import Client`, or `AsyncClient` for asyncio. Names are imported when they are first used. The
+clients need neither ONNX Runtime nor SentencePiece.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 from hmc.artifact.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from hmc.serving.client.client import Client, Level
+    from hmc.serving.client.aio import AsyncClient
+    from hmc.serving.client.calls import Level
+    from hmc.serving.client.client import Client
+    from hmc.serving.client.files import FileProgress
+    from hmc.serving.client.retries import ONCE, Retry
+    from hmc.serving.client.translate_files import translate_file, translate_file_async
     from hmc.serving.requests.answers import (
         Answer,
         DeviceUse,
@@ -28,12 +33,15 @@ if TYPE_CHECKING:
     from hmc.serving.requests.text_options import Segmentation
 
 __all__ = [
+    "ONCE",
     "Alternative",
     "Answer",
+    "AsyncClient",
     "Client",
     "DecodeOptions",
     "DeviceUse",
     "DocumentPiece",
+    "FileProgress",
     "LatencySummary",
     "Level",
     "LevelBytes",
@@ -41,6 +49,7 @@ __all__ = [
     "LevelList",
     "ModelInfo",
     "Partial",
+    "Retry",
     "Sampling",
     "Segment",
     "Segmentation",
@@ -48,12 +57,19 @@ __all__ = [
     "StreamAnswer",
     "Token",
     "Translation",
+    "translate_file",
+    "translate_file_async",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "hmc.serving.client.client": ("Client", "Level"),
+        "hmc.serving.client.aio": ("AsyncClient",),
+        "hmc.serving.client.calls": ("Level",),
+        "hmc.serving.client.client": ("Client",),
+        "hmc.serving.client.files": ("FileProgress",),
+        "hmc.serving.client.retries": ("ONCE", "Retry"),
+        "hmc.serving.client.translate_files": ("translate_file", "translate_file_async"),
         "hmc.serving.requests.answers": (
             "Answer", "DeviceUse", "LatencySummary", "LevelBytes", "LevelInfo", "LevelList", "ModelInfo",
             "StreamAnswer",

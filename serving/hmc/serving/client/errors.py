@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc
+import grpc.aio
 
 from hmc.artifact.errors import UnavailableError
 from hmc.serving.wire.details import violations_of
@@ -15,8 +16,11 @@ from hmc.serving.wire.status import error_of
 
 
 @contextmanager
-def domain_errors(address: str) -> Iterator[None]:
-    """In the `with` block, an error of gRPC becomes the HmcError of its status. address: of the server."""
+def domain_errors(address: str, request_id: str | None = None) -> Iterator[None]:
+    """In the `with` block, an error of gRPC becomes the HmcError of its status.
+
+    address: of the server. request_id: the name of the call, which the error gets.
+    """
     try:
         yield
     except grpc.RpcError as error:
@@ -29,12 +33,12 @@ def domain_errors(address: str) -> Iterator[None]:
         if code is grpc.StatusCode.DEADLINE_EXCEEDED and refused is None:  # else the server says more
             message = f"{address} gave no answer in time; allow more, send less, or choose a level with fewer heads"
         raised = error_of(code, message, violations_of(error))
-        raised.retry_after_s = refused
+        raised.retry_after_s, raised.request_id = refused, request_id
         raise raised from error
-    except ValueError as error:  # gRPC raises this for a closed channel
-        if "closed" not in str(error):
+    except (ValueError, grpc.aio.UsageError) as error:  # gRPC raises these for a closed channel
+        if "closed" not in str(error).lower():
             raise
-        raise UnavailableError(f"this client of {address} is closed: open another one") from error
+        raise UnavailableError(f"this client of {address} is closed: open another one", -1.0) from error
 
 
 def sent_trailers(error: grpc.RpcError) -> Iterable[tuple[str, str | bytes]] | None:

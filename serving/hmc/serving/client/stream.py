@@ -1,72 +1,106 @@
-"""The client's side of a stream of texts: sends them with a bound on the unanswered ones, and orders the answers."""
+"""A stream of texts, with threads: gRPC reads the texts in a thread of its own while the caller takes answers."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from itertools import repeat
 from typing import Any
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import HmcError
+from hmc.serving.client.retries import Attempts
+from hmc.serving.client.window import Window, check_texts
 from hmc.serving.requests.answers import StreamAnswer
-from hmc.serving.requests.checks import check_text
-from hmc.serving.wire import messages as converters
 from hmc.v1 import translation_pb2 as pb
 
+_END: Any = object()
+Opened = Callable[[Iterator[pb.TranslateStreamRequest]], Generator[Any, None, None]]
 
-class ClientStream:
-    """One stream. gRPC reads `requests` in a thread of its own; `answers` runs in the caller's thread."""
 
-    def __init__(
-        self, texts: Iterable[str], prefixes: Iterable[str] | None, settings: dict[str, Any], in_flight: int
-    ) -> None:
-        """prefixes: one target prefix for each text; None: no text has one. settings: fields `level` and `options` of
-        every request. in_flight: most unanswered texts. Raises InvalidRequestError for values that cannot be sent."""
-        if in_flight < 1:
-            raise InvalidRequestError(f"in_flight {in_flight}: choose 1 or more")
-        for name, given in (("texts", texts), ("target_prefixes", prefixes)):
-            if isinstance(given, str | bytes):
-                raise InvalidRequestError(f"{name} takes a list: put a single text in a list")
-        self._texts, self._settings = texts, settings
+class TextStream:
+    """One stream, over as many connections as it takes."""
+
+    def __init__(self, window: Window, texts: Iterable[str], prefixes: Iterable[str] | None) -> None:
+        """prefixes: one target prefix for each text; None: no text has one. Raises InvalidRequestError."""
+        check_texts(texts, prefixes)
+        self._window = window
+        self._texts = iter(texts)
         self._prefixes = repeat("") if prefixes is None else iter(prefixes)
-        self._free = threading.Semaphore(in_flight)
-        self._closed = False
-        self.error: Exception | None = None
-        """The error that ended the texts: raised by their iterable, or by the check of one of them."""
+        self._changed = threading.Condition()
+        self._attempt = 0
+        self._reading = False
 
-    def requests(self) -> Iterator[pb.TranslateStreamRequest]:
-        """Yields a request for each text. An error ends it early and is kept in `error`: gRPC would swallow it."""
+    def answers(
+        self, opened: Opened, attempts: Attempts, wait: Callable[[float], None]
+    ) -> Generator[StreamAnswer, None, None]:
+        """Yields the answers. opened: sends the requests on a new connection, yields what the server sends, and raises
+        an HmcError when it breaks. wait: called with the seconds before the next attempt."""
         try:
-            for index, text in enumerate(self._texts):
-                self._free.acquire()
-                if self._closed:
-                    return
-                check_text(text, f"text {index}")
-                prefix = next(self._prefixes, None)
-                if prefix is None:
-                    raise InvalidRequestError(f"text {index} has no target prefix: give one for each text")
-                check_text(prefix, f"target prefix {index}")
-                yield pb.TranslateStreamRequest(id=str(index), text=text, target_prefix=prefix, **self._settings)
-        except Exception as error:  # noqa: BLE001 - raised again by translate_stream
-            self.error = error
+            while True:
+                try:
+                    with closing(opened(self._requests(self._begin()))) as messages:
+                        for message in messages:
+                            attempts.answered()
+                            yield from self._answered(message)
+                    break
+                except HmcError as error:
+                    wait(attempts.wait_s(error))
+            self._window.finish()
+        finally:
+            self._begin()
 
-    def answers(self, call: Iterator[pb.TranslateStreamResponse], in_order: bool) -> Iterator[StreamAnswer]:
-        """Yields the answers: in the order of the texts, or in the order of arrival if not `in_order`."""
-        early: dict[int, StreamAnswer] = {}
-        following = 0
-        for message in call:
-            answer = converters.stream_answer_from_proto(message, int(message.id))
-            if not in_order:
-                self._free.release()
-                yield answer
-                continue
-            early[answer.index] = answer
-            while following in early:
-                self._free.release()
-                yield early.pop(following)
-                following += 1
+    def _begin(self) -> int:
+        """Ends the requests of the last connection. Returns the number of the next one."""
+        with self._changed:
+            self._attempt += 1
+            self._window.send_again()
+            self._changed.notify_all()
+            return self._attempt
 
-    def close(self) -> None:
-        """Ends `requests`, also while it waits for an answer."""
-        self._closed = True
-        self._free.release()
+    def _answered(self, message: pb.TranslateStreamResponse) -> list[StreamAnswer]:
+        with self._changed:
+            ready = self._window.answer(message)
+            self._changed.notify_all()
+            return ready
+
+    def _requests(self, attempt: int) -> Iterator[pb.TranslateStreamRequest]:
+        while (request := self._next(attempt)) is not None:
+            yield request
+
+    def _next(self, attempt: int) -> pb.TranslateStreamRequest | None:
+        """The next request of this connection; None if it is over, or if all texts are sent."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._attempt != attempt or self._moves())
+                if self._attempt != attempt:
+                    return None
+                request = self._window.take()
+                if request is not None or self._window.ended:
+                    return request
+                self._reading = True
+            self._read()
+
+    def _moves(self) -> bool:
+        return self._window.has_unsent or self._window.ended or (self._window.room and not self._reading)
+
+    def _read(self) -> None:
+        """Reads one text. It may take as long as its iterable likes, and end after the connection: so one thread reads,
+        and the text goes to the connection that is there then. An error is kept: gRPC would swallow it."""
+        text = prefix = _END
+        failed: Exception | None = None
+        try:
+            text = next(self._texts, _END)
+            prefix = next(self._prefixes, None) if text is not _END else None
+        except Exception as error:  # noqa: BLE001 - raised again by `Window.finish`
+            failed = error
+        with self._changed:
+            self._reading = False
+            if failed is not None or text is _END:
+                self._window.end(failed)
+            else:
+                try:
+                    self._window.add(text, prefix)
+                except HmcError as error:
+                    self._window.end(error)
+            self._changed.notify_all()

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hmc.artifact.errors import InvalidRequestError
-
-BOM = b"\xef\xbb\xbf"
+from hmc.serving.requests.lines import decode_line
 
 
 @contextlib.contextmanager
@@ -94,15 +93,5 @@ def decode_lines(stream: BinaryIO | Iterable[bytes], name: str) -> Iterator[str]
     """
     offset = 0
     for number, line in enumerate(stream, 1):
-        body = line.removeprefix(BOM) if number == 1 else line
-        skipped = len(line) - len(body)
-        try:
-            text = body.decode()
-        except UnicodeDecodeError as error:
-            at = offset + skipped + error.start
-            raise InvalidRequestError(
-                f"{name} is not UTF-8: byte 0x{body[error.start]:02x} at offset {at}, in line {number}; "
-                "convert it first, for example `iconv -f ISO-8859-1 -t UTF-8`"
-            ) from error
+        yield decode_line(line, number, offset, name)
         offset += len(line)
-        yield text.removesuffix("\n").removesuffix("\r")

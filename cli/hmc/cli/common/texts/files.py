@@ -1,0 +1,81 @@
+"""`hmc translate --file IN -o OUT`: a line of output for each line of input, resumed where a run was stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.cli.common.outputs import check_file
+from hmc.cli.common.records import plain, record, warn_if_cut
+from hmc.serving.client.files import FileProgress, FileTranslation
+
+if TYPE_CHECKING:
+    from hmc.cli.common.backends import Backend
+    from hmc.serving.requests.options import DecodeOptions
+
+
+def check_files(texts: list[str], file: Path | None, out: Path) -> Path:
+    """The file to read. Raises InvalidRequestError unless it is one that can be read again, and `out` can be
+    written."""
+    if texts or file is None or str(file) == "-":
+        raise InvalidRequestError("--out needs --file FILE: a run that is stopped reads it again")
+    check_file("--out", out)
+    return file
+
+
+def write_file(
+    backend: Backend, job: FileTranslation, options: DecodeOptions, prefix: str, json_output: bool
+) -> FileProgress:
+    """Translates the rest of a file. Each translation begins with `prefix`."""
+    sent: deque[str] = deque()
+    lines = _kept(job.texts(), sent)
+    with contextlib.closing(backend.translate(lines, options, prefix, first=job.first)) as answers:
+        for answer in answers:
+            text = sent.popleft()
+            if not json_output:
+                warn_if_cut(job.first + answer.index, answer.result(), "translated")
+            job.write(json.dumps(record(text, answer), ensure_ascii=False) if json_output else plain(answer))
+    return job.finish()
+
+
+@contextlib.contextmanager
+def opened(file: Path, out: Path, options: Mapping[str, Any], restart: bool) -> Iterator[FileTranslation]:
+    """The translation of `file` to `out`, with its progress on a terminal. options: see `FileTranslation`."""
+    from hmc.cli.common.consoles import open_console
+
+    console = open_console(stderr=True)
+    if not console.is_terminal:
+        with FileTranslation(file, out, options, restart=restart) as job:
+            _say_resumed(job)
+            yield job
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        task = bars.add_task(file.name)
+
+        def show(done: FileProgress) -> None:
+            said = f"{file.name}: {done.lines} lines"
+            bars.update(task, total=done.total_bytes, completed=done.source_bytes, description=said)
+
+        with FileTranslation(file, out, options, restart=restart, progress=show) as job:
+            _say_resumed(job)
+            yield job
+
+
+def _say_resumed(job: FileTranslation) -> None:
+    if job.first:
+        sys.stderr.write(f"hmc: going on after line {job.first}, where the last run stopped\n")
+
+
+def _kept(texts: Iterator[str], sent: deque[str]) -> Iterator[str]:
+    for text in texts:
+        sent.append(text)
+        yield text

@@ -1,0 +1,232 @@
+"""The calls of the service as plain data: request, conversion of the answer, and whether it may be sent again.
+
+Both clients build their calls here, so that they check the same values and send the same messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypedDict, TypeVar
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, ModelInfo
+from hmc.serving.requests.checks import check_list, check_text
+from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.requests.results import DocumentPiece, Partial
+from hmc.serving.requests.selectors import Selector
+from hmc.serving.requests.text_options import Segmentation, TextOptions
+from hmc.serving.wire import level_messages as level_converters
+from hmc.serving.wire import messages as converters
+from hmc.serving.wire.request_ids import ALLOWED, KEY, new_id
+from hmc.v1 import translation_pb2 as pb
+
+T = TypeVar("T")
+SERVICE = "hmc.v1.TranslationService"
+"""The name of the service, and of its health."""
+NOT_SERVING = "its health is not SERVING yet"
+"""Why a server that answers is not ready."""
+Level = str | Selector | None
+"""A level's name, a selector, or None for the server's default level."""
+
+
+class Where(TypedDict, total=False):
+    """Which model translates, and the name of the call."""
+
+    model: str | None
+    """The name of a model, of a server of several."""
+    source_language: str | None
+    """A BCP 47 tag such as `de`, or an ISO 639 code such as `deu`; the first model that fits translates."""
+    target_language: str | None
+    """As `source_language`; it also chooses the target token of a multilingual model. Model and languages replace the
+    same fields of a selector; None leaves them as they are."""
+    request_id: str | None
+    """The name of the call in the server's log: 1 to 128 letters, digits and `. _ : / + = @ -`. None: a random one.
+    Errors have it as `request_id`."""
+
+
+class Texts(Where, total=False):
+    """`Where`, and how texts are treated before and after the search."""
+
+    segmentation: Segmentation | str
+    """Where texts are divided: "auto", "sentence" or "none", see `Segmentation`."""
+    keep: Sequence[str]
+    """Phrases that are copied into the translation as they are."""
+
+
+class Translating(Texts, total=False):
+    """`Texts`, and what `translate` alone takes."""
+
+    target_prefixes: Sequence[str]
+    """The beginning of each translation; either none, or one for each text."""
+    return_segments: bool
+    """Each translation has its sentences with offsets."""
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One call. `convert` turns each message that answers it into plain data."""
+
+    method: str
+    request: Any
+    convert: Callable[[Any], T]
+    timeout: float | None
+    request_id: str
+    changes: bool = False
+    """Whether it changes the server. It is then a method of AdminService, and never sent again."""
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What is sent beside the request."""
+        return ((KEY, self.request_id),)
+
+
+def translate(  # noqa: PLR0913 - the fields of one message, most by name
+    texts: Sequence[str],
+    level: Level,
+    options: DecodeOptions | None,
+    timeout: float | None,
+    *,
+    target_prefixes: Sequence[str] = (),
+    segmentation: Segmentation | str = Segmentation.AUTO,
+    return_segments: bool = False,
+    keep: Sequence[str] = (),
+    request_id: str | None = None,
+    **model: str | None,
+) -> Call[Answer]:
+    """See `Client.translate`. model: the fields of `Where` that `settings` takes."""
+    check_list(texts, "texts")
+    check_list(target_prefixes, "target_prefixes")
+    request = pb.TranslateRequest(
+        texts=texts,
+        target_prefixes=target_prefixes,
+        return_segments=return_segments,
+        **_handling(segmentation, keep),
+        **settings(level, options, **model),
+    )
+    return Call("Translate", request, converters.answer_from_proto, timeout, name(request_id))
+
+
+def translate_document(
+    text: str,
+    level: Level,
+    options: DecodeOptions | None,
+    timeout: float | None,
+    *,
+    segmentation: Segmentation | str = Segmentation.SENTENCE,
+    keep: Sequence[str] = (),
+    request_id: str | None = None,
+    **model: str | None,
+) -> Call[DocumentPiece]:
+    """See `Client.translate_document`."""
+    check_text(text, "text")
+    chosen = settings(level, options, **model)
+    request = pb.TranslateDocumentRequest(text=text, **_handling(segmentation, keep), **chosen)
+    return Call("TranslateDocument", request, converters.document_piece_from_proto, timeout, name(request_id))
+
+
+def translate_tokens(
+    text: str,
+    level: Level,
+    options: DecodeOptions | None,
+    timeout: float | None,
+    *,
+    target_prefix: str = "",
+    request_id: str | None = None,
+    **model: str | None,
+) -> Call[Partial]:
+    """See `Client.translate_tokens`."""
+    check_text(text, "text")
+    check_text(target_prefix, "target_prefix")
+    request = pb.TranslateTokensRequest(text=text, target_prefix=target_prefix, **settings(level, options, **model))
+    return Call("TranslateTokens", request, converters.partial_from_proto, timeout, name(request_id))
+
+
+def score(
+    texts: Sequence[str],
+    references: Sequence[str],
+    level: Level,
+    options: DecodeOptions | None,
+    timeout: float | None,
+    *,
+    request_id: str | None = None,
+    **model: str | None,
+) -> Call[Answer]:
+    """See `Client.score`."""
+    check_list(texts, "texts")
+    check_list(references, "references")
+    request = pb.ScoreRequest(texts=texts, references=references, **settings(level, options, **model))
+    return Call("Score", request, converters.answer_from_proto, timeout, name(request_id))
+
+
+def models(timeout: float | None, request_id: str | None) -> Call[tuple[ModelInfo, ...]]:
+    """See `Client.models`."""
+    return Call("ListModels", pb.ListModelsRequest(), level_converters.models_from_proto, timeout, name(request_id))
+
+
+def levels(timeout: float | None, model: str | None, request_id: str | None) -> Call[LevelList]:
+    """See `Client.levels`."""
+    request = pb.ListLevelsRequest(model=model)
+    return Call("ListLevels", request, level_converters.levels_from_proto, timeout, name(request_id))
+
+
+def change_level(
+    method: str, level: str, timeout: float | None, model: str | None, request_id: str | None
+) -> Call[LevelInfo]:
+    """method: LoadLevel, UnloadLevel or SetDefaultLevel. See the methods of `Client` of these names."""
+    check_text(level, "level")
+    request = getattr(pb, f"{method}Request")(name=level, model=model)
+    return Call(
+        method, request, lambda message: level_converters.level_from_proto(message.level), timeout, name(request_id),
+        changes=True,
+    )  # fmt: skip
+
+
+def reload(bundle: Path | str | None, timeout: float | None, model: str | None, request_id: str | None) -> Call[str]:
+    """See `Client.reload`."""
+    path = str(bundle) if bundle is not None else None
+    check_text(path or "", "bundle")
+    request = pb.ReloadRequest(bundle_path=path, model=model)
+    return Call("Reload", request, lambda message: str(message.bundle_version), timeout, name(request_id), changes=True)
+
+
+def settings(
+    level: Level,
+    options: DecodeOptions | None,
+    *,
+    model: str | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
+) -> dict[str, Any]:
+    """The fields `level` and `options` of a request."""
+    selector = Selector.of(level)
+    selector = replace(
+        selector,
+        model=selector.model if model is None else model,
+        source_language=selector.source_language if source_language is None else source_language,
+        target_language=selector.target_language if target_language is None else target_language,
+    )
+    return {
+        "level": converters.selector_to_proto(selector),
+        "options": converters.options_to_proto(options or DecodeOptions()),
+    }
+
+
+def name(request_id: str | None) -> str:
+    """The name of a call; a new one for None. Raises InvalidRequestError if the given one is malformed."""
+    if request_id is None:
+        return new_id()
+    if not ALLOWED.fullmatch(request_id):
+        raise InvalidRequestError(f"request_id {request_id!r}: give 1 to 128 letters, digits and . _ : / + = @ -")
+    return request_id
+
+
+def _handling(segmentation: Segmentation | str, keep: Sequence[str]) -> dict[str, Any]:
+    try:
+        chosen = Segmentation(segmentation)
+    except ValueError:
+        names = ", ".join(each.value for each in Segmentation)
+        raise InvalidRequestError(f"segmentation {segmentation!r}: choose {names}") from None
+    check_list(keep, "keep")
+    return {"segmentation": converters.segmentation_to_proto(chosen), "keep": TextOptions(keep=tuple(keep)).keep}

@@ -1,0 +1,208 @@
+"""Files that are translated line by line: written in order, whole lines only, and resumed where a run stopped.
+
+The translation grows in `OUTPUT.part`. Beside it, `OUTPUT.part.json` says how far it is: lines, bytes and digests of
+what was read and written, and the options. At the end `OUTPUT.part` becomes `OUTPUT`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.serving.requests.answers import StreamAnswer
+from hmc.serving.requests.lines import decode_line, one_line
+
+EVERY = 100
+"""Lines after which the state is written. A run that is killed translates at most so many again."""
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileProgress:
+    """How far the translation of a file is."""
+
+    lines: int = 0
+    """Lines that are written."""
+    source_bytes: int = 0
+    """Bytes of the source that these lines have."""
+    total_bytes: int = 0
+    """Bytes of the whole source."""
+    resumed_lines: int = 0
+    """Lines that an earlier run had written."""
+
+
+@dataclass(frozen=True)
+class _State:
+    """What `OUTPUT.part.json` holds."""
+
+    options: str
+    lines: int = 0
+    source_bytes: int = 0
+    source_sha256: str = hashlib.sha256().hexdigest()
+    output_bytes: int = 0
+    output_sha256: str = hashlib.sha256().hexdigest()
+
+
+class FileTranslation:
+    """One run over a file; use it in a `with` block, and call `finish` in it. Holds as many lines as are under way."""
+
+    def __init__(
+        self,
+        source: Path,
+        output: Path,
+        options: Mapping[str, Any],
+        *,
+        restart: bool = False,
+        progress: Callable[[FileProgress], None] | None = None,
+    ) -> None:
+        """options: everything on which the translation depends; a run resumes only one with the same. restart: drop
+        what an earlier run has left. progress: called after each line.
+
+        Entering raises InvalidRequestError if a file cannot be opened, if an earlier run had another source or other
+        options, and if another run writes the same output.
+        """
+        self._source_path, self._output_path = source, output
+        self._part = output.with_name(f"{output.name}.part")
+        self._sidecar = output.with_name(f"{output.name}.part.json")
+        text = json.dumps(options, sort_keys=True, default=repr)
+        self._state = _State(hashlib.sha256(text.encode()).hexdigest())
+        self._restart, self._progress = restart, progress
+        self._under_way: deque[bytes] = deque()
+        """The lines that are read and not written."""
+        self._read_hash, self._written_hash = hashlib.sha256(), hashlib.sha256()
+        self.first = 0
+        """Lines that an earlier run had written."""
+
+    def __enter__(self) -> FileTranslation:
+        self._source = _opened(self._source_path, "rb", "read")
+        try:
+            if self._output_path.exists() and Path(self._source_path).samefile(self._output_path):
+                raise InvalidRequestError(f"{self._output_path} is the file to translate: choose another output")
+            self._total = os.fstat(self._source.fileno()).st_size
+            self._output = _opened(self._part, "a+b", "write")
+            try:
+                self._resume()
+            except BaseException:
+                self._output.close()
+                raise
+        except BaseException:
+            self._source.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._output.closed:
+            self._save()
+            self._output.close()
+        self._source.close()
+
+    @property
+    def progress(self) -> FileProgress:
+        """How far it is."""
+        return FileProgress(self._state.lines, self._state.source_bytes, self._total, self.first)
+
+    def texts(self) -> Iterator[str]:
+        """The texts of the lines that are not translated yet. Raises InvalidRequestError for one that is not UTF-8."""
+        number, offset = self.first, self._state.source_bytes
+        for line in self._source:
+            number += 1
+            text = decode_line(line, number, offset, str(self._source_path))
+            offset += len(line)
+            self._under_way.append(line)
+            yield text
+
+    def answered(self, answer: StreamAnswer) -> None:
+        """Writes the next answer as a line. Raises its error, with the number of the line if it is about the text."""
+        try:
+            self.write(one_line(answer.result().text))
+        except InvalidRequestError as error:
+            raise InvalidRequestError(f"line {self.first + answer.index + 1}: {error}") from error
+
+    def write(self, text: str) -> None:
+        """Writes the next line. text: without a newline."""
+        read, written = self._under_way.popleft(), text.encode() + b"\n"
+        self._output.write(written)
+        self._read_hash.update(read)
+        self._written_hash.update(written)
+        state = self._state
+        self._state = replace(
+            state,
+            lines=state.lines + 1,
+            source_bytes=state.source_bytes + len(read),
+            output_bytes=state.output_bytes + len(written),
+        )
+        if self._state.lines % EVERY == 0:
+            self._save()
+        if self._progress is not None:
+            self._progress(self.progress)
+
+    def finish(self) -> FileProgress:
+        """Puts the output in its place: all lines are written."""
+        self._output.close()
+        Path(self._part).replace(self._output_path)
+        self._sidecar.unlink()
+        return self.progress
+
+    def _save(self) -> None:
+        self._output.flush()
+        self._state = replace(
+            self._state, source_sha256=self._read_hash.hexdigest(), output_sha256=self._written_hash.hexdigest()
+        )
+        new = self._sidecar.with_name(f"{self._sidecar.name}.new")
+        new.write_text(json.dumps(asdict(self._state)), encoding="utf-8")
+        Path(new).replace(self._sidecar)
+
+    def _resume(self) -> None:
+        """Goes to where the last run stopped, or begins. The output is locked until it is closed."""
+        try:
+            fcntl.flock(self._output, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidRequestError(f"{self._part} is being written by another run: wait for its end") from None
+        if os.fstat(self._output.fileno()).st_size and not self._restart and not self._sidecar.exists():
+            raise InvalidRequestError(f"{self._part} is not of a run that can be resumed: remove it, or start anew")
+        if self._sidecar.exists() and not self._restart:
+            self._state = self._checked(_loaded(self._sidecar))
+        self.first = self._state.lines
+        self._output.truncate(self._state.output_bytes)
+        self._save()
+
+    def _checked(self, saved: _State) -> _State:
+        if saved.options != self._state.options:
+            raise InvalidRequestError(f"{self._part} was translated with other options: take the same, or start anew")
+        for stream, name, size, digest, whole in (
+            (self._source, self._source_path, saved.source_bytes, self._read_hash, saved.source_sha256),
+            (self._output, self._part, saved.output_bytes, self._written_hash, saved.output_sha256),
+        ):
+            stream.seek(0)
+            left = size
+            while left and (chunk := stream.read(min(CHUNK, left))):
+                digest.update(chunk)
+                left -= len(chunk)
+            if left or digest.hexdigest() != whole:
+                raise InvalidRequestError(f"{name} has changed since {saved.lines} lines were translated: start anew")
+        return saved
+
+
+def _opened(path: Path, mode: str, what: str) -> IO[bytes]:
+    try:
+        return path.open(mode)
+    except OSError as error:
+        raise InvalidRequestError(f"cannot {what} {path}: {error.strerror}") from error
+
+
+def _loaded(sidecar: Path) -> _State:
+    try:
+        return _State(**json.loads(sidecar.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidRequestError(f"{sidecar} cannot be read: remove it and {sidecar.stem}, or start anew") from error

@@ -1,0 +1,83 @@
+"""When a failed call is sent again, and how long the client waits before. Both clients ask here."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+from hmc.artifact.errors import DeadlineExceededError, HmcError, InvalidRequestError, OverloadedError, UnavailableError
+from hmc.serving.requests.checks import check_whole, check_within
+
+MAX_TIMEOUT_S = 1e9
+"""A timeout of more seconds than this means no timeout: gRPC cannot represent much larger ones."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often a call is sent, and how long the client waits in between.
+
+    A call is sent again after UNAVAILABLE, RESOURCE_EXHAUSTED, and a DEADLINE_EXCEEDED that says when to come again.
+    The server's own word, `grpc-retry-pushback-ms`, goes before the waits here. Calls that change a server are never
+    sent again.
+
+    Raises InvalidRequestError if a value is out of range.
+    """
+
+    attempts: int = 4
+    """Most times that a call is sent, the first one included. 1: never again."""
+    first_s: float = 0.1
+    """Longest wait before the second attempt, in seconds. Each further wait may be twice as long as the last. The wait
+    is between half of this and all of it, by chance, so that clients do not come back together."""
+    most_s: float = 5.0
+    """Longest wait of the client's own, in seconds."""
+    patience_s: float = 60.0
+    """If the server asks for a longer wait than this, in seconds, its error is raised."""
+
+    def __post_init__(self) -> None:
+        check_whole("attempts", self.attempts, 1, 1000)
+        for name in ("first_s", "most_s", "patience_s"):
+            check_within(name, getattr(self, name), 0.0, 86400.0)
+
+
+ONCE = Retry(attempts=1)
+"""Every call is sent once."""
+
+
+class Attempts:
+    """The attempts of one call, which share its deadline."""
+
+    def __init__(self, retry: Retry, timeout: float | None, again: bool = True) -> None:
+        """timeout: seconds for all attempts and the waits between them; None: no limit. again: whether the call may be
+        sent again at all. Raises InvalidRequestError if `timeout` is not above 0."""
+        if timeout is not None and not timeout > 0:  # also refuses NaN
+            raise InvalidRequestError(f"timeout {timeout:g}: choose more than 0 seconds, or leave it out")
+        limited = timeout is not None and timeout <= MAX_TIMEOUT_S
+        self._end = time.monotonic() + timeout if timeout is not None and limited else None
+        self._retry, self._again, self._made = retry, again, 1
+
+    def seconds_left(self) -> float | None:
+        """What is left of the timeout; None: no limit."""
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+    def answered(self) -> None:
+        """An answer of a stream has come: it has all its attempts again, for the texts that are left."""
+        self._made = 1
+
+    def wait_s(self, error: HmcError) -> float:
+        """Seconds to wait before the next attempt. Raises `error` if there is none."""
+        after = error.retry_after_s
+        passes = isinstance(error, UnavailableError | OverloadedError)
+        told = isinstance(error, DeadlineExceededError) and after is not None
+        if not self._again or not (passes or told) or self._made >= self._retry.attempts:
+            raise error
+        if after is None:
+            longest = min(self._retry.most_s, self._retry.first_s * 2 ** min(self._made - 1, 60))
+            after = longest * random.uniform(0.5, 1)
+        elif not 0 <= after <= self._retry.patience_s:
+            raise error
+        left = self.seconds_left()
+        if left is not None and after >= left:
+            raise error
+        self._made += 1
+        return after
