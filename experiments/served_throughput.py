@@ -94,7 +94,8 @@ def main() -> None:
         found = summary(rounds)
         report[level] = {"rounds": rounds, "summary": found}
         print(
-            f"{level}, beam {options.beam}, {options.streams} streams, 1000 sentences, median of {options.rounds} rounds\n"
+            f"{level}, beam {options.beam}, {options.streams} streams, 1000 sentences, "
+            f"median of {options.rounds} rounds\n"
             f"  processor time: engine {found['engine_cpu_s']:.2f} s, server {found['server_cpu_s']:.2f} s, "
             f"client {found['client_cpu_s']:.2f} s; efficiency {found['efficiency']:.0%}\n"
             f"  elapsed:        engine {found['engine_s']:.2f} s, server {found['server_s']:.2f} s; "

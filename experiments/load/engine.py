@@ -1,7 +1,7 @@
 """A worker that translates with the engine in its own process, without a server.
 
-Arguments: a bundle, a level, threads, workers. A request to the worker: `texts` and `beam`. It answers with the seconds,
-its own processor time meanwhile, and the translations.
+Arguments: a bundle, a level, threads, workers. A request to the worker: `texts` and `beam`. It answers with the
+seconds, its own processor time meanwhile, and the translations.
 """
 
 from __future__ import annotations

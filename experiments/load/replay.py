@@ -33,7 +33,7 @@ def requests_of(texts: Sequence[str], level: str, beam: int) -> list[bytes]:
 
 async def stream(channel: grpc.aio.Channel, requests: Sequence[bytes]) -> int:
     """Sends all requests and reads all answers. Returns their number."""
-    call = channel.stream_stream(METHOD)()
+    call: Any = channel.stream_stream(METHOD)()
 
     async def send() -> None:
         for request in requests:
