@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.requests.checks import check_text, check_whole
@@ -63,7 +63,8 @@ class Selector:
     @property
     def default_level(self) -> bool:
         """Whether the default level is chosen, of whichever model."""
-        return replace(self, model=None, source_language=None, target_language=None) == Selector()
+        limits = self.name, self.max_heads, self.max_bleu_drop, self.latency_budget_ms
+        return not self.auto and limits == (None, None, None, None)
 
     @classmethod
     def of(cls, level: str | Selector | None) -> Selector:

@@ -35,6 +35,7 @@ from hmc.serving.requests.selectors import Selector
 from hmc.serving.requests.text_options import TextOptions
 from hmc.serving.runtime.process_memory import process_bytes
 from hmc.serving.server.access.paths import check_below
+from hmc.serving.server.arrivals import Arrivals
 from hmc.serving.server.changes import ChangeThread
 from hmc.serving.server.documents import Documents
 from hmc.serving.server.observing.metrics import Metrics, RequestRecord
@@ -59,6 +60,7 @@ class Handlers:
     def __init__(self, models: ModelHost | Models, settings: ServerSettings, metrics: Metrics) -> None:
         self._models, self._settings, self._metrics = Models.of(models), settings, metrics
         self._changes = ChangeThread()
+        self._arrivals = Arrivals()
         # (model, level) → its load, which many calls may await
         self._loading: dict[tuple[str, str], asyncio.Future[LevelStatus]] = {}
         self._lines: WeakKeyDictionary[Slot, WeakValueDictionary[Caller, WaitingLine]] = WeakKeyDictionary()
@@ -89,10 +91,12 @@ class Handlers:
         with await self._lease(selector, priority) as lease:
             record.served_by(lease)
             if text_options is None:
-                translations = await _run(lease, texts, options, targets)
+                translations = await self._run(lease, texts, options, targets)
             else:
-                documents = Documents(lease, self._line(lease), _wait, text_options)
-                translations = await documents.translate(texts, options, targets, _run, self._settings.stream_window)
+                documents = Documents(lease, self._line(lease), self._wait, text_options)
+                translations = await documents.translate(
+                    texts, options, targets, self._run, self._settings.stream_window
+                )
             record.answer = _answer(translations, lease)
         return record.answer
 
@@ -105,14 +109,16 @@ class Handlers:
         with await self._lease(selector, Priority.BULK) as lease:
             record.served_by(lease)
             joined = Joined(lease.slot.translator.source.target_language)
-            documents = Documents(lease, self._line(lease), _wait, text_options)
+            documents = Documents(lease, self._line(lease), self._wait, text_options)
             async with aclosing(documents.stream(text, options, joined)) as pieces:
                 async for piece in pieces:
                     yield piece
             record.answer = _answer([joined.translation(segments=False)], lease)
 
     def _line(self, lease: Lease) -> WaitingLine:
-        caller, lines = current_caller.get(), self._lines.setdefault(lease.slot, WeakValueDictionary())
+        caller, lines = current_caller.get(), self._lines.get(lease.slot)
+        if lines is None:
+            lines = self._lines[lease.slot] = WeakValueDictionary()
         if (line := lines.get(caller)) is None:
             line = lines[caller] = WaitingLine(caller)
         return line
@@ -134,7 +140,7 @@ class Handlers:
             record.served_by(lease)
             future = await self._line(lease).submit(lease, text, options, target)
             queued()
-            record.answer = _answer([await _wait(future, AnswerSize())], lease)
+            record.answer = _answer([await self._wait(future, AnswerSize())], lease)
         return record.answer
 
     async def translate_tokens(
@@ -153,7 +159,7 @@ class Handlers:
             try:
                 while (piece := await pieces.get()) is not None:
                     yield piece
-                record.answer = _answer([await _wait(future, AnswerSize())], lease)
+                record.answer = _answer([await self._wait(future, AnswerSize())], lease)
             finally:
                 future.cancel()
         yield record.answer
@@ -239,26 +245,39 @@ class Handlers:
         """Unloads levels that nobody uses, see `Models.unload_idle`. Does not wait until they are free."""
         await self._changes.run(self._models.unload_idle, unused_s)
 
+    async def _run(
+        self, lease: Lease, texts: Sequence[str], options: DecodeOptions, targets: Sequence[Target]
+    ) -> list[Translation]:
+        """Translates every text. If one fails, or the call is cancelled, all others are cancelled."""
+        futures: list[Future[Translation]] = []
+        size = AnswerSize()
+        submitted = 0
+        try:
+            for index, (text, target) in enumerate(zip(texts, targets, strict=True)):
+                futures.append(_submit(lease, index, text, options, target))
+                submitted += 1 + CHUNK_TEXTS * (len(text) + len(target.text)) // CHUNK_CHARACTERS
+                if submitted >= CHUNK_TEXTS:
+                    submitted = 0
+                    await asyncio.sleep(0)
+            return await asyncio.gather(*(self._wait(future, size) for future in futures))
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
 
-async def _run(
-    lease: Lease, texts: Sequence[str], options: DecodeOptions, targets: Sequence[Target]
-) -> list[Translation]:
-    """Translates every text. If one fails, or the call is cancelled, all others are cancelled."""
-    futures: list[Future[Translation]] = []
-    size = AnswerSize()
-    submitted = 0
-    try:
-        for index, (text, target) in enumerate(zip(texts, targets, strict=True)):
-            futures.append(_submit(lease, index, text, options, target))
-            submitted += 1 + CHUNK_TEXTS * (len(text) + len(target.text)) // CHUNK_CHARACTERS
-            if submitted >= CHUNK_TEXTS:
-                submitted = 0
-                await asyncio.sleep(0)
-        return await asyncio.gather(*(_wait(future, size) for future in futures))
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        raise
+    async def _wait(self, future: Future[Translation], size: AnswerSize) -> Translation:
+        """Waits for a translation and adds it to the answer's size. Cancelling it cancels the future.
+
+        Raises UnavailableError if the level was stopped meanwhile, and InvalidRequestError if the answer gets too
+        large.
+        """
+        try:
+            return size.add(await self._arrivals.wrap(future))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise UnavailableError(SHUTTING_DOWN) from None
 
 
 def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
@@ -271,20 +290,6 @@ def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target:
         raise OverloadedError(f"texts[{index}]: {error}", error.retry_after_s) from error
     except DeadlineExceededError as error:
         raise DeadlineExceededError(f"texts[{index}]: {error}", error.retry_after_s) from error
-
-
-async def _wait(future: Future[Translation], size: AnswerSize) -> Translation:
-    """Waits for a translation and adds it to the answer's size. Cancelling it cancels the future.
-
-    Raises UnavailableError if the level was stopped meanwhile, and InvalidRequestError if the answer gets too large.
-    """
-    try:
-        return size.add(await asyncio.wrap_future(future))
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise UnavailableError(SHUTTING_DOWN) from None
 
 
 def _answer(translations: Sequence[Translation], lease: Lease) -> Answer:

@@ -19,6 +19,7 @@ from hmc.serving.wire import messages as converters
 from hmc.serving.wire.request_ids import request_id
 from hmc.serving.wire.rules import check_request
 from hmc.serving.wire.status import new_reference
+from hmc.serving.wire.stream_settings import checked_settings
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
@@ -86,10 +87,8 @@ class TranslationServicer(rpc.TranslationServiceServicer):
         record = RequestRecord()
         try:
             with self._handlers.record() as record:
-                check_request(request)
+                selector, options = checked_settings(request)
                 check_stream_text(request)
-                selector = converters.selector_from_proto(request.level)
-                options = converters.options_from_proto(request.options)
                 target = Target(request.target_prefix)
                 async with given_up_after(request.timeout_ms if request.HasField("timeout_ms") else None):
                     answer = await self._handlers.translate_one(record, request.text, selector, options, target, queued)

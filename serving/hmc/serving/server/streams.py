@@ -93,11 +93,15 @@ async def answer_each(
         await asyncio.gather(reader, closer, *running, return_exceptions=True)
 
 
-@contextlib.asynccontextmanager
-async def given_up_after(milliseconds: int | None) -> AsyncIterator[None]:
+def given_up_after(milliseconds: int | None) -> contextlib.AbstractAsyncContextManager[None]:
     """Cancels what awaits in the `with` block after this time, and raises DeadlineExceededError. None: never."""
+    return contextlib.nullcontext() if milliseconds is None else _given_up_after(milliseconds)
+
+
+@contextlib.asynccontextmanager
+async def _given_up_after(milliseconds: int) -> AsyncIterator[None]:
     try:
-        async with asyncio.timeout(None if milliseconds is None else milliseconds / 1000.0):
+        async with asyncio.timeout(milliseconds / 1000.0):
             yield
     except TimeoutError as error:
         raise DeadlineExceededError(

@@ -1,0 +1,67 @@
+"""Results of other threads, brought to an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from hmc.serving.server.arrivals import Arrivals
+
+
+def test_results_of_many_threads_arrive() -> None:
+    async def main() -> list[int]:
+        arrivals = Arrivals()
+        futures: list[Future[int]] = [Future() for _ in range(400)]
+        waiting = [arrivals.wrap(future) for future in futures]
+
+        def end(part: int) -> None:
+            for n in range(part, 400, 4):
+                futures[n].set_result(n)
+
+        threads = [threading.Thread(target=end, args=(part,)) for part in range(4)]
+        for thread in threads:
+            thread.start()
+        return list(await asyncio.wait_for(asyncio.gather(*waiting), 30))
+
+    assert asyncio.run(main()) == list(range(400))
+
+
+def test_errors_arrive() -> None:
+    async def main() -> None:
+        future: Future[int] = Future()
+        future.set_exception(KeyError("lost"))
+        await Arrivals().wrap(future)
+
+    with pytest.raises(KeyError, match="lost"):
+        asyncio.run(main())
+
+
+def test_cancelling_goes_both_ways() -> None:
+    async def main() -> None:
+        arrivals = Arrivals()
+        here: Future[int] = Future()
+        there: Future[int] = Future()
+        waiting = arrivals.wrap(here)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await asyncio.sleep(0)
+        assert here.cancelled()
+        waiting = arrivals.wrap(there)
+        there.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+
+    asyncio.run(main())
+
+
+def test_a_result_after_the_loop_has_closed_is_dropped() -> None:
+    future: Future[int] = Future()
+
+    async def main() -> None:
+        Arrivals().wrap(future)
+
+    asyncio.run(main())
+    future.set_result(1)
