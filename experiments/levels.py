@@ -9,8 +9,8 @@ compiled at fp32 and scored at every level with beam 4, on test_2016_flickr and 
 trains all heads alone for as many updates; `own` prunes to each number of heads alone. An update of a sandwich has
 three passes, so `one-3x` has three times the updates.
 
-What exists is not made again and an interrupted training continues, so the command can be repeated. The report is
-written after every row, and the table is printed at the end.
+What exists is not made again and an interrupted training continues, so the command can be repeated, with more seeds or
+other rows too. The report is written after every row, and the table is printed at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import shlex
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from hmc.compiler.bundle.writer import compile_bundle
 
 WORDS = ("--distill", "0.5")
 ONE = ("--nested-levels", "one")
-RESULT = "scores.json"
+RESULT, STUDY = "scores.json", "study.json"
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,22 @@ class Study:
     """More options of every `hmc prune`."""
     sentences: int | None = None
     """Sentences scored of each test set; None: all."""
+
+    def check(self) -> None:
+        """Keeps what all rows share in `out`. Raises InvalidRequestError if rows of something else are there."""
+        wanted = {name: json.loads(json.dumps(value, default=str)) for name, value in asdict(self).items()}
+        del wanted["out"]
+        file = self.out / STUDY
+        if not file.is_file():
+            self.out.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+            return
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if differing := [name for name in wanted if kept.get(name) != wanted[name]]:
+            raise InvalidRequestError(
+                f"{self.out} has rows that were made with other settings ({', '.join(differing)}): give those of "
+                f"{file}, or choose another --out"
+            )
 
     def corpus(self, name: str) -> str:
         """A split of the corpus as `hmc` names parallel text."""
@@ -201,7 +217,7 @@ def main() -> None:
     study = Study(
         given.out, given.data, given.checkpoint, budgets, given.steps, text, tuple(shlex.split(given.options))
     )
-    given.out.mkdir(parents=True, exist_ok=True)
+    study.check()
     report: dict[str, Any] = {"machine": machine_report(), "steps": given.steps, "rows": {}}
     base = study.out / "before"
     base.mkdir(exist_ok=True)
