@@ -7,7 +7,8 @@ DIR holds Multi30k (`train`, `val`, `test_2016_flickr`). --translations is a tea
 `hmc prune --nested-steps` from the same checkpoint with as many updates, printed before it runs. The result is
 compiled at fp32 and scored at every level with beam 4, on test_2016_flickr and on the demo's own sentences. `control`
 trains all heads alone for as many updates; `own` prunes to each number of heads alone. An update of a sandwich has
-three passes, so `one-3x` has three times the updates.
+three passes, so `one-3x` has three times the updates. `all+own-norms` goes on from the levels of `all`, and lets only
+layer norms and biases learn, for a quarter as many updates at each level.
 
 What exists is not made again and an interrupted training continues, so the command can be repeated, with more seeds or
 other rows too. The report is written after every row, and the table is printed at the end.
@@ -50,6 +51,8 @@ class Row:
     """Share of --steps."""
     own: int | None = None
     """Prune to that many heads alone; 0: train all heads alone."""
+    after: str | None = None
+    """Row whose levels then get layer norms and biases of their own; all heads stay as that row has them."""
 
 
 ROWS = {
@@ -68,6 +71,9 @@ ROWS = {
     "all+shrink": Row((*WORDS, "--nested-shrink", "0.3"), translations=True),
     "all+importance": Row((*WORDS, "--nested-heads", "importance"), translations=True),
     "all+both": Row((*WORDS, "--nested-heads", "both"), translations=True),
+    "all+own-norms": Row(
+        (*WORDS, "--nested-levels", "smallest", "--freeze", "matrices"), translations=True, updates=0.25, after="all"
+    ),
     "all-bpe-dropout": Row((*WORDS, "--bpe-dropout", "0"), translations=True),
     "control": Row(own=0),
     "control+all": Row(WORDS, translations=True, own=0),
@@ -112,13 +118,15 @@ class Study:
         """A split of the corpus as `hmc` names parallel text."""
         return f"{self.data}/{name}.en.gz {self.data}/{name}.de.gz"
 
-    def prune(self, row: Row, folder: Path, heads: tuple[int, ...], seed: int, *, closing: bool) -> list[str]:
-        """Returns the command that trains a row in `folder`."""
+    def prune(self, row: Row, folder: Path, heads: tuple[int, ...], seed: int, checkpoint: Path) -> list[str]:
+        """Returns the command that trains a row in `folder`, from a checkpoint."""
         steps = max(10, round(self.steps * row.updates))
         how = ["--nested-steps", str(steps), "--nested-heads", "gates", "--eval-every", str(max(1, steps // 10))]
-        if closing:
+        if row.own == 1:
             how = ["--close-steps", str(max(10, steps // 2)), "--recover-steps", str(steps - max(10, steps // 2))]
-        command = [sys.executable, "-m", "hmc.cli", "prune", str(self.checkpoint)]
+        if row.after:
+            how += ["--teacher", str(self.checkpoint)]
+        command = [sys.executable, "-m", "hmc.cli", "prune", str(checkpoint)]
         command += ["--target-heads", ",".join(map(str, heads)), *how, *self.options, *row.options]
         command += ["--seed", str(seed), "--save-every", "50", "--data", self.corpus("train")]
         if row.translations and self.translations:
@@ -130,18 +138,23 @@ class Study:
         total = self.budgets[0]
         below = self.budgets[1:]
         wanted: list[tuple[str, tuple[int, ...], str, tuple[int, ...]]]
+        found: list[tuple[Path, tuple[int, ...]]] = []
+        checkpoint = self.checkpoint
         if row.own == 1:
             wanted = [(f"{name}-{heads}-{seed}", (heads,), f"h{heads}", (heads,)) for heads in below]
+        elif row.after:
+            found = self.trained(row.after, ROWS[row.after], seed)
+            checkpoint = found[0][0]
+            wanted = [(f"{name}-{heads}-{seed}", (heads,), "nested", (heads,)) for heads in below]
         elif row.own == 0:
             wanted = [(f"{name}-{seed}", (), "nested", (total,))]
         else:
             wanted = [(f"{name}-{seed}", below, "nested", self.budgets)]
-        found: list[tuple[Path, tuple[int, ...]]] = []
         for folder, heads, written, scored in wanted:
             found.append((self.out / folder / written, scored))
             if (self.out / folder / RESULT).is_file():
                 continue
-            command = self.prune(row, self.out / folder, heads, seed, closing=row.own == 1)
+            command = self.prune(row, self.out / folder, heads, seed, checkpoint)
             sys.stdout.write(f"$ {shlex.join(command)}\n")
             sys.stdout.flush()
             subprocess.run(command, check=True)

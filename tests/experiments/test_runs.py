@@ -227,14 +227,14 @@ def test_levels_and_their_control(experiment: Experiment, tiny_checkpoint: Path,
     options = "--device cpu --eval-sentences 1 --batch-tokens 512"
     arguments = [
         "levels", "--out", tmp_path / "levels", "--data", tmp_path, "--checkpoint", tiny_checkpoint, "--steps", "10",
-        "--budgets", "24,12,5", "--seeds", "1", "--only", "all+in-place,control,own", "--options", options,
+        "--budgets", "24,5", "--seeds", "1", "--only", "all+own-norms,control,own", "--options", options,
         "--translations", *translations, "--test-sentences", "3",
     ]  # fmt: skip
     ran = experiment(*arguments)
     assert ran.status == 0, ran.output
     rows = ran.report["rows"]
     assert {name: list(row["mean"]["demo"]) for name, row in rows.items()} == {
-        "before": ["24", "12", "5"], "all+in-place": ["24", "12", "5"], "control": ["24"], "own": ["12", "5"],
+        "before": ["24", "5"], "all+own-norms": ["24", "5"], "control": ["24"], "own": ["5"],
     }  # fmt: skip
     assert "| control | 1 | " in ran.output
     again = experiment(*arguments)
