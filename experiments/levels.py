@@ -7,10 +7,11 @@ DIR holds Multi30k (`train`, `val`, `test_2016_flickr`). --translations is a tea
 `hmc prune --nested-steps` from the same checkpoint with as many updates, printed before it runs. The result is
 compiled at fp32 and scored at every level with beam 4, on test_2016_flickr and on the demo's own sentences. `control`
 trains all heads alone for as many updates; `own` prunes to each number of heads alone. An update of a sandwich has
-three passes, so `one-3x` has three times the updates.
+three passes, so `one-3x` has three times the updates. `all+own-norms` goes on from the levels of `all`, and lets only
+layer norms and biases learn, for a quarter as many updates at each level.
 
-What exists is not made again and an interrupted training continues, so the command can be repeated. The report is
-written after every row, and the table is printed at the end.
+What exists is not made again and an interrupted training continues, so the command can be repeated, with more seeds or
+other rows too. The report is written after every row, and the table is printed at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import shlex
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from hmc.compiler.bundle.writer import compile_bundle
 
 WORDS = ("--distill", "0.5")
 ONE = ("--nested-levels", "one")
-RESULT = "scores.json"
+RESULT, STUDY = "scores.json", "study.json"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Row:
     """Share of --steps."""
     own: int | None = None
     """Prune to that many heads alone; 0: train all heads alone."""
+    after: str | None = None
+    """Row whose levels then get layer norms and biases of their own; all heads stay as that row has them."""
 
 
 ROWS = {
@@ -68,6 +71,9 @@ ROWS = {
     "all+shrink": Row((*WORDS, "--nested-shrink", "0.3"), translations=True),
     "all+importance": Row((*WORDS, "--nested-heads", "importance"), translations=True),
     "all+both": Row((*WORDS, "--nested-heads", "both"), translations=True),
+    "all+own-norms": Row(
+        (*WORDS, "--nested-levels", "smallest", "--freeze", "matrices"), translations=True, updates=0.25, after="all"
+    ),
     "all-bpe-dropout": Row((*WORDS, "--bpe-dropout", "0"), translations=True),
     "control": Row(own=0),
     "control+all": Row(WORDS, translations=True, own=0),
@@ -92,17 +98,35 @@ class Study:
     sentences: int | None = None
     """Sentences scored of each test set; None: all."""
 
+    def check(self) -> None:
+        """Keeps what all rows share in `out`. Raises InvalidRequestError if rows of something else are there."""
+        wanted = {name: json.loads(json.dumps(value, default=str)) for name, value in asdict(self).items()}
+        del wanted["out"]
+        file = self.out / STUDY
+        if not file.is_file():
+            self.out.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+            return
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if differing := [name for name in wanted if kept.get(name) != wanted[name]]:
+            raise InvalidRequestError(
+                f"{self.out} has rows that were made with other settings ({', '.join(differing)}): give those of "
+                f"{file}, or choose another --out"
+            )
+
     def corpus(self, name: str) -> str:
         """A split of the corpus as `hmc` names parallel text."""
         return f"{self.data}/{name}.en.gz {self.data}/{name}.de.gz"
 
-    def prune(self, row: Row, folder: Path, heads: tuple[int, ...], seed: int, *, closing: bool) -> list[str]:
-        """Returns the command that trains a row in `folder`."""
+    def prune(self, row: Row, folder: Path, heads: tuple[int, ...], seed: int, checkpoint: Path) -> list[str]:
+        """Returns the command that trains a row in `folder`, from a checkpoint."""
         steps = max(10, round(self.steps * row.updates))
         how = ["--nested-steps", str(steps), "--nested-heads", "gates", "--eval-every", str(max(1, steps // 10))]
-        if closing:
+        if row.own == 1:
             how = ["--close-steps", str(max(10, steps // 2)), "--recover-steps", str(steps - max(10, steps // 2))]
-        command = [sys.executable, "-m", "hmc.cli", "prune", str(self.checkpoint)]
+        if row.after:
+            how += ["--teacher", str(self.checkpoint)]
+        command = [sys.executable, "-m", "hmc.cli", "prune", str(checkpoint)]
         command += ["--target-heads", ",".join(map(str, heads)), *how, *self.options, *row.options]
         command += ["--seed", str(seed), "--save-every", "50", "--data", self.corpus("train")]
         if row.translations and self.translations:
@@ -114,18 +138,23 @@ class Study:
         total = self.budgets[0]
         below = self.budgets[1:]
         wanted: list[tuple[str, tuple[int, ...], str, tuple[int, ...]]]
+        found: list[tuple[Path, tuple[int, ...]]] = []
+        checkpoint = self.checkpoint
         if row.own == 1:
             wanted = [(f"{name}-{heads}-{seed}", (heads,), f"h{heads}", (heads,)) for heads in below]
+        elif row.after:
+            found = self.trained(row.after, ROWS[row.after], seed)
+            checkpoint = found[0][0]
+            wanted = [(f"{name}-{heads}-{seed}", (heads,), "nested", (heads,)) for heads in below]
         elif row.own == 0:
             wanted = [(f"{name}-{seed}", (), "nested", (total,))]
         else:
             wanted = [(f"{name}-{seed}", below, "nested", self.budgets)]
-        found: list[tuple[Path, tuple[int, ...]]] = []
         for folder, heads, written, scored in wanted:
             found.append((self.out / folder / written, scored))
             if (self.out / folder / RESULT).is_file():
                 continue
-            command = self.prune(row, self.out / folder, heads, seed, closing=row.own == 1)
+            command = self.prune(row, self.out / folder, heads, seed, checkpoint)
             sys.stdout.write(f"$ {shlex.join(command)}\n")
             sys.stdout.flush()
             subprocess.run(command, check=True)
@@ -201,7 +230,7 @@ def main() -> None:
     study = Study(
         given.out, given.data, given.checkpoint, budgets, given.steps, text, tuple(shlex.split(given.options))
     )
-    given.out.mkdir(parents=True, exist_ok=True)
+    study.check()
     report: dict[str, Any] = {"machine": machine_report(), "steps": given.steps, "rows": {}}
     base = study.out / "before"
     base.mkdir(exist_ok=True)

@@ -139,8 +139,9 @@ def command(
     freeze: Annotated[
         str | None,
         typer.Option(
-            help="Stack whose weights are not trained; the embeddings are then not trained either.",
-            metavar="encoder|decoder",
+            help="Stack whose weights are not trained; the embeddings are then not trained either. matrices: only "
+            "layer norms and biases are trained.",
+            metavar="encoder|decoder|matrices",
             rich_help_panel=TRAINING,
         ),
     ] = None,
@@ -207,9 +208,9 @@ def command(
     nested_levels: Annotated[
         str,
         typer.Option(
-            help="Levels that an update of --nested-steps trains: sandwich (the largest, the smallest and one between) "
-            "or one (drawn at random, a third of the time).",
-            metavar="sandwich|one",
+            help="Levels that an update of --nested-steps trains: sandwich (the largest, the smallest and one "
+            "between), one (drawn at random, a third of the time) or smallest (that one alone).",
+            metavar="sandwich|one|smallest",
             rich_help_panel=NESTED,
         ),
     ] = "sandwich",

@@ -66,6 +66,18 @@ def test_a_sandwich_is_the_largest_the_smallest_and_one_between() -> None:
     assert {tuple(levels([24, 12, 5], levels="one").trained(step)) for step in range(1, 101)} == {(24,), (12,), (5,)}
 
 
+def test_the_smallest_level_learns_only_vectors(folder: Path, tmp_path: Path) -> None:
+    assert levels([24, 12, 5], levels="smallest").trained(7) == [5]
+    section = NestedSection(heads="gates", levels="smallest")
+    made = load_checkpoint(nested(folder, tmp_path / "n", "5", freeze="matrices", nested=section).run())
+    before = load_checkpoint(folder / "c")
+    moved = {name for name, value in made.tensors.items() if not np.array_equal(value, before.tensors[name])}
+    assert moved
+    assert moved <= {name for name in moved if name.endswith("bias") or "layer_norm" in name}
+    assert made.layout == before.layout
+    assert list(made.metrics) == ["dev_h5"]
+
+
 def test_levels_shrink_over_the_first_part() -> None:
     shrinking = levels([24, 12, 5], shrink=0.5)
     assert [shrinking.budgets_at(step) for step in (1, 25, 50, 100)] == [

@@ -67,16 +67,19 @@ def position_mask(positions: Sequence[int], width: int) -> Tensor:
     return torch.zeros(width, dtype=torch.bool).index_fill_(0, torch.tensor(positions, dtype=torch.long), True)
 
 
-def freeze(model: Transformer, stack: Literal["encoder", "decoder"] | None) -> list[nn.Parameter]:
+def freeze(model: Transformer, part: Literal["encoder", "decoder", "matrices"] | None) -> list[nn.Parameter]:
     """Freezes a stack and its embeddings (Voita et al. 2019, section 6.2); returns the parameters left to train.
 
     Embeddings shared by both stacks are frozen with either. When sources have their own embeddings, these belong to the
-    encoder. The decoder consists of self-attention, cross-attention and feed-forward layers. None freezes nothing.
+    encoder. The decoder consists of self-attention, cross-attention and feed-forward layers. `matrices` freezes
+    everything but layer norms and biases. None freezes nothing.
     """
     frozen: list[nn.Parameter] = []
-    if stack is not None:
-        embeddings = model.shared if model.sources is None or stack == "decoder" else model.sources
-        frozen = [p for part in (embeddings, getattr(model, stack)) for p in part.parameters()]
+    if part == "matrices":
+        frozen = [p for p in model.parameters() if p.dim() > 1]
+    elif part is not None:
+        embeddings = model.shared if model.sources is None or part == "decoder" else model.sources
+        frozen = [p for module in (embeddings, getattr(model, part)) for p in module.parameters()]
     for parameter in frozen:
         parameter.requires_grad_(False)
     return [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -71,6 +71,11 @@ class Levels:
         """Returns the level of that many heads."""
         return select_heads(self.ranking, self.layout, heads)
 
+    @property
+    def scored(self) -> list[int]:
+        """Numbers of heads of the levels whose dev scores choose the checkpoints."""
+        return self.budgets[-1:] if self.settings.levels == "smallest" else self.budgets
+
     def budgets_at(self, step: int) -> list[int]:
         """Returns the number of heads of every level at update `step` (from 1), while they shrink."""
         part = self.settings.shrink * self.steps
@@ -80,6 +85,8 @@ class Levels:
     def trained(self, step: int) -> list[int]:
         """Returns the numbers of heads that update `step` trains, the largest first."""
         draw, budgets = np.random.default_rng([self.seed, step]), self.budgets_at(step)
+        if self.settings.levels == "smallest":
+            return [budgets[-1]]
         if self.settings.levels == "one":
             return [budgets[int(draw.integers(len(budgets)))]]
         largest, smallest, between = budgets[0], budgets[-1], budgets[1:-1]

@@ -205,7 +205,7 @@ class NestedRun:
     def _score(self, beam: int) -> LevelScores:
         """Returns dev scores with the heads of each budget open."""
         found = {}
-        for heads in self.levels.budgets:
+        for heads in self.levels.scored:
             self._mask(heads)
             found[heads] = evaluate(self.model, self.vocabulary, self.dev.pairs, beam=beam)
         open_gates(self.model)

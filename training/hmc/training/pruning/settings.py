@@ -17,9 +17,10 @@ from hmc.training.section import Section
 class NestedSection(Section):
     """Nested fine-tuning: one set of weights for several head budgets, which are its levels."""
 
-    levels: Literal["one", "sandwich"] = "sandwich"
+    levels: Literal["one", "sandwich", "smallest"] = "sandwich"
     """Levels that an update trains. `one`: one of them, drawn uniformly. `sandwich`: the largest, the smallest and one
-    between, whose gradients are added (Yu & Huang 2019, section 3.2)."""
+    between, whose gradients are added (Yu & Huang 2019, section 3.2). `smallest`: that one alone, which is then the
+    only one that is scored."""
     between: Literal["budgets", "any"] = "budgets"
     """The level between: one of the budgets, or any number of heads from the smallest to the largest."""
     teacher: Literal["frozen", "in-place"] = "frozen"
@@ -56,9 +57,10 @@ class PruneSettings(Section):
     last 15 % the decision is fixed and every log α moves to its end."""
     scope: tuple[Kind, ...] = Field(default=KINDS, min_length=1)
     """Kinds whose heads get gates; heads of other kinds stay open (Voita et al. 2019, 6.2: encoder_self alone)."""
-    freeze: Literal["encoder", "decoder"] | None = None
+    freeze: Literal["encoder", "decoder", "matrices"] | None = None
     """Stack whose weights do not change, nor the embeddings that both stacks share. Gates and masks still act on it.
-    Voita et al. 2019, 6.2, freeze the decoder, so that functions of encoder heads cannot move there."""
+    Voita et al. 2019, 6.2, freeze the decoder, so that functions of encoder heads cannot move there. `matrices`: only
+    layer norms and biases learn."""
     batch_tokens: int = Field(default=4096, ge=16)
     """Tokens in a batch, padding included: twice its rows × its longest side."""
     accumulate: int = Field(default=1, ge=1)

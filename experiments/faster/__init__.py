@@ -1,0 +1,1 @@
+"""How much faster pruning by latency makes a Transformer-base of few layers at equal quality."""
