@@ -26,12 +26,12 @@ def command(
 
     from hmc.artifact.checkpoint.checkpoint import FORMAT, save_checkpoint
     from hmc.artifact.marian.generation import REQUEST_OPTIONS, ignored
-    from hmc.artifact.marian.reader import import_marian
     from hmc.artifact.model.architecture import parameter_count
     from hmc.artifact.storage.formats import check_replaceable
+    from hmc.pipelines.importing.forms import import_model
 
     check_replaceable(out, FORMAT, [model])
-    checkpoint = import_marian(model, source_language=source_language, target_language=target_language)
+    checkpoint = import_model(model, source_language=source_language, target_language=target_language)
     save_checkpoint(checkpoint, out)
     config, arch = checkpoint.config, checkpoint.architecture
     decoding = config.provenance["generation"]
