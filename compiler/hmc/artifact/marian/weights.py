@@ -13,9 +13,9 @@ from hmc.artifact.model.architecture import (
     SOURCE_EMBEDDING,
     TARGET_EMBEDDING,
     Architecture,
-    sinusoidal_positions,
     tensor_shapes,
 )
+from hmc.artifact.model.positions import sinusoidal_positions
 from hmc.artifact.storage.weight_files import Arrays, not_finite
 
 DECODER = "decoder.embed_tokens.weight"

@@ -51,7 +51,7 @@ def beam_search(
     cache = model.start_cache(memory)
     cache.select(rows)
     mask = None if mask is None else mask.index_select(0, rows)
-    tokens = torch.full((batch * beam, 1), arch.pad_id, dtype=torch.long, device=device)
+    tokens = torch.full((batch * beam, 1), arch.decoder_start, dtype=torch.long, device=device)
     scores = torch.full((batch, beam), float("-inf"), device=device)
     scores[:, 0] = 0.0
     history = torch.empty((batch * beam, 0), dtype=torch.long, device=device)
