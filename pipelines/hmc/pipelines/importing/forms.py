@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError
 from hmc.artifact.marian.reader import import_marian
+from hmc.artifact.npz.reader import import_release
+from hmc.artifact.npz.release import is_release
 from hmc.artifact.storage.weight_files import Arrays
 
 
 def import_model(path: Path, *, source_language: str | None = None, target_language: str | None = None) -> Checkpoint:
     """Reads a model of another program as a checkpoint with every head open.
 
+    path: a folder; a zip archive of a Marian model; or the file of weights in a folder.
     Languages: None takes them from the model's own files. Raises InvalidArtifactError that lists every problem, and
     InvalidRequestError for a checkpoint or bundle of HMC.
     """
+    if path.name.endswith((".safetensors", ".bin")) and path.is_file():
+        path = path.parent
+    if zipfile.is_zipfile(path) or is_release(path):
+        return import_release(path, source_language=source_language, target_language=target_language)
     return import_marian(
         path, source_language=source_language, target_language=target_language, read_pickled=read_pickled
     )
