@@ -50,7 +50,7 @@ def marian_arrays(tensors: Tensors, arch: Architecture) -> dict[str, np.ndarray]
         arrays[f"{theirs}_ln_bias{suffix}"] = tensors[f"{ours}.bias"][None]
 
     for stack, modules in (("encoder", ("self",)), ("decoder", ("self", "context"))):
-        for layer in range(2):
+        for layer in range(arch.encoder_layers if stack == "encoder" else arch.decoder_layers):
             theirs, ours = f"{stack}_l{layer + 1}", f"{stack}.layers.{layer}"
             for module in modules:
                 attention = f"{ours}.{'self_attn' if module == 'self' else 'encoder_attn'}"
@@ -64,7 +64,8 @@ def marian_arrays(tensors: Tensors, arch: Architecture) -> dict[str, np.ndarray]
             norm(f"{theirs}_ffn_ffn", f"{ours}.final_layer_norm", pre)
         if arch.stack_norms:
             norm(f"{stack}_top", f"{stack}.layer_norm", "")
-    without_pad = {name: np.delete(value, arch.pad_id, axis=0) for name, value in tensors.items() if len(value) > 100}
+    rows = ("shared.weight", "encoder.embed_tokens.weight", "lm_head.weight", "final_logits_bias")
+    without_pad = {name: np.delete(tensors[name], arch.pad_id, axis=0) for name in rows if name in tensors}
     if arch.source_vocab_size is None:
         arrays["Wemb"] = without_pad["shared.weight"]
     else:
@@ -81,7 +82,9 @@ def options_text(arch: Architecture, **changes: str) -> str:
     norms = {"transformer-preprocess": "n", "transformer-postprocess": "da"} if arch.pre_norm else {}
     top = {"transformer-postprocess-top": "n"} if arch.stack_norms else {}
     sizes = {
-        "enc-depth": "2", "dec-depth": "2", "dim-emb": "64", "transformer-heads": "4", "transformer-dim-ffn": "48",
+        "enc-depth": str(arch.encoder_layers), "dec-depth": str(arch.decoder_layers), "dim-emb": str(arch.d_model),
+        "transformer-heads": str(arch.heads), "transformer-dim-ffn": str(arch.ffn_dim),
+        "transformer-ffn-activation": arch.activation,
         "dim-vocabs": f"\n  - {arch.source_size - 1}\n  - {arch.vocab_size - 1}",
     }  # fmt: skip
     return "".join(f"{name}: {value}\n" for name, value in {**OPTIONS, **norms, **top, **sizes, **changes}.items())

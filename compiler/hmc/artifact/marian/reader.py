@@ -28,7 +28,7 @@ from hmc.artifact.tokenizer.files import (
     parse_vocabulary,
     vocabulary_problems,
 )
-from hmc.artifact.tokenizer.tokenizer import load_pieces
+from hmc.artifact.tokenizer.pieces import load_pieces
 
 FIX = f"hmc imports MarianMT models in the layout of OPUS-MT: {LAYOUT}."
 OTHERS = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot")

@@ -31,9 +31,10 @@ def sinusoidal_positions(positions: int, d_model: int) -> npt.NDArray[np.float32
 
 
 def fairseq_positions(positions: int, d_model: int) -> npt.NDArray[np.float32]:
-    """fairseq's form, `[positions, d_model]`, computed in 32 bits as Transformers does for M2M100."""
+    """fairseq's form, `[positions, d_model]`, with angles in 32 bits as in Transformers' M2M100."""
     half = d_model // 2
     step = np.float32(np.log(10000) / max(half - 1, 1))
-    frequencies = np.exp(np.arange(half, dtype=np.float32) * -step)
+    exponents = np.arange(half, dtype=np.float32) * -step
+    frequencies = np.exp(exponents.astype(np.float64)).astype(np.float32)
     angle = np.arange(FIRST, FIRST + positions, dtype=np.float32)[:, None] * frequencies
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)

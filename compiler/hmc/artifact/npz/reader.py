@@ -19,7 +19,7 @@ from hmc.artifact.npz.vocabularies import Vocabularies, read_vocabulary, with_pa
 from hmc.artifact.storage.archives import member_problems, unpacked
 from hmc.artifact.storage.weight_files import Arrays
 from hmc.artifact.tokenizer.files import EOS_PIECE, UNK_PIECE, MarianFiles, vocabulary_problems
-from hmc.artifact.tokenizer.tokenizer import load_pieces
+from hmc.artifact.tokenizer.pieces import load_pieces
 
 POSITIONS = 512
 """Positions of an imported model. Marian's sinusoids have no last one; caches and graphs need a bound."""

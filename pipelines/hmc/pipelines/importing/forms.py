@@ -8,6 +8,7 @@ from pathlib import Path
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError
+from hmc.artifact.m2m100.reader import import_m2m100, is_m2m100
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.npz.reader import import_release
 from hmc.artifact.npz.release import is_release
@@ -25,9 +26,8 @@ def import_model(path: Path, *, source_language: str | None = None, target_langu
         path = path.parent
     if zipfile.is_zipfile(path) or is_release(path):
         return import_release(path, source_language=source_language, target_language=target_language)
-    return import_marian(
-        path, source_language=source_language, target_language=target_language, read_pickled=read_pickled
-    )
+    read = import_m2m100 if is_m2m100(path) else import_marian
+    return read(path, source_language=source_language, target_language=target_language, read_pickled=read_pickled)
 
 
 def read_pickled(file: Path) -> Arrays:
