@@ -9,8 +9,6 @@ import typer
 
 if TYPE_CHECKING:
     from hmc.serving.runtime.device import CudaAttention
-    from hmc.serving.server.app import Server
-
 
 LEVELS, CAPACITY, RUNTIME, AUTO, SECURITY, OPERATION = (
     "Which levels", "How much at a time", "Device and threads", "The level `auto`", "Security", "Operation",
@@ -192,15 +190,12 @@ def command(
 
     After SIGTERM or Ctrl-C the server refuses new calls and finishes running ones. A second signal stops it at once.
     """
-    import asyncio
     import logging
     import os
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are raised; gRPC's own log would only clutter the terminal
+    from hmc.cli.common.serving import serve_models
     from hmc.serving.levels.choosing import AutoPolicy
-    from hmc.serving.levels.names import parse_models
-    from hmc.serving.server.app import Server, open_models
-    from hmc.serving.server.run import serve
     from hmc.serving.server.settings import ServerSettings
 
     if token is None and "HMC_TOKEN" in os.environ:  # an empty token must be refused, not taken for none
@@ -232,39 +227,4 @@ def command(
         metrics_port=metrics_port,
     )
 
-    async def run() -> None:
-        server = Server(open_models(parse_models(bundles), settings), settings)
-        if not await serve(server, lambda server: _announce(server, json_output)):
-            os._exit(0)  # else a thread that loads a level would keep the process alive
-
-    asyncio.run(run())
-
-
-def _announce(server: Server, json_output: bool) -> None:
-    import json
-
-    statuses = server.models.statuses()
-    status, several = statuses[0], len(statuses) > 1
-    loaded = [level.level.name for level in status.levels if level.loaded]
-    models = {s.model: [level.level.name for level in s.levels if level.loaded] for s in statuses}
-    if json_output:
-        said = json.dumps(
-            {
-                "address": server.address,
-                "metrics_port": server.metrics_port,
-                "bundle_version": status.manifest.version,
-                "device": status.device,
-                "levels": loaded,
-                "models": models,
-            }
-        )
-    elif several:
-        named = "; ".join(f"{model}: {', '.join(names) or 'loaded on first use'}" for model, names in models.items())
-        said = f"Serving {named}, on {server.address}.\n"
-        said += f'Try:  hmc translate --server {server.address} --model {status.model} "A man rides a bicycle."'
-    else:
-        said = (
-            f"Serving {', '.join(loaded)} of bundle {status.manifest.version} on {server.address} ({status.device}).\n"
-        )
-        said += f'Try:  hmc translate --server {server.address} "A man rides a bicycle."'
-    typer.echo(said)
+    serve_models(bundles, settings, json_output=json_output)
