@@ -194,7 +194,7 @@ def command(
     import os
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are raised; gRPC's own log would only clutter the terminal
-    from hmc.cli.common.serving import serve_models
+    from hmc.cli.running import serve_models
     from hmc.serving.levels.choosing import AutoPolicy
     from hmc.serving.server.settings import ServerSettings
 
