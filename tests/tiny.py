@@ -41,6 +41,17 @@ def tiny_architecture(**changes: object) -> Architecture:
     return Architecture.model_validate(fields | changes)
 
 
+FORMS: dict[str, dict[str, object]] = {
+    "marian": {},
+    "norms first": {"pre_norm": True},
+    "norms first and last": {"pre_norm": True, "stack_norms": True},
+    "own output": {"own_output": True},
+    "m2m100": {"pre_norm": True, "stack_norms": True, "position_form": "fairseq", "start_id": 0},
+    "all": {"stack_norms": True, "own_output": True, "position_form": "fairseq", "start_id": 5},
+}
+"""Forms of the model: fields of the architecture that change what it computes."""
+
+
 def random_tensors(arch: Architecture, layout: HeadLayout, seed: int = 0) -> Tensors:
     """Weights of a plausible scale for every tensor of the layout."""
     rng = np.random.default_rng(seed)

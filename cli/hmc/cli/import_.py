@@ -1,4 +1,4 @@
-"""`hmc import`: a Hugging Face MarianMT directory in, a checkpoint out."""
+"""`hmc import`: a model of another program in, a checkpoint out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import typer
 
 def command(
     model: Annotated[
-        Path, typer.Argument(help="MarianMT directory in the layout of OPUS-MT, with safetensors.", metavar="DIR")
+        str,
+        typer.Argument(
+            help="A directory of Transformers (MarianMT, M2M100, NLLB), a folder or .zip of Marian's own files, or a "
+            "name on the Hugging Face hub (OWNER/MODEL).",
+            metavar="MODEL",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Checkpoint directory to write.", metavar="DIR")],
     source_language: Annotated[
@@ -19,19 +24,28 @@ def command(
     target_language: Annotated[
         str | None, typer.Option(help="Target language. Default: target_lang of tokenizer_config.json.")
     ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Commit, tag or branch of a model on the hub. Default: its newest commit.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Convert a MarianMT model, such as OPUS-MT, into a checkpoint for `hmc prune` and `hmc compile`."""
+    """Convert a translation model, such as OPUS-MT, into a checkpoint for `hmc prune` and `hmc compile`."""
     import json
+    from functools import partial
 
     from hmc.artifact.checkpoint.checkpoint import FORMAT, save_checkpoint
     from hmc.artifact.marian.generation import REQUEST_OPTIONS, ignored
-    from hmc.artifact.marian.reader import import_marian
     from hmc.artifact.model.architecture import parameter_count
     from hmc.artifact.storage.formats import check_replaceable
+    from hmc.cli.common.consoles import note, open_console
+    from hmc.pipelines.importing.forms import import_model
+    from hmc.pipelines.importing.hub import located
 
-    check_replaceable(out, FORMAT, [model])
-    checkpoint = import_marian(model, source_language=source_language, target_language=target_language)
+    found = located(model, revision, partial(note, open_console(stderr=True)))
+    check_replaceable(out, FORMAT, [found.path])
+    checkpoint = import_model(found.path, source_language=source_language, target_language=target_language)
+    if found.revision:
+        checkpoint.config.provenance.update({"from": model, "revision": found.revision})
     save_checkpoint(checkpoint, out)
     config, arch = checkpoint.config, checkpoint.architecture
     decoding = config.provenance["generation"]

@@ -14,6 +14,7 @@ from hmc.cli.common.errors import guarded
 # In the order of `hmc --help`. Each name is a module or package `hmc.cli.NAME` with a function `command`. On import it
 # may load only the standard library, typer and `hmc.cli.common.options`. The name of a reserved word ends in `_`.
 COMMANDS = (
+    "up",
     "train",
     "distill",
     "prune",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -27,10 +27,6 @@ from hmc.cli.common.serve_options import (
     TlsKey,
     Tokens,
 )
-
-if TYPE_CHECKING:
-    from hmc.serving.server.app import Server
-
 
 LEVELS, CAPACITY, RUNTIME, AUTO, OPERATION = (
     "Which levels", "How much at a time", "Device and threads", "The level `auto`", "Operation",
@@ -256,18 +252,15 @@ def command(
     After SIGTERM or Ctrl-C the server refuses new calls and finishes running ones. A second signal stops it at once.
     """
     given = {name: value for name, value in locals().items() if value is not None}  # no option is named here twice
-    import asyncio
     import logging
     import os
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are raised; gRPC's own log would only clutter the terminal
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.serving.levels.names import parse_models
-    from hmc.serving.server.app import Server, open_models
+    from hmc.cli.running import serve_models
     from hmc.serving.server.configuration.report import as_toml, shown
     from hmc.serving.server.configuration.sources import load
     from hmc.serving.server.observing.logs import set_up
-    from hmc.serving.server.run import serve
 
     for name in ("config", "print_config", "json_output"):
         given.pop(name, None)
@@ -282,41 +275,4 @@ def command(
     effective = shown(configuration)
     logging.getLogger("hmc").info("settings %s", json.dumps(effective), extra={"fields": {"settings": effective}})
 
-    async def run() -> None:
-        server = Server(open_models(parse_models(configuration.bundles), settings), settings)
-        if not await serve(server, lambda server: _announce(server, json_output)):
-            os._exit(0)  # else a thread that loads a level would keep the process alive
-
-    asyncio.run(run())
-
-
-def _announce(server: Server, json_output: bool) -> None:
-    statuses = server.models.statuses()
-    status, several = statuses[0], len(statuses) > 1
-    loaded = [level.level.name for level in status.levels if level.loaded]
-    models = {s.model: [level.level.name for level in s.levels if level.loaded] for s in statuses}
-    if json_output:
-        said = json.dumps(
-            {
-                "address": server.address,
-                "admin_address": server.admin_address,
-                "metrics_port": server.metrics_port,
-                "http_address": server.http_address,
-                "bundle_version": status.manifest.version,
-                "device": status.device,
-                "levels": loaded,
-                "models": models,
-            }
-        )
-    elif several:
-        named = "; ".join(f"{model}: {', '.join(names) or 'loaded on first use'}" for model, names in models.items())
-        said = f"Serving {named}, on {server.address}.\n"
-        said += f'Try:  hmc translate --server {server.address} --model {status.model} "A man rides a bicycle."'
-    else:
-        said = (
-            f"Serving {', '.join(loaded)} of bundle {status.manifest.version} on {server.address} ({status.device}).\n"
-        )
-        said += f'Try:  hmc translate --server {server.address} "A man rides a bicycle."'
-        if server.http_address:
-            said += f"\nOpen: {server.http_address}/ in a browser"
-    typer.echo(said)
+    serve_models(configuration.bundles, settings, json_output=json_output)

@@ -196,7 +196,7 @@ def _quantise(chosen: Chosen, model: SlimModel, sentences: Sentences) -> Quantis
         calibration = calibrate(model, sentences.calibration, derived)
         source.quantized[chosen.layout] = choose_fp32_layers(model, calibration, derived)
     found = source.quantized[chosen.layout]
-    if chosen.lexicon and "shared" in found.fp32:
+    if chosen.lexicon and model.arch.output_layer in found.fp32:
         raise InvalidRequestError(
             f"{chosen.name}: this model loses quality where its output projection is in 8 bits, and vocabulary "
             "shortlists need it so: leave --shortlist out"
@@ -227,7 +227,7 @@ def _author(chosen: Chosen, quantised: Quantised) -> dict[str, ir.Model]:
     if chosen.device_form:
         graphs[collect_path(name)] = author_collect().model(metadata)
     if chosen.lexicon:
-        graphs[shortlist_path(name)] = author_shortlist(model.tensors, linears).model(metadata)
+        graphs[shortlist_path(name)] = author_shortlist(model.arch, model.tensors, linears).model(metadata)
     return graphs
 
 

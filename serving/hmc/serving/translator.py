@@ -162,7 +162,7 @@ class Translator:
         """
         options, target = options or DecodeOptions(), target or Target()
         ids, truncated = self._tokenizer.encode(text)
-        constraints = self._codec.constraints(options, target)
+        constraints = self._codec.constraints(options, target, self._tokenizer.opening(text))
         answer: Future[Translation] = Future()
         answer.add_done_callback(announce_cancellation)
         if len(ids) == 1 and not target.complete:

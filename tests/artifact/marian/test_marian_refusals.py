@@ -11,7 +11,7 @@ from tests.artifact.marian.opus import edit, write_weights
 
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.marian.reader import import_marian
-from hmc.artifact.model.architecture import sinusoidal_positions
+from hmc.artifact.model.positions import sinusoidal_positions
 
 CONFIG_PROBLEMS: list[tuple[dict[str, object], str]] = [
     ({"model_type": "bart", "architectures": ["BartForConditionalGeneration"]}, "BartForConditionalGeneration"),
@@ -76,8 +76,8 @@ def _pickle_only(opus: Path) -> None:
     (opus / "model.safetensors").rename(opus / "pytorch_model.bin")
 
 
-def _shards(opus: Path) -> None:
-    (opus / "model.safetensors").rename(opus / "model.safetensors.index.json")
+def _other_weights(opus: Path) -> None:
+    (opus / "model.safetensors").rename(opus / "tf_model.h5")
 
 
 def _learned_positions(opus: Path) -> None:
@@ -105,8 +105,8 @@ def _nan(opus: Path) -> None:
 
 
 FILE_PROBLEMS: list[tuple[Callable[[Path], object], str]] = [
-    (_pickle_only, r"pytorch_model\.bin is not opened: hmc reads safetensors only; convert it.*save_pretrained"),
-    (_shards, "several files"),
+    (_other_weights, r"tf_model\.h5 is not opened: hmc reads model.safetensors and .*; convert it.*save_pretrained"),
+    (_pickle_only, r"pytorch_model\.bin is not opened here: only `hmc import` reads it, with PyTorch"),
     (_learned_positions, r"encoder\.embed_positions\.weight does not hold sinusoids"),
     (_another_start, r"decoder\.embed_positions\.weight does not hold sinusoids"),
     (_untied, r"shared\.weight and lm_head\.weight differ"),
@@ -139,7 +139,7 @@ def test_files_that_are_missing_or_wrong(opus: Path, damage: Callable[[Path], ob
 
 def test_all_problems_are_reported_at_once(opus: Path) -> None:
     (opus / "source.spm").unlink()
-    _pickle_only(opus)
+    _other_weights(opus)
     edit(opus / "config.json", decoder_ffn_dim=96, activation_function="elu")
     with pytest.raises(InvalidArtifactError) as caught:
         import_marian(opus)

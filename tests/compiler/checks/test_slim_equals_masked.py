@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import get_args
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
+from tests.tiny import FORMS, random_layout, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from hmc.artifact.checkpoint.slimming import masked_tensors, slim_tensors
@@ -26,6 +27,7 @@ from hmc.training.model.checkpoints import model_from_checkpoint
 from hmc.training.model.regimes import mask_to_layout
 
 TOLERANCE = 1e-4  # fp32 log-probabilities of the same sums in another order
+RELATIVE = 1e-5  # where norms come first, nothing bounds the states, and scores reach -100
 SOURCES = [[5, 9, 40, 7, 0], [11, 0], [90, 3, 3, 61, 17, 28, 99, 0]]
 TARGETS = [[8, 30, 0], [44, 45, 46, 47, 0], [100, 0]]
 
@@ -36,7 +38,7 @@ def torch_log_probs(checkpoint: Checkpoint, layout: HeadLayout) -> np.ndarray:
     mask_to_layout(model, checkpoint.layout, layout)
     arch = checkpoint.architecture
     longest = max(map(len, TARGETS))
-    shifted = [[arch.pad_id, *t, *[arch.eos_id] * longest][:longest] for t in TARGETS]
+    shifted = [[arch.decoder_start, *t, *[arch.eos_id] * longest][:longest] for t in TARGETS]
     with torch.no_grad():
         states = model(pad_rows(SOURCES, arch.pad_id), torch.tensor(shifted))
         return model.logits(states).log_softmax(-1).numpy()
@@ -60,6 +62,27 @@ def test_any_layout(tmp_path_factory: pytest.TempPathFactory, seed: int, activat
     slim = graph_log_probs(checkpoint, layout, slim=True)
     np.testing.assert_allclose(slim, graph_log_probs(checkpoint, layout, slim=False), rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(slim, torch_log_probs(checkpoint, layout), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_the_model(tmp_path: Path, form: str) -> None:
+    arch = tiny_architecture(**FORMS[form])
+    checkpoint = tiny_checkpoint_at(tmp_path / "c", arch=arch, seed=3)
+    for layout in (arch.full_layout(), random_layout(arch, 3), HeadLayout.full(2, 2, 0)):
+        slim = graph_log_probs(checkpoint, layout, slim=True)
+        np.testing.assert_allclose(slim, graph_log_probs(checkpoint, layout, slim=False), rtol=RELATIVE, atol=TOLERANCE)
+        np.testing.assert_allclose(slim, torch_log_probs(checkpoint, layout), rtol=RELATIVE, atol=TOLERANCE)
+
+
+def test_forms_differ(tmp_path: Path) -> None:
+    """Each field changes the result: none is ignored on both sides."""
+    found = []
+    for number, form in enumerate(name for name in FORMS if name != "all"):
+        arch = tiny_architecture(**FORMS[form])
+        checkpoint = tiny_checkpoint_at(tmp_path / str(number), arch=arch, seed=3)
+        found.append(graph_log_probs(checkpoint, arch.full_layout(), slim=True))
+    for first, second in itertools.combinations(found, 2):
+        assert np.abs(first - second).max() > 100 * TOLERANCE
 
 
 @pytest.mark.parametrize("kind", KINDS)

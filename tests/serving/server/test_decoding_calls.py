@@ -86,7 +86,7 @@ def test_leaving_the_pieces_early_cancels(client: Client, factory: FakeFactory) 
     stream = client.translate_tokens("hold", "full")
     assert next(stream).text == "full"
     assert factory["full"].pending == 1
-    stream.close()  # type: ignore[attr-defined]  # a generator
+    stream.close()  # a generator
     factory["full"].wait_for(lambda: factory["full"].pending == 0)
     assert factory["full"].futures[-1].cancelled()
 
@@ -100,7 +100,7 @@ def test_calls_that_are_left_early_are_counted_as_cancelled(bundle: Path, factor
         for _ in range(10):
             stream = client.translate_tokens("hold")
             assert [next(stream).text, next(stream).text] == ["full", ":"]
-            stream.close()  # type: ignore[attr-defined]  # a generator
+            stream.close()  # a generator
 
         assert server.server is not None
         address = f"http://127.0.0.1:{server.server.metrics_port}/metrics"

@@ -88,7 +88,7 @@ def test_a_long_document_takes_a_bounded_part_of_the_queue(client: Client, facto
 def test_a_document_that_is_left_is_cancelled(client: Client, factory: FakeFactory) -> None:
     pieces = client.translate_document("Go on.\n" + "hold on.\n" * 500)
     next(pieces)
-    pieces.close()  # type: ignore[attr-defined]  # it is a generator
+    pieces.close()  # it is a generator
     factory["full"].wait_for(lambda: factory["full"].pending == 0)
     assert len(factory["full"].texts) < 500
 

@@ -152,7 +152,7 @@ def test_leaving_a_stream_early_cancels_it(client: Client, factory: FakeFactory)
     answers = client.translate_stream(["a", "hold", "hold"], in_order=False)
     assert next(answers).index == 0
     factory["full"].wait_for(lambda: factory["full"].pending == 2)
-    answers.close()  # type: ignore[attr-defined]  # a generator
+    answers.close()  # a generator
     factory["full"].wait_for(lambda: factory["full"].pending == 0)
 
 

@@ -11,7 +11,7 @@ from ctranslate2 import specs  # type: ignore[import-untyped]
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.marian.zero_start import POSITIONS, starts_from_zero, with_zero_start
-from hmc.artifact.model.architecture import TARGET_EMBEDDING, sinusoidal_positions
+from hmc.artifact.model.architecture import TARGET_EMBEDDING
 from hmc.artifact.model.heads import KINDS
 
 ACTIVATIONS = {"relu": specs.Activation.RELU, "swish": specs.Activation.SWISH, "gelu": specs.Activation.GELU}
@@ -25,7 +25,7 @@ def write_ctranslate2(checkpoint: Checkpoint, pieces: Sequence[str], out: Path, 
     """
     arch, layout = checkpoint.architecture, checkpoint.layout
     full = arch.full_layout()
-    tensors, positions = checkpoint.tensors, sinusoidal_positions(arch.max_positions, arch.d_model)
+    tensors, positions = checkpoint.tensors, arch.positions()
     if not starts_from_zero(checkpoint):  # as it takes decoders to do
         tensors = with_zero_start(tensors, arch)
     decoder_positions = tensors.get(POSITIONS, positions)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from hmc.artifact.precisions import Precision
 
 WHERE, LEVEL = "Where", "Level"
 """Panels of `--help`."""
@@ -119,3 +122,15 @@ Auto = Annotated[
         rich_help_panel=LEVEL,
     ),
 ]
+
+
+def parse_precisions(text: str) -> list[Precision]:
+    """`fp32,int8` → a list. Raises InvalidRequestError."""
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.artifact.precisions import PRECISIONS, precision_named
+
+    words = [part.strip() for part in text.split(",") if part.strip()]
+    if not words or not PRECISIONS.keys() >= set(words):
+        names = ", ".join(PRECISIONS)
+        raise InvalidRequestError(f"--precision {text!r}: choose {names}, or several with commas")
+    return [precision_named(word) for word in words]

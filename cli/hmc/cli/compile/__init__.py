@@ -166,8 +166,9 @@ def command(
     from hmc.benchmark.budget.find import BudgetSearch
     from hmc.benchmark.measure.text import TestSet
     from hmc.cli.common.consoles import note, open_console
+    from hmc.cli.common.options import parse_precisions
     from hmc.cli.common.termination import exit_on_sigterm
-    from hmc.cli.compile.arguments import parse_limits, parse_precisions, parse_requests, read_shortlist
+    from hmc.cli.compile.arguments import parse_limits, parse_requests, read_shortlist
     from hmc.cli.compile.output import show_levels
     from hmc.compiler.calibration.text import read_calibration
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hmc.artifact.precisions import Precision
     from hmc.benchmark.budget.search import Limits
     from hmc.benchmark.measure.text import TestSet
     from hmc.compiler.bundle.requests import LevelRequest
@@ -60,18 +59,6 @@ def parse_limits(drop: float | None, latency_ms: float | None, confidence: float
     if drop is None and latency_ms is None:
         return None
     return Limits(drop, latency_ms) if confidence is None else Limits(drop, latency_ms, confidence)
-
-
-def parse_precisions(text: str) -> list[Precision]:
-    """`fp32,int8` → a list. Raises InvalidRequestError."""
-    from hmc.artifact.errors import InvalidRequestError
-    from hmc.artifact.precisions import PRECISIONS, precision_named
-
-    words = [part.strip() for part in text.split(",") if part.strip()]
-    if not words or not PRECISIONS.keys() >= set(words):
-        names = ", ".join(PRECISIONS)
-        raise InvalidRequestError(f"--precision {text!r}: choose {names}, or several with commas")
-    return [precision_named(word) for word in words]
 
 
 def parse_requests(

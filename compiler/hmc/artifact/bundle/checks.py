@@ -10,7 +10,7 @@ from hmc.artifact.bundle.manifest import FIX, Level, Manifest, decoder_path, enc
 from hmc.artifact.errors import HmcError, InvalidArtifactError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.storage.files import sha256_file
-from hmc.artifact.tokenizer.files import MARIAN, SEPARATE, TOKENIZER
+from hmc.artifact.tokenizer.files import LANGUAGES, MARIAN, SEPARATE, TOKENIZER
 
 GRAPH = ".onnx"
 
@@ -44,7 +44,7 @@ def _problems(path: Path, manifest: Manifest) -> list[str]:
     for level in manifest.levels:
         problems += _level_problems(level, manifest.architecture)
     joint = manifest.architecture.source_vocab_size is None
-    forms = ((TOKENIZER,), MARIAN) if joint else (SEPARATE,)
+    forms = ((TOKENIZER,), MARIAN, (*MARIAN, LANGUAGES)) if joint else (SEPARATE,)
     if set(manifest.tokenizer_files) not in [set(form) for form in forms]:
         expected_files = " or ".join(", ".join(form) for form in forms)
         problems.append(f"tokenizer files {sorted(manifest.tokenizer_files)}: expected {expected_files}")

@@ -22,8 +22,8 @@ FORMAT = Format(
 )
 """What `export_marian` replaces."""
 LAYOUT = (
-    "config.json, model.safetensors, source.spm, target.spm and vocab.json; where the two sides have vocabularies of "
-    "their own target_vocab.json too"
+    "config.json, model.safetensors or pytorch_model.bin, source.spm, target.spm and vocab.json; where the two sides "
+    "have vocabularies of their own target_vocab.json too"
 )
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 MUST_BE = {

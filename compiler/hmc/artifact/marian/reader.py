@@ -12,8 +12,9 @@ from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.marian.generation import decoding_of, id_problems, start_of
 from hmc.artifact.marian.layout import CONFIG, GENERATION, LAYOUT, TOKENIZER_CONFIG, WEIGHTS, architecture_of, read_json
 from hmc.artifact.marian.vocabulary import joint_if_equal
-from hmc.artifact.marian.weights import read_weights
+from hmc.artifact.marian.weights import checked_weights
 from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.storage.weight_files import ReadPickled, read_folder, weights_at
 from hmc.artifact.tokenizer.files import (
     EOS_PIECE,
     MARIAN,
@@ -27,20 +28,26 @@ from hmc.artifact.tokenizer.files import (
     parse_vocabulary,
     vocabulary_problems,
 )
-from hmc.artifact.tokenizer.tokenizer import load_pieces
+from hmc.artifact.tokenizer.pieces import load_pieces
 
 FIX = f"hmc imports MarianMT models in the layout of OPUS-MT: {LAYOUT}."
-PICKLES = ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack", "rust_model.ot")
+OTHERS = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot")
+"""Weights that HMC cannot read."""
 CONVERT = (
-    "hmc reads safetensors only; convert it with Transformers: "
+    "hmc reads model.safetensors and pytorch_model.bin; convert it with Transformers: "
     "MarianMTModel.from_pretrained('DIR').save_pretrained('DIR')"
 )
 
 
 def import_marian(
-    folder: Path, *, source_language: str | None = None, target_language: str | None = None
+    folder: Path,
+    *,
+    source_language: str | None = None,
+    target_language: str | None = None,
+    read_pickled: ReadPickled | None = None,
 ) -> Checkpoint:
     """Reads `folder` as a checkpoint with every head open. Languages: None takes them from tokenizer_config.json.
+    read_pickled: reads `pytorch_model.bin`; None: such a file is refused.
 
     Raises InvalidArtifactError that lists every problem, and InvalidRequestError for a checkpoint or bundle of HMC.
     """
@@ -66,9 +73,12 @@ def import_marian(
             problems += id_problems(arch, raw[GENERATION])
     tensors: Tensors = {}
     problems += _vocabulary_problems(files, arch)
-    if arch and (folder / WEIGHTS).is_file():
-        tensors, wrong = read_weights(folder / WEIGHTS, arch)
+    if arch and weights_at(folder):
+        stored, wrong = read_folder(folder, read_pickled)
         problems += wrong
+        if not wrong:
+            tensors, wrong = checked_weights(stored, arch)
+            problems += wrong
     if problems or arch is None:
         raise InvalidArtifactError(f"Marian model {folder}", problems, FIX)
     decoding = decoding_of(raw[CONFIG], raw[GENERATION])
@@ -156,14 +166,9 @@ def _piece_problems(files: dict[str, bytes]) -> list[str]:
 
 def _missing(folder: Path) -> list[str]:
     problems = [f"{name} is missing" for name in (CONFIG, *MARIAN) if not (folder / name).is_file()]
-    if not (folder / WEIGHTS).is_file():
-        pickles = [name for name in PICKLES if (folder / name).is_file()]
-        if (folder / f"{WEIGHTS}.index.json").is_file():
-            problems.append(f"the weights are in several files; save them as one {WEIGHTS} (max_shard_size='100GB')")
-        elif pickles:
-            problems.append(f"{WEIGHTS} is missing, and {pickles[0]} is not opened: {CONVERT}")
-        else:
-            problems.append(f"{WEIGHTS} is missing")
+    if weights_at(folder) is None:
+        others = [name for name in OTHERS if (folder / name).is_file()]
+        problems.append(f"{WEIGHTS} is missing" + (f", and {others[0]} is not opened: {CONVERT}" if others else ""))
     return problems
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from hmc.artifact.checkpoint.checkpoint import Tensors
-from hmc.artifact.distribution import how_to_install
 from hmc.artifact.marian.zero_start import BIAS, POSITIONS, moved_back
 from hmc.artifact.model.architecture import (
     SOURCE_EMBEDDING,
     TARGET_EMBEDDING,
     Architecture,
-    sinusoidal_positions,
     tensor_shapes,
 )
+from hmc.artifact.model.positions import sinusoidal_positions
+from hmc.artifact.storage.weight_files import Arrays, not_finite
 
 DECODER = "decoder.embed_tokens.weight"
 TIED = (TARGET_EMBEDDING, SOURCE_EMBEDDING, DECODER, "lm_head.weight")
@@ -31,19 +27,10 @@ POSITION_TABLES = ("encoder.embed_positions.weight", POSITIONS)
 """Position tables, which older files have. They must be sinusoids, except for the first row of a decoder that starts
 from zeros (`hmc.artifact.marian.zero_start`)."""
 
-Arrays = dict[str, npt.NDArray[Any]]
 
-
-def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
-    """Reads the fp32 tensors of the full layout, and lists every problem: missing, unknown or misshapen tensors."""
-    with suppress(ImportError):
-        import ml_dtypes  # noqa: F401  # registers bfloat16 with NumPy
-    try:
-        found = {name.removeprefix("model."): value for name, value in load_file(file).items()}
-    except (SafetensorError, OSError) as error:
-        return {}, [f"{file.name} is not readable: {error}"]
-    except TypeError as error:
-        return {}, [f"{file.name} holds a type that needs ml_dtypes ({error}): {how_to_install('compile')}"]
+def checked_weights(stored: Arrays, arch: Architecture) -> tuple[Tensors, list[str]]:
+    """The stored tensors as fp32 ones of the full layout, and every problem: missing, unknown or misshapen tensors."""
+    found = {name.removeprefix("model."): value for name, value in stored.items()}
     tables = {name: found.pop(name) for name in POSITION_TABLES if name in found}
     separate = arch.source_vocab_size is not None
     tied = TIED_TARGETS if separate else TIED
@@ -65,9 +52,7 @@ def read_weights(file: Path, arch: Architecture) -> tuple[Tensors, list[str]]:
     if problems:
         return {}, problems
     tensors = {name: found[name].astype(np.float32) for name in expected}
-    return tensors, [
-        f"tensor {n} holds NaN or infinity" for n, value in tensors.items() if not np.isfinite(value).all()
-    ]
+    return tensors, not_finite(tensors.items())
 
 
 def _in_file(name: str, separate: bool) -> str:

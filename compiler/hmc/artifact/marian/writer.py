@@ -49,6 +49,8 @@ def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False, ze
             f"{arch.heads} heads of dimension {arch.head_dim} do not make d_model {arch.d_model}; Transformers takes "
             "d_model / heads as the head dimension, so this model cannot be exported"
         )
+    if kind := _beyond_marian(arch):
+        raise InvalidRequestError(f"{kind}, and Transformers' MarianMTModel does not: this model cannot be exported")
     files, order = marian_files(checkpoint.tokenizer, arch)
     tensors, width = padded_ffn(restored_tensors(checkpoint.tensors, arch, layout), checkpoint.ffn_widths)
     if zero_start and not starts_from_zero(checkpoint):
@@ -70,6 +72,18 @@ def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False, ze
         _write_json(folder / CONFIG, config)
         _write_json(folder / GENERATION, generation)
         _write_json(folder / TOKENIZER_CONFIG, _tokenizer_config(checkpoint))
+
+
+def _beyond_marian(arch: Architecture) -> str | None:
+    """What the model has that MarianMTModel cannot express; None if there is nothing."""
+    found = {
+        "layers normalise before attention": arch.pre_norm,
+        "each stack ends with a norm": arch.stack_norms,
+        "the output projection is a matrix of its own": arch.own_output,
+        "positions are encoded as in fairseq": arch.position_form != "marian",
+        "the decoder starts from another token than pad": arch.decoder_start != arch.pad_id,
+    }
+    return next((kind for kind, there in found.items() if there), None)
 
 
 def _config(arch: Architecture, ids: dict[int, int]) -> dict[str, Any]:

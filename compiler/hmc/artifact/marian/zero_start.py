@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
 from hmc.artifact.model.architecture import TARGET_EMBEDDING as EMBEDDING
-from hmc.artifact.model.architecture import Architecture, sinusoidal_positions
+from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.model.positions import sinusoidal_positions
 
 BIAS, POSITIONS = "final_logits_bias", "decoder.embed_positions.weight"
 NEVER = -1e4

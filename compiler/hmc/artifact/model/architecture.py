@@ -1,4 +1,4 @@
-"""Architecture of the Marian/Vaswani encoder-decoder and the exact tensors a checkpoint of it holds."""
+"""Architecture of the Marian/Vaswani encoder-decoder and its relatives, and the exact tensors of a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from hmc.artifact.model.ffn import STACKS, FfnWidths
 from hmc.artifact.model.heads import KINDS, HeadLayout
 from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
+from hmc.artifact.model.positions import PositionForm, position_table
 
 Activation = Literal["relu", "swish", "gelu"]
 TARGET_EMBEDDING, SOURCE_EMBEDDING = "shared.weight", "encoder.embed_tokens.weight"
 """Names of tensors. The first embeds targets, and is also the output projection. It embeds sources too, unless these
 have their own vocabulary; then the second does."""
+OUTPUT = "lm_head.weight"
+"""Name of the output projection, `[vocab_size, d_model]`, where it is not the matrix that embeds targets."""
+STACK_NORM = "layer_norm"
+"""`encoder.layer_norm` and `decoder.layer_norm`: the norm that a stack may end with."""
 
 
 class Architecture(BaseModel):
@@ -45,6 +50,16 @@ class Architecture(BaseModel):
     that; the stored values are used."""
     eos_id: int = Field(ge=0)
     unk_id: int = Field(ge=0)
+    start_id: int | None = Field(default=None, ge=0, exclude_if=lambda token: token is None)
+    """The token that starts the decoder; None: `pad_id`."""
+    pre_norm: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether layer norms are on the inputs of attention and feed-forward, and not after the residual."""
+    stack_norms: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether each stack ends with a layer norm of its own."""
+    own_output: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether the output projection is a matrix of its own, and not the one that embeds targets."""
+    position_form: PositionForm = Field(default="marian", exclude_if=lambda form: form == "marian")
+    """Which sinusoids encode positions (`hmc.artifact.model.positions`)."""
 
     @field_validator("pad_id", "eos_id", "unk_id")
     @classmethod
@@ -58,7 +73,28 @@ class Architecture(BaseModel):
         for name in ("pad_id", "eos_id", "unk_id"):
             if getattr(self, name) >= smaller:
                 raise ValueError(f"{name} {getattr(self, name)} is outside the vocabulary of {smaller}{both}")
+        if self.decoder_start >= self.vocab_size:
+            raise ValueError(f"start_id {self.start_id} is outside the vocabulary of {self.vocab_size}")
         return self
+
+    @property
+    def decoder_start(self) -> int:
+        """The token that the decoder reads first."""
+        return self.pad_id if self.start_id is None else self.start_id
+
+    @property
+    def output_projection(self) -> str:
+        """Name of the tensor that gives logits, `[vocab_size, d_model]`."""
+        return OUTPUT if self.own_output else TARGET_EMBEDDING
+
+    @property
+    def output_layer(self) -> str:
+        """Name of the linear layer with that tensor."""
+        return self.output_projection.removesuffix(".weight")
+
+    def positions(self) -> npt.NDArray[np.float32]:
+        """Encodings of all positions, `[max_positions, d_model]`."""
+        return position_table(self.position_form, self.max_positions, self.d_model)
 
     @property
     def source_size(self) -> int:
@@ -153,6 +189,10 @@ def tensor_shapes(
     }
     if arch.source_vocab_size is not None:
         shapes[SOURCE_EMBEDDING] = (arch.source_vocab_size, d)
+    if arch.own_output:
+        shapes[OUTPUT] = (arch.vocab_size, d)
+    if arch.stack_norms:
+        shapes |= {f"{stack}.{STACK_NORM}.{part}": (d,) for stack in STACKS for part in ("weight", "bias")}
     for kind in KINDS:
         stack, module = attention_module(kind)
         for layer, row in enumerate(layout[kind]):
@@ -181,10 +221,3 @@ def parameter_count(
 ) -> int:
     """Parameters of a model with this layout (positions are computed, not learned)."""
     return sum(int(np.prod(shape)) for shape in tensor_shapes(arch, layout, ffn, removed).values())
-
-
-def sinusoidal_positions(positions: int, d_model: int) -> npt.NDArray[np.float32]:
-    """`[positions, d_model]`: sines in the first half, cosines in the second (Marian; Vaswani et al. 2017, 3.5)."""
-    column = np.arange(d_model // 2)
-    angle = np.arange(positions)[:, None] / np.power(10000.0, 2 * column / d_model)
-    return np.concatenate([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)

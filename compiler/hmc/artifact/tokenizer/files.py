@@ -19,7 +19,9 @@ MARIAN = (SOURCE, TARGET, VOCABULARY)
 """Files of every Marian tokenizer."""
 SEPARATE = (*MARIAN, TARGET_VOCABULARY)
 """Files of a Marian tokenizer with a vocabulary for each side."""
-EVERY = (TOKENIZER, *SEPARATE)
+LANGUAGES = "languages.json"
+"""The tokens of languages, where both sides begin with one (`hmc.artifact.tokenizer.multilingual`)."""
+EVERY = (TOKENIZER, *SEPARATE, LANGUAGES)
 """Every file that a tokenizer may have."""
 EOS_PIECE, UNK_PIECE, PAD_PIECE = "</s>", "<unk>", "<pad>"
 """Names of the special entries in every vocab.json."""
@@ -35,6 +37,8 @@ class MarianFiles:
     """vocab.json."""
     target_vocabulary: bytes | None = None
     """target_vocab.json, if targets have their own ids; `vocabulary` is then for sources only."""
+    languages: bytes | None = None
+    """languages.json, if both sides begin with the token of their language."""
 
     def vocabularies(self) -> dict[str, bytes]:
         """File name → content of the vocabularies. The first one is that of sources, or of both sides."""
@@ -50,14 +54,16 @@ def contents(files: TokenizerFiles) -> dict[str, bytes]:
     """File name → bytes."""
     if isinstance(files, bytes):
         return {TOKENIZER: files}
-    return {SOURCE: files.source, TARGET: files.target, **files.vocabularies()}
+    languages = {} if files.languages is None else {LANGUAGES: files.languages}
+    return {SOURCE: files.source, TARGET: files.target, **files.vocabularies(), **languages}
 
 
 def from_contents(files: Mapping[str, bytes]) -> TokenizerFiles:
     """The inverse of `contents`."""
     if TOKENIZER in files:
         return files[TOKENIZER]
-    return MarianFiles(files[SOURCE], files[TARGET], files[VOCABULARY], files.get(TARGET_VOCABULARY))
+    optional = files.get(TARGET_VOCABULARY), files.get(LANGUAGES)
+    return MarianFiles(files[SOURCE], files[TARGET], files[VOCABULARY], *optional)
 
 
 def write_tokenizer(files: TokenizerFiles, folder: Path) -> None:
@@ -97,7 +103,7 @@ def special_problems(vocabularies: Sequence[Mapping[str, int]]) -> list[str]:
 
 def presence_problems(folder: Path) -> list[str]:
     """Which tokenizer files are missing in `folder`, or are too many; empty if it holds exactly one tokenizer."""
-    marian = [name for name in SEPARATE if (folder / name).is_file()]
+    marian = [name for name in (*SEPARATE, LANGUAGES) if (folder / name).is_file()]
     if (folder / TOKENIZER).is_file():
         return [f"{TOKENIZER} and {marian[0]} are two tokenizers: delete one"] if marian else []
     if not marian:

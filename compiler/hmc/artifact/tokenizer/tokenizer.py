@@ -1,31 +1,16 @@
-"""Text to token ids and back, for both forms of tokenizer files. SentencePiece and the standard library only."""
+"""Text to token ids and back, for all forms of tokenizer files. SentencePiece and the standard library only."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-import sentencepiece
-
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.model.architecture import Architecture
-from hmc.artifact.tokenizer.files import (
-    EOS_PIECE,
-    PAD_PIECE,
-    SOURCE,
-    TARGET,
-    TOKENIZER,
-    UNK_PIECE,
-    MarianFiles,
-    TokenizerFiles,
-    parse_vocabulary,
-    special_problems,
-)
-
-FIX = "Write the checkpoint or bundle again, or copy it again from where it was whole."
-LANGUAGE_CODE = re.compile(r"\s*(>>[^<>\s]+<<)\s*")
-"""Names the target language at the start of a source text for multilingual models, e.g. `>>deu<<`."""
+from hmc.artifact.tokenizer.files import TOKENIZER, MarianFiles, TokenizerFiles, parse_vocabulary
+from hmc.artifact.tokenizer.marian import MarianTokenizer
+from hmc.artifact.tokenizer.multilingual import MultilingualTokenizer, read_languages
+from hmc.artifact.tokenizer.pieces import FIX, LANGUAGE_CODE, load_pieces, sampling
 
 
 class Tokenizer(Protocol):
@@ -45,6 +30,11 @@ class Tokenizer(Protocol):
         dropout: probability of skipping a merge of a BPE model (BPE-dropout, Provilkov et al. 2020).
         Raises InvalidRequestError for a language code that the model does not have.
         """
+        ...
+
+    def opening(self, text: str = "") -> list[int]:
+        """The tokens with which a target begins, whatever the model prefers: the token of its language, where that is a
+        target token. text: the source, which may name the language; without, it is the default one."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -77,8 +67,12 @@ class JointTokenizer:
 
     def encode(self, text: str, *, target: bool = False, dropout: float = 0.0) -> list[int]:  # noqa: ARG002
         """See `Tokenizer`. Both sides share one vocabulary."""
-        ids: list[int] = self._pieces.encode(text, **_sampling(dropout))
+        ids: list[int] = self._pieces.encode(text, **sampling(dropout))
         return ids
+
+    def opening(self, text: str = "") -> list[int]:  # noqa: ARG002 - one interface with MultilingualTokenizer
+        """See `Tokenizer`. There is one target language."""
+        return []
 
     def decode(self, ids: Sequence[int]) -> str:
         """See `Tokenizer`."""
@@ -98,70 +92,6 @@ class JointTokenizer:
         """See `Tokenizer`."""
         token = int(self._pieces.piece_to_id(piece))  # the unknown token for a piece that is not in the model
         return token if self.piece(token) == piece else None
-
-
-class MarianTokenizer:
-    """A SentencePiece model for each side, as in Marian. Both sides share a vocabulary, or each has one.
-
-    A piece that is not in the vocabulary becomes `<unk>`. A text that contains the name of a special token, such as
-    `</s>`, never becomes that token.
-    """
-
-    def __init__(self, files: MarianFiles) -> None:
-        """Raises InvalidArtifactError when a model or the vocabulary cannot be read."""
-        parsed = [parse_vocabulary(content, name) for name, content in files.vocabularies().items()]
-        problems = [problem for _, problems in parsed for problem in problems]
-        if problems := problems or special_problems([vocabulary for vocabulary, _ in parsed]):
-            raise InvalidArtifactError("tokenizer", problems, FIX)
-        self._source, self._target = load_pieces(files.source, SOURCE), load_pieces(files.target, TARGET)
-        source, target = parsed[0][0], parsed[-1][0]
-        self._vocabulary = target
-        self._names = _names(target)
-        self._source_names = self._names if source is target else _names(source)
-        self.size = len(target)
-        self.source_size: int | None = None if files.target_vocabulary is None else len(source)
-        self.eos_id, self.unk_id, self.pad_id = (target[p] for p in (EOS_PIECE, UNK_PIECE, PAD_PIECE))
-        self._special = {self.eos_id, self.unk_id, self.pad_id}
-        self.codes = sorted(piece for piece in source if LANGUAGE_CODE.fullmatch(piece))
-        """The target languages a multilingual model knows."""
-        self._codes = {code: source[code] for code in self.codes}
-        plain = {EOS_PIECE, PAD_PIECE, *self.codes}
-        self._source_ids = {piece: number for piece, number in source.items() if piece not in plain}
-        self._target_ids = self._source_ids if source is target else {p: i for p, i in target.items() if p not in plain}
-
-    def encode(self, text: str, *, target: bool = False, dropout: float = 0.0) -> list[int]:
-        """See `Tokenizer`. A language code at the start of a source text is one token of its own."""
-        code, rest = (None, text) if target else self._split_code(text)
-        side, known = (self._target, self._target_ids) if target else (self._source, self._source_ids)
-        pieces: list[str] = side.encode(rest, out_type=str, **_sampling(dropout))
-        ids = [known.get(piece, self.unk_id) for piece in pieces]
-        return [code, *ids] if code is not None and ids else ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """See `Tokenizer`."""
-        pieces = [self._names[int(i)] for i in ids if i not in self._special]
-        text: str = self._target.decode(pieces)
-        return text.replace("▁", " ").strip()
-
-    def piece(self, token: int) -> str:
-        """See `Tokenizer`."""
-        return self._names[token]
-
-    def source_piece(self, token: int) -> str:
-        """See `Tokenizer`."""
-        return self._source_names[token]
-
-    def find(self, piece: str) -> int | None:
-        """See `Tokenizer`."""
-        return self._vocabulary.get(piece)
-
-    def _split_code(self, text: str) -> tuple[int | None, str]:
-        match = LANGUAGE_CODE.match(text) if self.codes else None
-        if not match:
-            return None, text
-        if match[1] not in self._codes:
-            raise InvalidRequestError(f"unknown target language {match[1]}; this model has: {', '.join(self.codes)}")
-        return self._codes[match[1]], text[match.end() :]
 
 
 def joint_problems(model: bytes, arch: Architecture) -> list[str]:
@@ -185,7 +115,9 @@ def joint_problems(model: bytes, arch: Architecture) -> list[str]:
 
 def open_tokenizer(files: TokenizerFiles) -> Tokenizer:
     """The tokenizer of either form. Raises InvalidArtifactError when a file cannot be read."""
-    return MarianTokenizer(files) if isinstance(files, MarianFiles) else JointTokenizer(files)
+    if not isinstance(files, MarianFiles):
+        return JointTokenizer(files)
+    return MarianTokenizer(files) if files.languages is None else MultilingualTokenizer(files)
 
 
 def language_codes(files: TokenizerFiles) -> tuple[str, ...]:
@@ -193,25 +125,9 @@ def language_codes(files: TokenizerFiles) -> tuple[str, ...]:
     language, and for a joint SentencePiece model. Raises InvalidArtifactError when the vocabulary cannot be read."""
     if not isinstance(files, MarianFiles):
         return ()
+    if files.languages is not None:
+        return read_languages(files.languages).names()
     vocabulary, problems = parse_vocabulary(files.vocabulary)
     if problems:
         raise InvalidArtifactError("tokenizer", problems, FIX)
     return tuple(sorted(piece for piece in vocabulary if LANGUAGE_CODE.fullmatch(piece)))
-
-
-def load_pieces(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
-    """A SentencePiece model from its bytes. Raises InvalidArtifactError that says which file it was."""
-    if not model:
-        raise InvalidArtifactError("tokenizer", [f"{name} is empty"], FIX)
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=model)
-    except RuntimeError as error:
-        raise InvalidArtifactError("tokenizer", [f"{name} is not a SentencePiece model: {error}"], FIX) from error
-
-
-def _names(vocabulary: dict[str, int]) -> dict[int, str]:
-    return {number: piece for piece, number in vocabulary.items()}
-
-
-def _sampling(dropout: float) -> dict[str, Any]:
-    return {"enable_sampling": True, "alpha": dropout, "nbest_size": -1} if dropout else {}

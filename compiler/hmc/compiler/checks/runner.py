@@ -213,7 +213,7 @@ class GraphRunner:
 
     def first_tokens(self, rows: int) -> npt.NDArray[np.int32]:
         """The token that starts the decoder."""
-        return np.full(rows, self.arch.pad_id, np.int32)
+        return np.full(rows, self.arch.decoder_start, np.int32)
 
     def tokens_at(self, targets: Ids, position: int) -> npt.NDArray[np.int32]:
         """Each target's token at a position; EOS beyond its end."""

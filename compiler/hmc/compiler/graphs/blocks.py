@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from hmc.artifact.checkpoint.checkpoint import Tensors
-from hmc.artifact.model.architecture import TARGET_EMBEDDING, Architecture, sinusoidal_positions
+from hmc.artifact.model.architecture import STACK_NORM, Architecture
 from hmc.artifact.model.ffn import Stack
 from hmc.artifact.model.heads import HeadLayout
 from hmc.compiler.derived import Array, stack
@@ -62,20 +62,37 @@ class Author:
         """A bias or norm parameter, converted to the graph's type."""
         return self.g.weight(name, of_type(self.tensors[name], self.linears.dtype))
 
+    def entry(self, x: ir.Value, norm: str) -> ir.Value:
+        """What a sub-layer reads of the states x: LayerNorm(x) where norms come first, else x itself."""
+        return self._norm(x, *self._norm_parameters(norm)) if self.arch.pre_norm else x
+
+    def stack_end(self, x: ir.Value, stack: Stack) -> ir.Value:
+        """The states after the last layer of a stack: with the stack's own norm, if it has one."""
+        return self._norm(x, *self._norm_parameters(f"{stack}.{STACK_NORM}")) if self.arch.stack_norms else x
+
     def add_norm(self, x: ir.Value, y: ir.Value, norm: str) -> ir.Value:
-        """LayerNorm(x + y) in two operators.
+        """LayerNorm(x + y) in two operators; x + y where norms come first.
 
         On a CPU, ONNX Runtime's fused operator adds one element at a time; the two operators were 5 to 9 times faster.
         """
-        scale, bias = self.vector(f"{norm}.weight"), self.vector(f"{norm}.bias")
+        if self.arch.pre_norm:
+            return self._value("Add", [x, y])
+        scale, bias = self._norm_parameters(norm)
         return self._norm(self.g.op("Add", [x, y]), scale, bias)
+
+    def _norm_parameters(self, norm: str) -> tuple[ir.Value, ir.Value]:
+        """Weight and bias of a norm."""
+        return self.vector(f"{norm}.weight"), self.vector(f"{norm}.bias")
 
     def _norm(self, x: ir.Value, scale: ir.Value, bias: ir.Value) -> ir.Value:
         value: ir.Value = self.g.op("LayerNormalization", [x, scale, bias], axis=-1, epsilon=EPSILON)
         return value
 
     def end_attention(self, x: ir.Value, y: ir.Value, prefix: str, *, full_bias: bool = True) -> ir.Value:
-        """LayerNorm(x + W_O y), y the heads' results. full_bias: their values had the bias of W_V (`DeviceAuthor`)."""
+        """The states after attention: LayerNorm(x + W_O y), y the heads' results; no norm where norms come first.
+
+        full_bias: their values had the bias of W_V (`DeviceAuthor`).
+        """
         assert full_bias
         return self.add_norm(x, self.linear(f"{prefix}.out_proj", y, f"{prefix}.out_proj"), f"{prefix}_layer_norm")
 
@@ -103,23 +120,21 @@ class Author:
 
     def output_projection(self, x: ir.Value) -> ir.Value:
         """Logits `[R, V]` in the graph's type."""
-        tensors = self.tensors
-        return self.linears.linear(self.g, "shared", x, tensors[TARGET_EMBEDDING], tensors["final_logits_bias"])
+        tensors, arch = self.tensors, self.arch
+        weight, bias = tensors[arch.output_projection], tensors["final_logits_bias"]
+        return self.linears.linear(self.g, arch.output_layer, x, weight, bias)
 
     def closed_attention(self, x: ir.Value, prefix: str) -> ir.Value:
         """A layer with no open head: LayerNorm(x + W_O's bias) (Voita et al. 2019, footnote 9)."""
-        shifted = self.g.op("Add", [x, self.vector(f"{prefix}.out_proj.bias")])
-        scale, bias = self.vector(f"{prefix}_layer_norm.weight"), self.vector(f"{prefix}_layer_norm.bias")
-        return self._norm(shifted, scale, bias)
+        return self.add_norm(x, self.vector(f"{prefix}.out_proj.bias"), f"{prefix}_layer_norm")
 
     def feed_forward(self, x: ir.Value, prefix: str) -> ir.Value:
         """The feed-forward sub-layer with residual and norm; without neurons it is LayerNorm(x + bias of `fc2`)."""
+        norm = f"{prefix}.final_layer_norm"
         if f"{prefix}.fc1.weight" not in self.tensors:
-            norm = f"{prefix}.final_layer_norm"
-            shifted = self.g.op("Add", [x, self.vector(f"{prefix}.fc2.bias")])
-            return self._norm(shifted, self.vector(f"{norm}.weight"), self.vector(f"{norm}.bias"))
-        inner = self.activation(self.linear(f"{prefix}.fc1", x, f"{prefix}.fc1"))
-        return self.add_norm(x, self.linear(f"{prefix}.fc2", inner, f"{prefix}.fc2"), f"{prefix}.final_layer_norm")
+            return self.add_norm(x, self.vector(f"{prefix}.fc2.bias"), norm)
+        inner = self.activation(self.linear(f"{prefix}.fc1", self.entry(x, norm), f"{prefix}.fc1"))
+        return self.add_norm(x, self.linear(f"{prefix}.fc2", inner, f"{prefix}.fc2"), norm)
 
     def activation(self, x: ir.Value) -> ir.Value:
         """relu, swish or gelu (exact, by erf)."""
@@ -139,7 +154,7 @@ class Author:
         arch = self.arch
         factor = float(np.sqrt(arch.d_model)) if arch.scale_embedding else 1.0
         rows = self.linears.embedding(self.g, table, ids, self.tensors[table], factor)
-        positions = of_type(sinusoidal_positions(arch.max_positions, arch.d_model), self.linears.dtype)
+        positions = of_type(arch.positions(), self.linears.dtype)
         return self._value("Add", [rows, pick(self.g.weight("positions", positions))])
 
     def layers(self, stack: Stack) -> list[int]:

@@ -34,7 +34,8 @@ class CrossAttention:
         name, places = ("cross_key_turned", (dim, "S")) if transposed else ("cross_key", ("S", dim))
         key = g.input(f"{name}_{layer}", a.linears.cache_dtype(prefix, "key"), ["B", heads, *places])
         value = g.input(f"cross_value_{layer}", a.linears.cache_dtype(prefix, "value"), ["B", heads, "S", dim])
-        query = g.op("Reshape", [a.queries(x, prefix), visible.shape(g, heads, dim)])
+        read = a.entry(x, f"{prefix}_layer_norm")
+        query = g.op("Reshape", [a.queries(read, prefix), visible.shape(g, heads, dim)])
         y, weights = a.attend(prefix, query, key, value, visible)
         if self.weights is not None:
             self.weights[layer] = self._weights(a.complete(query, prefix), key, visible) if weights is None else weights

@@ -19,7 +19,7 @@ from typing import ClassVar, assert_never
 import numpy as np
 import onnx_ir as ir
 
-from hmc.artifact.model.architecture import TARGET_EMBEDDING, sinusoidal_positions
+from hmc.artifact.model.architecture import STACK_NORM, TARGET_EMBEDDING
 from hmc.compiler.derived import Array
 from hmc.compiler.graph import MICROSOFT, of_type
 from hmc.compiler.graphs.blocks import EPSILON, Author
@@ -78,9 +78,11 @@ class DeviceAuthor(Author):
         """See `Author`."""
         norm, bias = f"{prefix}.final_layer_norm", self.tensors[f"{prefix}.fc2.bias"]
         if f"{prefix}.fc1.weight" not in self.tensors:
-            return self._norm_of_shifted(x, norm, f"{prefix}.fc2.bias")
+            return self._shifted(x, norm, f"{prefix}.fc2.bias")
         first, second = self.tensors[f"{prefix}.fc1.bias"], self.tensors[f"{prefix}.fc2.weight"]
-        inner = self._activated(self.products(f"{prefix}.fc1", x, f"{prefix}.fc1"), f"{prefix}.fc1", first)
+        inner = self._activated(
+            self.products(f"{prefix}.fc1", self.entry(x, norm), f"{prefix}.fc1"), f"{prefix}.fc1", first
+        )
         if self.arch.activation == "relu":  # it lacks the bias of fc1
             bias = self.linears.derived.of(plus_product, bias, second, first, dtype=self.linears.dtype)
         y = self.linears.linear(self.g, f"{prefix}.fc2", inner, second, None)
@@ -99,18 +101,32 @@ class DeviceAuthor(Author):
 
     def closed_attention(self, x: ir.Value, prefix: str) -> ir.Value:
         """See `Author`."""
-        return self._norm_of_shifted(x, f"{prefix}_layer_norm", f"{prefix}.out_proj.bias")
+        return self._shifted(x, f"{prefix}_layer_norm", f"{prefix}.out_proj.bias")
 
     def embed(self, ids: ir.Value, table: str, pick: Callable[[ir.Value], ir.Value]) -> ir.Value:
         """See `Author`."""
         rows = self.g.op("Gather", [self._weight(table, self._table(table)), ids], axis=0)
-        positions = sinusoidal_positions(self.arch.max_positions, self.arch.d_model)
-        return self._value("Add", [rows, pick(self.g.weight("positions", of_type(positions, self.linears.dtype)))])
+        positions = of_type(self.arch.positions(), self.linears.dtype)
+        return self._value("Add", [rows, pick(self.g.weight("positions", positions))])
 
     def output_projection(self, x: ir.Value) -> ir.Value:
-        """See `Author`. x: the last norm, divided by the factor of embeddings."""
-        bias = self.tensors["final_logits_bias"]
-        return self.linears.linear(self.g, "shared", x, self._table(TARGET_EMBEDDING), bias if bias.any() else None)
+        """See `Author`. x: the last norm, divided by the factor of embeddings where these are the projection too."""
+        bias, layer = self.tensors["final_logits_bias"], self.arch.output_layer
+        if self.arch.own_output:
+            weight = self.tensors[self.arch.output_projection]
+        else:
+            weight = self._table(TARGET_EMBEDDING)
+            if self._last_norm is None:
+                factor = of_type(np.asarray(1 / self._factor), self.linears.dtype)
+                x = self._value("Mul", [x, self.g.weight("output.factor", factor)])
+        return self.linears.linear(self.g, layer, x, weight, bias if bias.any() else None)
+
+    @property
+    def _last_norm(self) -> str | None:
+        """Name of the norm before the output projection; None if there is none."""
+        if self.arch.stack_norms:
+            return f"decoder.{STACK_NORM}"
+        return None if self.arch.pre_norm else f"decoder.layers.{self.layers('decoder')[-1]}.final_layer_norm"
 
     @property
     def _factor(self) -> float:
@@ -121,23 +137,29 @@ class DeviceAuthor(Author):
         return self.linears.derived.of(times, self.tensors[name], factor=self._factor)
 
     def _add_norm(self, x: ir.Value, y: ir.Value, norm: str, name: str, bias: Array) -> ir.Value:
-        """LayerNorm(x + y + bias)."""
+        """LayerNorm(x + y + bias); x + y + bias where norms come first."""
+        if self.arch.pre_norm:
+            return self._value("Add", [x, self.g.op("Add", [y, self._weight(name, bias)])])
         inputs = [x, y, *self._norm_parameters(norm), self._weight(name, bias)]
         value: ir.Value = self.g.op("SkipLayerNormalization", inputs, domain=MICROSOFT, epsilon=EPSILON)
         return value
 
-    def _norm_of_shifted(self, x: ir.Value, norm: str, name: str) -> ir.Value:
-        """LayerNorm(x + the tensor `name`), x `[R, d]`. The operator broadcasts a row to states of rank 3 alone."""
+    def _shifted(self, x: ir.Value, norm: str, name: str) -> ir.Value:
+        """LayerNorm(x + the tensor `name`), x `[R, d]`; no norm where norms come first. The operator broadcasts a row
+        to states of rank 3 alone."""
         g = self.g
+        if self.arch.pre_norm:
+            return self._value("Add", [x, self.vector(name)])
         row = self._weight(f"{name}.row", self.linears.derived.of(as_row, self.tensors[name]))
         inputs = [g.op("Unsqueeze", [x, g.ints(1)]), row, *self._norm_parameters(norm)]
         y = g.op("SkipLayerNormalization", inputs, domain=MICROSOFT, epsilon=EPSILON)
         return self._value("Squeeze", [y, g.ints(1)])
 
     def _norm_parameters(self, norm: str) -> tuple[ir.Value, ir.Value]:
-        """Weight and bias of a norm; those of the last one are divided by the factor of embeddings."""
+        """Weight and bias of a norm; those of the last one are divided by the factor of embeddings, if these are the
+        output projection too."""
         names = f"{norm}.weight", f"{norm}.bias"
-        if norm != f"decoder.layers.{self.layers('decoder')[-1]}.final_layer_norm":
+        if norm != self._last_norm or self.arch.own_output:
             return self.vector(names[0]), self.vector(names[1])
         weight, bias = (self.linears.derived.of(times, self.tensors[name], factor=1 / self._factor) for name in names)
         return self._weight(names[0], weight), self._weight(names[1], bias)

@@ -37,6 +37,7 @@ def author_encoder(
     for layer in a.layers("encoder"):
         x = _self_attention(a, x, shape, lengths, layer)
         x = a.feed_forward(x, f"encoder.layers.{layer}")
+    x = a.stack_end(x, "encoder")
     if isinstance(a, DeviceAuthor):
         SlotCaches(a, x, shape).author()
         return g
@@ -51,7 +52,7 @@ def _self_attention(a: Author, x: ir.Value, shape: ir.Value, lengths: ir.Value, 
         return a.closed_attention(x, prefix)
     inner = heads * a.arch.head_dim
     shape = g.op("Concat", [shape, g.ints(inner)], axis=0)
-    parts, bias = a.source_projections(x, prefix)
+    parts, bias = a.source_projections(a.entry(x, f"{prefix}_layer_norm"), prefix)
     query, key, value = (g.op("Reshape", [part, shape]) for part in parts)
     y = g.op("MultiHeadAttention", [query, key, value, bias, lengths], domain=MICROSOFT, num_heads=heads)
     return a.end_attention(x, g.op("Reshape", [y, g.ints(-1, inner)]), prefix, full_bias=not a.device_form)

@@ -30,7 +30,7 @@ class NodeAttention:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
         prefix, heads = f"decoder.layers.{layer}.self_attn", a.heads("decoder_self", layer)
         visible = self.visible.of(heads)
-        qkv = a.tree_projections(x, prefix)
+        qkv = a.tree_projections(a.entry(x, f"{prefix}_layer_norm"), prefix)
         qkv = g.op("Reshape", [qkv, visible.shape(g, 3 * heads, dim)])
         query, *new = g.op("Split", [qkv], outputs=3, axis=2, num_outputs=3)  # [B, k, H, D] each
         kept = []

@@ -29,7 +29,8 @@ class RowAttention:
         scales = a.linears.row_scales(prefix)
         dtype = "int8" if scales else a.linears.dtype
         past = [g.input(f"past_{n}_{layer}", dtype, ["R", heads, "T", dim]) for n in ("key", "value")]
-        qkv = a.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
+        read = a.entry(x, f"{prefix}_layer_norm")
+        qkv = a.linear(f"{prefix}.qkv_proj", read, *(f"{prefix}.{p}_proj" for p in "qkv"))
         y, *present = _attend(a, prefix, heads, [qkv, None, None, *past, self.lengths, self.total_length], scales)
         for name, tensor in zip(("key", "value"), present, strict=True):
             g.output(tensor, f"present_{name}_{layer}", dtype, ["R", heads, "T", dim])
@@ -51,7 +52,8 @@ class RowCrossAttention:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
         prefix, heads = f"decoder.layers.{layer}.encoder_attn", a.heads("cross", layer)
         past = [g.input(f"cross_{n}_{layer}", "int8", ["B", heads, "S", dim]) for n in ("key", "value")]
-        query, empty = a.linear(f"{prefix}.q_proj", x, f"{prefix}.q_proj"), self._no_new_tokens(heads * dim)
+        read = a.entry(x, f"{prefix}_layer_norm")
+        query, empty = a.linear(f"{prefix}.q_proj", read, f"{prefix}.q_proj"), self._no_new_tokens(heads * dim)
         inputs = [query, empty, empty, *past, *self._lengths(past[0])]
         y, *present = _attend(a, prefix, heads, inputs, a.linears.row_scales(prefix))
         for name, tensor in zip(("key", "value"), present, strict=True):

@@ -10,32 +10,33 @@ import numpy as np
 import onnx_ir as ir
 
 from hmc.artifact.checkpoint.checkpoint import Tensors
-from hmc.artifact.model.architecture import TARGET_EMBEDDING
+from hmc.artifact.model.architecture import Architecture
 from hmc.compiler.graph import MICROSOFT, GraphBuilder
 from hmc.compiler.precisions.int8 import quantize_columns, rows_of, transpose
 from hmc.compiler.precisions.linears import Linears
 
 
-def author_shortlist(tensors: Tensors, linears: Linears) -> GraphBuilder:
+def author_shortlist(arch: Architecture, tensors: Tensors, linears: Linears) -> GraphBuilder:
     """shortlist.onnx: the rows of the output projection that a batch needs. It runs when sentences join the batch.
 
     Input: `union` `[U]` int64, token ids. Outputs: `output_weight`, `[U, d]` fp32, or `[d, U]` int8 with `output_scale`
     `[U]` fp32 where the precision quantises the projection; `output_bias` `[U]` fp32.
     """
     g = GraphBuilder("shortlist")
-    union, weight = g.input("union", "int64", ["U"]), tensors[TARGET_EMBEDDING]
-    if linears.range_of("shared") is None:
-        rows = g.op("Gather", [g.weight(TARGET_EMBEDDING, weight.astype(np.float32, copy=False)), union], axis=0)
+    name, layer = arch.output_projection, arch.output_layer
+    union, weight = g.input("union", "int64", ["U"]), tensors[name]
+    if linears.range_of(layer) is None:
+        rows = g.op("Gather", [g.weight(name, weight.astype(np.float32, copy=False)), union], axis=0)
         g.output(rows, "output_weight", "float32", ["U", weight.shape[1]])
     else:
         integers, scales = linears.derived.of(quantize_columns, weight)
         # The decoder's table of rows, so that both share its bytes.
-        table = g.weight(rows_of(TARGET_EMBEDDING), linears.derived.of(transpose, integers))
+        table = g.weight(rows_of(name), linears.derived.of(transpose, integers))
         columns = g.op("Transpose", [g.op("Gather", [table, union], axis=0)], perm=[1, 0])
         g.output(columns, "output_weight", "int8", [weight.shape[1], "U"])
-        scale = g.op("Gather", [g.weight("shared.weight_scale", scales), union], axis=0)
+        scale = g.op("Gather", [g.weight(f"{layer}.weight_scale", scales), union], axis=0)
         g.output(scale, "output_scale", "float32", ["U"])
-    bias = g.weight("shared.bias", tensors["final_logits_bias"].reshape(-1).astype(np.float32))
+    bias = g.weight(f"{layer}.bias", tensors["final_logits_bias"].reshape(-1).astype(np.float32))
     g.output(g.op("Gather", [bias, union], axis=0), "output_bias", "float32", ["U"])
     return g
 
@@ -48,22 +49,23 @@ class Shortlist:
     whose bias is -inf.
     """
 
-    def __init__(self, g: GraphBuilder) -> None:
-        self.g = g
+    def __init__(self, g: GraphBuilder, layer: str) -> None:
+        """layer: name of the output projection."""
+        self.g, self.layer = g, layer
         self.listed = g.input("listed", "int64", ["R", "L"])
         self.ids = g.input("listed_ids", "int64", ["R", "L"])
 
     def logits(self, x: ir.Value, width: int, linears: Linears) -> ir.Value:
         """x `[R, d]`, d the width → `[R, L]` fp32."""
-        g, found = self.g, linears.range_of("shared")
+        g, found = self.g, linears.range_of(self.layer)
         if found is None:
             weight = g.input("output_weight", "float32", ["U", width])
             # The product of a single row adds in another order than one of several rows. A row of zeros makes it two.
             x = g.op("Concat", [x, g.weight("const.row", np.zeros((1, width), np.float32))], axis=0)
             of_union = g.op("Gemm", [x, weight, g.input("output_bias", "float32", ["U"])], transB=1)
         else:
-            scale = g.weight("shared.input_scale", np.asarray(found.scale, np.float32))
-            zero = g.weight("shared.input_zero_point", np.asarray(found.zero_point, np.uint8))
+            scale = g.weight(f"{self.layer}.input_scale", np.asarray(found.scale, np.float32))
+            zero = g.weight(f"{self.layer}.input_zero_point", np.asarray(found.zero_point, np.uint8))
             quantized = g.op("QuantizeLinear", [x, scale, zero])
             weight = g.input("output_weight", "int8", [width, "U"])
             scales = g.input("output_scale", "float32", ["U"])

@@ -50,8 +50,9 @@ def author_logits(
             x = a.closed_attention(x, f"{prefix}.self_attn")
         x = cross[layer].author(x, layer) if layer in cross else a.closed_attention(x, f"{prefix}.encoder_attn")
         x = a.feed_forward(x, prefix)
+    x = a.stack_end(x, "decoder")
     x = g.op("Squeeze", [x, g.ints(1)]) if a.by_row else x
-    shortlist = Shortlist(g) if with_shortlist else None
+    shortlist = Shortlist(g, arch.output_layer) if with_shortlist else None
     logits = shortlist.logits(x, arch.d_model, a.linears) if shortlist else a.output_projection(x)
     if a.linears.dtype != "float32":
         logits = g.op("Cast", [logits], to=int(ir.DataType.FLOAT))

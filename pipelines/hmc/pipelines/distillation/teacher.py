@@ -12,11 +12,11 @@ import psutil
 from hmc.artifact.bundle.manifest import MANIFEST
 from hmc.artifact.checkpoint.checkpoint import FORMAT, checkpoint_digest, is_marian, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.precisions import PRECISIONS, Precision
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
 from hmc.pipelines.distillation.settings import DistillSettings
+from hmc.pipelines.importing.forms import import_model
 from hmc.pipelines.progress import Step, silent
 from hmc.serving.runtime.device import cuda_available
 from hmc.serving.runtime.threads import threads_here
@@ -34,7 +34,7 @@ def as_checkpoint(path: Path, folder: Path) -> Path:
     """
     if not is_marian(path):
         return path
-    imported = import_marian(path)
+    imported = import_model(path)
     if FORMAT.is_at(folder):
         with TemporaryDirectory() as temporary:
             save_checkpoint(imported, Path(temporary) / "checkpoint")

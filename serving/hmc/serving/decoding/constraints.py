@@ -16,13 +16,15 @@ class Constraints:
     """The constraints of one sentence. Within the prefix nothing is banned."""
 
     prefix: tuple[int, ...] = ()
-    """Tokens that the target starts with. They are scored like all tokens."""
+    """Tokens that the target starts with. They are scored like all tokens, but for `free`."""
     complete: bool = False
     """Whether the prefix is the whole target, EOS last, which is only scored."""
     suppressed: tuple[tuple[int, ...], ...] = ()
     """Token sequences that may not occur."""
     no_repeat_ngram_size: int = 0
     """No token sequence of this length may occur twice; 0: no such rule."""
+    free: int = 0
+    """The first tokens of the prefix that are sure, so that their log-probability is 0: the token of a language."""
 
     @property
     def bans(self) -> bool:

@@ -47,6 +47,8 @@ class DecodeState:
     beam: int
     pad_id: int
     eos_id: int
+    start_id: int | None = None
+    """What every row reads first; None: pad."""
     scores: Floats = field(init=False)
     """`[N, k]` summed log-probabilities of the running hypotheses."""
     tokens: npt.NDArray[np.int32] = field(init=False)
@@ -62,7 +64,7 @@ class DecodeState:
     penalties: Floats = field(init=False)
     """`[N]` length penalty."""
     last: npt.NDArray[np.int32] = field(init=False)
-    """`[N, k]` the last token of every row, pad before the first: the decoder's next input."""
+    """`[N, k]` the last token of every row, `start_id` before the first: the decoder's next input."""
     rules: list[Rules] = field(default_factory=list)
     traces: list[AttentionTrace | None] = field(default_factory=list)
     """The attention of each sentence's rows, where the sentence asks for it."""
@@ -76,6 +78,10 @@ class DecodeState:
         self.lengths, self.minimums, self.limits = (np.zeros(0, np.int64) for _ in range(3))
         self.penalties = np.zeros(0)
         self.last = np.zeros((0, self.beam), np.int32)
+
+    @property
+    def _start(self) -> int:
+        return self.pad_id if self.start_id is None else self.start_id
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -103,7 +109,7 @@ class DecodeState:
         self.minimums = np.concatenate([self.minimums, np.array([r.min_length for r in rules], np.int64)])
         self.limits = np.concatenate([self.limits, np.array([r.limit for r in rules], np.int64)])
         self.penalties = np.concatenate([self.penalties, np.array([r.length_penalty for r in rules], np.float64)])
-        self.last = np.concatenate([self.last, np.full((new, self.beam), self.pad_id, np.int32)])
+        self.last = np.concatenate([self.last, np.full((new, self.beam), self._start, np.int32)])
         self.rules += rules
         self.traces += traces if traces is not None else [None] * new
         self.finished += [[] for _ in range(new)]

@@ -67,7 +67,7 @@ class BeamStrategy:
         for sentence, token in _forced(state, jobs):
             rows = slice(sentence * state.beam, (sentence + 1) * state.beam)
             scores[rows], ids[rows] = NEG_INF, state.pad_id
-            scores[rows, 0], ids[rows, 0] = outputs["wanted_scores"][rows], token
+            scores[rows, 0], ids[rows, 0] = _forced_scores(state, jobs, outputs, sentence), token
         return self._search(state, scores, ids)
 
     def _search(self, state: DecodeState, scores: npt.NDArray[np.float32], ids: Ints) -> StepResult:
@@ -121,7 +121,8 @@ class SamplingStrategy:
             scores[failed], dead = np.nan, dead & ~failed
         for sentence, token in _forced(state, jobs):
             forced = slice(sentence * k, (sentence + 1) * k)
-            tokens[forced], scores[forced], dead[forced] = token, outputs["wanted_scores"][forced], False
+            tokens[forced], dead[forced] = token, False
+            scores[forced] = _forced_scores(state, jobs, outputs, sentence)
         return sampling.advance(state, tokens, scores, dead)
 
 
@@ -155,6 +156,17 @@ def _forced(state: DecodeState, jobs: Sequence[Job]) -> list[tuple[int, int]]:
     """The next token of every sentence that is still within its prefix: (sentence, token)."""
     prefixes = ((n, job.constraints.prefix) for n, job in enumerate(jobs) if job.constraints.prefix)
     return [(n, prefix[state.lengths[n]]) for n, prefix in prefixes if state.lengths[n] < len(prefix)]
+
+
+def _forced_scores(state: DecodeState, jobs: Sequence[Job], outputs: Arrays, sentence: int) -> npt.NDArray[np.float32]:
+    """Log-probability of a sentence's forced token in each of its rows, `[k]`; 0 for a free token.
+
+    A score that is no number stays so, and ends the search.
+    """
+    found: npt.NDArray[np.float32] = outputs["wanted_scores"][sentence * state.beam : (sentence + 1) * state.beam]
+    if state.lengths[sentence] < jobs[sentence].constraints.free:
+        return np.where(np.isfinite(found), np.float32(0), found)
+    return found
 
 
 def _banned(state: DecodeState, jobs: Sequence[Job]) -> dict[int, Ints]:

@@ -44,7 +44,7 @@ class Batch:
         if sessions.warming_up:
             self.caches.warm_up()
         self.strategy = strategy_for(mode.variant, arch)
-        self.state = DecodeState(mode.rows, arch.pad_id, arch.eos_id)
+        self.state = DecodeState(mode.rows, arch.pad_id, arch.eos_id, arch.decoder_start)
         self.jobs: list[Job] = []
 
     def admit(self, jobs: list[Job], upcoming: Callable[[], list[Job]] = list) -> None:  # noqa: ARG002 - on a device

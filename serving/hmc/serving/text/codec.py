@@ -20,16 +20,19 @@ class Codec:
         self._tokenizer, self._arch = tokenizer, arch
         self._suppressed = lru_cache(maxsize=16)(self._read_suppressed)
 
-    def constraints(self, options: DecodeOptions, target: Target) -> Constraints:
-        """The constraints of one sentence, in token ids. Raises InvalidRequestError for a suppressed token that the
-        vocabulary does not have, and for one that may not be suppressed."""
-        prefix = tuple(self._tokenizer.encode_target(target.text))
+    def constraints(self, options: DecodeOptions, target: Target, opening: Sequence[int] = ()) -> Constraints:
+        """The constraints of one sentence, in token ids. opening: tokens before its prefix, which cost nothing.
+
+        Raises InvalidRequestError for a suppressed token that the vocabulary does not have, and for one that may not be
+        suppressed.
+        """
+        prefix, free = (*opening, *self._tokenizer.encode_target(target.text)), len(opening)
         if target.complete:
-            return Constraints((*prefix, self._arch.eos_id), complete=True)
+            return Constraints((*prefix, self._arch.eos_id), complete=True, free=free)
         suppressed = self._suppressed(options.suppressed_tokens, options.suppressed_phrases)
         if options.suppress_unknown:
             suppressed = (*suppressed, (self._arch.unk_id,))
-        return Constraints(prefix, False, suppressed, options.no_repeat_ngram_size)
+        return Constraints(prefix, False, suppressed, options.no_repeat_ngram_size, free)
 
     def translation(
         self, decoded: Decoded, options: DecodeOptions, source: Sequence[int], truncated: bool

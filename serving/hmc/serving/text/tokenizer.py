@@ -9,7 +9,8 @@ from weakref import WeakValueDictionary
 from hmc.artifact.bundle.manifest import FIX, Manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.tokenizer.files import from_contents
-from hmc.artifact.tokenizer.tokenizer import LANGUAGE_CODE, open_tokenizer
+from hmc.artifact.tokenizer.pieces import LANGUAGE_CODE
+from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 from hmc.serving.requests.options import MAX_TEXT_BYTES
 from hmc.serving.runtime.graphs import check_unchanged
 
@@ -58,6 +59,11 @@ class Tokenizer:
         codes: list[str] = getattr(self._tokenizer, "codes", [])
         found = LANGUAGE_CODE.match(text) if codes else None
         return found[0] if found else ""
+
+    def opening(self, text: str) -> list[int]:
+        """The tokens with which the target of a source text begins in any case. Raises InvalidRequestError as
+        `encode`."""
+        return self._tokenizer.opening(text)
 
     def encode_target(self, text: str) -> list[int]:
         """Ids of a text in the target language, without EOS. Raises InvalidRequestError as `encode`."""

@@ -26,7 +26,7 @@ class Batch:
     source: Tensor
     """`[B, S]`: EOS last, padded on the right."""
     target_in: Tensor
-    """`[B, T]`: decoder input, pad_id first."""
+    """`[B, T]`: decoder input, the start token first."""
     target_out: Tensor
     """`[B, T]`: tokens to predict, EOS last."""
     real: Tensor
@@ -82,12 +82,13 @@ def pad_rows(rows: list[list[int]], pad_id: int) -> Tensor:
     return torch.from_numpy(out)
 
 
-def make_batch(source: list[list[int]], target: list[list[int]], pad_id: int) -> Batch:
+def make_batch(source: list[list[int]], target: list[list[int]], pad_id: int, start_id: int | None = None) -> Batch:
     """Pads token lists (EOS last) to a batch on the CPU.
 
-    The decoder reads pad, y_1 … y_{T-1} and predicts y_1 … y_T, where y_T is EOS.
+    The decoder reads the start token, y_1 … y_{T-1} and predicts y_1 … y_T, where y_T is EOS. start_id: None is pad.
     """
-    shifted = [[pad_id, *row[:-1]] for row in target]
+    start = pad_id if start_id is None else start_id
+    shifted = [[start, *row[:-1]] for row in target]
     sources, target_out = pad_rows(source, pad_id), pad_rows(target, pad_id)
     real = target_out.flatten().ne(pad_id).nonzero().flatten()
     return Batch(sources, pad_rows(shifted, pad_id), target_out, real, bool(sources.eq(pad_id).any()))
@@ -101,13 +102,15 @@ class BatchStream:
     `index` tell where a resumed run goes on.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each says where the batches go or what they are made of
         self, corpus: TokenCorpus, batch_tokens: int, seed: int, pad_id: int, rank: int = 0, world: int = 1,
-        device: torch.device = CPU, ahead: int | None = None,
+        device: torch.device = CPU, *, ahead: int | None = None, start_id: int | None = None,
     ) -> None:  # fmt: skip
         """device: where the batches will be used; they are yielded on the host. ahead: batches made ahead of time by a
-        thread; None is AHEAD for a GPU and 0 for a CPU, whose cores compute the updates."""
-        self.corpus, self.batch_tokens, self.seed, self.pad_id = corpus, batch_tokens, seed, pad_id
+        thread; None is AHEAD for a GPU and 0 for a CPU, whose cores compute the updates. start_id: as in
+        `make_batch`."""
+        self.corpus, self.batch_tokens, self.seed = corpus, batch_tokens, seed
+        self.pad_id, self.start_id = pad_id, start_id
         self.rank, self.world, self.device = rank, world, device
         self.ahead = (AHEAD if device.type == "cuda" else 0) if ahead is None else ahead
         self.epoch, self.index = 0, 0
@@ -128,6 +131,6 @@ class BatchStream:
             while index < per_process:
                 rows = plan[(index * self.world + self.rank) % len(plan)]
                 index += 1
-                batch = make_batch(*self.corpus.batch(rows), self.pad_id)
+                batch = make_batch(*self.corpus.batch(rows), self.pad_id, self.start_id)
                 yield epoch, index, batch.pinned() if self.device.type == "cuda" else batch
             epoch, index = epoch + 1, 0

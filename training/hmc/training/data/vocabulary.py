@@ -65,15 +65,21 @@ class Vocabulary:
 
         dropout: BPE-dropout probability, see `hmc.artifact.tokenizer.tokenizer.Tokenizer.encode`.
         """
-        return [*self._tokenizer.encode(text, target=target, dropout=dropout), self.eos_id]
+        opening = self._tokenizer.opening() if target else []
+        return [*opening, *self._tokenizer.encode(text, target=target, dropout=dropout), self.eos_id]
 
     def cut(self, ids: list[int], limit: int) -> list[int]:
         """Shortens ids (EOS last) to `limit` tokens, EOS included, as serving and calibration do."""
         return ids if len(ids) <= limit else [*ids[: limit - 1], self.eos_id]
 
+    def opening(self, source: str = "") -> list[int]:
+        """Returns the tokens with which the target of a source begins in any case, see `Tokenizer`."""
+        return self._tokenizer.opening(source)
+
     def encode_pair(self, source: str, target: str, dropout: float = 0.0) -> tuple[list[int], list[int]]:
         """Returns the ids of both sides of a sentence pair, EOS last. dropout: BPE-dropout probability."""
-        return self.encode(source, dropout), self.encode(target, dropout, target=True)
+        ids = self._tokenizer.encode(target, target=True, dropout=dropout)
+        return self.encode(source, dropout), [*self.opening(source), *ids, self.eos_id]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of target ids, without EOS, padding and unknown tokens."""

@@ -13,7 +13,13 @@ from torch import Tensor, nn
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.architecture import SOURCE_EMBEDDING, TARGET_EMBEDDING, attention_module
+from hmc.artifact.model.architecture import (
+    OUTPUT,
+    SOURCE_EMBEDDING,
+    STACK_NORM,
+    TARGET_EMBEDDING,
+    attention_module,
+)
 from hmc.artifact.model.layers import RemovedLayers
 from hmc.training.model.attention import Attention
 from hmc.training.model.transformer import Transformer, build_transformer
@@ -38,6 +44,11 @@ def tensor_views(model: Transformer) -> dict[str, Tensor]:
     views: dict[str, Tensor] = {TARGET_EMBEDDING: model.shared.weight, "final_logits_bias": model.final_logits_bias}
     if model.sources is not None:
         views[SOURCE_EMBEDDING] = model.sources.weight
+    if model.output is not None:
+        views[OUTPUT] = model.output
+    for stack, norm in (("encoder", model.encoder_norm), ("decoder", model.decoder_norm)):
+        if norm is not None:
+            views |= {f"{stack}.{STACK_NORM}.{part}": view for part, view in norm.named_parameters()}
     for kind, number, attention in model.attentions():
         stack, module = attention_module(kind)
         views |= dict(_attention_views(attention, f"{stack}.layers.{number}.{module}"))

@@ -51,7 +51,7 @@ def translate(
         rows = longest_first[start : start + batch_size]
         found = beam_search(
             model, [ids[i] for i in rows], beam=beam, max_length=[limits[i] for i in rows],
-            length_penalty=length_penalty,
+            length_penalty=length_penalty, openings=[vocabulary.opening(texts[i]) for i in rows],
         )  # fmt: skip
         for row, hypotheses in zip(rows, found, strict=True):
             if not hypotheses:

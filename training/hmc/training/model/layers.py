@@ -59,9 +59,9 @@ class Layer(nn.Module):
     removed: bool
     """Whether the layer is there in name only: its output is its input, and its weights are nobody's."""
 
-    def __init__(self) -> None:
+    def __init__(self, pre_norm: bool = False) -> None:
         super().__init__()
-        self.gate, self.removed = OpenGate(), False
+        self.gate, self.removed, self.pre_norm = OpenGate(), False, pre_norm
 
     @property
     def passes(self) -> bool:
@@ -74,12 +74,25 @@ class Layer(nn.Module):
             return output
         return x + self.gate((output - x)[:, None])[:, 0]  # a gate sees the layer as one head
 
+    def read(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """What a sub-layer reads of the states x: norm(x) where norms come first, else x."""
+        return norm(x) if self.pre_norm else x
+
+    def then(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """The states after a residual connection: norm(x), and x where norms come first."""
+        return x if self.pre_norm else norm(x)
+
 
 class EncoderLayer(Layer):
-    """Self-attention and feed-forward, each followed by dropout, residual connection and layer norm."""
+    """Self-attention and feed-forward, each followed by dropout, residual connection and layer norm.
 
-    def __init__(self, self_attn: Attention, ffn: FeedForward, d_model: int, dropout: float) -> None:
-        super().__init__()
+    pre_norm: the norms are on what attention and feed-forward read.
+    """
+
+    def __init__(
+        self, self_attn: Attention, ffn: FeedForward, d_model: int, dropout: float, *, pre_norm: bool = False
+    ) -> None:
+        super().__init__(pre_norm)
         self.self_attn, self.ffn, self.dropout = self_attn, ffn, Dropout(dropout)
         self.self_attn_layer_norm, self.final_layer_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
 
@@ -88,10 +101,12 @@ class EncoderLayer(Layer):
         if self.passes:
             return x
         whole = x
-        states = x.to(precision_of(x))  # one conversion serves all products
+        states = self.read(x, self.self_attn_layer_norm)
+        states = states.to(precision_of(states))  # one conversion serves all products
         own = self.self_attn.project(states) if self.self_attn.heads else None
-        x = self.self_attn_layer_norm(self.dropout.add(x, self.self_attn(states, own, mask)))
-        return self.gated(whole, self.final_layer_norm(self.dropout.add(x, self.ffn(x))))
+        x = self.then(self.dropout.add(x, self.self_attn(states, own, mask)), self.self_attn_layer_norm)
+        fed = self.ffn(self.read(x, self.final_layer_norm))
+        return self.gated(whole, self.then(self.dropout.add(x, fed), self.final_layer_norm))
 
 
 @dataclass
@@ -114,15 +129,29 @@ class DecoderCache:
 
 
 class DecoderLayer(Layer):
-    """Causal self-attention, cross-attention and feed-forward, each followed by dropout, residual and layer norm."""
+    """Causal self-attention, cross-attention and feed-forward, each followed by dropout, residual and layer norm.
+
+    pre_norm: the norms are on what attention and feed-forward read.
+    """
 
     def __init__(
-        self, self_attn: Attention, encoder_attn: Attention, ffn: FeedForward, d_model: int, dropout: float
+        self,
+        self_attn: Attention,
+        encoder_attn: Attention,
+        ffn: FeedForward,
+        d_model: int,
+        dropout: float,
+        *,
+        pre_norm: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(pre_norm)
         self.self_attn, self.encoder_attn, self.ffn, self.dropout = self_attn, encoder_attn, ffn, Dropout(dropout)
         self.self_attn_layer_norm, self.encoder_attn_layer_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
         self.final_layer_norm = nn.LayerNorm(d_model)
+
+    def own_keys(self, x: Tensor) -> KeyValues | None:
+        """Keys and values of self-attention for states x `[B, T, d_model]`; None without heads."""
+        return self.self_attn.project(self.read(x, self.self_attn_layer_norm)) if self.self_attn.heads else None
 
     def forward(self, x: Tensor, own: KeyValues | None, cross: KeyValues | None, mask: Tensor | None) -> Tensor:
         """x `[B, T, d_model]`, source mask `[B, 1, 1, S]` → `[B, T, d_model]`.
@@ -132,6 +161,9 @@ class DecoderLayer(Layer):
         if self.passes:
             return x
         whole, causal = x, x.size(1) > 1
-        x = self.self_attn_layer_norm(self.dropout.add(x, self.self_attn(x, own, None, causal=causal)))
-        x = self.encoder_attn_layer_norm(self.dropout.add(x, self.encoder_attn(x, cross, mask)))
-        return self.gated(whole, self.final_layer_norm(self.dropout.add(x, self.ffn(x))))
+        update = self.self_attn(self.read(x, self.self_attn_layer_norm), own, None, causal=causal)
+        x = self.then(self.dropout.add(x, update), self.self_attn_layer_norm)
+        update = self.encoder_attn(self.read(x, self.encoder_attn_layer_norm), cross, mask)
+        x = self.then(self.dropout.add(x, update), self.encoder_attn_layer_norm)
+        fed = self.ffn(self.read(x, self.final_layer_norm))
+        return self.gated(whole, self.then(self.dropout.add(x, fed), self.final_layer_norm))

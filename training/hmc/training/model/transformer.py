@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer exactly as Hugging Face MarianMTModel computes it: post-norm, tied embeddings."""
+"""The encoder-decoder Transformer exactly as Transformers computes MarianMTModel, or M2M100 with norms first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from hmc.artifact.model.architecture import Architecture, sinusoidal_positions
+from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import FfnWidths, Stack
 from hmc.artifact.model.heads import HeadLayout, Kind
 from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
@@ -20,10 +20,11 @@ from hmc.training.model.layers import DecoderCache, DecoderLayer, EncoderLayer, 
 
 
 class Transformer(nn.Module):
-    """Encoder-decoder with tied embeddings: one matrix for both sides, or one for each side.
+    """Encoder-decoder with one matrix of embeddings for both sides, or one for each side.
 
-    `shared` embeds target tokens and computes logits. `sources` embeds source tokens that have a vocabulary of
-    their own. It is None when `shared` embeds both sides.
+    `shared` embeds target tokens and computes logits, unless `output` does: `[vocab_size, d_model]`, or None.
+    `sources` embeds source tokens that have a vocabulary of their own. It is None when `shared` embeds both sides.
+    `encoder_norm` and `decoder_norm` end the stacks; they are None without norms there.
     """
 
     positions: Tensor
@@ -38,9 +39,13 @@ class Transformer(nn.Module):
         self.shared.weight.register_hook(self._without_pad)  # type: ignore[no-untyped-call]
         self.sources = None if arch.source_vocab_size is None else self._embedding(arch.source_vocab_size)
         self.encoder, self.decoder, self.dropout = nn.ModuleList(encoder), nn.ModuleList(decoder), Dropout(dropout)
-        self.register_buffer(
-            "positions", torch.from_numpy(sinusoidal_positions(arch.max_positions, arch.d_model)), persistent=False
+        self.output = nn.Parameter(torch.empty(arch.vocab_size, arch.d_model)) if arch.own_output else None
+        if self.output is not None:
+            nn.init.normal_(self.output, std=arch.d_model**-0.5)
+        self.encoder_norm, self.decoder_norm = (
+            nn.LayerNorm(arch.d_model) if arch.stack_norms else None for _ in range(2)
         )
+        self.register_buffer("positions", torch.from_numpy(arch.positions()), persistent=False)
         self.register_buffer("final_logits_bias", torch.zeros(arch.vocab_size))
         self.scale = math.sqrt(arch.d_model) if arch.scale_embedding else 1.0
 
@@ -110,7 +115,7 @@ class Transformer(nn.Module):
         x = self.dropout(self.embed_source(source))
         for layer in self.encoder_layers:
             x = layer(x, mask)
-        return x, mask
+        return (x if self.encoder_norm is None else self.encoder_norm(x)), mask
 
     def forward(self, source: Tensor, target_in: Tensor, source_padded: bool | None = None) -> Tensor:
         """Teacher forcing: source `[B, S]`, target_in `[B, T]` → decoder states `[B, T, d_model]` (see `logits`).
@@ -120,14 +125,19 @@ class Transformer(nn.Module):
         memory, mask = self.encode(source, source_padded)
         memory, x = memory.to(precision_of(memory)), self.dropout(self.embed(target_in))
         for layer in self.decoder_layers:
-            own = layer.self_attn.project(x) if layer.self_attn.heads else None
+            own = layer.own_keys(x)
             cross = layer.encoder_attn.project(memory) if layer.encoder_attn.heads else None
             x = layer(x, own, cross, mask)
-        return x
+        return x if self.decoder_norm is None else self.decoder_norm(x)
+
+    @property
+    def output_weight(self) -> Tensor:
+        """The matrix of the output projection, `[V, d_model]`."""
+        return self.shared.weight if self.output is None else self.output
 
     def logits(self, states: Tensor) -> Tensor:
-        """states `[…, d_model]` → `[…, V]` through the tied embedding and final_logits_bias."""
-        return linear(states, self.shared.weight, self.final_logits_bias)
+        """states `[…, d_model]` → `[…, V]` through the output projection and final_logits_bias."""
+        return linear(states, self.output_weight, self.final_logits_bias)
 
     def start_cache(self, memory: Tensor) -> DecoderCache:
         """Encoder states `[B, S, d_model]` → a cache with the cross keys and values of every layer."""
@@ -140,14 +150,15 @@ class Transformer(nn.Module):
         """One decoder step: tokens `[B, 1]`, source mask `[B, 1, 1, S]` → logits `[B, V]`. Extends `cache`."""
         x = self.dropout(self.embed(tokens, cache.position))
         for index, layer in enumerate(self.decoder_layers):
-            own = layer.self_attn.project(x) if layer.self_attn.heads else None
+            own = layer.own_keys(x)
             past = cache.own[index]
             if own is not None and past is not None:
                 own = past.then(own)
             cache.own[index] = own
             x = layer(x, own, cache.cross[index], mask)
         cache.position += 1
-        return self.logits(x[:, -1])
+        x = x[:, -1]
+        return self.logits(x if self.decoder_norm is None else self.decoder_norm(x))
 
 
 def build_transformer(
@@ -171,12 +182,19 @@ def build_transformer(
         return FeedForward(arch.d_model, widths[stack][layer], arch.activation)
 
     encoder = [
-        EncoderLayer(attention("encoder_self", i), feed_forward("encoder", i), arch.d_model, dropout)
+        EncoderLayer(
+            attention("encoder_self", i), feed_forward("encoder", i), arch.d_model, dropout, pre_norm=arch.pre_norm
+        )
         for i in range(arch.encoder_layers)
     ]
     decoder = [
         DecoderLayer(
-            attention("decoder_self", i), attention("cross", i), feed_forward("decoder", i), arch.d_model, dropout
+            attention("decoder_self", i),
+            attention("cross", i),
+            feed_forward("decoder", i),
+            arch.d_model,
+            dropout,
+            pre_norm=arch.pre_norm,
         )
         for i in range(arch.decoder_layers)
     ]

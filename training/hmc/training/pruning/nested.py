@@ -83,6 +83,7 @@ class NestedRun:
         self.stream = BatchStream(
             corpus, settings.batch_tokens, settings.seed, self.vocabulary.pad_id,
             self.fabric.global_rank, self.fabric.world_size, self.fabric.device,
+            start_id=self.base.architecture.decoder_start,
         )  # fmt: skip
         self.updater = Updater(
             self.fabric, self.model, optimizer, iter(self.stream), section, compiled=settings.run.compile,
@@ -142,7 +143,9 @@ class NestedRun:
         longest = self.base.architecture.max_positions
         pairs = [pair for pair in pairs if max(map(len, pair)) <= longest]
         batches = [
-            make_batch([s for s, _ in some], [t for _, t in some], self.vocabulary.pad_id)
+            make_batch(
+                [s for s, _ in some], [t for _, t in some], self.vocabulary.pad_id, self.base.architecture.decoder_start
+            )
             for some in (pairs[i : i + IMPORTANCE_BATCH] for i in range(0, len(pairs), IMPORTANCE_BATCH))
         ]
         return corpus_importance(self.model, batches, self.base.layout)

@@ -127,6 +127,7 @@ class PruningRun:
         self.stream = BatchStream(
             corpus, settings.batch_tokens, settings.seed, self.vocabulary.pad_id,
             self.fabric.global_rank, self.fabric.world_size, self.fabric.device,
+            start_id=config.architecture.decoder_start,
         )  # fmt: skip
         self.updater = Updater(
             self.fabric, self.model, optimizer, iter(self.stream), section, compiled=settings.run.compile,

@@ -28,7 +28,7 @@ def author_search(a: Author, variant: SearchVariant) -> None:
     and outputs are those of `author_search_end`.
     """
     g, greedy = a.g, variant == "search_greedy"
-    state = SearchState.begin(g, a.arch.pad_id, rows=1 if greedy else "k")
+    state = SearchState.begin(g, a.arch.decoder_start, rows=1 if greedy else "k")
     own: Attention | None = None
     tree: SearchTree | None = None
     if any(a.layout.decoder_self):
@@ -98,7 +98,7 @@ def author_search_alone(arch: Architecture, variant: SearchVariant, *, dtype: st
     dtype: of `node_bias`, which "search_beam" has.
     """
     g = GraphBuilder(variant)
-    state = SearchState.begin(g, arch.pad_id, rows=1 if variant == "search_greedy" else "k")
+    state = SearchState.begin(g, arch.decoder_start, rows=1 if variant == "search_greedy" else "k")
     tree = SearchTree.begin(state, dtype) if variant == "search_beam" else None
     log_probs = g.input("log_probs", "float32", ["R", arch.vocab_size])
     author_search_end(state, arch, log_probs, variant, tree)

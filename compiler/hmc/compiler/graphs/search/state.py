@@ -47,7 +47,7 @@ class SearchState:
     """The inputs `ended_…` and `history_…`; `ended_ranks` without those of earlier sentences."""
 
     @classmethod
-    def begin(cls, g: GraphBuilder, pad_id: int, *, rows: int | str) -> SearchState:
+    def begin(cls, g: GraphBuilder, start_id: int, *, rows: int | str) -> SearchState:
         """Declares the inputs, and the output `next_fresh`. rows: 1 or "k"."""
         inputs = {name: g.input(name, dtype, shape_of(name, rows)) for name, dtype in STATE.items()}
         limits, minimums, fresh = (g.input(name, "int32", ["B"]) for name in ("limits", "minimums", "fresh"))
@@ -61,7 +61,7 @@ class SearchState:
             only_first = np.full(MOST_ROWS, -np.inf)
             only_first[0] = 0
             start = ops.do("Slice", g.weight("search.only_first", only_first), g.ints(0), ops.k)
-        tokens = ops.do("Where", column, ops.constant(pad_id, "int32"), inputs["tokens"])
+        tokens = ops.do("Where", column, ops.constant(start_id, "int32"), inputs["tokens"])
         tokens.shape, tokens.type = ir.Shape(["B", rows]), ir.TensorType(DTYPES["int32"])
         kept = {name: value for name, value in inputs.items() if name.startswith(("ended_", "history_"))}
         kept["ended_ranks"] = ops.do("Where", column, ops.constant(-np.inf, "float64"), kept["ended_ranks"])

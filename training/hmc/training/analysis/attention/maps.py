@@ -53,7 +53,7 @@ def attention_maps(subject: Subject, pair: TokenPair, heads: Sequence[Head]) -> 
     """
     model, device = subject.model, subject.model.shared.weight.device
     source = torch.tensor([pair.source], device=device)
-    target_in = torch.tensor([[model.arch.pad_id, *pair.target[:-1]]], device=device)
+    target_in = torch.tensor([[model.arch.decoder_start, *pair.target[:-1]]], device=device)
     encoder = trace_encoder(model, source)
     decoder = trace_decoder(model, source, encoder.states, target_in)
     steps = [*encoder.attentions(), *decoder.attentions()]

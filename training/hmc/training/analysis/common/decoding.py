@@ -90,7 +90,7 @@ def _greedy(model: Transformer, gates: RowMasks, sources: list[list[int]], masks
     rows = torch.arange(len(per_row), device=device)  # the row of `output` that each running row writes to
     ended = torch.zeros(len(per_row), dtype=torch.bool, device=device)
     broken = torch.zeros((), dtype=torch.bool, device=device)
-    tokens = torch.full((len(per_row), 1), arch.pad_id, device=device)
+    tokens = torch.full((len(per_row), 1), arch.decoder_start, device=device)
     for position in range(output.size(1)):
         logits = model.step(tokens, cache, mask)
         logits[:, arch.pad_id] = float("-inf")

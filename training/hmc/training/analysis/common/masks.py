@@ -165,7 +165,9 @@ def sentence_losses(
     done = 0
     with RowMasks(model) as gates:
         for group in sentence_groups([max(map(len, sides)) for sides in ids]):
-            batch = make_batch([ids[i][0] for i in group], [ids[i][1] for i in group], model.arch.pad_id).to(device)
+            batch = make_batch(
+                [ids[i][0] for i in group], [ids[i][1] for i in group], model.arch.pad_id, model.arch.decoder_start
+            ).to(device)
             longest = max(batch.source.size(1), batch.target_in.size(1))
             for rows, chunk in mask_chunks(layouts, gates.encoder_heads, batch_tokens // (len(group) * longest)):
                 found = _losses(model, gates, (batch.source, batch.target_in, batch.target_out), chunk)
@@ -186,9 +188,10 @@ def _losses(model: Transformer, gates: RowMasks, batch: tuple[Tensor, Tensor, Te
     gates.set_decoder(masks.repeat_interleave(len(source), 0))
     states = model.dropout(model.embed(target_in)).repeat(len(masks), 1, 1)  # [M · B, T, d_model]
     for layer in model.decoder_layers:
-        own = layer.self_attn.project(states) if layer.self_attn.heads else None
+        own = layer.own_keys(states)
         cross = layer.encoder_attn.project(memory) if layer.encoder_attn.heads else None
         states = layer(states, own, cross, mask)
+    states = states if model.decoder_norm is None else model.decoder_norm(states)
     real = target_out.ne(model.arch.pad_id)
     rows, targets = states[real.repeat(len(masks), 1)], target_out[real].repeat(len(masks))
     nats = [

@@ -33,7 +33,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class AttentionTrace:
-    """One attention sub-layer: LN(states + W_O heads + bias)."""
+    """One attention sub-layer: LN(states + W_O heads + bias). Where norms come first, it has none after."""
 
     kind: Kind
     layer: int
@@ -78,12 +78,13 @@ def trace_encoder(model: Transformer, source: Tensor) -> Trace:
     for number, layer in enumerate(model.encoder_layers):
         if layer.passes:
             continue
-        attended, update = _attend("encoder_self", number, layer.self_attn, x, x, mask)
-        x = layer.self_attn_layer_norm(x + update)
-        fed, update = _feed(layer.ffn, x)
-        x = layer.final_layer_norm(x + update)
+        read = layer.read(x, layer.self_attn_layer_norm)
+        attended, update = _attend("encoder_self", number, layer.self_attn, read, read, mask)
+        x = layer.then(x + update, layer.self_attn_layer_norm)
+        fed, update = _feed(layer.ffn, layer.read(x, layer.final_layer_norm))
+        x = layer.then(x + update, layer.final_layer_norm)
         steps += [attended, fed]
-    return Trace(steps, x)
+    return Trace(steps, x if model.encoder_norm is None else model.encoder_norm(x))
 
 
 @torch.no_grad()
@@ -100,14 +101,16 @@ def trace_decoder(model: Transformer, source: Tensor, memory: Tensor, target_in:
     for number, layer in enumerate(model.decoder_layers):
         if layer.passes:
             continue
-        own, update = _attend("decoder_self", number, layer.self_attn, x, x, causal)
-        x = layer.self_attn_layer_norm(x + update)
-        cross, update = _attend("cross", number, layer.encoder_attn, x, memory, mask)
-        x = layer.encoder_attn_layer_norm(x + update)
-        fed, update = _feed(layer.ffn, x)
-        x = layer.final_layer_norm(x + update)
+        read = layer.read(x, layer.self_attn_layer_norm)
+        own, update = _attend("decoder_self", number, layer.self_attn, read, read, causal)
+        x = layer.then(x + update, layer.self_attn_layer_norm)
+        read = layer.read(x, layer.encoder_attn_layer_norm)
+        cross, update = _attend("cross", number, layer.encoder_attn, read, memory, mask)
+        x = layer.then(x + update, layer.encoder_attn_layer_norm)
+        fed, update = _feed(layer.ffn, layer.read(x, layer.final_layer_norm))
+        x = layer.then(x + update, layer.final_layer_norm)
         steps += [own, cross, fed]
-    return Trace(steps, x)
+    return Trace(steps, x if model.decoder_norm is None else model.decoder_norm(x))
 
 
 def _feed(module: FeedForward, x: Tensor) -> tuple[FeedForwardTrace, Tensor]:

@@ -94,7 +94,12 @@ def corpus_views(model: Transformer, pairs: Sequence[TokenPair], progress: Progr
     """Every attention that has heads, for every batch of the corpus. Layers without heads give no view."""
     done = 0
     for rows in sentence_groups([max(len(pair.source), len(pair.target)) for pair in pairs]):
-        batch = make_batch([pairs[r].source for r in rows], [pairs[r].target for r in rows], model.arch.pad_id)
+        batch = make_batch(
+            [pairs[r].source for r in rows],
+            [pairs[r].target for r in rows],
+            model.arch.pad_id,
+            model.arch.decoder_start,
+        )
         yield from batch_views(model, batch.to(model.shared.weight.device), rows)
         done += len(rows)
         progress(f"attention: {done} of {len(pairs)} sentences")
@@ -108,7 +113,8 @@ def batch_views(model: Transformer, batch: Batch, rows: Sequence[int]) -> Iterat
     if not (torch.isfinite(encoder.states).all() and torch.isfinite(decoder.states).all()):
         raise overflow("hidden states of the model")
     tokens = batch.source.ne(arch.pad_id) & batch.source.ne(arch.eos_id)  # [B, S]
-    read = batch.target_in.ne(arch.pad_id)  # [B, T]: the start symbol is the pad token
+    read = batch.target_in.ne(arch.pad_id)  # [B, T]
+    read[:, 0] = False  # the start token
     predicted = batch.target_out.ne(arch.pad_id) & batch.target_out.ne(arch.eos_id)  # [B, T]
     visible: dict[Kind, Tensor] = {
         "encoder_self": tokens[:, :, None] & tokens[:, None, :],

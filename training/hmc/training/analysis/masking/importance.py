@@ -38,7 +38,9 @@ def sentence_values(subject: Subject, text: Text, progress: Progress = silent) -
     found = np.zeros((len(ids), subject.layout.total))
     done = 0
     for group in sentence_groups([max(map(len, sides)) for sides in ids]):
-        batch = make_batch([ids[i][0] for i in group], [ids[i][1] for i in group], model.arch.pad_id)
+        batch = make_batch(
+            [ids[i][0] for i in group], [ids[i][1] for i in group], model.arch.pad_id, model.arch.decoder_start
+        )
         found[group] = sentence_importance(model, batch.to(device)).double().cpu().numpy()
         done += len(group)
         progress(f"importance: {done} of {len(ids)} sentences")

@@ -24,7 +24,7 @@ def analyse(subject: Subject, text: Text, *, forced: bool = False, progress: Pro
     prepared = tokenize(subject, text, forced=forced, progress=progress)
     scores = LrpScores(subject.model)
     for number, pair in enumerate(prepared.pairs, 1):
-        scores.add(pair.source, [subject.model.arch.pad_id, *pair.target[:-1]])
+        scores.add(pair.source, [subject.model.arch.decoder_start, *pair.target[:-1]])
         progress(f"relevance: {number} of {len(prepared.pairs)} sentences")
     if scores.worst > CONSERVED:
         raise AssertionError(f"relevance is not conserved: a sum of relevances is off by {scores.worst:g}")

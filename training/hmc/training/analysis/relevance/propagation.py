@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.common.per_head import Place
 from hmc.training.analysis.common.subject import overflow
 from hmc.training.analysis.common.trace import AttentionTrace, FeedForwardTrace, Trace, trace_decoder, trace_encoder
@@ -36,8 +37,13 @@ def sentence_relevance(model: Transformer, source: Sequence[int], target_in: Seq
     """Relevance of each head to the top-1 logit of each generation step, a few steps at a time.
 
     source: ids with EOS. target_in: ids that the decoder reads, the start symbol first; step n sees n + 1 of them.
-    Raises InvalidRequestError for hidden states that are NaN or infinite.
+    Raises InvalidRequestError for hidden states that are NaN or infinite, and for a model whose norms come first.
     """
+    if model.arch.pre_norm:
+        raise InvalidRequestError(
+            "relevance is propagated through layers that normalise after the residual only; this model normalises "
+            "first: rank its heads with `hmc analyze importance` or `ablate`"
+        )
     device = model.shared.weight.device
     source_ids = torch.tensor([list(source)], device=device)
     encoder = trace_encoder(model, source_ids)
@@ -47,7 +53,7 @@ def sentence_relevance(model: Transformer, source: Sequence[int], target_in: Seq
         raise overflow("hidden states of the model")
     logits = model.logits(states)
     logits[:, model.arch.pad_id] = float("-inf")
-    winners = model.shared.weight[logits.argmax(-1)]  # [T, d_model]
+    winners = model.output_weight[logits.argmax(-1)]  # [T, d_model]
     for start in range(0, len(states), STEPS_AT_ONCE):
         one = torch.eye(len(states), dtype=states.dtype, device=device)[start : start + STEPS_AT_ONCE]  # [N, T]
         found = Relevance()

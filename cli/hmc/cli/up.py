@@ -1,0 +1,131 @@
+"""`hmc up`: from a downloaded model to a server, in one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from hmc.pipelines.up import StepDone
+
+MODEL, PRUNING, SERVER, OUTPUT = "Model", "Pruning", "Server", "Output"
+
+
+def command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A model as it was downloaded: a directory of Transformers (MarianMT, M2M100, NLLB), a folder or .zip "
+            "of Marian's own files; a name on the Hugging Face hub (OWNER/MODEL); or a checkpoint of HMC.",
+            metavar="MODEL",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder that keeps the result of every step; the same command goes on from there. Default: "
+            "MODEL-hmc in the working directory.",
+            metavar="DIR",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    source: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Plain text in the source language, one sentence a line: for int8, and for pruning. Repeatable.",
+            metavar="FILE",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="Precisions of the levels, such as fp32,int8. Default: int8 with --source, else fp32.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    source_language: Annotated[
+        str | None, typer.Option(help="Source language, if the model does not name it.", rich_help_panel=MODEL)
+    ] = None,
+    target_language: Annotated[
+        str | None, typer.Option(help="Target language, if the model does not name it.", rich_help_panel=MODEL)
+    ] = None,
+    revision: Annotated[
+        str | None,
+        typer.Option(
+            help="Commit, tag or branch of a model on the hub. Default: its newest commit.", rich_help_panel=MODEL
+        ),
+    ] = None,
+    target_heads: Annotated[
+        str,
+        typer.Option(
+            help="Also levels with fewer heads, such as 50%,25% or 72,36: the model is pruned with its own "
+            "translations of --source, which takes hours on a CPU.",
+            rich_help_panel=PRUNING,
+        ),
+    ] = "",
+    prune_steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Updates for closing heads, and as many for recovery. Default: as `hmc prune`.",
+            min=10,
+            rich_help_panel=PRUNING,
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=SERVER)] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.", rich_help_panel=SERVER)] = 50051,
+    serve: Annotated[
+        bool, typer.Option("--serve/--no-serve", help="Serve the bundle at the end.", rich_help_panel=SERVER)
+    ] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the steps and the address as lines of JSON.", rich_help_panel=OUTPUT)
+    ] = False,
+) -> None:
+    """Import, prune, compile and serve a model in one command. Steps that an earlier run finished are not repeated.
+
+    `hmc import`, `hmc prune`, `hmc compile` and `hmc serve` do the same one by one, with all their options.
+    """
+    import json
+    import logging
+    import os
+    from functools import partial
+
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from hmc.cli.common.consoles import note, open_console
+    from hmc.cli.common.options import parse_precisions
+    from hmc.cli.common.outputs import check_run_folder
+    from hmc.cli.common.termination import exit_on_sigterm
+    from hmc.cli.common.texts.translating import translating
+    from hmc.cli.running import serve_models
+    from hmc.pipelines.importing.hub import located
+    from hmc.pipelines.up import UpSettings, bring_up, default_folder
+    from hmc.serving.server.settings import ServerSettings
+
+    out = out or default_folder(model)
+    check_run_folder(out)
+    console = open_console(stderr=True)
+    settings = UpSettings(
+        model=located(model, revision, partial(note, console)).path,
+        out=out,
+        sources=tuple(source or ()),
+        target_heads=target_heads,
+        precisions=tuple(parse_precisions(precision)) if precision else (),
+        languages=(source_language, target_language),
+        prune_steps=prune_steps,
+    )
+
+    def done(step: StepDone) -> None:
+        if as_json:
+            typer.echo(json.dumps({"step": step.name, "folder": str(step.folder), "kept": step.kept}))
+        else:
+            note(console, f"{step.name}: {step.folder}{' (from an earlier run)' if step.kept else ''}")
+
+    with exit_on_sigterm(), translating(console) as (report, progress):
+        bundle = bring_up(settings, done, progress, report)
+    if serve:
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+        serve_models([str(bundle)], ServerSettings(host=host, port=port), json_output=as_json)

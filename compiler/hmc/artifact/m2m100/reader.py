@@ -1,0 +1,128 @@
+"""An M2M100 or NLLB directory → a checkpoint in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, Tensors
+from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.m2m100.layout import MODEL_TYPE, architecture_of
+from hmc.artifact.m2m100.tokenizer_files import configured_languages, read_files
+from hmc.artifact.marian.generation import decoding_of
+from hmc.artifact.marian.layout import CONFIG, GENERATION, read_json
+from hmc.artifact.model.architecture import OUTPUT, TARGET_EMBEDDING, Architecture, tensor_shapes
+from hmc.artifact.storage.weight_files import Arrays, ReadPickled, not_finite, read_folder
+from hmc.artifact.tokenizer.files import UNK_PIECE, MarianFiles, parse_vocabulary
+
+FIX = (
+    "hmc imports M2M100 and NLLB models of Transformers: config.json, weights in model.safetensors or "
+    "pytorch_model.bin, sentencepiece.bpe.model, tokenizer_config.json, and vocab.json for M2M100."
+)
+TIED = (TARGET_EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+"""Names of the one embedding of both sides."""
+POSITIONS = "embed_positions"
+"""Part of the names of position tables, which older files have. They are computed here."""
+
+
+def is_m2m100(folder: Path) -> bool:
+    """Whether a directory holds such a model. Any path may be asked about."""
+    config = folder / CONFIG
+    return config.is_file() and read_json(config)[0].get("model_type") == MODEL_TYPE
+
+
+def import_m2m100(
+    folder: Path,
+    *,
+    source_language: str | None = None,
+    target_language: str | None = None,
+    read_pickled: ReadPickled | None = None,
+) -> Checkpoint:
+    """Reads `folder` as a checkpoint with every head open, for sources of one language and targets of any.
+
+    Languages are codes of the model, such as `en` or `eng_Latn`; None takes them from tokenizer_config.json. The target
+    language is that of texts that name no other. read_pickled: reads `pytorch_model.bin`; None: such a file is refused.
+    Raises InvalidArtifactError that lists every problem.
+    """
+    raw, problems = read_json(folder / CONFIG)
+    generation = read_json(folder / GENERATION)[0] if (folder / GENERATION).is_file() else {}
+    configured = configured_languages(folder)
+    languages = source_language or configured[0], target_language or configured[1]
+    stored, wrong = read_folder(folder, read_pickled)
+    problems += wrong
+    found, wrong = _named(stored)
+    problems += wrong
+    size = len(found[TARGET_EMBEDDING]) if TARGET_EMBEDDING in found else int(raw.get("vocab_size") or 0)
+    files, wrong = read_files(folder, size, languages)
+    problems += wrong
+    arch, wrong = architecture_of(raw, _unknown(files), own_output=OUTPUT in found)
+    problems += wrong
+    tensors: Tensors = {}
+    if arch and found:
+        tensors, wrong = _checked(found, arch)
+        problems += wrong
+    if problems or arch is None or files is None:
+        raise InvalidArtifactError(f"M2M100 model {folder}", problems, FIX)
+    config = CheckpointConfig(
+        architecture=arch,
+        head_layout=arch.full_layout().to_json(),
+        source_language=str(languages[0]),
+        target_language=str(languages[1]),
+        provenance={
+            "command": "hmc import",
+            "from": raw.get("_name_or_path") or folder.resolve().name,
+            "transformers": raw.get("transformers_version"),
+            "generation": _decoding(raw, generation),
+        },
+    )
+    return Checkpoint(config=config, tensors=tensors, tokenizer=files)
+
+
+def _decoding(raw: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any]:
+    """As `decoding_of`, without the token of the target language, which requests choose."""
+    found = decoding_of(raw, generation)
+    found.pop("forced_bos_token_id", None)
+    return found
+
+
+def _unknown(files: MarianFiles | None) -> int:
+    return 3 if files is None else parse_vocabulary(files.vocabulary)[0][UNK_PIECE]
+
+
+def _named(stored: Arrays) -> tuple[Arrays, list[str]]:
+    """The stored tensors under a checkpoint's names. Both sides must share their embedding; the output may differ."""
+    found = {name.removeprefix("model."): value for name, value in stored.items() if POSITIONS not in name}
+    if not found:
+        return {}, []
+    tied = {name: found.pop(name) for name in TIED if name in found}
+    if not tied:
+        if OUTPUT not in found:
+            return found, [f"tensor {TARGET_EMBEDDING} is missing"]
+        tied = {OUTPUT: found[OUTPUT]}
+    first, *others = tied.values()
+    if any(not np.array_equal(first, other) for other in others):
+        return found, [f"tensors {', '.join(tied)} differ: both sides must share one embedding"]
+    if OUTPUT in found and np.array_equal(first, found[OUTPUT]):
+        del found[OUTPUT]
+    found[TARGET_EMBEDDING] = first
+    found.setdefault("final_logits_bias", np.zeros(len(first), np.float32))
+    found["final_logits_bias"] = found["final_logits_bias"].reshape(-1)
+    return found, []
+
+
+def _checked(found: Arrays, arch: Architecture) -> tuple[Tensors, list[str]]:
+    """The tensors in fp32, and every problem: missing, unknown or misshapen tensors."""
+    expected = tensor_shapes(arch, arch.full_layout())
+    problems = [f"tensor {name} is missing" for name in expected if name not in found]
+    problems += [f"tensor {name} does not belong to this architecture" for name in found if name not in expected]
+    problems += [
+        f"tensor {name} has shape {list(found[name].shape)}, {CONFIG} says {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and found[name].shape != shape
+    ]
+    if problems:
+        return {}, problems
+    tensors = {name: np.ascontiguousarray(found[name], np.float32) for name in expected}
+    return tensors, not_finite(tensors.items())

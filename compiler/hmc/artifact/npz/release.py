@@ -1,0 +1,164 @@
+"""The files of a Marian model in a folder: weights, vocabularies, SentencePiece models, and what they say of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hmc.artifact.errors import HmcError
+from hmc.artifact.npz.yaml_text import Value, parse_yaml
+from hmc.artifact.tokenizer.files import SOURCE, TARGET
+
+DECODER = "decoder.yml"
+"""Settings of marian-decoder, which name the model and its vocabularies. OPUS-MT has it; any folder may lack it."""
+README = "README.md"
+SEVERAL = "mul"
+"""The tag of several languages (ISO 639-2)."""
+OTHER_PIECES = ("source.bpe", "target.bpe", "source.tcmodel")
+"""Segmentation of OPUS-MT's oldest models."""
+
+
+@dataclass
+class Release:
+    """Where the files are. A missing one is in `problems`, with what to do."""
+
+    folder: Path
+    weights: Path | None = None
+    vocabularies: list[Path] = field(default_factory=list)
+    """One, or that of sources and that of targets: YAML, or SentencePiece models whose ids are token ids."""
+    source_pieces: Path | None = None
+    target_pieces: Path | None = None
+    decoding: dict[str, Any] = field(default_factory=dict)
+    """Settings of decoder.yml under Transformers' names."""
+    languages: tuple[str | None, str | None] = (None, None)
+    problems: list[str] = field(default_factory=list)
+
+
+def is_release(folder: Path) -> bool:
+    """Whether a folder, or the only folder in it, holds a Marian model in .npz."""
+    return folder.is_dir() and any(root_of(folder).glob("*.npz*"))
+
+
+def root_of(folder: Path) -> Path:
+    """The folder itself, or the only folder in it if that holds the model. An archive may have it either way."""
+    if any(folder.glob("*.npz*")) or not folder.is_dir():
+        return folder
+    inside = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))]
+    return inside[0] if len(inside) == 1 else folder
+
+
+def find_release(folder: Path, weights: Path | None = None) -> Release:
+    """Finds the files of a model. Files that decoder.yml names count; without it, the only ones of their kind.
+
+    weights: the .npz file, if it is known.
+    """
+    found = Release(folder if weights else root_of(folder), weights)
+    options: dict[str, Value] = {}
+    if (found.folder / DECODER).is_file():
+        try:
+            options = parse_yaml(_text(found.folder / DECODER), DECODER)
+        except HmcError as error:
+            found.problems.append(str(error))
+    if weights is None:
+        _find_weights(found, _listed(options, "models"))
+    _find_vocabularies(found, _listed(options, "vocabs"))
+    _find_pieces(found)
+    found.decoding = _decoding(options)
+    found.languages = _languages(found.folder / README)
+    return found
+
+
+def _find_weights(found: Release, named: list[str]) -> None:
+    if len(named) > 1:
+        found.problems.append(f"{DECODER} names {len(named)} models that decode together; name one of them in it")
+        return
+    there = sorted(found.folder.glob("*.npz*"))
+    if named:
+        path = _beside(found, named[0])
+        if path is None:
+            found.problems.append(f"{named[0]} is missing, and {DECODER} names it as the model")
+        found.weights = path
+    elif len(there) == 1:
+        found.weights = there[0]
+    else:
+        names = ", ".join(path.name for path in there[:3]) or "none"
+        found.problems.append(f"there must be one .npz file, or a {DECODER} that names it; found: {names}")
+
+
+def _find_vocabularies(found: Release, named: list[str]) -> None:
+    if not named:
+        patterns = ("*vocab*.yml", "*vocab*.yaml", "*vocab*.spm")
+        there = next((sorted(found.folder.glob(p)) for p in patterns if any(found.folder.glob(p))), [])
+        named = [path.name for path in there]
+        if len(named) == 2:
+            named.sort(key=lambda name: not re.search(r"(^|[._-])(src|source)", name))
+    if not 1 <= len(named) <= 2:
+        listed = f"found: {', '.join(named[:3])}" if named else "found none"
+        found.problems.append(f"there must be one vocabulary (*.vocab.yml), or one for each side; {listed}")
+        return
+    for name in dict.fromkeys(named):
+        path = _beside(found, name)
+        if path is None:
+            found.problems.append(f"{name} is missing: it is a vocabulary of the model")
+        else:
+            found.vocabularies.append(path)
+
+
+def _find_pieces(found: Release) -> None:
+    """source.spm and target.spm; a vocabulary that is a SentencePiece model is also the one of its side."""
+    models = [path for path in found.vocabularies if path.suffix == ".spm"]
+    places = [found.folder / SOURCE, found.folder / TARGET]
+    sides = [
+        path if path.is_file() else (models[min(side, len(models) - 1)] if models else None)
+        for side, path in enumerate(places)
+    ]
+    found.source_pieces, found.target_pieces = sides
+    for path, name in zip(sides, (SOURCE, TARGET), strict=True):
+        if path is None:
+            other = next((name for name in OTHER_PIECES if (found.folder / name).is_file()), None)
+            hint = f"; {other} is of another segmentation, which HMC does not have" if other else ""
+            found.problems.append(f"{name} is missing{hint}")
+
+
+def _beside(found: Release, name: str) -> Path | None:
+    """A file that decoder.yml names by any path: only its last part counts, as archives are made elsewhere."""
+    path = found.folder / Path(name).name
+    return path if path.is_file() else None
+
+
+def _listed(options: dict[str, Value], name: str) -> list[str]:
+    value = options.get(name, [])
+    return [str(each) for each in value] if isinstance(value, list) else [str(value)]
+
+
+def _decoding(options: dict[str, Value]) -> dict[str, Any]:
+    """Beam size and length normalisation, as the fields of Transformers that a checkpoint records."""
+    found: dict[str, Any] = {}
+    for name, field_name, kind in (("beam-size", "num_beams", int), ("normalize", "length_penalty", float)):
+        value = options.get(name)
+        try:
+            if isinstance(value, str):
+                found[field_name] = kind(value)
+        except ValueError:
+            continue  # `normalize: true` names no number
+    return found
+
+
+def _languages(readme: Path) -> tuple[str | None, str | None]:
+    """Source and target language of an OPUS-MT README: `* source language(s): eng`. Several are `mul`."""
+    text = _text(readme) if readme.is_file() else ""
+    found = []
+    for side in ("source", "target"):
+        line = re.search(rf"^\s*[*-]\s*{side} languages?(?:\(s\))?:\s*(.+)$", text, re.MULTILINE)
+        names = re.findall(r"[A-Za-z]{2,3}(?:_[A-Za-z]{2,8})*", line[1]) if line else []
+        found.append(None if not names else names[0] if len(set(names)) == 1 else SEVERAL)
+    return found[0], found[1]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise HmcError(f"{path.name} is not UTF-8 (byte {error.start})") from error

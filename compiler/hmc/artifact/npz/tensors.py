@@ -1,0 +1,107 @@
+"""Marian's tensors under the names and in the shapes of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.model.architecture import (
+    OUTPUT,
+    SOURCE_EMBEDDING,
+    STACK_NORM,
+    TARGET_EMBEDDING,
+    Architecture,
+    tensor_shapes,
+)
+from hmc.artifact.npz.options import OPTIONS, Options
+from hmc.artifact.storage.weight_files import not_finite
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+JOINT, SIDES = "Wemb", ("encoder_Wemb", "decoder_Wemb")
+"""The embedding of both sides, or those of sources and targets."""
+OUTPUT_BIAS = "decoder_ff_logit_out_b"
+OUTPUT_WEIGHTS = ("decoder_ff_logit_out_Wt", "decoder_ff_logit_out_W")
+"""The output projection where it is not an embedding: `[V, d]`, or turned."""
+NEVER = -1e4
+"""Logit of pad, which Marian does not have."""
+
+
+def embeddings_of(arrays: Arrays) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
+    """The embeddings and the output matrix, under the names of a checkpoint, each `[V, d]`; and what is wrong."""
+    found: dict[str, npt.NDArray[Any]] = {}
+    if JOINT in arrays:
+        found[TARGET_EMBEDDING] = arrays[JOINT]
+    elif all(name in arrays for name in SIDES):
+        found[SOURCE_EMBEDDING], found[TARGET_EMBEDDING] = (arrays[name] for name in SIDES)
+    else:
+        return {}, [f"tensor {JOINT} is missing, and so is {' or '.join(n for n in SIDES if n not in arrays)}"]
+    own = next((name for name in OUTPUT_WEIGHTS if name in arrays), None)
+    if own is not None:
+        found[OUTPUT] = arrays[own].T if own.endswith("_W") else arrays[own]
+    return found, [f"tensor of {name} must be a matrix" for name, value in found.items() if value.ndim != 2]
+
+
+def checkpoint_tensors(
+    arrays: Arrays, options: Options, arch: Architecture, places: tuple[int, int]
+) -> tuple[Tensors, list[str]]:
+    """The fp32 tensors of the full layout, and every problem: missing, unknown or misshapen tensors.
+
+    places: where pad's row is put into the embedding of sources and of targets. Its embedding is zero, from which
+    Marian's decoder starts, and it can never be chosen.
+    """
+    embeddings, problems = embeddings_of(arrays)
+    if problems:
+        return {}, problems
+    named = dict(_names(options))
+    used = {JOINT, *SIDES, *OUTPUT_WEIGHTS, OUTPUT_BIAS, OPTIONS, *named.values()}
+    problems += [f"tensor {name} does not belong to this model" for name in arrays if name not in used]
+    found: dict[str, npt.NDArray[Any]] = {}
+    for ours, theirs in named.items():
+        if theirs not in arrays:
+            problems.append(f"tensor {theirs} is missing")
+            continue
+        value = arrays[theirs]
+        found[ours] = value.T if ours.endswith("weight") and "norm" not in ours else value.reshape(-1)
+    for name, matrix in embeddings.items():
+        found[name] = np.insert(matrix, places[0 if name == SOURCE_EMBEDDING else 1], 0, axis=0)
+    bias = arrays.get(OUTPUT_BIAS, np.zeros(len(embeddings[TARGET_EMBEDDING]), np.float32)).reshape(-1)
+    found["final_logits_bias"] = np.insert(bias, places[1], NEVER)
+    expected = tensor_shapes(arch, arch.full_layout())
+    problems += [
+        f"tensor {named.get(name, name)} has shape {list(found[name].shape)}, expected {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and found[name].shape != shape
+    ]
+    if problems:
+        return {}, problems
+    tensors = {name: np.ascontiguousarray(found[name], np.float32) for name in expected}
+    return tensors, not_finite(tensors.items())
+
+
+def _names(options: Options) -> Iterator[tuple[str, str]]:
+    """Name in a checkpoint, name in Marian: of all tensors but embeddings and the output."""
+    suffix = "_pre" if options.pre_norm else ""
+    for stack, count in zip(("encoder", "decoder"), options.layers, strict=True):
+        attentions = [("self_attn", "self")] + ([("encoder_attn", "context")] if stack == "decoder" else [])
+        for layer in range(count):
+            ours, theirs = f"{stack}.layers.{layer}", f"{stack}_l{layer + 1}"
+            for module, name in attentions:
+                for projection, letter in (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("out_proj", "o")):
+                    yield f"{ours}.{module}.{projection}.weight", f"{theirs}_{name}_W{letter}"
+                    yield f"{ours}.{module}.{projection}.bias", f"{theirs}_{name}_b{letter}"
+                yield from _norm(f"{ours}.{module}_layer_norm", f"{theirs}_{name}_Wo", suffix)
+            for number in (1, 2):
+                yield f"{ours}.fc{number}.weight", f"{theirs}_ffn_W{number}"
+                yield f"{ours}.fc{number}.bias", f"{theirs}_ffn_b{number}"
+            yield from _norm(f"{ours}.final_layer_norm", f"{theirs}_ffn_ffn", suffix)
+        if options.stack_norms:
+            yield from _norm(f"{stack}.{STACK_NORM}", f"{stack}_top", "")
+
+
+def _norm(ours: str, theirs: str, suffix: str) -> Iterator[tuple[str, str]]:
+    yield f"{ours}.weight", f"{theirs}_ln_scale{suffix}"
+    yield f"{ours}.bias", f"{theirs}_ln_bias{suffix}"

@@ -1,0 +1,95 @@
+"""Vocabularies of a Marian model, with the pad token that Marian does not have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hmc.artifact.errors import HmcError, InvalidArtifactError
+from hmc.artifact.npz.yaml_text import parse_yaml
+from hmc.artifact.tokenizer.files import EOS_PIECE, PAD_PIECE, UNK_PIECE
+from hmc.artifact.tokenizer.pieces import load_pieces
+
+Entries = dict[str, int]
+"""Piece → token id."""
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """The vocabulary of both sides, or one for each, after pad was put in."""
+
+    source: Entries
+    target: Entries | None
+    """None: `source` is that of both sides."""
+    pad_id: int
+    """The same in both."""
+
+    def files(self) -> tuple[bytes, bytes | None]:
+        """Contents of vocab.json and target_vocab.json."""
+        return _json(self.source), None if self.target is None else _json(self.target)
+
+
+def read_vocabulary(path: Path) -> Entries:
+    """Entries of a YAML or JSON vocabulary, or of a SentencePiece model whose ids are token ids.
+
+    Raises HmcError for one that cannot be read, lacks `</s>` or `<unk>`, has `<pad>`, or whose ids are not 0 to V - 1.
+    """
+    entries = _of_pieces(path) if path.suffix == ".spm" else _of_text(path)
+    missing = [piece for piece in (EOS_PIECE, UNK_PIECE) if piece not in entries]
+    if missing:
+        raise HmcError(f"{path.name} has no entry {' and no entry '.join(map(repr, missing))}")
+    if PAD_PIECE in entries:
+        raise HmcError(f"{path.name} has an entry {PAD_PIECE!r}, which HMC needs for padding: rename it")
+    if sorted(entries.values()) != list(range(len(entries))):
+        raise HmcError(f"{path.name}: the ids of {len(entries)} entries must be 0 to {len(entries) - 1}, each once")
+    return entries
+
+
+def with_pad(found: Sequence[Entries], *, joint: bool) -> Vocabularies:
+    """Vocabularies with pad: at the end of a joint one; else at the end of the smaller, and at that place in the other.
+
+    found: one or two. joint: whether both sides share one embedding. Raises HmcError for two vocabularies that differ
+    although the embedding is one, or if the special tokens of both sides have other ids.
+    """
+    source, target = found[0], found[-1]
+    if joint:
+        if source != target:
+            raise HmcError("both sides share one embedding, and their vocabularies differ: they must be one")
+        return Vocabularies(_inserted(source, len(source)), None, len(source))
+    for piece in (EOS_PIECE, UNK_PIECE):
+        if source[piece] != target[piece]:
+            raise HmcError(f"{piece!r} has the id {source[piece]} for sources and {target[piece]} for targets")
+    pad = min(len(source), len(target))
+    return Vocabularies(_inserted(source, pad), _inserted(target, pad), pad)
+
+
+def _inserted(entries: Entries, pad: int) -> Entries:
+    moved = {piece: number + (number >= pad) for piece, number in entries.items()}
+    return {**moved, PAD_PIECE: pad}
+
+
+def _of_text(path: Path) -> Entries:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise HmcError(f"{path.name} is not UTF-8 (byte {error.start})") from error
+    raw = parse_yaml(text, path.name)
+    wrong = [piece for piece, value in raw.items() if not isinstance(value, str) or not value.strip().isdecimal()]
+    if wrong:
+        raise HmcError(f"{path.name}: {wrong[0]!r} has no id: it must be a mapping from pieces to whole numbers")
+    return {piece: int(str(value)) for piece, value in raw.items()}
+
+
+def _of_pieces(path: Path) -> Entries:
+    try:
+        pieces = load_pieces(path.read_bytes(), path.name)
+    except InvalidArtifactError as error:
+        raise HmcError(error.problems[0]) from error
+    special = {pieces.eos_id(): EOS_PIECE, pieces.unk_id(): UNK_PIECE}
+    return {special.get(i, pieces.id_to_piece(i)): i for i in range(pieces.vocab_size())}
+
+
+def _json(entries: Entries) -> bytes:
+    return json.dumps(entries, ensure_ascii=False, indent=0).encode("utf-8")

@@ -1,0 +1,171 @@
+"""From a model of another program to a bundle that can be served: import, prune, compile. Finished steps are kept.
+
+Every step writes a folder that is named after what it does and after a digest of all that it reads, so the same step
+is found again, and another model, text or option gives another folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from hmc.artifact.bundle.manifest import MANIFEST
+from hmc.artifact.checkpoint.checkpoint import FORMAT, save_checkpoint
+from hmc.artifact.checkpoint.layout_files import read_layout
+from hmc.artifact.distribution import VERSION
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.budgets import parse_budgets
+from hmc.artifact.model.heads import KINDS
+from hmc.artifact.precisions import Precision
+from hmc.artifact.storage.files import sha256_file
+from hmc.compiler.bundle.requests import LevelRequest
+from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler.calibration.text import read_calibration
+from hmc.pipelines.importing.forms import import_model
+from hmc.pipelines.progress import Report, Step, silent
+
+DIGITS = 12
+"""Hex digits of a digest in the name of a folder."""
+
+
+@dataclass(frozen=True)
+class UpSettings:
+    """What `hmc up` was asked for."""
+
+    model: Path
+    out: Path
+    sources: tuple[Path, ...] = ()
+    """Plain source text, one sentence a line: int8 is calibrated on it, and pruning learns from its translations."""
+    target_heads: str = ""
+    """Budgets as in `hmc prune`, such as `50%,25%`; empty: no pruning."""
+    precisions: tuple[Precision, ...] = ()
+    """Empty: int8 where there is source text, else fp32."""
+    languages: tuple[str | None, str | None] = (None, None)
+    prune_steps: int | None = None
+    """Updates of closing, and as many of recovery; None: those of `hmc prune`."""
+
+    def __post_init__(self) -> None:
+        if self.target_heads and not self.sources:
+            raise InvalidRequestError(
+                "--target-heads needs --source: plain text in the source language, from which the pruned model learns"
+            )
+        if missing := [path for path in self.sources if not path.is_file()]:
+            raise InvalidRequestError(f"{missing[0]}: no such file (paths are relative to the working directory)")
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """A step that has ended."""
+
+    name: str
+    """import, prune or compile."""
+    folder: Path
+    kept: bool
+    """Whether an earlier run had done it."""
+
+
+Announce = Callable[[StepDone], None]
+
+
+def bring_up(settings: UpSettings, done: Announce = silent, step: Step = silent, report: Report = silent) -> Path:
+    """Does what is missing, and returns the bundle.
+
+    done: called after each step. step, report: progress within a step. Raises as `import_model`, `prune` and
+    `compile_bundle`; what was finished before stays, and the next run goes on there.
+    """
+    checkpoint = _imported(settings, done, step)
+    pruned = _pruned(settings, checkpoint, done, step, report) if settings.target_heads else []
+    return _compiled(settings, checkpoint, pruned, done, step)
+
+
+def _imported(settings: UpSettings, done: Announce, step: Step) -> Path:
+    if FORMAT.is_at(settings.model):
+        return settings.model
+    step(f"reading {settings.model}")
+    key = digest_of(_files(settings.model), settings.languages)
+    folder = settings.out / f"imported-{key}"
+    kept = FORMAT.is_at(folder)
+    if not kept:
+        source, target = settings.languages
+        save_checkpoint(import_model(settings.model, source_language=source, target_language=target), folder)
+    done(StepDone("import", folder, kept))
+    return folder
+
+
+def _pruned(settings: UpSettings, checkpoint: Path, done: Announce, step: Step, report: Report) -> list[Path]:
+    from hmc.pipelines.pruning.text import translate_for_pruning
+    from hmc.training.pruning.request import prune
+    from hmc.training.pruning.settings import PruneSettings
+
+    key = digest_of(chain(_files(checkpoint), settings.sources), [settings.target_heads, settings.prune_steps])
+    folder = settings.out / f"pruned-{key}"
+    marker = folder.with_suffix(".json")
+    if kept := marker.is_file():
+        written = [folder / name for name in json.loads(marker.read_text(encoding="utf-8"))]
+    else:
+        targets = parse_budgets(settings.target_heads, KINDS, partial(read_layout, checkpoint))
+        options = PruneSettings()
+        if settings.prune_steps is not None:
+            updates = {"close_steps": settings.prune_steps, "recover_steps": settings.prune_steps}
+            options = PruneSettings.model_validate(updates)
+        text = translate_for_pruning(
+            checkpoint, settings.sources, folder, targets, (), options, report=report, step=step
+        )
+        step("pruning")
+        written = prune(checkpoint, targets, [text.train], text.dev, folder, options)
+        names = [path.relative_to(folder).as_posix() for path in written]
+        marker.write_text(json.dumps(names) + "\n", encoding="utf-8")
+    done(StepDone("prune", folder, kept))
+    return written
+
+
+def _compiled(settings: UpSettings, checkpoint: Path, pruned: list[Path], done: Announce, step: Step) -> Path:
+    precisions: tuple[Precision, ...] = settings.precisions or (("int8",) if settings.sources else ("fp32",))
+    texts = settings.sources[:1]
+    files = chain.from_iterable(_files(path) for path in (checkpoint, *pruned))
+    folder = settings.out / f"bundle-{digest_of(chain(files, texts), precisions)}"
+    kept = (folder / MANIFEST).is_file()
+    if not kept:
+        compile_bundle(
+            [LevelRequest(path) for path in (checkpoint, *pruned)],
+            folder,
+            precisions=precisions,
+            calibration=read_calibration(texts[0]) if texts else (),
+            progress=step,
+        )
+    done(StepDone("compile", folder, kept))
+    return folder
+
+
+def digest_of(files: Iterator[Path] | tuple[Path, ...], options: Any) -> str:
+    """Digest of the content of files, of their names, of options and of HMC's version."""
+    found = hashlib.sha256(json.dumps([VERSION, options]).encode())
+    for file in files:
+        found.update(f"{file.name} {sha256_file(file)}\n".encode())
+    return found.hexdigest()[:DIGITS]
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """The files of a model, in a fixed order: a folder's own and those of the folders in it, or the file itself.
+
+    Raises InvalidRequestError for a path that does not exist.
+    """
+    if not path.exists():
+        raise InvalidRequestError(f"{path}: no such file or folder")
+    if path.is_file():
+        yield path
+        return
+    yield from sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+
+
+def default_folder(model: str) -> Path:
+    """The folder of all steps where none is given: in the working directory, after the model's name."""
+    name = re.sub(r"\.(zip|npz|bin|safetensors)$", "", Path(model).resolve().name)
+    return Path(f"{name}-hmc")

@@ -1,0 +1,195 @@
+"""M2M100 and NLLB models, written by Transformers, translate alike: equal ids, greedy and with a beam of 4."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.artifact.m2m100.m2m100_writer import sources, write_m2m100, write_nllb
+
+from hmc.artifact.checkpoint.checkpoint import checkpoint_problems, load_checkpoint, save_checkpoint
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact.m2m100.reader import import_m2m100
+from hmc.artifact.marian.writer import export_marian
+from hmc.artifact.model.positions import fairseq_positions
+from hmc.artifact.tokenizer.files import MarianFiles
+from hmc.artifact.tokenizer.tokenizer import open_tokenizer
+from hmc.pipelines.importing.forms import import_model
+
+LIMIT = 24
+pytestmark = pytest.mark.filterwarnings("ignore")  # what other libraries warn of is not ours to fix
+
+
+@pytest.fixture(scope="module", params=["m2m100", "nllb"])
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
+    folder = tmp_path_factory.mktemp(request.param) / "model"
+    return (folder, *(write_m2m100 if request.param == "m2m100" else write_nllb)(folder))
+
+
+@pytest.fixture(scope="module")
+def bundle(written: tuple[Path, Any, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from hmc.compiler.bundle.requests import LevelRequest
+    from hmc.compiler.bundle.writer import compile_bundle
+
+    out = tmp_path_factory.mktemp("compiled")
+    save_checkpoint(import_model(written[0]), out / "checkpoint")
+    assert checkpoint_problems(out / "checkpoint") == []
+    compile_bundle([LevelRequest(out / "checkpoint")], out / "bundle")
+    return out / "bundle"
+
+
+def expected_ids(model: Any, tokenizer: Any, texts: list[str], beam: int, target: str) -> list[list[int]]:
+    """What Transformers generates: ids with the language first, EOS last where the model ends."""
+    forced = tokenizer.convert_tokens_to_ids(target)
+    found = []
+    for start in range(0, len(texts), 50):
+        batch = tokenizer(texts[start : start + 50], return_tensors="pt", padding=True)
+        with torch.no_grad():
+            generated = model.generate(
+                **batch, num_beams=beam, max_length=LIMIT + 1, forced_bos_token_id=forced, do_sample=False
+            )
+        for row in generated.tolist():
+            ids = row[1:]
+            while ids and ids[-1] == tokenizer.pad_token_id:
+                ids.pop()
+            found.append(ids)
+    return found
+
+
+def text_of(tokenizer: Any, ids: list[int]) -> str:
+    """The text of target ids. M2M100's tokenizer, read from a directory, writes tokens that are no text into it."""
+    if hasattr(tokenizer, "encoder_size"):
+        ids = [i for i in ids if i < tokenizer.encoder_size]
+    return str(tokenizer.decode(ids, skip_special_tokens=True)).strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beam", [1, 4])
+def test_two_hundred_inputs_give_equal_ids(written: tuple[Path, Any, Any], bundle: Path, beam: int) -> None:
+    from hmc.serving import DecodeOptions, Translator
+
+    folder, model, tokenizer = written
+    texts = sources(200)
+    own = open_tokenizer(load_checkpoint(bundle.parent / "checkpoint").tokenizer)
+    assert [[*own.encode(text), own.eos_id] for text in texts] == [tokenizer(text)["input_ids"] for text in texts]
+    target = "__de__" if (folder / "vocab.json").is_file() else "deu_Latn"
+    expected = expected_ids(model, tokenizer, texts, beam, target)
+    options = DecodeOptions(beam_size=beam, max_length=LIMIT, token_scores=True)
+    with Translator(bundle, level="full", device="cpu", threads=1) as translator:
+        answers = translator.translate(texts, options)
+    assert [[own.find(token.piece) for token in answer.tokens] for answer in answers] == expected
+    assert [answer.text for answer in answers] == [text_of(tokenizer, ids) for ids in expected]
+    assert all(answer.tokens[0].score == 0 for answer in answers)
+    assert len({tuple(ids) for ids in expected}) > 100
+
+
+def test_a_text_may_name_its_target_language(written: tuple[Path, Any, Any], bundle: Path) -> None:
+    from hmc.serving import DecodeOptions, Translator
+
+    folder, model, tokenizer = written
+    m2m100 = (folder / "vocab.json").is_file()
+    code, token = ("fr", "__fr__") if m2m100 else ("fra_Latn", "fra_Latn")
+    texts = sources(12)
+    expected = expected_ids(model, tokenizer, texts, 4, token)
+    own = open_tokenizer(load_checkpoint(bundle.parent / "checkpoint").tokenizer)
+    with Translator(bundle, level="full", device="cpu", threads=1) as translator:
+        options = DecodeOptions(beam_size=4, max_length=LIMIT, token_scores=True)
+        answers = translator.translate([f">>{code}<< {text}" for text in texts], options)
+        assert [[own.find(token.piece) for token in answer.tokens] for answer in answers] == expected
+        scored = translator.score([f">>{code}<< {texts[5]}"], [answers[5].text], options)
+        assert scored[0].tokens[0] == answers[5].tokens[0]
+        with pytest.raises(InvalidRequestError, match=">>xx<<"):
+            translator.translate([">>xx<< A dog."])
+
+
+def test_the_server_chooses_by_language(bundle: Path) -> None:
+    from hmc.serving.client import Client
+    from hmc.serving.server.background import BackgroundServer
+    from hmc.serving.server.settings import ServerSettings
+
+    with BackgroundServer(bundle, ServerSettings(port=0, device="cpu")) as server, Client(server.address) as client:
+        client.wait_ready()
+        texts = sources(4)
+        plain, german, french = (
+            [t.text for t in client.translate(texts, "full", target_language=language)]
+            for language in (None, "de", "fr")
+        )
+    assert plain == german
+    assert french != german
+
+
+def test_pytorch_computes_the_same(written: tuple[Path, Any, Any]) -> None:
+    from hmc.training.data.vocabulary import Vocabulary
+    from hmc.training.model.checkpoints import model_from_checkpoint
+    from hmc.training.model.evaluate import translate
+
+    folder, model, tokenizer = written
+    checkpoint = import_model(folder)
+    vocabulary = Vocabulary(checkpoint.tokenizer)
+    texts = sources(20)
+    source, target = vocabulary.encode_pair(texts[3], texts[4])
+    batch = tokenizer(texts[3], return_tensors="pt")
+    assert batch["input_ids"][0].tolist() == source
+    target_in = torch.tensor([[checkpoint.architecture.decoder_start, *target[:-1]]])
+    ours = model_from_checkpoint(checkpoint).eval()
+    with torch.no_grad():
+        expected = model(**batch, decoder_input_ids=target_in).logits
+        found = ours.logits(ours(batch["input_ids"], target_in))
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=0, atol=1e-4)
+    ids = expected_ids(model, tokenizer, texts, 4, tokenizer.convert_ids_to_tokens(target[0]))
+    short = [ids[n] for n in range(len(texts)) if len(ids[n]) < LIMIT]  # longer ones end at another limit
+    translations = translate(ours, vocabulary, texts)
+    for number, row in enumerate(ids):
+        if row in short:
+            assert translations[number] == text_of(tokenizer, row)
+
+
+def test_positions_are_those_of_transformers() -> None:
+    from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
+
+    table = M2M100SinusoidalPositionalEmbedding(300, 64, 1).weights.numpy()
+    np.testing.assert_allclose(fairseq_positions(300, 64), table[2:302], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", ["1GB", "50KB"], ids=["one file", "sharded"])
+def test_every_form_of_weights(tmp_path: Path, size: str) -> None:
+    model, _ = write_m2m100(tmp_path / "model", max_shard_size=size)
+    before = import_m2m100(tmp_path / "model")
+    for file in (tmp_path / "model").glob("*.safetensors*"):
+        file.unlink()
+    torch.save(model.state_dict(), tmp_path / "model" / "pytorch_model.bin")
+    after = import_model(tmp_path / "model")
+    assert all(np.array_equal(before.tensors[name], after.tensors[name]) for name in before.tensors)
+
+
+def test_languages_may_be_given(tmp_path: Path) -> None:
+    write_nllb(tmp_path / "model")
+    checkpoint = import_model(tmp_path / "model", source_language="deu", target_language="eng_Latn")
+    assert isinstance(checkpoint.tokenizer, MarianFiles)
+    assert checkpoint.tokenizer.languages is not None
+    languages = json.loads(checkpoint.tokenizer.languages)
+    assert (languages["source"], languages["target"]) == ("deu_Latn", "eng_Latn")
+    with pytest.raises(InvalidArtifactError, match=r"target language 'xx' is not one of the model's 4 \(ace_Arab"):
+        import_model(tmp_path / "model", target_language="xx")
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    write_m2m100(tmp_path / "model")
+    raw = json.loads((tmp_path / "model" / "config.json").read_text())
+    changed = raw | {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(changed))
+    (tmp_path / "model" / "sentencepiece.bpe.model").unlink()
+    with pytest.raises(InvalidArtifactError) as caught:
+        import_model(tmp_path / "model")
+    assert "sentencepiece.bpe.model is missing" in str(caught.value)
+    assert "has shape [48, 64], config.json says [32, 64]" in str(caught.value)
+
+
+def test_it_cannot_be_exported_as_marian(tmp_path: Path) -> None:
+    write_m2m100(tmp_path / "model")
+    with pytest.raises(InvalidRequestError, match="layers normalise before attention, and Transformers' MarianMTModel"):
+        export_marian(import_model(tmp_path / "model"), tmp_path / "out")

@@ -1,0 +1,99 @@
+"""`hmc up`: one command from a downloaded model to a server; a second run repeats nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.artifact.marian.opus import opus_directory
+from tests.cli.conftest import Hmc
+from tests.processes import environment
+from tests.tiny import SENTENCES
+
+from hmc.artifact.bundle.checks import validate
+from hmc.artifact.storage.text import text_lines
+
+
+@pytest.fixture
+def opus(tmp_path: Path) -> Path:
+    opus_directory(tmp_path / "opus")
+    return tmp_path / "opus"
+
+
+def steps(stdout: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stdout.splitlines()]
+
+
+def test_a_second_run_repeats_nothing(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
+    arguments = ("up", opus, "-o", tmp_path / "out", "--no-serve", "--json")
+    first, second = (hmc(*arguments) for _ in range(2))
+    assert first.exit_code == 0, first.output
+    assert [(step["step"], step["kept"]) for step in steps(first.stdout)] == [("import", False), ("compile", False)]
+    assert [(step["step"], step["kept"]) for step in steps(second.stdout)] == [("import", True), ("compile", True)]
+    assert [step["folder"] for step in steps(first.stdout)] == [step["folder"] for step in steps(second.stdout)]
+    assert [level.name for level in validate(Path(steps(second.stdout)[-1]["folder"])).levels] == ["full"]
+
+
+def test_another_option_or_model_gives_other_folders(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
+    common = ("up", opus, "-o", tmp_path / "out", "--no-serve", "--json")
+    (tmp_path / "text.en").write_text("\n".join(SENTENCES) + "\n")
+    plain = steps(hmc(*common).stdout)
+    int8 = steps(hmc(*common, "--source", tmp_path / "text.en").stdout)
+    assert int8[0] == plain[0] | {"kept": True}
+    assert int8[1]["folder"] != plain[1]["folder"]
+    assert [level.precision for level in validate(Path(int8[1]["folder"])).levels] == ["int8"]
+    config = json.loads((opus / "config.json").read_text())
+    (opus / "config.json").write_text(json.dumps(config | {"activation_function": "swish"}))
+    changed = steps(hmc(*common).stdout)
+    assert not any(step["kept"] for step in changed)
+    assert len(list((tmp_path / "out").iterdir())) == 5
+
+
+@pytest.mark.slow
+def test_pruned_levels_are_served(data: Path, tmp_path: Path, hmc: Hmc) -> None:
+    """Import, prune with the model's own translations, compile, serve, translate; then all of it from what was kept."""
+    from hmc.serving.client import Client
+
+    if not (data / "marian-en-de").is_dir():
+        pytest.skip("HMC_DATA holds no marian-en-de")
+    text = tmp_path / "text.en"
+    text.write_text("\n".join(islice(text_lines(data / "multi30k" / "val.en.gz"), 60)) + "\n", encoding="utf-8")
+    arguments = [
+        "up", data / "marian-en-de", "-o", tmp_path / "out", "--source", text, "--target-heads", "50%", "--prune-steps",
+        "10", "--json", "--port", "0",
+    ]  # fmt: skip
+    command = [sys.executable, "-m", "hmc.cli", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stdout is not None
+        said = [json.loads(process.stdout.readline()) for _ in range(4)]
+        assert [step.get("step") for step in said] == ["import", "prune", "compile", None]
+        assert said[3]["levels"] == ["full-int8", "h36-int8"]
+        with Client(said[3]["address"]) as client:
+            client.wait_ready()
+            answer = client.translate(["A man plays the guitar."], "full-int8")
+            assert [translation.text for translation in answer] == ["Ein Mann spielt Gitarre."]
+            assert len(client.translate(["A dog runs."], "h36-int8")) == 1
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+    assert process.returncode == 0
+    again = hmc(*arguments[:-2], "--no-serve")
+    assert [step["kept"] for step in steps(again.stdout)] == [True, True, True]
+
+
+def test_what_cannot_work_is_said_first(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
+    for arguments, said in (
+        (("up", tmp_path / "missing"), "no such file or folder, and no name on the Hugging Face hub"),
+        (("up", opus, "--target-heads", "50%"), "--target-heads needs --source"),
+        (("up", opus, "--source", tmp_path / "none.en"), "none.en: no such file"),
+        (("up", opus, "--precision", "int9"), "--precision 'int9': choose fp32"),
+        (("up", opus, "-o", opus), "is a model; give a folder of its own"),
+    ):
+        ran = hmc(*arguments, *(() if "-o" in arguments else ("-o", tmp_path / "out")))
+        assert (ran.exit_code, said in ran.stderr) == (2, True), ran.output
+    assert not (tmp_path / "out").exists()
