@@ -220,7 +220,8 @@ class ModelHost:
         before `start`, after `close`, and if the chosen level is still loading.
         """
         with self._state:
-            level = self._resolve(selector or Selector(), priority)
+            selector = selector or Selector()
+            level = self._resolve(selector, priority)
             slot = self._current.slots.get(level.name)
             if level.name in self._current.loading:
                 raise UnavailableError(
@@ -231,7 +232,8 @@ class ModelHost:
                 raise self._not_loaded(level.name)
             slot.users += 1
             version = self._current.manifest.version
-            return Lease(slot, version, self._end, priority, model=self.name, code=code)
+            chosen_by = selector.chosen_by
+            return Lease(slot, version, self._end, priority, model=self.name, code=code, chosen_by=chosen_by)
 
     def _not_loaded(self, name: str) -> LevelNotLoadedError:
         return LevelNotLoadedError(

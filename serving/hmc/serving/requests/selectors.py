@@ -65,6 +65,14 @@ class Selector:
         """Whether the default level is chosen, of whichever model."""
         return replace(self, model=None, source_language=None, target_language=None) == Selector()
 
+    @property
+    def chosen_by(self) -> str:
+        """How the level is chosen: the name of the field that is set among the first five, or `default`."""
+        chosen = (
+            f.name for f in fields(self) if f.name not in OF_THE_MODEL and getattr(self, f.name) not in (None, False)
+        )
+        return next(chosen, "default")
+
     @classmethod
     def of(cls, level: str | Selector | None) -> Selector:
         """Turns a level's name into a selector of that name, and None into the selector of the default level."""

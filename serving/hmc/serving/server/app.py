@@ -11,6 +11,7 @@ from wsgiref.simple_server import WSGIServer
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
+from prometheus_client import CollectorRegistry
 
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import UnavailableError
@@ -97,7 +98,7 @@ class Server:
         self._calls = CallLog(calls=settings.log_calls, texts=settings.log_texts)
         self._gate = Gate(settings.token, settings.tokens)
         self._certificates = make_certificates(settings)
-        self._metrics = Metrics(self.models.statuses)
+        self._metrics = Metrics(self.models.statuses, lambda: self._why_not_ready() is None, self._draining.is_set)
         self._metrics_server: WSGIServer | None = None
         self._health = Health(self._draining)
         self._handlers = handlers = Handlers(self.models, settings, self._metrics)
@@ -140,6 +141,11 @@ class Server:
     def host(self) -> ModelHost:
         """The first model."""
         return self.models.first
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Its metrics."""
+        return self._metrics.registry
 
     @property
     def http_address(self) -> str | None:
@@ -200,8 +206,8 @@ class Server:
         self.port = listen(self._grpc, settings.host, settings.port, "--port", self._certificates)
         self.admin_address = self.address
 
-    def _ended(self, method: str, code: grpc.StatusCode) -> None:
-        self._metrics.call(method, code)
+    def _ended(self, method: str, code: grpc.StatusCode, error: BaseException | None) -> None:
+        self._metrics.call(method, code, error)
         self._calls.end(method, code)
 
     def _why_not_ready(self) -> str | None:

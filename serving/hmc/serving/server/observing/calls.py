@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from hmc.serving.requests.answers import Answer
+
 log = logging.getLogger(__name__)
 
 
@@ -25,6 +27,20 @@ class Call:
     """The caller's name, empty until it is known."""
     began: float = field(default_factory=time.perf_counter)
     """Seconds, on a clock without a meaning of its own."""
+    known: dict[str, str | int | float] = field(default_factory=dict)
+    """What its requests have told so far: model, level, texts, and times in milliseconds."""
+
+    def note(self, model: str, level: str, answer: Answer | None, first_s: float | None) -> None:
+        """Adds what a request of this call has told. A stream has many: the longest times and the last level count."""
+        known = self.known
+        if level:
+            known["model"], known["served_level"] = model, level
+        if first_s is not None:
+            known["first_token_ms"] = round(1000.0 * first_s, 3)
+        if answer is not None:
+            known["text_count"] = int(known.get("text_count", 0)) + len(answer)
+            for name, value in (("queue_ms", answer.queue_ms), ("compute_ms", answer.compute_ms)):
+                known[name] = max(float(known.get(name, 0.0)), round(value, 3))
 
 
 current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)
@@ -57,4 +73,5 @@ class CallLog:
         fields: dict[str, object] = {"rpc": method, "status": code.name}
         if ended is not None:
             fields["milliseconds"] = round(1000.0 * (time.perf_counter() - ended.began), 3)
+            fields.update(ended.known)
         log.info("%s %s", method, code.name, extra={"fields": fields})
