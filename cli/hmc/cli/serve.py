@@ -26,6 +26,7 @@ from hmc.cli.common.serve_options import (
     TlsClientCa,
     TlsKey,
     Tokens,
+    Watch,
 )
 
 if TYPE_CHECKING:
@@ -223,6 +224,7 @@ def command(
     tokens: Tokens = None,
     admin_address: AdminAddress = None,
     bundle_root: BundleRoot = None,
+    watch: Watch = None,
     max_connections: MaxConnections = None,
     max_streams: MaxStreams = None,
     max_message_mib: MaxMessageMib = None,

@@ -61,6 +61,14 @@ BundleRoot = Annotated[
         rich_help_panel=SECURITY,
     ),
 ]
+Watch = Annotated[
+    float | None,
+    typer.Option(
+        help="Look at the paths of the bundles this often, and load a new version that is put there. Default: never.",
+        metavar="SECONDS",
+        rich_help_panel=OPERATION,
+    ),
+]
 MaxConnections = Annotated[
     int | None,
     typer.Option(

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from wsgiref.simple_server import WSGIServer
 
@@ -30,6 +31,7 @@ from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import Gate
 from hmc.serving.server.access.listening import join_address, local_host
 from hmc.serving.server.access.metrics_door import guarded
+from hmc.serving.server.bundle_watch import BundleWatch, watch
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.health.model_health import ADMIN, TRANSLATION, model_health
 from hmc.serving.server.health.standard_services import NOT_SERVING, SERVING, Health, add_reflection
@@ -99,6 +101,7 @@ class Server:
         self._gate = Gate(settings.token, settings.tokens)
         self._certificates = make_certificates(settings)
         self._metrics = Metrics(self.models.statuses, lambda: self._why_not_ready() is None, self._draining.is_set)
+        self._metrics.expect(self.models.statuses())
         self._metrics_server: WSGIServer | None = None
         self._health = Health(self._draining)
         self._handlers = handlers = Handlers(self.models, settings, self._metrics)
@@ -195,6 +198,11 @@ class Server:
                 await self._health.set_all((name,), status)
             following = self._health.follow(lambda: model_health(self.models))
             self._watching.append(asyncio.create_task(following))
+            if self.settings.watch is not None:
+                watches = [
+                    BundleWatch(host, partial(self._handlers.reload, None, host.name)) for host in self.models.hosts
+                ]
+                self._watching.append(asyncio.create_task(watch(watches, self.settings.watch, self._draining)))
             if self.settings.idle_unload is not None:
                 cleaning = clean(self._handlers.unload_idle, self.settings.idle_unload, self._draining)
                 self._watching.append(asyncio.create_task(cleaning))

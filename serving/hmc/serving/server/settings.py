@@ -92,6 +92,9 @@ class ServerSettings:
     TranslationService."""
     bundle_root: Path | None = None
     """Folder below which the bundles of reloads must lie. None: the folder that holds the served bundle."""
+    watch: float | None = None
+    """Seconds between two looks at the paths of the bundles. A new version that is put there is loaded and replaces the
+    old one, as by Reload. None: no looks."""
     max_connections: int = 1024
     """Most connections at a time; further ones are closed at once."""
     max_streams: int = 1024
@@ -163,6 +166,8 @@ class ServerSettings:
             raise InvalidRequestError(f"idle_unload {self.idle_unload}: choose more than 0 seconds")
         if self.idle_unload is not None and not self.lazy:
             raise InvalidRequestError("idle_unload needs lazy: without it no request would load the level again")
+        if self.watch is not None and not 0 < self.watch < float("inf"):
+            raise InvalidRequestError(f"watch {self.watch}: choose more than 0 seconds")
         self.of_hosts()
 
     def _check_devices(self) -> None:

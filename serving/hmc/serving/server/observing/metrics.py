@@ -104,6 +104,14 @@ class Metrics:
         self._refusals = Refusals(self.registry, draining)
         self.registry.register(LevelMetrics(statuses))
 
+    def expect(self, statuses: Sequence[HostStatus]) -> None:
+        """Begins counters at 0 that alerts watch. Otherwise Prometheus could not see their first step."""
+        for status in statuses:
+            for outcome in ("done", "failed"):
+                self._reloads.labels(status.model, outcome)
+            for level in status.levels:
+                self._refusals.expect(status.model, level.level.name)
+
     def _counter(self, name: str, help_text: str, labels: Sequence[str]) -> Counter:
         return Counter(name, help_text, labels, registry=self.registry)
 

@@ -54,6 +54,13 @@ class Refusals:
             ["model", "level", "reason"],
             registry=registry,
         )
+        for reason in ALL_REASONS:
+            self._counter.labels("", "", reason)
+
+    def expect(self, model: str, level: str) -> None:
+        """Begins the counters of a level at 0."""
+        for reason in ("queue_full", "deadline"):
+            self._counter.labels(model, level, reason)
 
     def count(self, error: BaseException, model: str = "", level: str = "") -> None:
         """Counts an error if it refuses a request and was not counted before. model, level: empty if unknown."""
