@@ -26,6 +26,7 @@ from hmc.cli.common.serve_options import (
     TlsClientCa,
     TlsKey,
     Tokens,
+    TraceTo,
     Watch,
 )
 
@@ -242,6 +243,7 @@ def command(
             rich_help_panel=OPERATION,
         ),
     ] = None,
+    trace_to: TraceTo = None,
     log_format: LogFormat = None,
     log_calls: LogCalls = None,
     log_texts: LogTexts = None,

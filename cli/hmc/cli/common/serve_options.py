@@ -101,6 +101,15 @@ ConnectionIdle = Annotated[
         rich_help_panel=LIMITS,
     ),
 ]
+TraceTo = Annotated[
+    str | None,
+    typer.Option(
+        help="Send a span of every call to this OpenTelemetry collector (OTLP over HTTP), such as "
+        "http://localhost:4318. Needs the extra `tracing`. Default: no spans.",
+        metavar="URL",
+        rich_help_panel=OPERATION,
+    ),
+]
 LogFormat = Annotated[
     str | None,
     typer.Option(help="text, or json: an object a line.", show_default="text", rich_help_panel=OPERATION),

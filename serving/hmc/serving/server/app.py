@@ -40,6 +40,7 @@ from hmc.serving.server.interceptors import EdgeInterceptor
 from hmc.serving.server.janitor import clean
 from hmc.serving.server.observing.calls import CallLog
 from hmc.serving.server.observing.metrics import Metrics
+from hmc.serving.server.observing.traces import Traces, traces_to
 from hmc.serving.server.servicers import AdminServicer, TranslationServicer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.translator import Translator
@@ -94,10 +95,13 @@ def model_host(bundle: Path | str, settings: ServerSettings, factory: Translator
 class Server:
     """A gRPC server for one host or several. Make it and use it on one event loop; start it once."""
 
-    def __init__(self, models: ModelHost | Models, settings: ServerSettings) -> None:
+    def __init__(self, models: ModelHost | Models, settings: ServerSettings, traces: Traces | None = None) -> None:
+        """traces: where spans go; None: as the settings say. Raises FailedPreconditionError if the settings ask for
+        traces and the OpenTelemetry SDK is not installed."""
         self.models, self.settings = Models.of(models), settings
         self._draining = asyncio.Event()
-        self._calls = CallLog(calls=settings.log_calls, texts=settings.log_texts)
+        self._traces = traces or (traces_to(settings.trace_to) if settings.trace_to else None)
+        self._calls = CallLog(calls=settings.log_calls, texts=settings.log_texts, traces=self._traces)
         self._gate = Gate(settings.token, settings.tokens)
         self._certificates = make_certificates(settings)
         self._metrics = Metrics(self.models.statuses, lambda: self._why_not_ready() is None, self._draining.is_set)
@@ -264,6 +268,8 @@ class Server:
         await asyncio.gather(*(server.stop(grace) for server in self._servers), self._http.stop(grace))
         await asyncio.gather(*self._watching)
         await asyncio.to_thread(self.models.close, False)
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.close)
         if self._metrics_server is not None:
             self._metrics_server.shutdown()
             self._metrics_server.server_close()

@@ -14,6 +14,7 @@ from hmc.serving.runtime.device import SDPA_KERNELS, CudaAttention, parse_device
 from hmc.serving.runtime.memory.budget import parse_budget
 from hmc.serving.server.access.listening import is_loopback, parse_listener
 from hmc.serving.server.access.tokens import read_tokens
+from hmc.serving.server.observing.traces import check_trace_url
 from hmc.serving.wire.limits import MAX_MESSAGE_BYTES, check_token
 from hmc.serving.wire.tls import check_pair, read_authorities
 
@@ -112,6 +113,9 @@ class ServerSettings:
     """Port of Prometheus metrics on the same host; 0 takes any free one. None: no metrics."""
     http_port: int | None = None
     """Port of the HTTP listener on the same host; 0 takes any free one. None: no HTTP."""
+    trace_to: str | None = None
+    """URL of an OpenTelemetry collector (OTLP over HTTP), such as http://localhost:4318. It gets a span of every call.
+    Needs the extra `tracing`. None: no spans."""
     log_format: LogFormat = "text"
     """How the server logs: "text", or "json" with an object a line."""
     log_calls: bool = False
@@ -148,6 +152,8 @@ class ServerSettings:
                     "put a proxy that checks them before a server of its own"
                 )
             read_authorities(self.tls_client_ca)
+        if self.trace_to is not None:
+            check_trace_url(self.trace_to)
         if self.token is not None:
             check_token(self.token)
         if self.tokens is not None:
