@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from hmc.artifact.bundle.manifest import Latency, Level, Manifest, Quality, decoder_path, encoder_path, write_manifest
-from hmc.artifact.errors import InvalidRequestError, OverloadedError
+from hmc.artifact.errors import OverloadedError, TooLargeError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.tokenizer.files import TOKENIZER
@@ -24,6 +24,7 @@ from hmc.serving.requests.caller import ANYONE, Caller
 from hmc.serving.requests.options import MAX_TEXT_BYTES, DecodeOptions, Target
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Alternative, Translation
+from hmc.serving.requests.work import LevelWork
 
 ARCHITECTURE = Architecture(
     vocab_size=16,
@@ -86,6 +87,7 @@ class FakeTranslator:
     weights: dict[str, int] = field(default_factory=dict)
     device_bytes: dict[str, int] = field(default_factory=dict)
     device_use: tuple[DeviceUse, ...] = ()
+    work: LevelWork = field(default_factory=LevelWork)
     released: int = 0
     failure: str | None = None
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -119,7 +121,7 @@ class FakeTranslator:
         if target.complete or target.text:
             text = f"{text}|{target.text}|{'given' if target.complete else 'prefix'}"
         if len(text.encode()) > MAX_TEXT_BYTES:
-            raise InvalidRequestError(f"text is longer than {MAX_TEXT_BYTES} bytes: split it into sentences")
+            raise TooLargeError(f"text is longer than {MAX_TEXT_BYTES} bytes: split it into sentences")
         if self.pending >= (self.bulk_size if priority is Priority.BULK else self.queue_size):
             with self.changed:
                 self.refused += 1

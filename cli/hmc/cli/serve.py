@@ -26,6 +26,8 @@ from hmc.cli.common.serve_options import (
     TlsClientCa,
     TlsKey,
     Tokens,
+    TraceTo,
+    Watch,
 )
 
 LEVELS, CAPACITY, RUNTIME, AUTO, OPERATION = (
@@ -219,6 +221,7 @@ def command(
     tokens: Tokens = None,
     admin_address: AdminAddress = None,
     bundle_root: BundleRoot = None,
+    watch: Watch = None,
     max_connections: MaxConnections = None,
     max_streams: MaxStreams = None,
     max_message_mib: MaxMessageMib = None,
@@ -236,6 +239,7 @@ def command(
             rich_help_panel=OPERATION,
         ),
     ] = None,
+    trace_to: TraceTo = None,
     log_format: LogFormat = None,
     log_calls: LogCalls = None,
     log_texts: LogTexts = None,

@@ -43,6 +43,10 @@ class InvalidRequestError(HmcError):
         self.violations = tuple(violations)
 
 
+class TooLargeError(InvalidRequestError):
+    """A request beyond a limit of the server, or of its caller; the message names the limit."""
+
+
 class LevelNotFoundError(HmcError):
     """The requested pruning level is not in the bundle; the message lists those that are."""
 

@@ -17,6 +17,7 @@ from hmc.serving.requests.caller import ANYONE, Caller
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Target, scoring_options, targets_of
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Decoded, Partial, Translation
+from hmc.serving.requests.work import LevelWork
 from hmc.serving.runtime.device import CudaAttention, resolve_devices
 from hmc.serving.runtime.memory.account import memory_of
 from hmc.serving.runtime.memory.budget import parse_budget
@@ -132,6 +133,11 @@ class Translator:
     def device_use(self) -> tuple[DeviceUse, ...]:
         """What all levels of this process have reserved on the CUDA devices of this one. Empty on a CPU."""
         return tuple(memory_of(r.device).use() for r in self._engine.replicas if r.device.kind != "cpu")
+
+    @property
+    def work(self) -> LevelWork:
+        """What the level has computed since it was loaded, and its limits."""
+        return self._engine.work
 
     def submit(
         self,

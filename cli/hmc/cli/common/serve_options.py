@@ -61,6 +61,14 @@ BundleRoot = Annotated[
         rich_help_panel=SECURITY,
     ),
 ]
+Watch = Annotated[
+    float | None,
+    typer.Option(
+        help="Look at the paths of the bundles this often, and load a new version that is put there. Default: never.",
+        metavar="SECONDS",
+        rich_help_panel=OPERATION,
+    ),
+]
 MaxConnections = Annotated[
     int | None,
     typer.Option(
@@ -91,6 +99,15 @@ ConnectionIdle = Annotated[
         help="Seconds without a call after which a connection is closed. 0: no limit.",
         show_default="900.0",
         rich_help_panel=LIMITS,
+    ),
+]
+TraceTo = Annotated[
+    str | None,
+    typer.Option(
+        help="Send a span of every call to this OpenTelemetry collector (OTLP over HTTP), such as "
+        "http://localhost:4318. Needs the extra `tracing`. Default: no spans.",
+        metavar="URL",
+        rich_help_panel=OPERATION,
     ),
 ]
 LogFormat = Annotated[

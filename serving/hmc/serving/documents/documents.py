@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from hmc.artifact.errors import InvalidRequestError, OverloadedError, Violation
+from hmc.artifact.errors import InvalidRequestError, OverloadedError, TooLargeError, Violation
 from hmc.serving.documents.joining import Joined
 from hmc.serving.documents.keeping import Keeper, Submit
 from hmc.serving.documents.windows import in_order
@@ -57,7 +57,7 @@ def divided(text: str, source: SourceSide, segmentation: Segmentation, code: str
     if segmentation is Segmentation.AUTO:
         return True
     size = f"{len(text.encode()):,} bytes" if len(text) > 32 * source.room else f"{source.count(text):,} tokens"
-    raise InvalidRequestError(
+    raise TooLargeError(
         f"the text has {size}, and the model has room for {source.room:,} tokens: shorten it, or choose "
         "SEGMENTATION_AUTO, which divides it"
     )
@@ -210,7 +210,7 @@ class Divider:
 
 def _at(index: int, error: InvalidRequestError) -> InvalidRequestError:
     message = f"texts[{index}]: {error}"
-    return InvalidRequestError(message, [Violation(f"texts[{index}]", message)])
+    return type(error)(message, [Violation(f"texts[{index}]", message)])
 
 
 def _unit(text: str) -> Iterator[Piece]:

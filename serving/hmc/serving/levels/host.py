@@ -61,7 +61,9 @@ class ModelHost:
         room = room or Room()
         self._loader = Loader(factory, self._state, room, device, clock)
         self._closed = self._started = False
-        self._current = self._read(Path(bundle))
+        self.bundle_path = Path(bundle)
+        """Where the bundle is looked for when it is reloaded. A symbolic link is followed at each reload only."""
+        self._current = self._read(self.bundle_path)
         self.name = name or name_of(self._current.manifest)
         self.root = Path(bundle).absolute().parent
         """The folder that holds the first bundle. A reload does not move it."""
@@ -73,7 +75,8 @@ class ModelHost:
         for level in levels or ():
             self._current.manifest.level(level)
 
-    def _read(self, path: Path) -> LoadedBundle:
+    def _read(self, given: Path) -> LoadedBundle:
+        path = given.resolve()  # so that levels that are loaded later are of this bundle, wherever a link leads then
         manifest = validate(path)
         default = manifest.level(self._default or manifest.default_level)
         fitting = [level for level in manifest.levels if runs_on(self._device, level)]
@@ -87,6 +90,11 @@ class ModelHost:
     def languages(self) -> Languages:
         """What the bundle translates from and into."""
         return self._current.languages
+
+    @property
+    def version(self) -> str:
+        """Of the bundle in service."""
+        return self._current.manifest.version
 
     @property
     def eager(self) -> bool:
@@ -171,15 +179,16 @@ class ModelHost:
     def reload(self, path: Path | str | None = None) -> HostStatus:
         """Loads a bundle beside the current one, puts it in service, and lets the old one finish its requests.
 
-        path None: reads the current bundle's path again. Raises InvalidArtifactError, LevelNotFoundError or
+        path None: reads `bundle_path` again. Raises InvalidArtifactError, LevelNotFoundError or
         DeviceUnavailableError; the current bundle then stays in service.
         """
         with self._changing:
             old = self._current
-            new = self._read(Path(path) if path is not None else old.path)
+            given = Path(path) if path is not None else self.bundle_path
+            new = self._read(given)
             self._fill(new, set(old.slots), in_service=False)
             with self._state:
-                self._current = new
+                self._current, self.bundle_path = new, given
             slots = list(old.slots.values())
             old.slots.clear()
             self._retirement.begin(slots)
@@ -220,7 +229,8 @@ class ModelHost:
         before `start`, after `close`, and if the chosen level is still loading.
         """
         with self._state:
-            level = self._resolve(selector or Selector(), priority)
+            selector = selector or Selector()
+            level = self._resolve(selector, priority)
             slot = self._current.slots.get(level.name)
             if level.name in self._current.loading:
                 raise UnavailableError(
@@ -231,7 +241,8 @@ class ModelHost:
                 raise self._not_loaded(level.name)
             slot.users += 1
             version = self._current.manifest.version
-            return Lease(slot, version, self._end, priority, model=self.name, code=code)
+            chosen_by = selector.chosen_by
+            return Lease(slot, version, self._end, priority, model=self.name, code=code, chosen_by=chosen_by)
 
     def _not_loaded(self, name: str) -> LevelNotLoadedError:
         return LevelNotLoadedError(

@@ -21,6 +21,7 @@ from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Translation
 from hmc.serving.requests.source_side import SourceSide
+from hmc.serving.requests.work import LevelWork
 
 
 class LevelTranslator(Protocol):
@@ -49,6 +50,9 @@ class LevelTranslator(Protocol):
 
     @property
     def device_use(self) -> tuple[DeviceUse, ...]: ...
+
+    @property
+    def work(self) -> LevelWork: ...
 
     def submit(
         self,
@@ -148,12 +152,14 @@ class Lease:
         *,
         model: str = "",
         code: str = "",
+        chosen_by: str = "",
     ) -> None:
         """end: called with the slot when the lease ends. priority: of the texts of this lease. model: the name of the
-        level's model. code: the token of the target language that each text begins with; empty: none."""
+        level's model. code: the token of the target language that each text begins with; empty: none.
+        chosen_by: see `Selector.chosen_by`."""
         self.level, self.bundle_version = slot.level, bundle_version
         self.slot, self._end, self._priority = slot, end, priority
-        self.model, self.code = model, code
+        self.model, self.code, self.chosen_by = model, code, chosen_by
 
     def submit(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hmc.artifact.bundle.manifest import Level, Manifest
@@ -11,6 +11,7 @@ from hmc.serving.levels.byte_shares import byte_shares
 from hmc.serving.levels.languages import Languages
 from hmc.serving.levels.slots import LoadedBundle, Slot
 from hmc.serving.requests.answers import DeviceUse, LatencySummary, LevelBytes, LevelInfo, LevelList, ModelInfo
+from hmc.serving.requests.work import LevelWork
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class LevelStatus:
     loaded or runs on a CPU."""
     device: str = ""
     """Where it runs; several names, with commas, for replicas. Empty if it is not loaded."""
+    work: LevelWork = field(default_factory=LevelWork)
+    """What it has computed since it was loaded. Nothing if it is not loaded."""
 
     @classmethod
     def of(cls, bundle: LoadedBundle, slots: Mapping[str, Slot], level: Level) -> LevelStatus:
@@ -47,7 +50,7 @@ class LevelStatus:
         translator = slot.translator
         return cls(
             level, True, is_default, translator.pending, slot.latency.summary(), disk, memory, translator.failure,
-            on_devices if translator.device_use else None, translator.device,
+            on_devices if translator.device_use else None, translator.device, translator.work,
         )  # fmt: skip
 
     def info(self) -> LevelInfo:

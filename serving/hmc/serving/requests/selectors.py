@@ -66,6 +66,14 @@ class Selector:
         limits = self.name, self.max_heads, self.max_bleu_drop, self.latency_budget_ms
         return not self.auto and limits == (None, None, None, None)
 
+    @property
+    def chosen_by(self) -> str:
+        """How the level is chosen: the name of the field that is set among the first five, or `default`."""
+        chosen = (
+            f.name for f in fields(self) if f.name not in OF_THE_MODEL and getattr(self, f.name) not in (None, False)
+        )
+        return next(chosen, "default")
+
     @classmethod
     def of(cls, level: str | Selector | None) -> Selector:
         """Turns a level's name into a selector of that name, and None into the selector of the default level."""

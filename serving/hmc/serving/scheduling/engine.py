@@ -19,6 +19,7 @@ from hmc.serving.requests.caller import ANYONE, Caller
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Decoded
+from hmc.serving.requests.work import LevelWork, Work
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.planning import plan_job
 from hmc.serving.scheduling.pool_budget import PoolBudget
@@ -97,6 +98,13 @@ class Engine:
         """Interactive sentences that wait or run."""
         with self.queue.changed:
             return self.queue.waiting_interactive + sum(each.count(interactive=True) for each in self._schedulers)
+
+    @property
+    def work(self) -> LevelWork:
+        """What all workers have computed together, and the limits of the level."""
+        total = Work.total(worker.work for worker in self.workers)
+        rows = self.max_rows * len(self.workers)
+        return LevelWork(total, len(self.workers), rows, len(self.queue), self.queue.size)
 
     def expected_s(self, *, interactive: bool) -> float | None:
         """See `WaitingQueue.expected_s`."""

@@ -157,6 +157,10 @@ class Scheduler:
         with self._queue.changed:
             return sum(len(jobs) for mode, jobs in self._running.items() if mode.interactive or not interactive)
 
+    def rows(self, mode: Mode) -> int:
+        """Rows of the batch of this mode. For the worker's own thread."""
+        return mode.rows * len(self._running.get(mode, ()))
+
     def note_cancelled(self, future: Future[Decoded]) -> None:
         """The caller cancelled this sentence: if it runs here, it leaves after the present step."""
         with self._queue.changed:

@@ -9,6 +9,7 @@ from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Decoded
+from hmc.serving.requests.work import Work
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.engine import Engine
 
@@ -36,6 +37,8 @@ def warm_up(engine: Engine) -> None:
                     future.result()
             _usual_kinds(engine, replica)  # last: a device holds the pools of a few modes, of which these stay
     engine.queue.speed.forget()  # the first sentences are slow
+    for worker in engine.workers:
+        worker.work = Work()
 
 
 def _usual_kinds(engine: Engine, replica: LevelSessions) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -15,6 +16,7 @@ from hmc.serving.decoding.job import Job, Mode
 from hmc.serving.decoding.state import Rules
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import Decoded
+from hmc.serving.requests.work import Work
 from hmc.serving.runtime import turns
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.batch import Outcome
@@ -42,6 +44,8 @@ class Worker(threading.Thread):
         self._warm: set[Mode] = set()
         """Modes that the warm-up has prepared. While it lasts, their memory is not given back for others."""
         self._pause_s = 0.0
+        self.work = Work()
+        """What this worker has computed since the warm-up."""
 
     def run(self) -> None:
         """The thread. It restarts its loop after any error in it."""
@@ -70,6 +74,7 @@ class Worker(threading.Thread):
         """Frees the caches of evicted batches, and encodes the sentences that start."""
         for mode in plan.evicted:
             self._close(mode)
+        began = time.perf_counter()
         for mode, jobs in plan.started.items():
             try:
                 if mode not in self._batches:
@@ -80,13 +85,17 @@ class Worker(threading.Thread):
                 self._batches[mode].admit(jobs, partial(self._scheduler.upcoming, mode))
             except Exception as error:  # noqa: BLE001 - the error goes to the sentences of this batch
                 self._fail(mode, error)
+        if plan.started:
+            self.work.encoded(time.perf_counter() - began)
 
     def _step(self, modes: Iterable[Mode]) -> list[Outcome]:
         """Runs one decoder step of each batch. A batch may run several, see `Scheduler.undisturbed`."""
         outcomes = []
         for mode in modes:
+            rows, began = self._scheduler.rows(mode), time.perf_counter()
             try:
                 outcomes.append(self._batches[mode].step(self._scheduler.undisturbed))
+                self.work.decoded(rows, time.perf_counter() - began)
             except Exception as error:  # noqa: BLE001 - the error goes to the sentences of this batch
                 self._fail(mode, error)
         return outcomes
@@ -105,6 +114,9 @@ class Worker(threading.Thread):
 
     def _measure(self, outcome: Outcome) -> None:
         """Notes how long the sentences took that have ended."""
+        cancelled = sum(decoded is None for _, decoded in outcome.ended)
+        self.work.cancelled += cancelled
+        self.work.done += len(outcome.ended) - cancelled
         done = [(job, decoded) for job, decoded in outcome.ended if decoded is not None and decoded.hypotheses]
         if done:
             seen = [(len(job.source), len(decoded.hypotheses[0].ids) + 1, decoded.compute_s) for job, decoded in done]
@@ -117,7 +129,9 @@ class Worker(threading.Thread):
             log.error("a batch of level %s failed", self._sessions.level.name, exc_info=error)
             reported = RuntimeError(f"decoding failed: {error}")
         self._close_after(error, [mode])
-        self._postprocessor.post([partial(set_exception, job.future, reported) for job in self._scheduler.drop(mode)])
+        dropped = self._scheduler.drop(mode)
+        self.work.failed += len(dropped)
+        self._postprocessor.post([partial(set_exception, job.future, reported) for job in dropped])
 
     def _close(self, mode: Mode) -> None:
         """Gives up the batch of this mode, if there is one, and its memory. Its session goes too, in a turn on the

@@ -6,11 +6,13 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from wsgiref.simple_server import WSGIServer
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
+from prometheus_client import CollectorRegistry
 
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import UnavailableError
@@ -29,6 +31,7 @@ from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import Gate
 from hmc.serving.server.access.listening import join_address, local_host
 from hmc.serving.server.access.metrics_door import guarded
+from hmc.serving.server.bundle_watch import BundleWatch, watch
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.health.model_health import ADMIN, TRANSLATION, model_health
 from hmc.serving.server.health.standard_services import NOT_SERVING, SERVING, Health, add_reflection
@@ -37,6 +40,7 @@ from hmc.serving.server.interceptors import EdgeInterceptor
 from hmc.serving.server.janitor import clean
 from hmc.serving.server.observing.calls import CallLog
 from hmc.serving.server.observing.metrics import Metrics
+from hmc.serving.server.observing.traces import Traces, traces_to
 from hmc.serving.server.servicers import AdminServicer, TranslationServicer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.translator import Translator
@@ -91,13 +95,17 @@ def model_host(bundle: Path | str, settings: ServerSettings, factory: Translator
 class Server:
     """A gRPC server for one host or several. Make it and use it on one event loop; start it once."""
 
-    def __init__(self, models: ModelHost | Models, settings: ServerSettings) -> None:
+    def __init__(self, models: ModelHost | Models, settings: ServerSettings, traces: Traces | None = None) -> None:
+        """traces: where spans go; None: as the settings say. Raises FailedPreconditionError if the settings ask for
+        traces and the OpenTelemetry SDK is not installed."""
         self.models, self.settings = Models.of(models), settings
         self._draining = asyncio.Event()
-        self._calls = CallLog(calls=settings.log_calls, texts=settings.log_texts)
+        self._traces = traces or (traces_to(settings.trace_to) if settings.trace_to else None)
+        self._calls = CallLog(calls=settings.log_calls, texts=settings.log_texts, traces=self._traces)
         self._gate = Gate(settings.token, settings.tokens)
         self._certificates = make_certificates(settings)
-        self._metrics = Metrics(self.models.statuses)
+        self._metrics = Metrics(self.models.statuses, lambda: self._why_not_ready() is None, self._draining.is_set)
+        self._metrics.expect(self.models.statuses())
         self._metrics_server: WSGIServer | None = None
         self._health = Health(self._draining)
         self._handlers = handlers = Handlers(self.models, settings, self._metrics)
@@ -140,6 +148,11 @@ class Server:
     def host(self) -> ModelHost:
         """The first model."""
         return self.models.first
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Its metrics."""
+        return self._metrics.registry
 
     @property
     def http_address(self) -> str | None:
@@ -189,6 +202,11 @@ class Server:
                 await self._health.set_all((name,), status)
             following = self._health.follow(lambda: model_health(self.models))
             self._watching.append(asyncio.create_task(following))
+            if self.settings.watch is not None:
+                watches = [
+                    BundleWatch(host, partial(self._handlers.reload, None, host.name)) for host in self.models.hosts
+                ]
+                self._watching.append(asyncio.create_task(watch(watches, self.settings.watch, self._draining)))
             if self.settings.idle_unload is not None:
                 cleaning = clean(self._handlers.unload_idle, self.settings.idle_unload, self._draining)
                 self._watching.append(asyncio.create_task(cleaning))
@@ -200,8 +218,8 @@ class Server:
         self.port = listen(self._grpc, settings.host, settings.port, "--port", self._certificates)
         self.admin_address = self.address
 
-    def _ended(self, method: str, code: grpc.StatusCode) -> None:
-        self._metrics.call(method, code)
+    def _ended(self, method: str, code: grpc.StatusCode, error: BaseException | None) -> None:
+        self._metrics.call(method, code, error)
         self._calls.end(method, code)
 
     def _why_not_ready(self) -> str | None:
@@ -250,6 +268,8 @@ class Server:
         await asyncio.gather(*(server.stop(grace) for server in self._servers), self._http.stop(grace))
         await asyncio.gather(*self._watching)
         await asyncio.to_thread(self.models.close, False)
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.close)
         if self._metrics_server is not None:
             self._metrics_server.shutdown()
             self._metrics_server.server_close()

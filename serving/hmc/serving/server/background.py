@@ -10,6 +10,7 @@ from types import TracebackType
 
 from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.server.app import Server, open_models
+from hmc.serving.server.observing.traces import Traces
 from hmc.serving.server.settings import ServerSettings
 
 
@@ -24,13 +25,17 @@ class BackgroundServer:
         bundle: Path | str | Mapping[str, Path],
         settings: ServerSettings | None = None,
         factory: TranslatorFactory | None = None,
+        traces: Traces | None = None,
     ) -> None:
-        """factory: loads the translators of levels; None loads real ones. Raises InvalidArtifactError and
-        LevelNotFoundError."""
+        """factory: loads the translators of levels; None loads real ones. traces: see `Server`.
+
+        Raises InvalidArtifactError and LevelNotFoundError.
+        """
         self.settings = settings or ServerSettings(port=0)
         bundles = bundle if isinstance(bundle, Mapping) else {"": Path(bundle)}
         self.models = open_models(bundles, self.settings, factory)
         self.host = self.models.first
+        self._traces = traces
         self._ready = threading.Event()
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -55,7 +60,7 @@ class BackgroundServer:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self.server = Server(self.models, self.settings)
+        self.server = Server(self.models, self.settings, self._traces)
         await self.server.start()
         self._ready.set()
         await self._stop.wait()

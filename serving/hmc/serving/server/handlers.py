@@ -16,6 +16,7 @@ from hmc.artifact.errors import (
     InvalidRequestError,
     LevelNotLoadedError,
     OverloadedError,
+    TooLargeError,
     UnavailableError,
     Violation,
 )
@@ -112,6 +113,7 @@ class Handlers:
             documents = Documents(lease, self._line(lease), self._wait, text_options)
             async with aclosing(documents.stream(text, options, joined)) as pieces:
                 async for piece in pieces:
+                    record.piece()
                     yield piece
             record.answer = _answer([joined.translation(segments=False)], lease)
 
@@ -158,6 +160,7 @@ class Handlers:
             future.add_done_callback(lambda _: progress(None))
             try:
                 while (piece := await pieces.get()) is not None:
+                    record.piece()
                     yield piece
                 record.answer = _answer([await self._wait(future, AnswerSize())], lease)
             finally:
@@ -165,7 +168,7 @@ class Handlers:
         yield record.answer
 
     def check_count(self, texts: int) -> None:
-        """Raises InvalidRequestError for more texts than one call may have. It is the first check of a request: the
+        """Raises TooLargeError for more texts than one call may have. It is the first check of a request: the
         rules of fields take long to check in a list of millions."""
         most = min(self._settings.max_texts_per_call, self._settings.queue_size)  # more never fit into the queue
         if texts > most:
@@ -173,7 +176,7 @@ class Handlers:
                 f"{texts} texts in one call, but at most {most} are allowed: split the list into several calls, or use "
                 "TranslateStream, which has no limit"
             )
-            raise InvalidRequestError(message, [Violation("texts", message)])
+            raise TooLargeError(message, [Violation("texts", message)])
 
     async def _lease(self, selector: Selector, priority: Priority) -> Lease:
         host, code = self._models.find(selector)
@@ -239,7 +242,8 @@ class Handlers:
         host = self._models.named(model)
         if path is not None:
             check_below(self._settings.bundle_root or host.root, path)
-        return (await self._changes.run(host.reload, path)).listed()
+        with self._metrics.reloading(host.name):
+            return (await self._changes.run(host.reload, path)).listed()
 
     async def unload_idle(self, unused_s: float) -> None:
         """Unloads levels that nobody uses, see `Models.unload_idle`. Does not wait until they are free."""
@@ -285,7 +289,7 @@ def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target:
         return lease.submit(text, options, target, caller=current_caller.get(), within_s=seconds_left())
     except InvalidRequestError as error:
         message = f"texts[{index}]: {error}"
-        raise InvalidRequestError(message, [Violation(f"texts[{index}]", message)]) from error
+        raise type(error)(message, [Violation(f"texts[{index}]", message)]) from error
     except OverloadedError as error:
         raise OverloadedError(f"texts[{index}]: {error}", error.retry_after_s) from error
     except DeadlineExceededError as error:

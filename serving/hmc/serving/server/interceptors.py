@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # these types are generic for the type checker only
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 else:
     Handler, Context = grpc.RpcMethodHandler, grpc.aio.ServicerContext
-Count = Callable[[str, grpc.StatusCode], None]
+Count = Callable[[str, grpc.StatusCode, BaseException | None], None]
 
 
 class EdgeInterceptor(grpc.aio.ServerInterceptor):
@@ -40,7 +40,8 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
     """
 
     def __init__(self, entry: Entry, count: Count) -> None:
-        """entry: raises if a call may not start. count: called with the method and the status of each ended call."""
+        """entry: raises if a call may not start. count: called with the method, the status and the error of each ended
+        call."""
         self._entry, self._count = entry, count
 
     async def intercept_service(
@@ -82,7 +83,7 @@ class _Edge:
                 data = b""  # gRPC keeps this frame, see `_fail`
                 await self._fail(error, context)
                 raise
-            self._count(self._method, grpc.StatusCode.OK)
+            self._count(self._method, grpc.StatusCode.OK, None)
             return response
 
         return call
@@ -103,7 +104,7 @@ class _Edge:
                 sent = None  # gRPC keeps this frame, see `_fail`
                 await self._fail(error, context)
                 raise
-            self._count(self._method, grpc.StatusCode.OK)
+            self._count(self._method, grpc.StatusCode.OK, None)
 
         return call
 
@@ -148,7 +149,7 @@ class _Edge:
         error drops its frames here.
         """
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
-            self._count(self._method, code_of(error))
+            self._count(self._method, code_of(error), error)
             return
         if isinstance(error, grpc.aio.AbortError) or not isinstance(error, Exception):
             return
@@ -158,7 +159,7 @@ class _Edge:
             log.error(
                 "unexpected error %s in %s, request %s", reference, self._method, request_id.get(), exc_info=error
             )
-        self._count(self._method, code)
+        self._count(self._method, code, error)
         message = message_of(error, reference)
         trailers = ((KEY, request_id.get()), *pushback.trailers(error), *trailers_of(error, message))
         _forget_frames(error)

@@ -14,6 +14,7 @@ from hmc.serving.runtime.device import SDPA_KERNELS, CudaAttention, parse_device
 from hmc.serving.runtime.memory.budget import parse_budget
 from hmc.serving.server.access.listening import is_loopback, parse_listener
 from hmc.serving.server.access.tokens import read_tokens
+from hmc.serving.server.observing.traces import check_trace_url
 from hmc.serving.wire.limits import MAX_MESSAGE_BYTES, check_token
 from hmc.serving.wire.tls import check_pair, read_authorities
 
@@ -92,6 +93,9 @@ class ServerSettings:
     TranslationService."""
     bundle_root: Path | None = None
     """Folder below which the bundles of reloads must lie. None: the folder that holds the served bundle."""
+    watch: float | None = None
+    """Seconds between two looks at the paths of the bundles. A new version that is put there is loaded and replaces the
+    old one, as by Reload. None: no looks."""
     max_connections: int = 1024
     """Most connections at a time; further ones are closed at once."""
     max_streams: int = 1024
@@ -109,6 +113,9 @@ class ServerSettings:
     """Port of Prometheus metrics on the same host; 0 takes any free one. None: no metrics."""
     http_port: int | None = None
     """Port of the HTTP listener on the same host; 0 takes any free one. None: no HTTP."""
+    trace_to: str | None = None
+    """URL of an OpenTelemetry collector (OTLP over HTTP), such as http://localhost:4318. It gets a span of every call.
+    Needs the extra `tracing`. None: no spans."""
     log_format: LogFormat = "text"
     """How the server logs: "text", or "json" with an object a line."""
     log_calls: bool = False
@@ -145,6 +152,8 @@ class ServerSettings:
                     "put a proxy that checks them before a server of its own"
                 )
             read_authorities(self.tls_client_ca)
+        if self.trace_to is not None:
+            check_trace_url(self.trace_to)
         if self.token is not None:
             check_token(self.token)
         if self.tokens is not None:
@@ -163,6 +172,8 @@ class ServerSettings:
             raise InvalidRequestError(f"idle_unload {self.idle_unload}: choose more than 0 seconds")
         if self.idle_unload is not None and not self.lazy:
             raise InvalidRequestError("idle_unload needs lazy: without it no request would load the level again")
+        if self.watch is not None and not 0 < self.watch < float("inf"):
+            raise InvalidRequestError(f"watch {self.watch}: choose more than 0 seconds")
         self.of_hosts()
 
     def _check_devices(self) -> None:

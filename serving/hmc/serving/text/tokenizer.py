@@ -7,7 +7,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from hmc.artifact.bundle.manifest import FIX, Manifest
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, TooLargeError
 from hmc.artifact.tokenizer.files import from_contents
 from hmc.artifact.tokenizer.pieces import LANGUAGE_CODE
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
@@ -108,6 +108,6 @@ def _check(text: str) -> None:
             f"text is not valid Unicode ({error.reason} at {error.start}); decode it as UTF-8"
         ) from error
     if size > MAX_TEXT_BYTES:
-        raise InvalidRequestError(
+        raise TooLargeError(
             f"text of {size:,} bytes is over the limit of {MAX_TEXT_BYTES:,}; divide it, or let segmentation do it"
         )

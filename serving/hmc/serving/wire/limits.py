@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import InvalidRequestError, TooLargeError
 from hmc.serving.requests.results import Alternative, Token, Translation
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -52,10 +52,10 @@ class AnswerSize:
         self._limit, self._left = limit, limit - RESERVED_BYTES
 
     def add(self, translation: Translation) -> Translation:
-        """Counts a translation and returns it. Raises InvalidRequestError if the answer would exceed the limit."""
+        """Counts a translation and returns it. Raises TooLargeError if the answer would exceed the limit."""
         self._left -= translation_bytes(translation)
         if self._left < 0:
-            raise InvalidRequestError(
+            raise TooLargeError(
                 f"the answer would be larger than {self._limit // 2**20} MiB, the largest message that can be sent: "
                 "send fewer texts in a call, ask for fewer hypotheses (n_best), or leave out alignment"
             )

@@ -85,7 +85,7 @@ def test_json(
     (bug,) = (line for line in lines if line["level"] == "ERROR")
     assert (bug["request_id"], bug["caller"]) == ("id-1", "news")
     assert "ValueError: " in bug["error"]
-    assert "in translate" in bug["error"]
+    assert "in Translate" in bug["error"]
     assert (SECRET in stream.getvalue()) == texts
     assert [line["texts"] for line in lines if "texts" in line] == [[SECRET]] * (3 if texts else 0)
 

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import TooLargeError
 
 Scope = Literal["translate", "admin", "metrics"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -26,9 +26,9 @@ class Caller:
     """Most characters in all texts of one call, or in one text of a stream. None: no limit of its own."""
 
     def check_size(self, characters: int) -> None:
-        """Raises InvalidRequestError if a call with so many characters is too large for this caller."""
+        """Raises TooLargeError if a call with so many characters is too large for this caller."""
         if self.max_characters is not None and characters > self.max_characters:
-            raise InvalidRequestError(
+            raise TooLargeError(
                 f"{characters} characters in one call, but {self.name!r} may send at most {self.max_characters}: send "
                 "fewer or shorter texts"
             )

@@ -49,6 +49,7 @@ class Entry:
         """
         gate, scope = self._gate, scope_of(begun.method)
         metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
+        self._calls.trace(begun, metadata)
         shown = credentials_of(metadata, context.auth_context())
         found = gate.admit(shown, scope)
         caller.set(found)

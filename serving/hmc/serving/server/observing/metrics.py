@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
 
 import grpc
-from prometheus_client import CollectorRegistry, Counter, Histogram, make_wsgi_app, start_http_server
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    make_wsgi_app,
+    start_http_server,
+)
 
+from hmc.artifact.distribution import VERSION
 from hmc.serving.levels.slots import Lease
 from hmc.serving.levels.status import HostStatus
 from hmc.serving.requests.answers import Answer
 from hmc.serving.server.access.listening import check_port
+from hmc.serving.server.observing.calls import current_call
+from hmc.serving.server.observing.levels import LevelMetrics
+from hmc.serving.server.observing.refusals import Refusals
 from hmc.serving.wire.status import code_of
 
 if TYPE_CHECKING:
@@ -23,6 +34,7 @@ if TYPE_CHECKING:
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper bounds of the histograms, in seconds."""
+LEVEL = ["model", "level"]
 
 
 class RequestRecord:
@@ -32,69 +44,132 @@ class RequestRecord:
     """Name of the model that serves it; empty until one is chosen."""
     level = ""
     """Name of the level that serves it; empty until one is chosen."""
+    chosen_by = ""
+    """How the request chose its level, see `Selector.chosen_by`."""
     bundle_version = ""
     answer: Answer | None = None
     """None until it is answered."""
+    first_s: float | None = None
+    """Seconds until the first piece of its translation, of a call that answers in pieces. None before it."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
 
     def served_by(self, lease: Lease) -> None:
         """Records the level that serves the request."""
         self.model, self.level, self.bundle_version = lease.model, lease.level.name, lease.bundle_version
+        self.chosen_by = lease.chosen_by
+
+    def piece(self) -> None:
+        """Records that a piece of the translation is there. Only the first one counts."""
+        if self.first_s is None:
+            self.first_s = time.perf_counter() - self._began
 
 
 class Metrics:
-    """Counts requests by model, level and status code, their times and tokens, and the texts that wait there."""
+    """Counts requests by model, level and outcome, their times and tokens, and reads what levels do."""
 
-    def __init__(self, statuses: Callable[[], Sequence[HostStatus]]) -> None:
-        """statuses: returns the status of each model."""
+    def __init__(
+        self,
+        statuses: Callable[[], Sequence[HostStatus]],
+        ready: Callable[[], bool] = lambda: True,
+        draining: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """statuses: returns the status of each model. ready, draining: return whether the server serves, and whether
+        it is shutting down."""
         self.registry = CollectorRegistry()
-        self._calls = Counter(
-            "hmc_calls", "gRPC calls ended, by method and status code.", ["method", "code"], registry=self.registry
-        )
-        self._requests = Counter(
+        ProcessCollector(registry=self.registry)
+        self._gauge("hmc_build_info", "1, with the version of the server.", ["version"]).labels(VERSION).set(1)
+        self._gauge("hmc_ready", "1 while the server serves, else 0.").set_function(lambda: float(ready()))
+        self._gauge("hmc_draining", "1 while the server shuts down, else 0.").set_function(lambda: float(draining()))
+        self._calls = self._counter("hmc_calls", "Calls ended, by method and status code.", ["method", "code"])
+        self._requests = self._counter(
             "hmc_requests",
             "Requests ended (a call, or a text of a stream), by model, level and status code.",
-            ["model", "level", "code"],
-            registry=self.registry,
+            [*LEVEL, "code"],
         )
-        self._texts = Counter("hmc_texts", "Texts translated, by level.", ["model", "level"], registry=self.registry)
-        self._tokens = Counter(
-            "hmc_tokens",
-            "Tokens read (source) and written (target), by level.",
-            ["model", "level", "side"],
-            registry=self.registry,
+        self._chosen = self._counter(
+            "hmc_level_choices", "Requests by level, and by how they chose it.", [*LEVEL, "chosen_by"]
         )
+        self._texts = self._counter("hmc_texts", "Texts translated, by level.", LEVEL)
+        self._tokens = self._counter(
+            "hmc_tokens", "Tokens read (source) and written (target), by level.", [*LEVEL, "side"]
+        )
+        self._reloads = self._counter("hmc_reloads", "Reloads of a bundle, by model and outcome.", ["model", "outcome"])
         self._queue = self._histogram("hmc_queue_seconds", "Seconds from arrival to the first computation, by level.")
         self._compute = self._histogram("hmc_compute_seconds", "Seconds of computation for a request, by level.")
-        self.registry.register(_Status(statuses))
+        self._first = self._histogram(
+            "hmc_first_token_seconds", "Seconds until the first piece of calls that answer in pieces, by level."
+        )
+        self._refusals = Refusals(self.registry, draining)
+        self.registry.register(LevelMetrics(statuses))
+
+    def expect(self, statuses: Sequence[HostStatus]) -> None:
+        """Begins counters at 0 that alerts watch. Otherwise Prometheus could not see their first step."""
+        for status in statuses:
+            for outcome in ("done", "failed"):
+                self._reloads.labels(status.model, outcome)
+            for level in status.levels:
+                self._refusals.expect(status.model, level.level.name)
+
+    def _counter(self, name: str, help_text: str, labels: Sequence[str]) -> Counter:
+        return Counter(name, help_text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
+        return Gauge(name, help_text, labels, registry=self.registry)
 
     def _histogram(self, name: str, help_text: str) -> Histogram:
-        return Histogram(name, help_text, ["model", "level"], buckets=BUCKETS_S, registry=self.registry)
+        return Histogram(name, help_text, LEVEL, buckets=BUCKETS_S, registry=self.registry)
 
-    def call(self, method: str, code: grpc.StatusCode) -> None:
-        """Counts a gRPC call that ended. method: its full name, such as `/hmc.v1.TranslationService/Translate`."""
+    def call(self, method: str, code: grpc.StatusCode, error: BaseException | None = None) -> None:
+        """Counts a call that ended. method: its full name, such as `/hmc.v1.TranslationService/Translate`. error: what
+        ended it, if it failed."""
         self._calls.labels(method, code.name).inc()
+        if error is not None:
+            self._refusals.count(error)
 
     @contextmanager
     def record(self) -> Iterator[RequestRecord]:
         """Counts the `with` block as one request, under the status of the error that leaves it."""
         record = RequestRecord()
+        code = grpc.StatusCode.OK
         try:
             yield record
         except BaseException as error:
-            self._requests.labels(record.model, record.level, code_of(error).name).inc()
+            code = code_of(error)
+            self._refusals.count(error, record.model, record.level)
             raise
-        self._requests.labels(record.model, record.level, grpc.StatusCode.OK.name).inc()
-        if record.answer is not None:
-            self._observe(record.model, record.answer)
+        finally:
+            self._observe(record, code)
 
-    def _observe(self, model: str, answer: Answer) -> None:
-        self._texts.labels(model, answer.level).inc(len(answer))
-        self._tokens.labels(model, answer.level, "source").inc(sum(t.source_tokens for t in answer))
-        self._tokens.labels(model, answer.level, "target").inc(sum(t.target_tokens for t in answer))
-        if all(t.blank for t in answer):
+    def _observe(self, record: RequestRecord, code: grpc.StatusCode) -> None:
+        labels = record.model, record.level
+        self._requests.labels(*labels, code.name).inc()
+        if record.chosen_by:
+            self._chosen.labels(*labels, record.chosen_by).inc()
+        if record.first_s is not None:
+            self._first.labels(*labels).observe(record.first_s)
+        answer = record.answer if code is grpc.StatusCode.OK else None
+        if (call := current_call.get()) is not None:
+            call.note(record.model, record.level, answer, record.first_s)
+        if answer is None:
             return
-        self._queue.labels(model, answer.level).observe(answer.queue_ms / 1000.0)
-        self._compute.labels(model, answer.level).observe(answer.compute_ms / 1000.0)
+        self._texts.labels(*labels).inc(len(answer))
+        self._tokens.labels(*labels, "source").inc(sum(t.source_tokens for t in answer))
+        self._tokens.labels(*labels, "target").inc(sum(t.target_tokens for t in answer))
+        if not all(t.blank for t in answer):
+            self._queue.labels(*labels).observe(answer.queue_ms / 1000.0)
+            self._compute.labels(*labels).observe(answer.compute_ms / 1000.0)
+
+    @contextmanager
+    def reloading(self, model: str) -> Iterator[None]:
+        """Counts the `with` block as a reload of this model's bundle."""
+        try:
+            yield
+        except BaseException:
+            self._reloads.labels(model, "failed").inc()
+            raise
+        self._reloads.labels(model, "done").inc()
 
     def serve(
         self, host: str, port: int, guard: Callable[[WSGIApplication], WSGIApplication] | None = None
@@ -108,45 +183,3 @@ class Metrics:
         if guard is not None:  # until here it had no metrics
             server.set_app(guard(make_wsgi_app(self.registry)))
         return server, int(server.server_port)
-
-
-class _Status(Collector):
-    """Reads the status of the levels whenever Prometheus collects its metrics."""
-
-    def __init__(self, statuses: Callable[[], Sequence[HostStatus]]) -> None:
-        self._statuses = statuses
-
-    def describe(self) -> list[GaugeMetricFamily]:
-        return list(_families().values())
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        statuses, families = self._statuses(), _families()
-        for status, level in ((s, level) for s in statuses for level in s.levels if level.loaded):
-            labels = [status.model, level.level.name]
-            families["pending_texts"].add_metric(labels, level.pending)
-            for where, split in (("memory_bytes", level.memory), ("device_memory_bytes", level.device_memory)):
-                if split is not None:
-                    families[where].add_metric([*labels, "own"], split.own)
-                    families[where].add_metric([*labels, "shared"], split.shared)
-        for use in {use.device: use for status in statuses for use in status.devices}.values():
-            families["device_reserved_bytes"].add_metric([use.device], use.reserved)
-            families["device_free_bytes"].add_metric([use.device], use.free)
-            if use.budget:
-                families["device_budget_bytes"].add_metric([use.device], use.budget)
-        return list(families.values())
-
-
-def _families() -> dict[str, GaugeMetricFamily]:
-    """Gauges of the status, empty, by their names without `hmc_`."""
-    described = {
-        "pending_texts": ("Texts queued or running, by level.", ["model", "level"]),
-        "memory_bytes": (
-            "Weights in this machine's memory, by level; shared ones are there once.",
-            ["model", "level", "part"],
-        ),
-        "device_memory_bytes": ("Weights and caches on CUDA devices, by level.", ["model", "level", "part"]),
-        "device_reserved_bytes": ("Weights and caches of all levels, by CUDA device.", ["device"]),
-        "device_budget_bytes": ("The most that may be reserved, by CUDA device.", ["device"]),
-        "device_free_bytes": ("Memory that no process uses, by CUDA device.", ["device"]),
-    }
-    return {name: GaugeMetricFamily(f"hmc_{name}", text, labels=labels) for name, (text, labels) in described.items()}
