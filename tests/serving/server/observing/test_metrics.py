@@ -13,7 +13,7 @@ from tests.serving.server.observing.scrapes import scrape, value
 from tests.tiny import SENTENCES
 
 from hmc.artifact.errors import DeadlineExceededError, HmcError, InvalidRequestError, OverloadedError
-from hmc.serving.client import Client
+from hmc.serving.client import ONCE, Client
 from hmc.serving.requests.options import MAX_TEXT_BYTES, DecodeOptions
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.server.access.tokens import line_of
@@ -122,7 +122,7 @@ def test_refusals_by_reason(bundle: Path, factory: FakeFactory, tmp_path: Path) 
             assert {each: value(found, "hmc_refusals_total", reason=each) for each in ALL_REASONS} == expected
             assert value(found, "hmc_refusals_total", reason=reason, level=level) >= 1
 
-        with Client(running.address) as client:
+        with Client(running.address, retry=ONCE) as client:
             full = factory["full"]
             for refusal, reason in (
                 (OverloadedError("full", None), "queue_full"),
