@@ -174,7 +174,7 @@ def test_settings_are_printed(hmc: Hmc, tmp_path: Path, monkeypatch: pytest.Monk
     assert "s3cret" not in ran.stdout
     assert json.loads(hmc("serve", "--print-config", "--json").stdout)["token"] == "(set, not shown)"
     ran = hmc("serve")
-    assert (ran.exit_code, ran.stderr) == (2, "hmc: 0 bundles to serve: give one BUNDLE, or `bundles` in the file\n")
+    assert (ran.exit_code, ran.stderr) == (2, "hmc: no bundle to serve: give [NAME=]BUNDLE, or `bundles` in the file\n")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from hmc.serving.server.settings import ServerSettings
 
 EXAMPLES = REPOSITORY / "examples" / "clients"
 TOKEN = "a token of the tests"
-GO_SOURCES, JARS = Path("/usr/share/gocode/src/google.golang.org/grpc"), Path("/usr/share/java/perfmark-api.jar")
+GO_SOURCES, JARS = Path("/usr/share/gocode/src/google.golang.org/grpc"), Path("/usr/share/java")
 Built = Callable[[Path], list[str]]
 
 
@@ -59,10 +59,10 @@ def go(folder: Path) -> list[str]:
 
 def java(folder: Path) -> list[str]:
     _needs("java", "javac", "protoc", "grpc_java_plugin")
-    if not JARS.is_file():
+    if not all((JARS / f"{jar}.jar").is_file() for jar in ("grpc-api", "netty-all", "perfmark-api", "protobuf")):
         pytest.skip("needs gRPC for Java: apt-get install libgrpc-java libnetty-java libperfmark-java")
     _build("java", folder)
-    return ["java", "-cp", f"{folder / 'client.jar'}:{JARS.parent}/*", "Client"]
+    return ["java", "-cp", f"{folder / 'client.jar'}:{JARS}/*", "Client"]
 
 
 SLOW = (pytest.mark.slow, pytest.mark.timeout(1800))  # they are compiled first

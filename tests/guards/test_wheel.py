@@ -62,7 +62,16 @@ def test_metadata_keeps_the_base_light(wheel: Path) -> None:
         metadata = Parser().parsestr(archive.read(path).decode())
     assert (metadata["Name"], metadata["Version"]) == ("headmask", VERSION)
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert set(metadata.get_all("Provides-Extra", [])) == {"compile", "train", "plot", "demo", "peers", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {
+        "compile",
+        "train",
+        "plot",
+        "demo",
+        "hub",
+        "tracing",
+        "peers",
+        "dev",
+    }
     base = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     heavy = ("torch", "onnx>", "onnx-ir", "datasets", "lightning", "matplotlib")
     assert not [line for line in base if line.startswith(heavy)]

@@ -97,7 +97,7 @@ def test_long_text_is_cut_and_says_so(translator: Translator) -> None:
 
 
 def test_a_huge_text_names_its_place_and_the_limit(translator: Translator) -> None:
-    with pytest.raises(InvalidRequestError, match=r"text 1: .*65,536; split it"):
+    with pytest.raises(InvalidRequestError, match=r"text 1: .*65,536; divide it"):
         translator.translate(["a", "x" * 100_000])
     with pytest.raises(InvalidRequestError, match="put a single text in a list"):
         translator.translate("a text")

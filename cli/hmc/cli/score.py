@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +27,9 @@ from hmc.cli.common.options import (
     To,
     Token,
 )
+
+if TYPE_CHECKING:
+    from hmc.artifact.errors import InvalidRequestError
 
 MODEL, OUTPUT = "How the score is computed", "Output"
 CHUNK = 64
@@ -129,7 +132,7 @@ def command(
             try:
                 answers = backend.score(texts[chunk], references[chunk], options)
             except InvalidRequestError as error:
-                raise InvalidRequestError(in_file(str(error), start)) from error
+                raise InvalidRequestError(in_file(error, start)) from error
             for index, (text, answer) in enumerate(zip(texts[chunk], answers, strict=True), start):
                 if not json_output:
                     warn_if_cut(index, answer.result(), "scored with")
@@ -137,11 +140,13 @@ def command(
                 typer.echo(line or f"{answer.result().score:.6f}")
 
 
-def in_file(message: str, start: int) -> str:
-    """An error about a text of a call, `text 3: …` or `texts[3]: …`, as an error about a line of the file.
+def in_file(error: InvalidRequestError, start: int) -> str:
+    """An error about a text of a call, such as `text 3: …` or `references[3] is …`, as one about a line of the file.
 
-    start: index of the line that is text 0.
+    start: index of the line that is text 0. Of several violations, the first is named.
     """
     import re
 
-    return re.sub(r"^texts?(?: |\[)(\d+)\]?: ", lambda found: f"line {start + int(found[1]) + 1}: ", message)
+    message = error.violations[0].description if error.violations else str(error)
+    text = r"^(?:texts?|references)(?: |\[)(\d+)\]?:? "
+    return re.sub(text, lambda found: f"line {start + int(found[1]) + 1}: ", message)

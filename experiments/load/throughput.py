@@ -1,6 +1,6 @@
 """Sentences that a server answers to many streams at once, against the engine in process on the same texts.
 
-    python -m experiments.served_throughput BUNDLE --source FILE [--level NAME ...] [--beam 4] [--streams 64]
+    python -m experiments.load.throughput BUNDLE --source FILE [--level NAME ...] [--beam 4] [--streams 64]
         [--rounds 5] [--repeat 3] [--threads 1] [--workers 1] [--serve-with OPTION ...] [--report FILE]
 
 The server is `hmc serve` in a process of its own, the engine a `Translator` in another, and the client that replays
