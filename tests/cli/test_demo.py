@@ -11,7 +11,6 @@ from typer.testing import CliRunner, Result
 
 from hmc.artifact.bundle.checks import validate
 from hmc.benchmark.measure.text import read_sentences
-from hmc.benchmark.peers import comparison
 from hmc.cli import demo_steps
 from hmc.cli.main import build
 
@@ -23,22 +22,6 @@ def run(*arguments: str | Path) -> Result:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_steps, "SIZE", demo_steps.Size(sentences=4, timed=2, rounds=1))
-    monkeypatch.setattr(comparison, "SETTLE_S", 0.0)
-
-
-@pytest.fixture
-def no_ctranslate2(monkeypatch: pytest.MonkeyPatch) -> None:
-    hide(monkeypatch, "ctranslate2")
-
-
-def hide(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """Makes modules look as if they were not installed."""
-    found = importlib.util.find_spec
-
-    def find_spec(name: str) -> ModuleSpec | None:
-        return None if name in names else found(name)
-
-    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
 
 
 @pytest.fixture
@@ -46,13 +29,12 @@ def tiny_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_steps, "HEADS", (24, 12, 5))
 
 
-@pytest.mark.usefixtures("quick", "tiny_heads", "no_ctranslate2")
+@pytest.mark.usefixtures("quick", "tiny_heads")
 def test_steps_files_and_next_commands(tiny_checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     ran = run("--checkpoint", tiny_checkpoint, "--out", out)
     assert ran.exit_code == 0, ran.output
     steps = ["1. compile", "1. done in", "2. serve", "2. done in", "3. benchmark", "Timed: ", "3. done in", "Try next:"]
-    steps.insert(-1, "CTranslate2 is not installed, so nothing was compared with it")
     places = [ran.stdout.index(step) for step in steps]
     assert places == sorted(places)
     for source in (read_sentences(demo_steps.SRC)[line] for line in demo_steps.EXAMPLES):
@@ -65,7 +47,6 @@ def test_steps_files_and_next_commands(tiny_checkpoint: Path, tmp_path: Path) ->
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     assert [set(example["translations"]) for example in results["examples"]] == [set(levels)] * 3
     assert len(results["seconds"]) == 4
-    assert results["ctranslate2"] is None
 
     commands = [shlex.split(line)[1:] for line in ran.stdout.split("Try next:\n")[1].strip().splitlines()]
     assert [words[0] for words in commands] == ["serve", "translate", "bench"]
@@ -73,7 +54,7 @@ def test_steps_files_and_next_commands(tiny_checkpoint: Path, tmp_path: Path) ->
     assert translated.exit_code == 0, translated.output
 
 
-@pytest.mark.usefixtures("quick", "tiny_heads", "no_ctranslate2")
+@pytest.mark.usefixtures("quick", "tiny_heads")
 def test_json_is_all_there_is_on_standard_output(tiny_checkpoint: Path, tmp_path: Path) -> None:
     ran = run("--checkpoint", tiny_checkpoint, "--out", tmp_path / "out", "--json")
     assert ran.exit_code == 0, ran.output
@@ -82,24 +63,7 @@ def test_json_is_all_there_is_on_standard_output(tiny_checkpoint: Path, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick", "tiny_heads")
-def test_levels_beside_ctranslate2(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
-    ran = run("--checkpoint", tiny_checkpoint, "--out", tmp_path / "out")
-    assert ran.exit_code == 0, ran.output
-    found = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["ctranslate2"]
-    systems = [name for name in found["bleu"] if name.startswith("ct2-")]
-    assert [name for name in found["bleu"] if name not in systems] == ["full", "full-int8", "h12-int8", "h5-int8"]
-    assert {name.split(",")[0] for name in systems} == {"ct2-int8", "ct2-float32"}
-    assert [(at["level"], at["batch"], at["beam"]) for at in found["latency"]] == [
-        (name, batch, 4) for batch in (1, 2) for name in found["bleu"]
-    ]
-    assert f"CTranslate2 {found['version']} with the same full weights" in ran.stdout
-    assert "CTranslate2 is not installed" not in ran.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quick", "no_ctranslate2")
+@pytest.mark.usefixtures("quick")
 def test_the_embedded_checkpoint(tmp_path: Path) -> None:
     ran = run("--out", tmp_path / "out")
     assert ran.exit_code == 0, ran.output
@@ -116,7 +80,12 @@ def test_results_of_another_program_stay(tiny_checkpoint: Path, tmp_path: Path, 
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hide(monkeypatch, "onnx", "matplotlib")
+    found = importlib.util.find_spec
+
+    def find_spec(name: str) -> ModuleSpec | None:
+        return None if name in ("onnx", "matplotlib") else found(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     ran = run("--out", tmp_path / "out")
     assert ran.exit_code == 2
     assert "the demo needs onnx, matplotlib: in the folder of HMC's source, pip install '.[demo]'" in ran.stderr

@@ -13,15 +13,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from hmc.benchmark.peers.comparison import Comparison
     from hmc.benchmark.report.results import Report
     from hmc.cli.demo_steps import Example
 
 NEEDED = ("onnx", "onnx_ir", "ml_dtypes", "matplotlib")
 """Modules that the demo imports and that a base installation lacks. The extra `demo` installs them."""
-NOT_INSTALLED = (
-    "CTranslate2 is not installed, so nothing was compared with it: pip install ctranslate2, and run the demo again."
-)
 
 
 def command(
@@ -37,7 +33,6 @@ def command(
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _require_extra()
-    from hmc.benchmark.peers.ctranslate2 import ctranslate2_installed
     from hmc.benchmark.report.advice import advice
     from hmc.cli import demo_steps
     from hmc.cli.common.consoles import open_console
@@ -57,20 +52,12 @@ def command(
         report = demo.benchmark(steps.note, progress)
     with steps.step("draw the Pareto plot"):
         paths = demo.plot(report)
-    comparison = None
-    if ctranslate2_installed():
-        with steps.step("compare with CTranslate2 on the same full weights") as progress:
-            comparison = demo.compare(report, progress)
-    data = result(address, examples, report, comparison, steps.seconds)
+    data = result(address, examples, report, steps.seconds)
     results = out / demo_steps.RESULTS
     results.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     console.print(_result_table(report))
     if line := advice(report):
         steps.note(line)
-    if comparison:
-        console.print(_comparison_table(comparison, report))
-    else:
-        steps.note(NOT_INSTALLED)
     steps.note(f"{report.machine}, load average {report.machine.load_average:.1f} when the benchmark started")
     steps.note(f"{sum(steps.seconds.values()):.0f} s in all; see {', '.join(map(str, [*paths, results]))}")
     steps.note("\nTry next:\n" + "\n".join(f"  {line}" for line in next_commands(demo.bundle)))
@@ -164,27 +151,4 @@ def _result_table(report: Report) -> Table:
         quality = level.quality_at(conditions.headline.beam)
         scores = [f"{quality.bleu:.2f}", delta(quality, level.name)] if quality else ["–", "–"]
         table.add_row(level.name, *scores, *times, mebibytes(level.bytes))
-    return table
-
-
-def _comparison_table(comparison: Comparison, report: Report) -> Table:
-    from hmc.benchmark.report.tables import milliseconds, settings_of, table_of
-
-    settings = settings_of(report.conditions)
-    columns = [name for setting in settings for name in (f"batch {setting.batch}\np50 ms", "\nspeed")]
-    title = (
-        f"CTranslate2 {comparison.version} with the same full weights; speed is a multiple of its int8 at the faster "
-        "use of the cores"
-    )
-    table = table_of(title, ("system",), ("BLEU", *columns))
-    for system, score in comparison.bleu.items():
-        cells = [
-            text
-            for setting in settings
-            for text in (
-                milliseconds(comparison.at(system, setting).p50_ms),
-                f"{comparison.speed(system, setting):.2f}×",
-            )
-        ]
-        table.add_row(system, f"{score:.2f}", *cells)
     return table

@@ -11,10 +11,8 @@ from hmc.artifact.bundle.manifest import MANIFEST, Manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.artifact.precisions import Precision
 from hmc.benchmark.measure.text import TestSet, read_sentences
-from hmc.benchmark.peers.comparison import Comparison, compare_with_ctranslate2
 from hmc.benchmark.report.plots import write_pareto
 from hmc.benchmark.report.results import Report
-from hmc.benchmark.report.tables import settings_of
 from hmc.benchmark.runner import record, run_benchmark
 from hmc.benchmark.settings import BenchmarkSettings
 from hmc.cli.common.outputs import check_run_folder
@@ -134,41 +132,12 @@ class Demo:
         record(self.bundle, report)
         return report
 
-    def compare(self, report: Report, progress: Progress) -> Comparison:
-        """Measures the full level and all int8 levels beside CTranslate2 with the same full weights.
-
-        Raises ImportError where CTranslate2 is not installed.
-        """
-        reference = report.conditions.latency_reference
-        others = [level.name for level in report.levels if level.precision == "int8" and level.name != reference]
-        return compare_with_ctranslate2(
-            self.bundle,
-            [reference, *others],
-            self.checkpoint,
-            TestSet.read(SRC, REF, limit=self.size.sentences),
-            settings_of(report.conditions),
-            timed=self.size.timed,
-            rounds=self.size.rounds,
-            progress=progress,
-        )
-
     def plot(self, report: Report) -> list[Path]:
         """The plot in both formats."""
         return write_pareto(report, self.out / PLOT)
 
 
-def result(
-    address: str,
-    examples: list[Example],
-    report: Report,
-    comparison: Comparison | None,
-    seconds: dict[str, float],
-) -> dict[str, Any]:
+def result(address: str, examples: list[Example], report: Report, seconds: dict[str, float]) -> dict[str, Any]:
     """The results of the demo as values for JSON. seconds: duration of each step."""
-    return {
-        "address": address,
-        "examples": [vars(example) for example in examples],
-        "seconds": seconds,
-        "report": report.to_dict(),
-        "ctranslate2": comparison.to_dict() if comparison else None,
-    }
+    shown = [vars(example) for example in examples]
+    return {"address": address, "examples": shown, "seconds": seconds, "report": report.to_dict()}

@@ -83,12 +83,11 @@ def measure_latency(
     rounds: int,
     reference: str,
     progress: Progress = silent,
-    settle_s: float = SETTLE_S,
 ) -> list[LatencyResult]:
     """Times every level at every setting. In each round all levels translate the same sentences, one request at a time.
 
     Before the first round of a setting, each level translates one request that is not timed. reference: the level that
-    ratios are computed against. settle_s: seconds to wait before each level.
+    ratios are computed against.
     """
     results = []
     for setting in settings:
@@ -99,7 +98,7 @@ def measure_latency(
         for turn in range(rounds):
             progress(f"{setting}: round {turn + 1} of {rounds}")
             for name in rotated(list(translators), turn):
-                time.sleep(settle_s)
+                time.sleep(SETTLE_S)
                 seen[name].append(_run(translators[name], requests, setting))
         results += [_summary(name, setting, seen[name], seen[reference]) for name in translators]
     return results
