@@ -1,9 +1,11 @@
 """What makes nested levels good: distillation of words and sequences, the sandwich rule, BPE-dropout, which heads.
 
-    python -m experiments.levels --out build/levels --data DIR [--translations SRC TGT] [--seeds 1,2,3] [--only NAME,…]
+    python -m experiments.levels --out build/levels --data DIR [--translations SRC TGT] [--more-text SRC TGT ...]
+        [--seeds 1,2,3] [--only NAME,…]
 
 DIR holds Multi30k (`train`, `val`, `test_2016_flickr`). --translations is a teacher's text of the same sources, made by
-`hmc distill CHECKPOINT --source DIR/train.en.gz -o …`; without it the rows that need it are left out. Every row is
+`hmc distill CHECKPOINT --source DIR/train.en.gz -o …`; --more-text, which may be repeated, is its text of other
+sources. Without them the rows that need them are left out. Every row is
 `hmc prune --nested-steps` from the same checkpoint with as many updates, printed before it runs. The result is
 compiled at fp32 and scored at every level with beam 4, on test_2016_flickr and on the demo's own sentences. `control`
 trains all heads alone for as many updates; `own` prunes to each number of heads alone. An update of a sandwich has
@@ -47,6 +49,8 @@ class Row:
     """Options of `hmc prune` beside those that all rows share."""
     translations: bool = False
     """Train on the teacher's translations too (sequence-level distillation)."""
+    more_text: bool = False
+    """Train on the teacher's translations of other sources too."""
     updates: float = 1.0
     """Share of --steps."""
     own: int | None = None
@@ -66,6 +70,7 @@ ROWS = {
     "sandwich+in-place": Row((*WORDS, "--nested-teacher", "in-place")),
     "sandwich+sequences": Row(translations=True),
     "all": Row(WORDS, translations=True),
+    "all+text": Row(WORDS, translations=True, more_text=True),
     "all+in-place": Row((*WORDS, "--nested-teacher", "in-place"), translations=True),
     "all+any-between": Row((*WORDS, "--nested-between", "any"), translations=True),
     "all+shrink": Row((*WORDS, "--nested-shrink", "0.3"), translations=True),
@@ -77,8 +82,10 @@ ROWS = {
     "all-bpe-dropout": Row((*WORDS, "--bpe-dropout", "0"), translations=True),
     "control": Row(own=0),
     "control+all": Row(WORDS, translations=True, own=0),
+    "control+all+text": Row(WORDS, translations=True, more_text=True, own=0),
     "own": Row(own=1),
     "own+all": Row(WORDS, translations=True, own=1),
+    "own+all+text": Row(WORDS, translations=True, more_text=True, own=1),
 }
 """Name → row. `own` is made once for every budget."""
 
@@ -93,6 +100,7 @@ class Study:
     budgets: tuple[int, ...]
     steps: int
     translations: tuple[str, str] | None
+    more_text: tuple[tuple[str, str], ...]
     options: tuple[str, ...]
     """More options of every `hmc prune`."""
     sentences: int | None = None
@@ -131,6 +139,8 @@ class Study:
         command += ["--seed", str(seed), "--save-every", "50", "--data", self.corpus("train")]
         if row.translations and self.translations:
             command += ["--data", " ".join(self.translations)]
+        if row.more_text:
+            command += [part for pair in self.more_text for part in ("--data", " ".join(pair))]
         return [*command, "--dev", self.corpus("val"), "--out", str(folder)]
 
     def trained(self, name: str, row: Row, seed: int) -> list[tuple[Path, tuple[int, ...]]]:
@@ -214,6 +224,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
     parser.add_argument("--translations", nargs=2, metavar=("SRC", "TGT"))
+    parser.add_argument("--more-text", nargs=2, action="append", default=[], metavar=("SRC", "TGT"))
     parser.add_argument("--budgets", default="144,72,36")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", default="1,2,3")
@@ -227,9 +238,8 @@ def main() -> None:
         raise InvalidRequestError(f"--only: no row is called {', '.join(unknown)}; there are {', '.join(ROWS)}")
     budgets = tuple(int(number) for number in given.budgets.split(","))
     text = tuple(given.translations) if given.translations else None
-    study = Study(
-        given.out, given.data, given.checkpoint, budgets, given.steps, text, tuple(shlex.split(given.options))
-    )
+    more, options = tuple(tuple(pair) for pair in given.more_text), tuple(shlex.split(given.options))
+    study = Study(given.out, given.data, given.checkpoint, budgets, given.steps, text, more, options)
     study.check()
     report: dict[str, Any] = {"machine": machine_report(), "steps": given.steps, "rows": {}}
     base = study.out / "before"
@@ -238,7 +248,7 @@ def main() -> None:
     for seed in (int(number) for number in given.seeds.split(",")):
         for name in names:
             row = ROWS[name]
-            if row.translations and not text:
+            if (row.translations and not text) or (row.more_text and not more):
                 continue
             found = {}
             for checkpoint, heads in study.trained(name, row, seed):

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from hmc.artifact.errors import UnavailableError
 from hmc.serving.server.arrivals import Arrivals
 
 
@@ -51,8 +52,8 @@ def test_cancelling_goes_both_ways() -> None:
         assert here.cancelled()
         waiting = arrivals.wrap(there)
         there.cancel()
-        await asyncio.wait([waiting])
-        assert waiting.cancelled()
+        with pytest.raises(UnavailableError, match="shutting down"):
+            await waiting
 
     asyncio.run(main())
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import grpc
 import pytest
@@ -28,6 +28,8 @@ from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.streams import WaitingLine, answer_each
 from hmc.serving.translator import Translator
 from hmc.v1 import translation_pb2 as pb
+
+Answered = TypeVar("Answered")
 
 
 def requests(count: int) -> Iterator[pb.TranslateStreamRequest]:
@@ -91,6 +93,16 @@ def test_the_stream_has_no_more_texts_under_way_than_its_window(
     assert max(pending) <= 4
 
 
+class Begun(Generic[Answered]):
+    """A request of a stream whose answer a coroutine makes."""
+
+    def __init__(self, answer: Coroutine[Any, Any, Answered]) -> None:
+        self.future = asyncio.create_task(answer)
+
+    def answer(self) -> Answered:
+        return self.future.result()
+
+
 def test_a_stream_is_read_when_an_answer_is_taken() -> None:
     read: list[int] = []
     release: list[asyncio.Event] = []
@@ -101,13 +113,15 @@ def test_a_stream_is_read_when_an_answer_is_taken() -> None:
             release.append(asyncio.Event())
             yield number
 
-    async def answer(number: int, queued: Callable[[], None]) -> int:
-        queued()
-        await release[number].wait()
-        return number
+    async def begin(number: int) -> Begun[int]:
+        async def answer() -> int:
+            await release[number].wait()
+            return number
+
+        return Begun(answer())
 
     async def run() -> None:
-        answers = answer_each(numbers(), answer, 2, asyncio.Event())
+        answers = answer_each(numbers(), begin, 2, asyncio.Event())
         first = asyncio.ensure_future(anext(answers))
         await until_idle()
         assert read == [0, 1]
@@ -216,13 +230,16 @@ def test_streams_that_wait_get_free_places_in_turn(bundle: Path) -> None:
         line, slot = WaitingLine(), Slot(read_manifest(bundle).level("full"), translator)
         lease = Lease(slot, "", lambda _: None, Priority.BULK)
 
-        async def answer(text: str, begun: Callable[[], None]) -> str:
-            future = await line.submit(lease, text, DecodeOptions(), Target())
-            begun()
-            return (await asyncio.wrap_future(future)).text
+        async def begin(text: str) -> Begun[str]:
+            future = asyncio.wrap_future(await line.submit(lease, text, DecodeOptions(), Target()))
+
+            async def answer() -> str:
+                return (await future).text
+
+            return Begun(answer())
 
         async def follow(name: str) -> list[str]:
-            return [text async for text in answer_each(texts(name), answer, 100, asyncio.Event())]
+            return [text async for text in answer_each(texts(name), begin, 100, asyncio.Event())]
 
         streams = []
         for name in "abc":

@@ -200,4 +200,8 @@ class Lease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Ends the lease, as leaving the `with` block does. Call one of them, once."""
         self._end(self.slot)

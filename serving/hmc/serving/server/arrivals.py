@@ -9,6 +9,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from hmc.artifact.errors import UnavailableError
+from hmc.serving.levels.loading import SHUTTING_DOWN
+
 Result = TypeVar("Result")
 
 
@@ -21,7 +24,8 @@ class Arrivals:
         self._woken = False
 
     def wrap(self, future: Future[Result]) -> asyncio.Future[Result]:
-        """Ends as `future` does: with its result, its error, or cancelled. Cancelling it cancels `future`."""
+        """Ends as `future` does, with its result or its error. Ending it earlier cancels `future`. A `future` that
+        something else has cancelled, such as a level that was stopped, ends it with UnavailableError."""
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[Result] = loop.create_future()
         waiting.add_done_callback(partial(_pass_cancellation, future))
@@ -43,13 +47,12 @@ class Arrivals:
             if waiting.done():
                 continue
             if future.cancelled():
-                waiting.cancel()
+                waiting.set_exception(UnavailableError(SHUTTING_DOWN))
             elif (error := future.exception()) is not None:
                 waiting.set_exception(error)
             else:
                 waiting.set_result(future.result())
 
 
-def _pass_cancellation(future: Future[Any], waiting: asyncio.Future[Any]) -> None:
-    if waiting.cancelled():
-        future.cancel()
+def _pass_cancellation(future: Future[Any], _: asyncio.Future[Any]) -> None:
+    future.cancel()  # does nothing to one that has ended

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, aclosing
+from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
 from pathlib import Path
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -17,13 +17,11 @@ from hmc.artifact.errors import (
     LevelNotLoadedError,
     OverloadedError,
     TooLargeError,
-    UnavailableError,
     Violation,
 )
 from hmc.serving.documents.documents import check_document
 from hmc.serving.documents.joining import Joined
 from hmc.serving.levels.host import ModelHost
-from hmc.serving.levels.loading import SHUTTING_DOWN
 from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import Lease, Slot
 from hmc.serving.levels.status import LevelStatus
@@ -41,7 +39,8 @@ from hmc.serving.server.changes import ChangeThread
 from hmc.serving.server.documents import Documents
 from hmc.serving.server.observing.metrics import Metrics, RequestRecord
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.server.streams import WaitingLine
+from hmc.serving.server.stream_texts import StreamText, answer_of
+from hmc.serving.server.streams import WaitingLine, out_of_time
 from hmc.serving.wire.limits import AnswerSize
 from hmc.serving.wire.status import seconds_left
 
@@ -98,7 +97,7 @@ class Handlers:
                 translations = await documents.translate(
                     texts, options, targets, self._run, self._settings.stream_window
                 )
-            record.answer = _answer(translations, lease)
+            record.answer = answer_of(translations, lease)
         return record.answer
 
     async def translate_document(
@@ -115,7 +114,7 @@ class Handlers:
                 async for piece in pieces:
                     record.piece()
                     yield piece
-            record.answer = _answer([joined.translation(segments=False)], lease)
+            record.answer = answer_of([joined.translation(segments=False)], lease)
 
     def _line(self, lease: Lease) -> WaitingLine:
         caller, lines = current_caller.get(), self._lines.get(lease.slot)
@@ -125,25 +124,41 @@ class Handlers:
             line = lines[caller] = WaitingLine(caller)
         return line
 
-    async def translate_one(
+    def stream_text(self) -> StreamText:
+        """A text of a stream, to be counted as one request and begun by `begin_one`."""
+        return StreamText(self._metrics.ended)
+
+    async def begin_one(
         self,
-        record: RequestRecord,
+        begun: StreamText,
         text: str,
         selector: Selector,
         options: DecodeOptions,
         target: Target,
-        queued: Callable[[], None],
-    ) -> Answer:
-        """Translates one text of a stream. It waits while the queue is full, and calls `queued` once it has a place.
+        within_ms: int | None,
+    ) -> None:
+        """Begins one text of a stream; returns when it has a place in the queue of its level, for which it waits.
 
-        Errors: see `translate`, except OverloadedError.
+        within_ms: milliseconds that the text may take in all. Raises DeadlineExceededError if that is over before it
+        has a place. Other errors: see `translate`, except OverloadedError.
         """
-        with await self._lease(selector, Priority.BULK) as lease:
-            record.served_by(lease)
-            future = await self._line(lease).submit(lease, text, options, target)
-            queued()
-            record.answer = _answer([await self._wait(future, AnswerSize())], lease)
-        return record.answer
+        until = None if within_ms is None else asyncio.get_running_loop().time() + within_ms / 1000.0
+        try:
+            async with asyncio.timeout_at(until) if until is not None else nullcontext():
+                lease = await self._lease(selector, Priority.BULK)
+                begun.served_by(lease)
+                future = await self._place(lease, text, options, target)
+        except TimeoutError as error:
+            raise out_of_time(within_ms or 0) from error
+        begun.wait_for(self._arrivals.wrap(future), until, within_ms or 0)
+
+    async def _place(self, lease: Lease, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
+        """Queues a text of a stream, behind those of its caller that wait for a place."""
+        caller = current_caller.get()
+        if caller not in self._lines.get(lease.slot, ()):
+            with suppress(OverloadedError):
+                return lease.submit(text, options, target, caller=caller)
+        return await self._line(lease).submit(lease, text, options, target)
 
     async def translate_tokens(
         self, record: RequestRecord, text: str, selector: Selector, options: DecodeOptions, target: Target
@@ -162,7 +177,7 @@ class Handlers:
                 while (piece := await pieces.get()) is not None:
                     record.piece()
                     yield piece
-                record.answer = _answer([await self._wait(future, AnswerSize())], lease)
+                record.answer = answer_of([await self._wait(future, AnswerSize())], lease)
             finally:
                 future.cancel()
         yield record.answer
@@ -275,13 +290,7 @@ class Handlers:
         Raises UnavailableError if the level was stopped meanwhile, and InvalidRequestError if the answer gets too
         large.
         """
-        try:
-            return size.add(await self._arrivals.wrap(future))
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise UnavailableError(SHUTTING_DOWN) from None
+        return size.add(await self._arrivals.wrap(future))
 
 
 def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target: Target) -> Future[Translation]:
@@ -294,11 +303,3 @@ def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target:
         raise OverloadedError(f"texts[{index}]: {error}", error.retry_after_s) from error
     except DeadlineExceededError as error:
         raise DeadlineExceededError(f"texts[{index}]: {error}", error.retry_after_s) from error
-
-
-def _answer(translations: Sequence[Translation], lease: Lease) -> Answer:
-    computed = [t for t in translations if not t.blank]
-    queue_s = min((t.queue_s for t in computed), default=0.0)
-    end_s = max((t.queue_s + t.compute_s for t in computed), default=0.0)
-    times = 1000.0 * queue_s, 1000.0 * (end_s - queue_s)
-    return Answer(tuple(translations), lease.level.name, lease.bundle_version, *times)

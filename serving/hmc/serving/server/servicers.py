@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from hmc.artifact.errors import HmcError
 from hmc.serving.requests.options import Target, scoring_options, targets_of
 from hmc.serving.server.access.entry import check_stream_text
 from hmc.serving.server.handlers import Handlers
-from hmc.serving.server.observing.metrics import RequestRecord
-from hmc.serving.server.streams import answer_each, given_up_after
+from hmc.serving.server.stream_texts import StreamText
+from hmc.serving.server.streams import answer_each
 from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters
 from hmc.serving.wire.request_ids import request_id
@@ -78,28 +79,17 @@ class TranslationServicer(rpc.TranslationServiceServicer):
     async def TranslateStream(
         self, requests: AsyncIterator[pb.TranslateStreamRequest], _context: object
     ) -> AsyncIterator[pb.TranslateStreamResponse]:
-        async for response in answer_each(requests, self._answer, self._window, self._closing):
+        async for response in answer_each(requests, self._begin, self._window, self._closing):
             yield response
 
-    async def _answer(
-        self, request: pb.TranslateStreamRequest, queued: Callable[[], None]
-    ) -> pb.TranslateStreamResponse:
-        record = RequestRecord()
-        try:
-            with self._handlers.record() as record:
-                selector, options = checked_settings(request)
-                check_stream_text(request)
-                target = Target(request.target_prefix)
-                async with given_up_after(request.timeout_ms if request.HasField("timeout_ms") else None):
-                    answer = await self._handlers.translate_one(record, request.text, selector, options, target, queued)
-            return converters.stream_answer_to_proto(request.id, answer)
-        except Exception as error:
-            reference = ""
-            if not isinstance(error, HmcError):
-                reference = new_reference()
-                log.exception("unexpected error %s in TranslateStream, request %s", reference, request_id.get())
-            served = {"level": record.level, "bundle_version": record.bundle_version}
-            return converters.stream_error_to_proto(request.id, error, reference, **served)
+    async def _begin(self, request: pb.TranslateStreamRequest) -> _Streamed:
+        with self._handlers.stream_text() as begun:
+            selector, options = checked_settings(request)
+            check_stream_text(request)
+            target = Target(request.target_prefix)
+            within_ms = request.timeout_ms if request.HasField("timeout_ms") else None
+            await self._handlers.begin_one(begun, request.text, selector, options, target, within_ms)
+        return _Streamed(request.id, begun)
 
     async def ListLevels(self, request: pb.ListLevelsRequest, _context: object) -> pb.ListLevelsResponse:
         check_request(request)
@@ -108,6 +98,29 @@ class TranslationServicer(rpc.TranslationServiceServicer):
     async def ListModels(self, request: pb.ListModelsRequest, _context: object) -> pb.ListModelsResponse:
         check_request(request)
         return level_converters.models_to_proto(self._handlers.models())
+
+
+class _Streamed:
+    """A text of a stream that was begun. Its error is in its answer, and the stream goes on."""
+
+    def __init__(self, text_id: str, begun: StreamText) -> None:
+        """text_id: the id that the client gave the text."""
+        self._id, self._begun = text_id, begun
+
+    @property
+    def future(self) -> asyncio.Future[Any]:
+        return self._begun.future
+
+    def answer(self) -> pb.TranslateStreamResponse:
+        try:
+            return converters.stream_answer_to_proto(self._id, self._begun.answer())
+        except Exception as error:
+            reference, record = "", self._begun.record
+            if not isinstance(error, HmcError):
+                reference = new_reference()
+                log.exception("unexpected error %s in TranslateStream, request %s", reference, request_id.get())
+            served = {"level": record.level, "bundle_version": record.bundle_version}
+            return converters.stream_error_to_proto(self._id, error, reference, **served)
 
 
 class AdminServicer(rpc.AdminServiceServicer):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hmc.artifact.errors import DeadlineExceededError, OverloadedError, UnavailableError
 from hmc.serving.levels.slots import Lease
@@ -16,6 +16,7 @@ from hmc.serving.requests.results import Translation
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+Answered_co = TypeVar("Answered_co", covariant=True)
 
 
 async def until(closing: asyncio.Event, requests: AsyncIterator[Request]) -> AsyncIterator[Request]:
@@ -37,77 +38,86 @@ async def until(closing: asyncio.Event, requests: AsyncIterator[Request]) -> Asy
         closed.cancel()
 
 
+class UnderWay(Protocol[Answered_co]):
+    """A request of a stream that was begun."""
+
+    @property
+    def future(self) -> asyncio.Future[Any]:
+        """Done when there is an answer. Cancelling it gives the request up."""
+        ...
+
+    def answer(self) -> Answered_co:
+        """The answer; called once `future` is done. An error ends the stream."""
+        ...
+
+
 async def answer_each(
     requests: AsyncIterable[Request],
-    answer: Callable[[Request, Callable[[], None]], Awaitable[Response]],
+    begin: Callable[[Request], Awaitable[UnderWay[Response]]],
     window: int,
     closing: asyncio.Event,
 ) -> AsyncIterator[Response]:
-    """Yields `answer(request, queued)` for every request, in the order in which the answers are ready.
+    """Yields the answers of all requests, in the order in which they are ready.
 
-    At most `window` requests are under way: read, and their answers not yet taken from this iterator. The next request
-    is read only after the previous one is answered or has called `queued`, which means that it has its place in a
-    level's queue. So a full queue, a slow engine and a slow reader all hold up the sender.
+    At most `window` requests are under way: begun, and their answers not yet taken from this iterator. The next request
+    is read only when `begin` of the one before has returned, which means that it has its place in a level's queue. So a
+    full queue, a slow engine and a slow reader all hold up the sender. No request costs a task of its own.
 
-    When `closing` is set, no more requests are read, those under way are answered, and UnavailableError ends the
-    stream. An error raised by `answer` or `requests` ends the stream with that error. When the stream ends early, all
-    requests under way are cancelled.
+    When `closing` is set, no more requests are read, those under way are answered, and UnavailableError ends
+    the stream. An error raised by `begin`, by `requests` or by an answer ends the stream with that error. When the
+    stream ends early, all requests under way are cancelled.
     """
     free = asyncio.Semaphore(window)
-    finished: asyncio.Queue[asyncio.Task[Response] | None] = asyncio.Queue()
-    running: set[asyncio.Task[Response]] = set()
+    finished: asyncio.Queue[UnderWay[Response] | None] = asyncio.Queue()
+    running: dict[asyncio.Future[Any], UnderWay[Response]] = {}
 
-    async def one(request: Request, queued: asyncio.Event) -> Response:
-        try:
-            return await answer(request, queued.set)
-        finally:
-            queued.set()
+    beginning, cut_off = False, False
 
     async def read() -> None:
+        nonlocal beginning, cut_off
         await free.acquire()
         async for request in requests:
-            queued = asyncio.Event()
-            task = asyncio.create_task(one(request, queued))
-            running.add(task)
-            task.add_done_callback(finished.put_nowait)
-            await queued.wait()
+            beginning = True
+            begun = await begin(request)
+            beginning = False
+            running[begun.future] = begun
+            begun.future.add_done_callback(lambda done: finished.put_nowait(running.pop(done)))
+            if cut_off:
+                return
             await free.acquire()
+
+    def stop_reading(_: object) -> None:
+        nonlocal cut_off
+        cut_off = not reader.done()
+        if not beginning:
+            reader.cancel()
 
     reader = asyncio.create_task(read())
     reader.add_done_callback(lambda _: finished.put_nowait(None))
     closer = asyncio.create_task(closing.wait())
-    closer.add_done_callback(lambda _: reader.cancel())
+    closer.add_done_callback(stop_reading)
     try:
-        while running or not reader.done():
-            task = await finished.get()
-            if task is not None:
-                running.discard(task)
-                yield task.result()
+        while running or not reader.done() or not finished.empty():
+            ended = await finished.get()
+            if ended is not None:
+                yield ended.answer()
                 free.release()
-        if closing.is_set() and reader.cancelled():
+        if closing.is_set() and cut_off:
             raise UnavailableError("the server is shutting down; send the unanswered texts to another one")
         reader.result()
     finally:
-        for pending in (reader, closer, *running):
-            pending.cancel()
-        await asyncio.gather(reader, closer, *running, return_exceptions=True)
+        pending = [reader, closer, *running]
+        for each in pending:
+            each.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
 
 
-def given_up_after(milliseconds: int | None) -> contextlib.AbstractAsyncContextManager[None]:
-    """Cancels what awaits in the `with` block after this time, and raises DeadlineExceededError. None: never."""
-    return contextlib.nullcontext() if milliseconds is None else _given_up_after(milliseconds)
-
-
-@contextlib.asynccontextmanager
-async def _given_up_after(milliseconds: int) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(milliseconds / 1000.0):
-            yield
-    except TimeoutError as error:
-        raise DeadlineExceededError(
-            f"the text was not translated within its timeout_ms of {milliseconds}: allow more, or choose a level with "
-            "fewer heads"
-        ) from error
+def out_of_time(milliseconds: int) -> DeadlineExceededError:
+    """The error of a text that was not translated within its own time."""
+    return DeadlineExceededError(
+        f"the text was not translated within its timeout_ms of {milliseconds}: allow more, or choose a level with "
+        "fewer heads"
+    )
 
 
 class WaitingLine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIServer
 
 import grpc
@@ -54,6 +54,7 @@ class RequestRecord:
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
+        self.call = current_call.get()
 
     def served_by(self, lease: Lease) -> None:
         """Records the level that serves the request."""
@@ -82,6 +83,7 @@ class Metrics:
         self._gauge("hmc_build_info", "1, with the version of the server.", ["version"]).labels(VERSION).set(1)
         self._gauge("hmc_ready", "1 while the server serves, else 0.").set_function(lambda: float(ready()))
         self._gauge("hmc_draining", "1 while the server shuts down, else 0.").set_function(lambda: float(draining()))
+        self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
         self._calls = self._counter("hmc_calls", "Calls ended, by method and status code.", ["method", "code"])
         self._requests = self._counter(
             "hmc_requests",
@@ -132,34 +134,42 @@ class Metrics:
     def record(self) -> Iterator[RequestRecord]:
         """Counts the `with` block as one request, under the status of the error that leaves it."""
         record = RequestRecord()
-        code = grpc.StatusCode.OK
         try:
             yield record
         except BaseException as error:
-            code = code_of(error)
-            self._refusals.count(error, record.model, record.level)
+            self.ended(record, error)
             raise
-        finally:
-            self._observe(record, code)
+        self.ended(record)
 
-    def _observe(self, record: RequestRecord, code: grpc.StatusCode) -> None:
-        labels = record.model, record.level
-        self._requests.labels(*labels, code.name).inc()
+    def ended(self, record: RequestRecord, error: BaseException | None = None) -> None:
+        """Counts a request that has ended. error: what ended it, if it failed."""
+        code = grpc.StatusCode.OK if error is None else code_of(error)
+        if error is not None:
+            self._refusals.count(error, record.model, record.level)
+        model, level = record.model, record.level
+        self._child(self._requests, model, level, code.name).inc()
         if record.chosen_by:
-            self._chosen.labels(*labels, record.chosen_by).inc()
+            self._child(self._chosen, model, level, record.chosen_by).inc()
         if record.first_s is not None:
-            self._first.labels(*labels).observe(record.first_s)
-        answer = record.answer if code is grpc.StatusCode.OK else None
-        if (call := current_call.get()) is not None:
-            call.note(record.model, record.level, answer, record.first_s)
+            self._child(self._first, model, level).observe(record.first_s)
+        answer = record.answer if error is None else None
+        if record.call is not None:
+            record.call.note(model, level, answer, record.first_s)
         if answer is None:
             return
-        self._texts.labels(*labels).inc(len(answer))
-        self._tokens.labels(*labels, "source").inc(sum(t.source_tokens for t in answer))
-        self._tokens.labels(*labels, "target").inc(sum(t.target_tokens for t in answer))
+        self._child(self._texts, model, level).inc(len(answer))
+        self._child(self._tokens, model, level, "source").inc(sum(t.source_tokens for t in answer))
+        self._child(self._tokens, model, level, "target").inc(sum(t.target_tokens for t in answer))
         if not all(t.blank for t in answer):
-            self._queue.labels(*labels).observe(answer.queue_ms / 1000.0)
-            self._compute.labels(*labels).observe(answer.compute_ms / 1000.0)
+            self._child(self._queue, model, level).observe(answer.queue_ms / 1000.0)
+            self._child(self._compute, model, level).observe(answer.compute_ms / 1000.0)
+
+    def _child(self, metric: Any, *labels: str) -> Any:
+        """The time series of a metric with these labels, found faster than by `labels`, which checks them."""
+        key = metric, labels
+        if (found := self._children.get(key)) is None:
+            found = self._children[key] = metric.labels(*labels)
+        return found
 
     @contextmanager
     def reloading(self, model: str) -> Iterator[None]:
