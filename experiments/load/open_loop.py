@@ -30,7 +30,8 @@ GRACE_S = 60.0
 
 async def one(channel: grpc.aio.Channel, request: bytes, due: float, began: float, deadline_s: float) -> list[Any]:
     """Makes one call, and returns its row."""
-    call: Any = channel.unary_unary(METHOD)(request, timeout=deadline_s)
+    method: Any = channel.unary_unary(METHOD)
+    call = method(request, timeout=deadline_s)
     code = await call.code()
     ended = time.perf_counter() - began
     level, after = "", None
