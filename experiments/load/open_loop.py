@@ -28,6 +28,12 @@ GRACE_S = 60.0
 """Seconds after the last arrival in which calls may still end."""
 
 
+def due_times(rate: float, seconds: float, seed: int) -> list[float]:
+    """Seconds at which the calls of a Poisson process are due, rising, before `seconds`."""
+    gaps = np.random.default_rng(seed).exponential(1 / rate, size=int(2 * rate * seconds) + 20)
+    return [at for at in np.cumsum(gaps).tolist() if at < seconds]
+
+
 async def one(channel: grpc.aio.Channel, request: bytes, due: float, began: float, deadline_s: float) -> list[Any]:
     """Makes one call, and returns its row."""
     method: Any = channel.unary_unary(METHOD)
@@ -49,9 +55,7 @@ async def arrivals(address: str, asked: dict[str, Any]) -> dict[str, Any]:
     requests = [
         pb.TranslateRequest(texts=[t], level=level, options=options).SerializeToString() for t in asked["texts"]
     ]
-    rng = np.random.default_rng(asked["seed"])
-    gaps = rng.exponential(1 / asked["rate"], size=int(2 * asked["rate"] * asked["seconds"]) + 20)
-    due = [at for at in np.cumsum(gaps).tolist() if at < asked["seconds"]]
+    due = due_times(asked["rate"], asked["seconds"], asked["seed"])
     own = [("grpc.use_local_subchannel_pool", 1)]
     channels = [grpc.aio.insecure_channel(address, options=own) for _ in range(CONNECTIONS)]
     try:
