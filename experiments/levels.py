@@ -227,9 +227,8 @@ def main() -> None:
         raise InvalidRequestError(f"--only: no row is called {', '.join(unknown)}; there are {', '.join(ROWS)}")
     budgets = tuple(int(number) for number in given.budgets.split(","))
     text = tuple(given.translations) if given.translations else None
-    study = Study(
-        given.out, given.data, given.checkpoint, budgets, given.steps, text, tuple(shlex.split(given.options))
-    )
+    options = tuple(shlex.split(given.options))
+    study = Study(given.out, given.data, given.checkpoint, budgets, given.steps, text, options, given.test_sentences)
     study.check()
     report: dict[str, Any] = {"machine": machine_report(), "steps": given.steps, "rows": {}}
     base = study.out / "before"

@@ -3,8 +3,8 @@
 Both are computed from *statistics*: one row of numbers per sentence, such that the score of a test set depends only on
 the sum of its rows. For BLEU a row holds two lengths and the n-gram counts; for a loss it holds nats and tokens.
 
-* The p-value equals that of `sacrebleu.significance.PairedTest` with test `ar`: paired approximate randomisation (Riezler
-  and Maxwell 2005). `sacrebleu REF -i BASELINE SYSTEM -m bleu --paired-ar` prints the same number for the same files.
+* The p-value equals that of `sacrebleu.significance.PairedTest` with test `ar`: paired approximate randomisation
+  (Riezler and Maxwell 2005). `sacrebleu REF -i BASELINE SYSTEM -m bleu --paired-ar` prints it for the same files.
 * The interval is a percentile interval of the difference over paired bootstrap resamples (Koehn 2004). It is computed
   here because sacreBLEU gives an interval for each system, and none for their difference.
 
