@@ -8,7 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Extra arguments of the PyTorch install only, for whoever wants another build of it than their package index's default.
 TORCH_PIP_ARGS ?=
 
-# Processes that share the tests; each gives PyTorch one thread, so that they do not wait for each other's.
+# Processes that share the tests; each gives PyTorch one thread, so that they do not wait for each other's. Bytecode is
+# kept, because tests start many processes.
 TEST_JOBS ?= 2
 
 PROTOS := $(wildcard protos/hmc/v1/*.proto) protos/buf/validate/validate.proto
@@ -23,12 +24,12 @@ demo: $(VENV)/.demo-ready ## Compile, serve, query and benchmark the embedded mo
 	$(BIN)/hmc demo
 
 test: $(VENV)/.dev-ready ## Run every test, TEST_JOBS at a time
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
 
 lint: $(VENV)/.dev-ready ## Check style, types and the imports between rooms
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy -n 2
 	$(BIN)/lint-imports
 
 format: $(VENV)/.dev-ready ## Fix what can be fixed mechanically

@@ -238,8 +238,10 @@ def main() -> None:
         raise InvalidRequestError(f"--only: no row is called {', '.join(unknown)}; there are {', '.join(ROWS)}")
     budgets = tuple(int(number) for number in given.budgets.split(","))
     text = tuple(given.translations) if given.translations else None
-    more, options = tuple(tuple(pair) for pair in given.more_text), tuple(shlex.split(given.options))
-    study = Study(given.out, given.data, given.checkpoint, budgets, given.steps, text, more, options)
+    more, options = tuple((src, tgt) for src, tgt in given.more_text), tuple(shlex.split(given.options))
+    study = Study(
+        given.out, given.data, given.checkpoint, budgets, given.steps, text, more, options, given.test_sentences
+    )
     study.check()
     report: dict[str, Any] = {"machine": machine_report(), "steps": given.steps, "rows": {}}
     base = study.out / "before"

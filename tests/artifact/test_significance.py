@@ -92,14 +92,15 @@ def test_the_seed_changes_the_trials() -> None:
     assert p_value(close, good, bleu, trials=500, seed=1) == found[1]
 
 
-def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    good, bad = statistics(GOOD), statistics(BAD)
-    monkeypatch.delenv(SEED_VARIABLE, raising=False)
-    p_value(bad, good, bleu, trials=10, seed=7)
-    assert SEED_VARIABLE not in os.environ
-    monkeypatch.setenv(SEED_VARIABLE, "3")
-    p_value(bad, good, bleu, trials=10, seed=7)
-    assert os.environ[SEED_VARIABLE] == "3"
+@pytest.mark.parametrize(("share", "seed"), [(0.2, 3), (0.21, 3), (0.22, 4), (0.24, 5), (0.3, 6)])
+def test_p_values_are_sacrebleus_to_the_last_bit(monkeypatch: pytest.MonkeyPatch, share: float, seed: int) -> None:
+    other = damaged(REFERENCES, share, seed)
+    monkeypatch.setenv(SEED_VARIABLE, str(seed))
+    metric = BLEU(references=[REFERENCES])
+    _, theirs = PairedTest([("a", GOOD), ("b", other)], {"BLEU": metric}, None, test_type="ar", n_samples=1000)()
+    result = theirs["BLEU"][1]
+    assert isinstance(result, Result)
+    assert p_value(statistics(other), statistics(GOOD), bleu, trials=1000, seed=seed) == result.p_value
 
 
 def test_the_default_seed_is_sacrebleus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,16 +85,28 @@ def pruned(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def pairs(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Sentences, and as references their translations by the prunable model, so that `full` has 100 BLEU."""
+    """Short sentences, and as references their translations by the prunable model, so that `full` has 100 BLEU.
+
+    A model that was never trained translates until a limit, which follows the sentence: short ones are soon done.
+    """
     folder = tmp_path_factory.mktemp("pairs")
     src, ref = folder / "tiny.en", folder / "tiny.de"
     compile_bundle([LevelRequest(prunable)], folder / "bundle")
+    sentences = [" ".join(sentence.split()[:3]) for sentence in SENTENCES]
     with Translator(folder / "bundle", "full") as translator:
-        written = translator.translate(SENTENCES, DecodeOptions(beam_size=1))
+        written = translator.translate(sentences, DecodeOptions(beam_size=1))
     often = 9  # a search wants a hundred
-    src.write_text("\n".join(SENTENCES * often) + "\n", encoding="utf-8")
+    src.write_text("\n".join(sentences * often) + "\n", encoding="utf-8")
     ref.write_text("\n".join([translation.text for translation in written] * often) + "\n", encoding="utf-8")
     return src, ref
+
+
+@pytest.fixture(scope="session")
+def calibration(pairs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sentences of `pairs`, once each."""
+    path = tmp_path_factory.mktemp("calibration") / "tiny.en"
+    path.write_text("\n".join(dict.fromkeys(pairs[0].read_text().splitlines())) + "\n", encoding="utf-8")
+    return path
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,13 +44,23 @@ def serving(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], dic
             process.kill()
 
 
-def fails(*arguments: str | Path) -> str:
-    """What `hmc serve` writes to stderr when it cannot start; checks the exit code."""
-    command = [sys.executable, "-m", "hmc.cli", "serve", *map(str, arguments)]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60, check=False)
-    assert ran.returncode == 2, ran.stderr
-    assert "Traceback" not in ran.stderr
-    return ran.stderr
+@pytest.fixture
+def fails(hmc: Hmc, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What `hmc serve` writes to stderr when it cannot start, in this process; checks the exit code."""
+
+    def serves(*_: object) -> None:
+        raise AssertionError("it serves")
+
+    monkeypatch.setattr("hmc.cli.running._announce", serves)
+    monkeypatch.setattr("hmc.serving.server.observing.logs.set_up", lambda *_, **__: None)  # the log of this process
+
+    def run(*arguments: str | Path) -> str:
+        ran = hmc("serve", *arguments)
+        assert ran.exit_code == 2, ran.output
+        assert "Traceback" not in ran.stderr
+        return ran.stderr
+
+    return run
 
 
 def test_from_start_to_sigterm(tiny_bundle: Path) -> None:
@@ -124,8 +134,11 @@ def test_a_busy_port(tmp_path: Path) -> None:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
         port = busy.getsockname()[1]
-        said = fails(write_bundle(tmp_path / "b"), "--port", str(port))
-    assert f"port {port} on 127.0.0.1 is in use by another process: stop that one, or choose another" in said
+        command = [sys.executable, "-m", "hmc.cli", "serve", str(write_bundle(tmp_path / "b")), "--port", str(port)]
+        ran = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60, check=False)
+    assert ran.returncode == 2, ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert f"port {port} on 127.0.0.1 is in use by another process: stop that one, or choose another" in ran.stderr
 
 
 def test_a_file_of_settings_tokens_that_are_replaced_and_a_log_in_json(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -187,7 +200,7 @@ def test_settings_are_printed(hmc: Hmc, tmp_path: Path, monkeypatch: pytest.Monk
         ("unknown level", "unknown level 'h7'; this bundle has: full, h12, h6"),
     ],
 )
-def test_what_cannot_be_served(tmp_path: Path, damage: str, said: str) -> None:
+def test_what_cannot_be_served(fails: Callable[..., str], tmp_path: Path, damage: str, said: str) -> None:
     bundle, extra = write_bundle(tmp_path / "b"), ["--port", "0"]
     match damage:
         case "none":
@@ -211,11 +224,13 @@ def test_what_cannot_be_served(tmp_path: Path, damage: str, said: str) -> None:
         (["--cache", ""], "hmc: cache: name a folder, or give auto or none"),
     ],
 )
-def test_words_of_no_use(tiny_bundle: Path, arguments: list[str], said: str) -> None:
+def test_words_of_no_use(fails: Callable[..., str], tiny_bundle: Path, arguments: list[str], said: str) -> None:
     assert said in fails(tiny_bundle, "--port", "0", *arguments)
 
 
-def test_an_empty_token_opens_nothing(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_token_opens_nothing(
+    fails: Callable[..., str], tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HMC_TOKEN", "")
     assert "hmc: the token must be printable ASCII and not empty" in fails(tiny_bundle, "--port", "0")
 
@@ -242,7 +257,7 @@ def test_an_address_that_cannot_be_printed_is_an_error(tiny_bundle: Path) -> Non
     ],
 )
 def test_tls_files_that_cannot_be_used_are_reported_before_the_bundle_is_read(
-    tmp_path: Path, cert: str, key: str, said: str
+    fails: Callable[..., str], tmp_path: Path, cert: str, key: str, said: str
 ) -> None:
     make_certificate(tmp_path)
     make_certificate(tmp_path, "other")
@@ -252,7 +267,7 @@ def test_tls_files_that_cannot_be_used_are_reported_before_the_bundle_is_read(
     assert "bundle" not in reported
 
 
-def test_cuda_that_is_not_there_is_never_the_cpu(tiny_bundle: Path) -> None:
+def test_cuda_that_is_not_there_is_never_the_cpu(fails: Callable[..., str], tiny_bundle: Path) -> None:
     if shutil.which("nvidia-smi"):
         pytest.skip("this machine has a CUDA device")
     said = fails(tiny_bundle, "--device", "cuda", "--port", "0")

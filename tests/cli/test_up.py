@@ -63,7 +63,7 @@ def test_pruned_levels_are_served(data: Path, tmp_path: Path, hmc: Hmc) -> None:
     if not (data / "marian-en-de").is_dir():
         pytest.skip("HMC_DATA holds no marian-en-de")
     text = tmp_path / "text.en"
-    text.write_text("\n".join(islice(text_lines(data / "multi30k" / "val.en.gz"), 60)) + "\n", encoding="utf-8")
+    text.write_text("\n".join(islice(text_lines(data / "multi30k" / "val.en.gz"), 24)) + "\n", encoding="utf-8")
     arguments = [
         "up", data / "marian-en-de", "-o", tmp_path / "out", "--source", text, "--target-heads", "50%", "--prune-steps",
         "10", "--json", "--port", "0",

@@ -1,23 +1,26 @@
-"""Runs the experiments as a developer runs them: `python -m experiments.NAME`."""
+"""Runs the experiments as `python -m experiments.NAME` does."""
 
 from __future__ import annotations
 
+import io
 import json
-import os
+import runpy
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from experiments.support.counting.workload import DEMO
+from typer.testing import CliRunner
 
+from hmc.cli.main import build
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -36,16 +39,37 @@ Experiment = Callable[..., Ran]
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Experiment:
-    """Runs `python -m experiments.NAME ARGUMENTS… --report FILE` with one thread."""
+    """Runs `python -m experiments.NAME ARGUMENTS… --report FILE`, in this process: libraries are loaded once for all.
+
+    Commands of HMC that the experiment starts run in this process too.
+    """
 
     def run(name: str, *arguments: str | Path) -> Ran:
         report = tmp_path / "report.json"
-        paths = os.pathsep.join(path for path in sys.path if path)
-        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", f"experiments.{name}", *map(str, arguments), "--report", str(report)]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=REPOSITORY)
+        out, err = io.StringIO(), io.StringIO()
+        output = redirect_stdout(out), redirect_stderr(err)
+        with pytest.MonkeyPatch.context() as patch, output[0], output[1], warnings.catch_warnings():
+            patch.setattr(sys, "argv", [name, *map(str, arguments), "--report", str(report)])
+            patch.setattr(subprocess, "run", _command_or(subprocess.run))
+            warnings.simplefilter("ignore")
+            with pytest.raises(SystemExit) as ended:
+                runpy.run_module(f"experiments.{name}", run_name="__main__")
+        said = f"{ended.value.code}\n" if isinstance(ended.value.code, str) else ""
         found = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
-        return Ran(ran.returncode, found, ran.stdout + ran.stderr)
+        return Ran(1 if said else int(ended.value.code or 0), found, out.getvalue() + err.getvalue() + said)
+
+    return run
+
+
+def _command_or(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """`subprocess.run`, which runs `python -m hmc.cli WORDS…` in this process."""
+
+    def run(command: list[str], **how: Any) -> Any:
+        if command[:3] != [sys.executable, "-m", "hmc.cli"]:
+            return otherwise(command, **how)
+        ran = CliRunner().invoke(build(), command[3:])
+        assert ran.exit_code == 0, ran.output
+        return subprocess.CompletedProcess(command, ran.exit_code)
 
     return run
 

@@ -56,22 +56,13 @@ def uncaptured(base: Task, counting_libraries: Path) -> dict[str, Any]:
     return fresh(base.but(part="steps", settings=PREFIXES, provider=options), counting_libraries)
 
 
-@pytest.mark.parametrize("beam", [1])
-def test_sentences_that_are_queued_together_are_encoded_together(
-    embedded: Task, counting_libraries: Path, beam: int
-) -> None:
-    found = fresh(embedded.but(part="encoder", beam=beam, sentences=1500, rows=128), counting_libraries)
-    assert found["sentences"] == 1500
-    assert found["encoder_calls"] <= 60
-
-
 def test_nothing_grows_after_the_warm_up(embedded: Task, counting_libraries: Path) -> None:
-    """5 000 sentences of natural lengths, greedy and beam 4, interactive and not. Idle, a level gives its pools back;
+    """2 500 sentences of natural lengths, greedy and beam 4, interactive and not. Idle, a level gives its pools back;
     used again, it has no more than before."""
-    found = fresh(embedded.but(part="natural", sentences=5000), counting_libraries)
-    warm, last, idle, again = (found[name] for name in ("warm", "5000", "idle", "again"))
+    found = fresh(embedded.but(part="natural", sentences=2500), counting_libraries)
+    warm, last, idle, again = (found[name] for name in ("warm", "2500", "idle", "again"))
     assert {name: last[name] for name in STEADY} == {name: warm[name] for name in STEADY}
-    assert last["host_bytes"] - found["1000"]["host_bytes"] <= HOST_NOISE
+    assert last["host_bytes"] - found["500"]["host_bytes"] <= HOST_NOISE
     assert idle["graphs"] == 0
     assert idle["device_bytes"] < warm["device_bytes"] / 2
     assert 0 < again["graphs"] <= warm["graphs"]

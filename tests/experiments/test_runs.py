@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from experiments import base_size
 from experiments.faster.steps import fastest
 from tests.artifact.marian.opus import GERMAN, edit, opus_directory
 from tests.experiments.conftest import Experiment
+from tests.processes import REPOSITORY, environment
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.checkpoint.checkpoint import save_checkpoint
@@ -60,11 +63,14 @@ def test_equality_of_a_bundle_has_no_reference(experiment: Experiment, lines: Li
     assert len(ran.report["batching"]) == 6
 
 
-def test_a_missing_file_is_one_line(experiment: Experiment, tiny_bundle: Path, tmp_path: Path) -> None:
-    ran = experiment("equality", tiny_bundle, "--source", tmp_path / "absent.en")
-    assert ran.status == 1
+def test_a_missing_file_is_one_line(tiny_bundle: Path, tmp_path: Path) -> None:
+    """In a process of its own, as a developer runs it."""
+    absent = str(tmp_path / "absent.en")
+    command = [sys.executable, "-m", "experiments.equality", str(tiny_bundle), "--source", absent]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), cwd=REPOSITORY)
+    assert ran.returncode == 1
     message = "no such file (paths are relative to the working directory)"
-    assert ran.output.splitlines()[-1] == f"error: {tmp_path / 'absent.en'}: {message}"
+    assert (ran.stdout + ran.stderr).splitlines()[-1] == f"error: {tmp_path / 'absent.en'}: {message}"
 
 
 @pytest.mark.usefixtures("peers")

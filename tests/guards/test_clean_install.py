@@ -42,10 +42,11 @@ def run(command: list[str], folder: Path) -> str:
 def clean_python(wheel: Path, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a new environment that holds the wheel and its base dependencies."""
     folder = tmp_path_factory.mktemp("clean")
-    run([sys.executable, "-m", "venv", str(folder / "venv")], folder)
+    run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], folder)
     python = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
     constraints = str(repository / "constraints.txt")
-    run([str(python), "-m", "pip", "install", "--quiet", "--no-compile", "-c", constraints, str(wheel)], folder)
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]  # that of the tests, which works for another Python
+    run([*pip, "install", "--quiet", "--no-compile", "-c", constraints, str(wheel)], folder)
     return python
 
 

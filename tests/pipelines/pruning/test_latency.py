@@ -43,7 +43,10 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["parallel", "plain"])
-def test_from_a_model_to_served_levels(table: Path, english: Path, tmp_path: Path, text: str) -> None:
+def test_from_a_model_to_served_levels(
+    table: Path, english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr("hmc.pipelines.pruning.latency.SENTENCES", 24)  # every model on the way is calibrated on them
     out, data = tmp_path / "run", f"{DEMO}/test.en {DEMO}/test.de"
     given = ("--data", data, "--dev", data, "--distill", "0.9") if text == "parallel" else ("--source", english)
     ran = run(

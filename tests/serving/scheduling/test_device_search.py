@@ -59,9 +59,9 @@ def cpu_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def sources(bundle: Path) -> list[list[int]]:
-    """60 sentences of real text, EOS last."""
+    """40 sentences of real text, EOS last."""
     tokenizer = Tokenizer(bundle, read_manifest(bundle))
-    texts = DEMO.joinpath("test.en").read_text(encoding="utf-8").splitlines()[:60]
+    texts = DEMO.joinpath("test.en").read_text(encoding="utf-8").splitlines()[:40]
     return [tokenizer.encode(text)[0] for text in texts]
 
 

@@ -15,7 +15,7 @@ from hmc.serving import Translation, Translator
 from hmc.serving.requests.options import DecodeOptions, Sampling, Target, scoring_options
 
 Request = tuple[str, DecodeOptions, Target]
-REQUESTS = 100
+REQUESTS = 60
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"threads": 2},
     {"threads": 1, "workers": 2, "max_rows": 24},

@@ -29,18 +29,16 @@ from hmc.training.runs.recipe import RunSection
 SETTINGS = PruneSettings(
     close_steps=30,
     recover_steps=2,
-    batch_tokens=512,
+    batch_tokens=128,
     run=RunSection(device="cpu", eval_sentences=1, log_every=10, save_every=7),
 )
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint `c` of 3 + 3 layers with 16 heads, 144 in all, and a corpus of sentences and their capitals."""
+    """A checkpoint `c` of 2 + 2 layers with 24 heads, 144 in all, and a corpus of sentences and their capitals."""
     folder = tmp_path_factory.mktemp("closing")
-    tiny_checkpoint_at(
-        folder / "c", arch=tiny_architecture(encoder_layers=3, decoder_layers=3, heads=16, head_dim=2), gates=False
-    )
+    tiny_checkpoint_at(folder / "c", arch=tiny_architecture(heads=24, head_dim=2), gates=False)
     (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
     (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
     return folder
@@ -68,8 +66,7 @@ def counts(pruned: Checkpoint) -> dict[Kind, int]:
     return {kind: sum(map(len, pruned.layout[kind])) for kind in KINDS}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("targets", [[143], [72, 36], [7], [0]])
+@pytest.mark.parametrize(("targets", "seed"), [([143], 1), ([72, 36], 1), ([72, 36], 2), ([7], 2), ([0], 1)])
 def test_a_run_ends_with_exactly_n_heads_and_every_gate_settled(
     folder: Path, tmp_path: Path, targets: list[int], seed: int
 ) -> None:
@@ -150,10 +147,10 @@ def test_gates_that_an_earlier_budget_closed_stay_closed(folder: Path) -> None:
     model = model_from_checkpoint(source)
     gates = HeadGates(model, source.layout, 3.0)
     heads = list(source.layout.heads())
-    kept = HeadLayout.from_heads([head for head in heads if head.index < 8], 3, 3)
+    kept = HeadLayout.from_heads([head for head in heads if head.index < 12], 2, 2)
     closing = HeadClosing(gates, HeadBudget(((KINDS, 30),)), 20, SETTINGS, kept)
     closing.begin()
-    closed = torch.tensor([head.index >= 8 for head in heads])
+    closed = torch.tensor([head.index >= 12 for head in heads])
     with torch.no_grad():
         draws = torch.stack([torch.cat([hard.sample() for _, hard in gates._gated]) for _ in range(30)])
     assert (draws[:, closed] == 0).all()
@@ -183,8 +180,8 @@ def test_momentum_does_not_move_gates_that_an_earlier_budget_closed(folder: Path
         optimizer.step()
     gates.set_log_alpha(torch.full((144,), -5.0))
     heads = list(source.layout.heads())
-    closed = torch.tensor([head.index >= 8 for head in heads])
-    kept = HeadLayout.from_heads([head for head in heads if head.index < 8], 3, 3)
+    closed = torch.tensor([head.index >= 12 for head in heads])
+    kept = HeadLayout.from_heads([head for head in heads if head.index < 12], 2, 2)
     closing = HeadClosing(gates, HeadBudget(((KINDS, 30),)), 20, SETTINGS, kept)
     closing.begin()
     for step in range(1, 6):
@@ -262,8 +259,11 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped in the last phase of closing, and again while recovering."""
-    whole = prune(folder, tmp_path / "whole", [50, 20], recover_steps=8)
-    for stop in (29, 34):
+    settings: dict[str, object] = {
+        "close_steps": 12, "recover_steps": 6, "run": SETTINGS.run.model_copy(update={"save_every": 5}),
+    }  # fmt: skip
+    whole = prune(folder, tmp_path / "whole", [50, 20], **settings)
+    for stop in (12, 18):
         calls = 0
         update = torch.optim.Adam.step
 
@@ -277,14 +277,14 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
         with monkeypatch.context() as patch:
             patch.setattr(torch.optim.Adam, "step", fail)
             with pytest.raises(InterruptedError):
-                prune(folder, tmp_path / f"p{stop}", [50, 20], recover_steps=8)
-        resumed = prune(folder, tmp_path / f"p{stop}", [50, 20], recover_steps=8)
+                prune(folder, tmp_path / f"p{stop}", [50, 20], **settings)
+        resumed = prune(folder, tmp_path / f"p{stop}", [50, 20], **settings)
         for a, b in zip(whole, resumed, strict=True):
             assert a.layout == b.layout
             assert all(np.array_equal(a.tensors[n], b.tensors[n]) for n in a.tensors)
             assert a.config.provenance == b.config.provenance
     with pytest.raises(InvalidRequestError, match="other settings"):
-        prune(folder, tmp_path / "whole", [50, 21], recover_steps=8)
+        prune(folder, tmp_path / "whole", [50, 21], **settings)
 
 
 @pytest.mark.parametrize(

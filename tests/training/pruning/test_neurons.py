@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,8 +67,7 @@ def prune(
     return [load_checkpoint(path) for path in run.run()]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("budget", ["191", "50%,20", "0"])
+@pytest.mark.parametrize(("budget", "seed"), [("191", 2), ("50%,20", 1), ("50%,20", 2), ("0", 1)])
 def test_a_run_ends_with_exactly_n_neurons_and_every_gate_settled(
     folder: Path, tmp_path: Path, budget: str, seed: int
 ) -> None:
@@ -149,9 +149,12 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
 ) -> None:
     """Stopped while the second budget closes, and while the first recovers."""
     request = ("50%,25%", parse_budgets("12,5"))
-    whole = prune(folder, tmp_path / "whole", *request, recover_steps=8)
+    settings: dict[str, Any] = {
+        "close_steps": 12, "recover_steps": 6, "run": SETTINGS.run.model_copy(update={"save_every": 5}),
+    }  # fmt: skip
+    whole = prune(folder, tmp_path / "whole", *request, **settings)
     update = torch.optim.Adam.step
-    for stop in (36, 60):
+    for stop in (18, 25):
         calls = 0
 
         def fail(self: torch.optim.Adam, stop: int = stop) -> object:
@@ -164,14 +167,14 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
         with monkeypatch.context() as patch:
             patch.setattr(torch.optim.Adam, "step", fail)
             with pytest.raises(InterruptedError):
-                prune(folder, tmp_path / f"p{stop}", *request, recover_steps=8)
-        resumed = prune(folder, tmp_path / f"p{stop}", *request, recover_steps=8)
+                prune(folder, tmp_path / f"p{stop}", *request, **settings)
+        resumed = prune(folder, tmp_path / f"p{stop}", *request, **settings)
         for a, b in zip(whole, resumed, strict=True):
             assert (a.layout, a.ffn_widths) == (b.layout, b.ffn_widths)
             assert all(np.array_equal(a.tensors[n], b.tensors[n]) for n in a.tensors)
             assert a.config.provenance == b.config.provenance
     with pytest.raises(InvalidRequestError, match="other settings"):
-        prune(folder, tmp_path / "whole", "50%,24%", parse_budgets("12,5"), recover_steps=8)
+        prune(folder, tmp_path / "whole", "50%,24%", parse_budgets("12,5"), **settings)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.tiny import SENTENCES, tiny_checkpoint_at
+from typer.testing import CliRunner
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
+from hmc.cli.main import build
 from hmc.training.data.batches import plan_epoch
 from hmc.training.data.corpus import TokenCorpus
 from hmc.training.data.vocabulary import Vocabulary
@@ -22,7 +24,7 @@ from hmc.training.trainer.trainer import train
 
 pytestmark = pytest.mark.slow
 MASKS = (None, "random:3", "important:3")
-STEPS = 50
+STEPS = 24
 
 
 def recipe(corpus: str, processes: int, steps: int, **settings: object) -> Recipe:
@@ -132,9 +134,15 @@ def test_the_command_succeeds_and_reports_once(launcher: tuple[str, ...], corpus
     assert "cannot be used" not in finished.stderr
 
 
-def test_torchrun_of_a_run_of_one_process_is_refused(corpus: str, tmp_path: Path) -> None:
-    finished = hmc_train(TORCHRUN, corpus, tmp_path)
-    assert finished.returncode != 0
+def test_torchrun_of_a_run_of_one_process_is_refused(
+    corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, with the variables that torchrun sets."""
+    for name, value in {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "RANK": 0, "LOCAL_RANK": 0, "GROUP_RANK": 0}.items():
+        monkeypatch.setenv(name, str(value))
+    (tmp_path / "r.toml").write_text(TOML.format(corpus=corpus))
+    finished = CliRunner().invoke(build(), ["train", str(tmp_path / "r.toml"), "--out", str(tmp_path / "out")])
+    assert finished.exit_code == 2
     assert "2 processes were started" in " ".join(finished.stderr.split())
     assert not (tmp_path / "out").exists()
 

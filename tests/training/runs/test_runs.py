@@ -131,10 +131,10 @@ def test_a_run_folder_belongs_to_one_recipe(corpus: str, trained: Path) -> None:
 
 
 SETTINGS = PruneSettings(
-    close_steps=60,
+    close_steps=40,
     recover_steps=5,
     gate_rate=0.2,
-    batch_tokens=512,
+    batch_tokens=128,
     run=RunSection(device="cpu", eval_sentences=3, log_every=20, save_every=20),
 )
 

@@ -29,7 +29,7 @@ from hmc.training.runs.updater import Updater
 SETTINGS = PruneSettings(
     close_steps=30,
     recover_steps=3,
-    batch_tokens=512,
+    batch_tokens=128,
     run=RunSection(device="cpu", eval_sentences=1, log_every=10, save_every=7),
 )
 WHOLE_MS = table().ms(whole())
