@@ -112,8 +112,8 @@ class ServerSettings:
     """A connection that is so old takes no further calls, and the client opens another. Running calls are finished.
     So a new certificate reaches everybody, and calls reach new servers. 0: no limit."""
     connection_grace_seconds: float = 0.0
-    """Seconds that running calls of a connection have left when it has reached its age; then they fail with UNAVAILABLE.
-    0: no limit."""
+    """Seconds that running calls of a connection have left when it has reached its age; then they fail with
+    UNAVAILABLE. 0: no limit."""
     connection_idle_seconds: float = 900.0
     """A connection without a call for so long is closed; the client opens another when it calls. 0: no limit."""
     metrics_port: int | None = None
