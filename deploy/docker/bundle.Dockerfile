@@ -2,4 +2,4 @@
 #   docker build -f deploy/docker/bundle.Dockerfile --build-arg BASE=hmc:cpu -t hmc:en-de-1 BUNDLE
 ARG BASE=hmc:cpu
 FROM ${BASE}
-COPY . /bundle
+COPY --chown=10001:10001 . /bundle
