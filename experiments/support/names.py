@@ -12,7 +12,7 @@ from dnslib.server import BaseResolver, DNSLogger, DNSServer
 HOST = "127.0.0.1"
 
 
-class Names(BaseResolver):  # type: ignore[misc] - dnslib has no types
+class Names(BaseResolver):  # type: ignore[misc]  # dnslib has no types
     """Answers every name with the present `hosts`. Use it in a `with` block."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
