@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,13 @@ def test_files_of_the_forge_follow_their_schemas() -> None:
         command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *paths]
         ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
         assert ran.returncode == 0, ran.stdout
+
+
+def test_the_classifiers_are_the_versions_that_were_tried(release: Any, wheel: Path) -> None:
+    said = release.metadata_of(wheel).get_all("Classifier")
+    claimed = [line.rpartition(" :: ")[2] for line in said if re.fullmatch(r"Programming .* :: 3\.\d+", line)]
+    page = (REPOSITORY / "docs" / "support.md").read_text(encoding="utf-8")
+    assert claimed == re.findall(r"^\| (3\.\d+)\.\d+ \| works \|", page, re.MULTILINE)
 
 
 def test_the_citation_is_of_this_version() -> None:
