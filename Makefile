@@ -15,7 +15,7 @@ TEST_JOBS ?= 2
 PROTOS := $(wildcard protos/hmc/v1/*.proto) protos/buf/validate/validate.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format protos docs clean distclean
+.PHONY: help demo test lint format protos docs release clean distclean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ docs: $(VENV)/.dev-ready ## Write the pages that are made from the code
 	$(BIN)/python -m hmc.serving.wire.meanings docs/statuses.md
 	$(BIN)/python -m hmc.serving.server.configuration.reference > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
+
+release: $(VENV)/.dev-ready ## Build wheel, source distribution, bills of materials and checksums into dist/
+	$(BIN)/python .ci/release.py
 
 clean: ## Remove build output and caches; trained models and .venv stay
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -25,6 +25,7 @@ COMMANDS = (
     "translate",
     "score",
     "levels",
+    "health",
     "bench",
     "demo",
 )

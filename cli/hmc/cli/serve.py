@@ -12,6 +12,7 @@ from hmc.cli.common.serve_options import (
     BundleRoot,
     Config,
     ConnectionAge,
+    ConnectionGrace,
     ConnectionIdle,
     LogCalls,
     LogFormat,
@@ -227,6 +228,7 @@ def command(
     max_message_mib: MaxMessageMib = None,
     max_metadata_kib: MaxMetadataKib = None,
     connection_age_seconds: ConnectionAge = None,
+    connection_grace_seconds: ConnectionGrace = None,
     connection_idle_seconds: ConnectionIdle = None,
     metrics_port: Annotated[
         int | None,

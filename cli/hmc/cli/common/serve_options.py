@@ -93,6 +93,14 @@ ConnectionAge = Annotated[
         rich_help_panel=LIMITS,
     ),
 ]
+ConnectionGrace = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds that running calls of a connection have left when it has reached its age. 0: no limit.",
+        show_default="0.0",
+        rich_help_panel=LIMITS,
+    ),
+]
 ConnectionIdle = Annotated[
     float | None,
     typer.Option(

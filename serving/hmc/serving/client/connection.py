@@ -19,6 +19,12 @@ from hmc.serving.wire.tls import read_authorities, read_pair
 RECONNECT_MS = 100
 """Milliseconds before the first attempt to connect again; gRPC doubles them each time. Its own default of a second is
 longer than most waits between two attempts of a call."""
+RECONNECT_MOST_MS = 5_000
+"""Longest wait between two attempts to connect. gRPC's own of two minutes would leave a server that is back without
+calls for so long."""
+RESOLVE_MS = 1_000
+"""Least milliseconds between two look-ups of a name. gRPC's own is half a minute: a quick rollout would by then have
+replaced all addresses that a client knows."""
 BALANCED = {"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": SERVICE}}
 """gRPC's configuration for several servers: calls take turns, and servers whose health is not SERVING get none."""
 Addresses = str | Sequence[str]
@@ -66,10 +72,12 @@ def connection(address: Addresses, token: str | None, tls_ca: Path | str | None,
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", -1),  # the server refuses what is too large, with a clear error
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS),
+        ("grpc.max_reconnect_backoff_ms", RECONNECT_MOST_MS),
     ]
     balanced = len(addresses) > 1 or addresses[0].startswith("dns:")
     if balanced:
         options.append(("grpc.service_config", json.dumps(BALANCED)))
+        options.append(("grpc.dns_min_time_between_resolutions_ms", RESOLVE_MS))
     if len(addresses) > 1:
         options.append(("grpc.default_authority", addresses[0]))
     return Connection(

@@ -24,6 +24,10 @@ POSITIVE = (
     "max_connections", "max_streams", "max_message_mib", "max_metadata_kib",
 )  # fmt: skip
 """Settings that must be 1 or more."""
+NOT_NEGATIVE = (
+    "threads", "drain_seconds", "connection_age_seconds", "connection_grace_seconds", "connection_idle_seconds",
+)  # fmt: skip
+"""Settings that must be 0 or more."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,10 @@ class ServerSettings:
     """Largest metadata (headers) of a call, in KiB."""
     connection_age_seconds: float = 3600.0
     """A connection that is so old takes no further calls, and the client opens another. Running calls are finished.
-    So a new certificate reaches everybody. 0: no limit."""
+    So a new certificate reaches everybody, and calls reach new servers. 0: no limit."""
+    connection_grace_seconds: float = 0.0
+    """Seconds that running calls of a connection have left when it has reached its age; then they fail with
+    UNAVAILABLE. 0: no limit."""
     connection_idle_seconds: float = 900.0
     """A connection without a call for so long is closed; the client opens another when it calls. 0: no limit."""
     metrics_port: int | None = None
@@ -131,7 +138,7 @@ class ServerSettings:
         for name in POSITIVE:
             if getattr(self, name) < 1:
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 1 or more")
-        for name in ("threads", "drain_seconds", "connection_age_seconds", "connection_idle_seconds"):
+        for name in NOT_NEGATIVE:
             if not getattr(self, name) >= 0:  # also refuses NaN
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 0 or more")
         self._check_levels()

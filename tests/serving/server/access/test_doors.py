@@ -20,7 +20,7 @@ from hmc.artifact.errors import (
     PortInUseError,
     UnavailableError,
 )
-from hmc.serving.client import Client
+from hmc.serving.client import ONCE, Client
 from hmc.serving.server.access.binding import warnings_of
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.background import BackgroundServer
@@ -206,6 +206,15 @@ def test_old_connections_are_replaced_without_a_lost_call(
         factory["full"].release.set()
         held.join(30)
         assert answered == ["full:hold"]
+
+
+def test_calls_of_an_old_connection_end_after_the_grace(bundle: Path, factory: FakeFactory) -> None:
+    settings = ServerSettings(port=0, connection_age_seconds=0.2, connection_grace_seconds=0.2)
+    with BackgroundServer(bundle, settings, factory) as running, Client(running.address, retry=ONCE) as client:
+        with pytest.raises(UnavailableError):
+            client.translate(["hold"], timeout=60)  # no translator ends this call
+        factory["full"].release.set()
+        assert client.translate(["a"], timeout=60)[0].text == "full:a"
 
 
 def test_a_client_without_a_server_is_told(tmp_path: Path) -> None:

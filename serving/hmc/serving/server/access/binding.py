@@ -46,6 +46,7 @@ def grpc_options(settings: ServerSettings) -> list[tuple[str, int]]:
     ]
     for name, seconds in (
         ("grpc.max_connection_age_ms", settings.connection_age_seconds),
+        ("grpc.max_connection_age_grace_ms", settings.connection_grace_seconds),
         ("grpc.max_connection_idle_ms", settings.connection_idle_seconds),
     ):
         if seconds:

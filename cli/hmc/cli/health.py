@@ -1,0 +1,32 @@
+"""`hmc health`: whether a server serves, as an exit status for health checks of containers and for scripts."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from hmc.cli.common.options import SERVER, Tls, TlsCa, TlsCert, TlsKey
+
+
+def command(
+    server: Annotated[str, SERVER] = "localhost:50051",
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until the server serves.")] = 2.0,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the address and the health as JSON.")] = False,
+) -> None:
+    """Wait until a server is ready. The exit status is 0 if it is, and 2 if it is not within --timeout.
+
+    A server that loads, drains, or whose default level has failed, is not ready. No token is needed.
+    """
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.cli.common.connection import connected
+
+    if not timeout > 0:
+        raise InvalidRequestError(f"--timeout {timeout:g}: choose more than 0 seconds")
+    with connected(server, None, Tls(tls_ca, tls_cert, tls_key)) as client:
+        client.wait_ready(timeout)
+    typer.echo(json.dumps({"address": server, "status": "SERVING"}) if json_output else f"{server} is ready")

@@ -1,0 +1,34 @@
+# `hmc serve` on CPUs, from the wheel and the tested versions:
+#   make release && docker build -f deploy/docker/cpu.Dockerfile -t hmc:cpu .
+# BASE is any image with Python 3.11 or later as `python3`, with its module venv, and with a shell.
+ARG BASE=docker.io/library/python:3.13-slim-bookworm
+
+FROM ${BASE} AS build
+COPY constraints.txt dist/headmask-*.whl /build/
+WORKDIR /build
+# The wheel asks for the build of ONNX Runtime that also has CUDA. The same version without it is 280 MB smaller.
+RUN python3 -m venv /opt/hmc \
+ && /opt/hmc/bin/pip install --no-cache-dir -c constraints.txt ./headmask-*.whl \
+ && sed -n 's/^onnxruntime-gpu==/onnxruntime==/p' constraints.txt > onnxruntime.txt \
+ && /opt/hmc/bin/pip uninstall --yes onnxruntime-gpu \
+ && /opt/hmc/bin/pip install --no-cache-dir --no-deps -r onnxruntime.txt \
+ && /opt/hmc/bin/pip uninstall --yes pip \
+ && install -d -o 10001 -g 10001 /cache
+
+FROM ${BASE}
+COPY --from=build /opt/hmc /opt/hmc
+COPY --from=build /cache /cache
+ENV PATH=/opt/hmc/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    HMC_HOST=0.0.0.0 \
+    HMC_PORT=50051 \
+    HMC_METRICS_PORT=9090 \
+    HMC_CACHE=/cache
+USER 10001:10001
+VOLUME ["/cache"]
+EXPOSE 50051 9090
+# By a shell, because Docker reserves the exit status 2 that `hmc` has for a server that is not ready.
+# hadolint ignore=DL3025
+HEALTHCHECK --start-period=120s --interval=15s --timeout=10s CMD hmc health --server "localhost:$HMC_PORT" --timeout 5 || exit 1
+ENTRYPOINT ["hmc"]
+CMD ["serve", "/bundle"]

@@ -1,0 +1,39 @@
+"""`hmc health`: an exit status that says whether a server serves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.cli.conftest import Hmc
+from tests.serving.fakes import FakeFactory
+
+from hmc.serving.server.background import BackgroundServer
+
+
+def test_a_server_that_serves(hmc: Hmc, server: BackgroundServer) -> None:
+    ran = hmc("health", "--server", server.address, "--timeout", "60")
+    assert (ran.exit_code, ran.stdout) == (0, f"{server.address} is ready\n")
+    ran = hmc("health", "--server", server.address, "--timeout", "60", "--json")
+    assert json.loads(ran.stdout) == {"address": server.address, "status": "SERVING"}
+
+
+def test_a_server_that_does_not_serve(hmc: Hmc, server: BackgroundServer, factory: FakeFactory) -> None:
+    factory["full"].failure = "stopped"
+    ran = hmc("health", "--server", server.address, "--timeout", "1")
+    assert ran.exit_code == 2
+    assert f"{server.address} is not ready after 1 s: its health is not SERVING yet" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--server", "localhost:1", "--timeout", "0.2"), "localhost:1 is not ready after 0.2 s"),
+        (("--timeout", "0"), "--timeout 0: choose more than 0 seconds"),
+        (("--server", "localhost"), "localhost"),
+    ],
+)
+def test_what_stands_in_the_way_is_said(hmc: Hmc, arguments: tuple[str, ...], said: str) -> None:
+    ran = hmc("health", *arguments)
+    assert ran.exit_code == 2
+    assert said in ran.stderr

@@ -1,0 +1,121 @@
+"""What a release consists of: archives of the same bytes each time, bills of materials, and files for the forge."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.processes import REPOSITORY
+
+from hmc.artifact.distribution import VERSION
+
+SCHEMAS = {
+    "vendor.citation-file-format": ["CITATION.cff"],
+    "vendor.github-issue-forms": [".github/ISSUE_TEMPLATE/bug.yml", ".github/ISSUE_TEMPLATE/wish.yml"],
+    "vendor.github-issue-config": [".github/ISSUE_TEMPLATE/config.yml"],
+}
+
+
+@pytest.fixture(scope="module")
+def release() -> Any:
+    """The script .ci/release.py as a module."""
+    spec = importlib.util.spec_from_file_location("release", REPOSITORY / ".ci" / "release.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_archives_have_the_same_bytes_each_time(release: Any, wheel: Path, tmp_path: Path) -> None:
+    """Built from the checkout, from its source distribution, and the wheel once more by another call."""
+    sdist, again = release.build_twice(REPOSITORY, tmp_path)
+    assert sdist.name == f"headmask-{VERSION}.tar.gz"
+    assert again.read_bytes() == wheel.read_bytes()
+
+
+def test_other_bytes_stop_a_release(release: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    build, built = release.build, list[Path]()
+
+    def small(_: Path, out: Path) -> tuple[Path, Path]:
+        """A build that notes how many there were before it."""
+        source = tmp_path / f"source-{len(built)}"
+        source.mkdir()
+        (source / "pyproject.toml").write_text(
+            f'[project]\nname = "headmask"\nversion = "1"\ndescription = "{len(built)}"\n'
+            '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+            '[tool.hatch.build.targets.wheel]\nbypass-selection = true\n'
+        )  # fmt: skip
+        built.append(source)
+        return build(source, out)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(release, "build", small)
+    with pytest.raises(release.ReleaseError, match=r"headmask-1.tar.gz is not reproducible"):
+        release.build_twice(tmp_path, tmp_path / "out")
+
+
+def test_what_a_server_needs_is_small(release: Any, wheel: Path) -> None:
+    requirements = release.metadata_of(wheel).get_all("Requires-Dist")
+    serve = release.needed(requirements, release.BILLS["serve"], "headmask")
+    every = release.needed(requirements, release.BILLS["all"], "headmask")
+    assert {"numpy", "grpcio", "pydantic-core"} <= serve < every
+    assert not {"torch", "onnx", "matplotlib", "pytest"} & serve
+    assert {"torch", "onnx", "matplotlib", "sympy"} <= every
+    assert "pytest" not in every
+
+
+def test_a_bill_is_of_one_wheel_and_what_it_needs(release: Any, wheel: Path) -> None:
+    bill = {
+        "metadata": {"tools": {}},
+        "components": [
+            {"bom-ref": "a", "name": "A_b", "version": "1", "licenses": [{"license": {"id": "MIT"}}]},
+            {"bom-ref": "c", "name": "c", "version": "2", "licenses": [{"expression": "MIT OR Zlib"}]},
+            {"bom-ref": "own", "name": "pytest", "version": "3"},
+        ],
+        "dependencies": [{"ref": "a", "dependsOn": ["c", "own"]}, {"ref": "c"}, {"ref": "own", "dependsOn": ["a"]}],
+    }
+    root = release.component_of(wheel)
+    assert root["purl"] == f"pkg:pypi/headmask@{VERSION}"
+    assert root["licenses"] == [{"license": {"id": "Apache-2.0"}}]
+    found = release.restricted(bill, {"a-b", "c"}, root, {"a-b"})
+    assert [each["name"] for each in found["components"]] == ["A_b", "c"]
+    assert found["dependencies"] == [
+        {"ref": "a", "dependsOn": ["c"]},
+        {"ref": "c", "dependsOn": []},
+        {"ref": root["bom-ref"], "dependsOn": ["a"]},
+    ]
+    assert "| A_b | 1 | MIT |\n| c | 2 | MIT OR Zlib |\n" in release.licence_table(found)
+
+
+def test_a_licence_that_is_not_declared_is_not_made_up(release: Any) -> None:
+    assert release.licence({"name": "pytest", "licenses": [{"license": {"name": "License :: MIT"}}]}) == "MIT"
+    assert release.licence({"name": "promql-parser"}) == "not declared; see LICENSE"
+    with pytest.raises(release.ReleaseError, match="no-such-package is not installed; run `make test` once"):
+        release.licence({"name": "no-such-package"})
+
+
+def test_files_of_the_forge_follow_their_schemas() -> None:
+    pytest.importorskip("check_jsonschema", reason="check-jsonschema is not installed")
+    for schema, paths in SCHEMAS.items():
+        command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *paths]
+        ran = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode == 0, ran.stdout
+
+
+def test_the_classifiers_are_the_versions_that_were_tried(release: Any, wheel: Path) -> None:
+    said = release.metadata_of(wheel).get_all("Classifier")
+    claimed = [line.rpartition(" :: ")[2] for line in said if re.fullmatch(r"Programming .* :: 3\.\d+", line)]
+    page = (REPOSITORY / "docs" / "support.md").read_text(encoding="utf-8")
+    assert claimed == re.findall(r"^\| (3\.\d+)\.\d+ \| works \|", page, re.MULTILINE)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == VERSION
