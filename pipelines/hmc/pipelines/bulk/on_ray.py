@@ -1,5 +1,8 @@
-"""Shards as tasks of Ray, on this machine or on a cluster. The driver reads the corpus and writes the output; a task
-gets the lines of a shard and returns what became of them. So the machines of a cluster need the bundle and nothing else."""
+"""Shards as tasks of Ray, on this machine or on a cluster.
+
+The driver reads the corpus and writes the output; a task gets the lines of a shard and returns what became of them. So
+the machines of a cluster need the bundle and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,6 @@ def _translator(level: Level, beam: int) -> Translator:
 def _start(processors: int) -> None:
     """Connects to the cluster that RAY_ADDRESS names, else starts Ray with so many processors. 0: all."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     here: dict[str, Any] = {}
     if not os.environ.get("RAY_ADDRESS"):
         here = {"num_cpus": processors or None, "include_dashboard": False, "object_store_memory": OBJECT_STORE}

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.pipelines.bulk.corpus import Corpus
 from hmc.pipelines.bulk.engines import Engine, EngineName, Level, Shard, open_engine
 from hmc.pipelines.bulk.output import NOTES, TRANSLATIONS, ShardFiles
@@ -101,6 +101,9 @@ def translate_corpus(
             finally:
                 running.close()
             seconds = time.monotonic() - began
+            if _missing(store, files, shards):
+                named = ", ".join(sources)
+                raise InvalidRequestError(f"{named} changed while it was read: begin anew in another --out")
         counts = _write_report(store, shards)
         return Translated(**counts, shards=shards, lines_now=meter.done, seconds=round(seconds, 3))
 
