@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -20,8 +19,6 @@ from tests.serving.fakes import write_bundle
 from hmc.serving.client import Client
 from hmc.v1 import translation_pb2_grpc as rpc
 
-OWN_FILES = ("CONFIG_FILE_LOC", "SOCKET_PATH", "SERVER_STATE_FILE", "METRICS_SOCKET_PATH")
-
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -29,13 +26,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def ray_environment(folder: Path) -> dict[str, str]:
-    """An environment in which Ray Serve shares no file or port with another one on this machine."""
-    own = {f"RAY_SERVE_HAPROXY_{name}": str(folder / name.lower()) for name in OWN_FILES}
+def ray_environment() -> dict[str, str]:
+    """An environment in which Ray Serve shares no port with another one on this machine."""
     ports = {f"RAY_SERVE_{name}_PORT": str(free_port()) for name in ("HAPROXY_METRICS", "HAPROXY_STATS", "HTTP")}
-    path = os.pathsep.join(map(str, [*ROOTS, REPOSITORY]))
-    state = {"RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder)}
-    return {**os.environ, **own, **ports, **state, "PYTHONPATH": path}
+    return {**os.environ, **ports, "PYTHONPATH": os.pathsep.join(map(str, [*ROOTS, REPOSITORY]))}
 
 
 @pytest.fixture(scope="session")
@@ -46,18 +40,19 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("ray")
     bundle = write_bundle(folder / "bundle")
     command = [sys.executable, "-m", "tests.serving.ray.door", str(bundle), str(free_port()), "1"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command, env=ray_environment(folder), cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=log, text=True
-        )
-    assert process.stdout is not None
-    try:
-        said = next((line for line in process.stdout if line.startswith("ready ")), "")
-        assert said, (folder / "log").read_text()[-4000:]
-        yield said.split()[1]
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(
+            command, env=ray_environment(), cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            said = next((line for line in process.stdout if line.startswith("ready ")), "")
+            assert said, (folder / "log").read_text()[-4000:]
+            yield said.split()[1]
+        finally:
+            process.send_signal(signal.SIGTERM)
 
 
 @pytest.fixture
