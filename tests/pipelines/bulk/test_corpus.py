@@ -121,8 +121,9 @@ def test_stores_that_cannot_be_used(place: str, said: str) -> None:
 def test_a_missing_extra_is_named_with_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, place: str
 ) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
-        monkeypatch.setitem(sys.modules, name, None)
+    for name in [name for name in sys.modules if name.startswith(f"{module}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
     (tmp_path / "a.parquet").write_bytes(b"")
     with pytest.raises(InvalidRequestError, match=rf"needs {module}: .*pip install '.*\[bulk\]'"):
         Corpus([place if "://" in place else str(tmp_path / place)], "text")
