@@ -5,8 +5,7 @@
     python -m experiments.load.ray_doors scale BUNDLE --source test.en        # 1 to 3 and back, with a file for Ray
 
 Load: single-sentence calls, --callers at a time, each sent when the one before is answered. `kill` sends SIGKILL to the
-process of a replica, and counts calls that fail after the clients' own retries. `scale` needs Ray with 4 processors:
-`ray start --head --num-cpus 4`, and RAY_ADDRESS.
+process of a replica, and counts calls that fail after the clients' own retries.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ grpc_options:
 applications:
 - name: hmc
   import_path: hmc.serving.ray.application:build
-  args: {{bundles: ["{bundle}"], threads: 1, replicas: "1:3", replica_texts: 16, upscale_s: 3, downscale_s: 15}}
+  args:
+    {{bundles: ["{bundle}"], threads: 1, cpus: 0.5, replicas: "1:3", replica_texts: 16, upscale_s: 3, downscale_s: 15}}
 """
 
 
@@ -146,7 +146,7 @@ def scale(asked: argparse.Namespace, texts: list[str]) -> None:
     file = Path(f"/tmp/hmc-ray-{port}.yaml")
     file.write_text(FILE.format(http=_free_port(), port=port, bundle=asked.bundle.resolve()))
     command = [sys.executable, "-c", "from ray.serve.scripts import cli; cli()", "run", str(file)]
-    with subprocess.Popen(command, env=_environment(), stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, env=_environment()) as process:
         try:
             address = f"127.0.0.1:{port}"
             with Client(address) as client:

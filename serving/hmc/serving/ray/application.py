@@ -40,10 +40,14 @@ class Replicas:
     """Seconds of more texts before there are more replicas."""
     downscale_s: float = 120.0
     """Seconds of fewer texts before there are fewer."""
+    cpus: float = 0.0
+    """Processors of Ray that each reserves. 0: its threads times its workers."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.fewest <= self.most:
             raise InvalidRequestError(f"replicas {self.fewest}:{self.most}: choose 1 or more, and the larger one last")
+        if self.cpus < 0:
+            raise InvalidRequestError(f"cpus {self.cpus:g}: choose 0 or more")
         if self.target <= 0:
             raise InvalidRequestError(f"replica_texts {self.target}: choose more than 0")
 
@@ -72,12 +76,12 @@ class Replicas:
 
 def build(arguments: Mapping[str, Any]) -> serve.Application:
     """The application of a configuration file. arguments: `bundles`, settings of `hmc serve` by their keys, and
-    `replicas`, `replica_texts`, `upscale_s`, `downscale_s`.
+    `replicas`, `replica_texts`, `upscale_s`, `downscale_s`, `cpus`.
 
     Raises InvalidRequestError for an unknown or wrong one, and what `read_manifest` raises.
     """
     given = dict(arguments)
-    names = {"replica_texts": "target", "upscale_s": "upscale_s", "downscale_s": "downscale_s"}
+    names = {"replica_texts": "target", "upscale_s": "upscale_s", "downscale_s": "downscale_s", "cpus": "cpus"}
     more = {field: float(given.pop(name)) for name, field in names.items() if name in given}
     replicas = Replicas.parse(given.pop("replicas", 1), **more)
     if isinstance(given.get("bundles"), str):
@@ -100,7 +104,7 @@ def application(
         max_ongoing_requests=AT_ONCE,
         graceful_shutdown_timeout_s=settings.drain_seconds,
         health_check_period_s=2.0,
-        ray_actor_options={"num_cpus": max(1, settings.threads) * settings.workers},
+        ray_actor_options={"num_cpus": replicas.cpus or max(1, settings.threads) * settings.workers},
         **replicas.options(),
     )
     named = [f"{name}={path}" if name else str(path) for name, path in models.items()]
