@@ -79,12 +79,3 @@ class LocalEngine:
     def close(self) -> None:
         """See `Engine`."""
         self._translator.close(drain=False)
-
-
-def open_engine(name: EngineName, level: Level, settings: BulkSettings) -> Engine:
-    """Starts an engine; close it. Raises as `Translator`, and InvalidRequestError if Ray is not installed."""
-    if name == "local":
-        return LocalEngine(level, settings)
-    from hmc.pipelines.bulk.on_ray import RayEngine
-
-    return RayEngine(level, settings)

@@ -10,8 +10,9 @@ from typing import Any
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.pipelines.bulk.choice import open_engine
 from hmc.pipelines.bulk.corpus import Corpus
-from hmc.pipelines.bulk.engines import Engine, EngineName, Level, Shard, open_engine
+from hmc.pipelines.bulk.engines import Engine, EngineName, Level, Shard
 from hmc.pipelines.bulk.output import NOTES, TRANSLATIONS, ShardFiles
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.bulk.store import Store, open_store

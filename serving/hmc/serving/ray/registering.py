@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
-from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 
 from hmc.v1 import translation_pb2 as pb
 
-TRANSLATION: ServiceDescriptor = pb.DESCRIPTOR.services_by_name["TranslationService"]
-HEALTH: ServiceDescriptor = health_pb2.DESCRIPTOR.services_by_name["Health"]
+TRANSLATION = pb.DESCRIPTOR.services_by_name["TranslationService"]
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 FUNCTIONS = (f"{__name__}.add_translation_service", f"{__name__}.add_health_service")
 """For `grpc_servicer_functions` of Ray's gRPC options."""
 
@@ -26,13 +25,14 @@ def add_health_service(_servicer: object, server: Any) -> None:
     _add(HEALTH, ["Check"], server)
 
 
-def _add(service: ServiceDescriptor, names: list[str], server: Any) -> None:
+def _add(service: Any, names: list[str], server: Any) -> None:
+    """service: its descriptor."""
     handlers = {name: _handler(service, name) for name in names}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
     server.add_registered_method_handlers(service.full_name, handlers)
 
 
-def _handler(service: ServiceDescriptor, name: str) -> Any:
+def _handler(service: Any, name: str) -> Any:
     """A handler of the right kind. Ray replaces what it does."""
     method = service.methods_by_name[name]
     if method.client_streaming:
