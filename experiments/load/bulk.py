@@ -1,8 +1,8 @@
 """A bulk translation that is killed again and again ends with the bytes of one that was not.
 
-    python -m experiments.bulk corpus --out FOLDER --data DATA      # English of Multi30k and Tatoeba, repeated
-    python -m experiments.bulk whole --out FOLDER --bundle BUNDLE   # the run that nothing kills
-    python -m experiments.bulk killed --out FOLDER --bundle BUNDLE --engine ray   # SIGKILL twice, then to the end
+    python -m experiments.load.bulk corpus --out FOLDER --data DATA      # English of Multi30k and Tatoeba, repeated
+    python -m experiments.load.bulk whole --out FOLDER --bundle BUNDLE   # the run that nothing kills
+    python -m experiments.load.bulk killed --out FOLDER --bundle BUNDLE --engine ray   # SIGKILL twice, then to the end
 
 On Ray, a process that translates is killed too, each time before the driver. `killed` compares every file of the two.
 """
