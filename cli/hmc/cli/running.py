@@ -29,6 +29,23 @@ def serve_models(bundles: Sequence[str], settings: ServerSettings, *, json_outpu
     asyncio.run(run())
 
 
+def serve_on_ray(bundles: Sequence[str], settings: ServerSettings, replicas: str, *, json_output: bool) -> None:
+    """Serves `[NAME=]BUNDLE` behind Ray Serve until a signal, and prints the address, as JSON if asked. Raises as
+    `hmc.serving.ray.running.run`."""
+    import json
+
+    from hmc.serving.ray.running import run
+
+    def ready(address: str) -> None:
+        if json_output:
+            typer.echo(json.dumps({"address": address, "replicas": replicas}))
+        else:
+            typer.echo(f"Serving on {address} through Ray, with {replicas} replicas.\n"
+                       f'Try:  hmc translate --server {address} "A man rides a bicycle."')  # fmt: skip
+
+    run(tuple(bundles), settings, replicas, ready)
+
+
 def _announce(server: Server, json_output: bool) -> None:
     import json
 

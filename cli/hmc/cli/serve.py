@@ -23,6 +23,8 @@ from hmc.cli.common.serve_options import (
     MaxStreams,
     OneToken,
     PrintConfig,
+    Ray,
+    Replicas,
     TlsCert,
     TlsClientCa,
     TlsKey,
@@ -247,6 +249,8 @@ def command(
     log_texts: LogTexts = None,
     config: Config = None,
     print_config: PrintConfig = False,
+    ray: Ray = False,
+    replicas: Replicas = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print the address as a line of JSON.", rich_help_panel=OPERATION)
     ] = False,
@@ -263,12 +267,12 @@ def command(
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are raised; gRPC's own log would only clutter the terminal
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.cli.running import serve_models
+    from hmc.cli.running import serve_models, serve_on_ray
     from hmc.serving.server.configuration.report import as_toml, shown
     from hmc.serving.server.configuration.sources import load
     from hmc.serving.server.observing.logs import set_up
 
-    for name in ("config", "print_config", "json_output"):
+    for name in ("config", "print_config", "json_output", "ray", "replicas"):
         given.pop(name, None)
     configuration = load(given, os.environ, config)
     settings = configuration.settings
@@ -277,8 +281,13 @@ def command(
         return
     if not configuration.bundles:
         raise InvalidRequestError("no bundle to serve: give [NAME=]BUNDLE, or `bundles` in the file")
+    if replicas is not None and not ray:
+        raise InvalidRequestError("--replicas is about --ray: add it, or leave it out")
     set_up(settings.log_format, texts=settings.log_texts)
     effective = shown(configuration)
     logging.getLogger("hmc").info("settings %s", json.dumps(effective), extra={"fields": {"settings": effective}})
 
+    if ray:
+        serve_on_ray(configuration.bundles, settings, replicas or "1", json_output=json_output)
+        return
     serve_models(configuration.bundles, settings, json_output=json_output)

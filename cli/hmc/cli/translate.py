@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hmc.cli.common.bulk_options import Engine, Field, Format, ShardLines
 from hmc.cli.common.options import (
     WHERE,
     Auto,
@@ -40,9 +41,12 @@ def command(
         typer.Argument(help="Texts to translate. Without any: the lines of --file or of stdin.", metavar="[TEXT]..."),
     ] = None,
     file: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
-            help="UTF-8 file with one text on each line; `-` is stdin.", metavar="FILE", rich_help_panel=INPUT
+            help="UTF-8 file with one text on each line; `-` is stdin. With --engine also .gz, JSONL, .parquet and "
+            "URLs of stores, and repeatable.",
+            metavar="FILE",
+            rich_help_panel=INPUT,
         ),
     ] = None,
     document: Annotated[
@@ -62,12 +66,12 @@ def command(
         ),
     ] = None,
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--out",
             "-o",
             help="With --file: write here instead of to standard output. The same command again resumes a run that was "
-            "stopped; until the end the lines are in FILE.part.",
+            "stopped; until the end the lines are in FILE.part. With --engine: the folder to write.",
             metavar="FILE",
             rich_help_panel=OUTPUT,
         ),
@@ -76,6 +80,10 @@ def command(
         bool,
         typer.Option("--restart", help="With --out: drop what a stopped run has left.", rich_help_panel=OUTPUT),
     ] = False,
+    engine: Engine = None,
+    field: Field = None,
+    output_format: Format = None,
+    shard_lines: ShardLines = None,
     server: Server = None,
     bundle: Bundle = None,
     level: Level = None,
@@ -89,12 +97,13 @@ def command(
     device: Device = "auto",
     threads: Threads = 0,
     workers: Annotated[
-        int,
+        int | None,
         typer.Option(
             help="With --bundle: batches that run at once, each on --threads threads. More than 1 is faster for files.",
+            show_default="1; with --engine one for each core",
             rich_help_panel=WHERE,
         ),
-    ] = 1,
+    ] = None,
     token: Token = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
@@ -222,6 +231,7 @@ def command(
     from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.common.backends import BackendOptions, open_backend
     from hmc.cli.common.records import write_lines, write_pieces
+    from hmc.cli.common.texts.bulk import BulkOptions, one_file, write_bulk
     from hmc.cli.common.texts.documents import write_document
     from hmc.cli.common.texts.files import check_files, opened, write_file
     from hmc.cli.common.texts.lines import check_stdout, open_lines
@@ -251,6 +261,20 @@ def command(
         raise InvalidRequestError("--token-scores and --alignment are printed as JSON: add --json")
     if incremental and (json_output or n_best > 1):
         raise InvalidRequestError("--incremental writes one plain translation: leave out --json and --n-best")
+    bulk = BulkOptions(engine, field, output_format, shard_lines)
+    selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto, model, source_language, to)
+    where = BackendOptions(
+        server, bundle, selector, device, threads, workers or 1, token, Tls(tls_ca, tls_cert, tls_key), timeout
+    )
+    if engine is not None:
+        if texts or document or keep or incremental or restart:
+            raise InvalidRequestError(
+                "--engine translates files: leave out texts, --document, --keep, --incremental and --restart"
+            )
+        write_bulk(bulk, where, workers, file or [], out, options, target_prefix, json_output)
+        return
+    bulk.check_absent()
+    lines_of = one_file(file)
     if restart and out is None:
         raise InvalidRequestError("--restart is about --out: leave it out")
     if out is not None and (document or incremental):
@@ -261,21 +285,18 @@ def command(
         raise InvalidRequestError(
             "--document writes plain text: leave out --json, --incremental, --n-best, --target-prefix"
         )
-    selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto, model, source_language, to)
-    where = BackendOptions(
-        server, bundle, selector, device, threads, workers, token, Tls(tls_ca, tls_cert, tls_key), timeout
-    )
     if out is not None:
-        source = check_files(texts or [], file, out)
+        target = Path(out)
+        source = check_files(texts or [], lines_of, target)
         key = {"selector": selector, "options": options, "prefix": target_prefix, "json": json_output}
-        with open_backend(where) as backend, opened(source, out, key, restart) as job:
+        with open_backend(where) as backend, opened(source, target, key, restart) as job:
             write_file(backend, job, options, target_prefix, json_output)
         return
     if document:
         with open_backend(where) as backend:
-            write_document(backend, texts or [], file, options, keep or [])
+            write_document(backend, texts or [], lines_of, options, keep or [])
         return
-    with open_lines(texts or [], file) as lines, open_backend(where) as backend:
+    with open_lines(texts or [], lines_of) as lines, open_backend(where) as backend:
         if incremental:
             write_pieces(backend, lines, options, target_prefix)
         else:

@@ -15,10 +15,11 @@ from tests.tiny import SENTENCES
 import hmc.cli
 from hmc.artifact.errors import InvalidRequestError
 from hmc.pipelines.distillation.filters import Filters
-from hmc.pipelines.distillation.request import taken_folder
+from hmc.pipelines.distillation.request import FIRST
 from hmc.pipelines.distillation.run import distill
 from hmc.pipelines.distillation.settings import DistillSettings
 from hmc.pipelines.distillation.shards import read_shard, shard_path
+from hmc.pipelines.folders.taken import taken_folder
 from hmc.pipelines.progress import Progress
 from hmc.serving import DecodeOptions, Translator
 from hmc.training.data.parallel_text import read_pairs
@@ -172,7 +173,10 @@ def test_a_folder_of_other_files_is_left_alone(text: Path, tmp_path: Path) -> No
 def test_two_processes_do_not_write_one_folder(whole: Path, text: Path) -> None:
     request = json.loads((whole / "distillation.json").read_text())
     del request["schema_version"]
-    with taken_folder(whole, request), pytest.raises(InvalidRequestError, match="another process is translating into"):
+    with (
+        taken_folder(whole, request, FIRST),
+        pytest.raises(InvalidRequestError, match="another process is translating into"),
+    ):
         distill(DEMO / "checkpoint", [text], whole, SETTINGS, held_out=9)
     distill(DEMO / "checkpoint", [text], whole, SETTINGS, held_out=9)
 

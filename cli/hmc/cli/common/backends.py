@@ -98,7 +98,7 @@ def open_backend(options: BackendOptions) -> Iterator[Backend]:
         if options.tls.given or options.timeout is not None:
             raise InvalidRequestError("--tls-ca and --timeout are about --server: leave them out with --bundle")
         manifest, selector = read_manifest(options.bundle), options.selector
-        level, code = _level(manifest, selector, options.device), _code(options.bundle, manifest, selector)
+        level, code = level_of(manifest, selector, options.device), code_of(options.bundle, manifest, selector)
         translator = Translator(
             options.bundle, level, device=options.device, threads=options.threads, workers=options.workers
         )
@@ -229,7 +229,8 @@ def _prefixes(prefix: str) -> Iterator[str] | None:
     return repeat(prefix) if prefix else None
 
 
-def _level(manifest: Manifest, selector: Selector, device: str) -> str | None:
+def level_of(manifest: Manifest, selector: Selector, device: str) -> str | None:
+    """The name of the level that a selector gives; None: the default one. Raises LevelNotFoundError."""
     if selector.default_level:
         return None
     if selector.name is not None:
@@ -240,7 +241,9 @@ def _level(manifest: Manifest, selector: Selector, device: str) -> str | None:
     return choose(selector, candidates).name
 
 
-def _code(bundle: Path, manifest: Manifest, selector: Selector) -> str:
+def code_of(bundle: Path, manifest: Manifest, selector: Selector) -> str:
+    """The token of the target language that a selector chooses; empty: none. Raises InvalidRequestError if the bundle
+    has not the model or the languages of the selector."""
     if selector.model is not None:
         raise InvalidRequestError("--model is about --server: a bundle is one model")
     languages = Languages.of(bundle, manifest)

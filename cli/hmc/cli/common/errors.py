@@ -24,6 +24,9 @@ EXTRA_OF_MODULE = {
     "onnx": "compile",
     "onnx_ir": "compile",
     "matplotlib": "plot",
+    "fsspec": "bulk",
+    "pyarrow": "bulk",
+    "ray": "ray",
 }
 """Top-level module → the extra that installs it."""
 HINTS = {

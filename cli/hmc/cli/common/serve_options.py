@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-SECURITY, LIMITS, OPERATION = "Security", "Limits of connections", "Operation"
+SECURITY, LIMITS, OPERATION, RAY = "Security", "Limits of connections", "Operation", "Ray Serve"
 
 TlsCert = Annotated[
     Path | None,
@@ -146,5 +146,18 @@ PrintConfig = Annotated[
     bool,
     typer.Option(
         "--print-config", help="Print all settings and where each comes from, and exit.", rich_help_panel=OPERATION
+    ),
+]
+Ray = Annotated[
+    bool,
+    typer.Option("--ray", help="Serve through Ray Serve: replicas of the levels behind one port.", rich_help_panel=RAY),
+]
+Replicas = Annotated[
+    str | None,
+    typer.Option(
+        help="With --ray: their number, or two numbers such as 1:3, between which it follows the queued texts.",
+        metavar="N|MIN:MAX",
+        show_default="1",
+        rich_help_panel=RAY,
     ),
 ]

@@ -14,12 +14,13 @@ from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_checkpoin
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.tokenizer.tokenizer import Tokenizer, open_tokenizer
 from hmc.pipelines.distillation.filters import Filters, Skipped
-from hmc.pipelines.distillation.request import IMPORTED, TEACHER, taken_folder
+from hmc.pipelines.distillation.request import FIRST, IMPORTED, TEACHER
 from hmc.pipelines.distillation.results import Distilled, write_results
 from hmc.pipelines.distillation.settings import DistillSettings
 from hmc.pipelines.distillation.shards import Hypothesis, Record, shard_path, write_shard
 from hmc.pipelines.distillation.sources import Line, all_lines, read_sources, sample
 from hmc.pipelines.distillation.teacher import as_checkpoint, compile_teacher, open_teacher, precision_of
+from hmc.pipelines.folders.taken import taken_folder
 from hmc.pipelines.progress import Meter, Report, Step, silent
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Translation
@@ -59,7 +60,7 @@ def distill(
     identity = {"teacher": checkpoint_digest(checkpoint), "sources": source_text, **settings.identity(precision)}
     total = sum(file.lines for file in files)
     shards = -(-total // settings.shard_lines)
-    with taken_folder(out, identity):
+    with taken_folder(out, identity, FIRST):
         missing = {number for number in range(shards) if not shard_path(out, number).is_file()}
         if missing:
             text = sample(sources, total, CALIBRATION)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.pipelines.distillation.filters import Skipped
+from hmc.pipelines.folders.whole import whole_file
 
 FOLDER = "translations"
 FIX = "Delete this file, and run the command again: it is translated anew."
@@ -83,22 +82,3 @@ def read_shard(path: Path) -> Iterator[Record]:
                 yield Record.from_json(json.loads(line))
     except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidArtifactError(f"translations {path}", [str(error) or type(error).__name__], FIX) from error
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Yields a file to write. On success it takes `path`'s place; otherwise `path` stays as it was, even if the machine
-    stops meanwhile."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all."""
-    with whole_file(path) as file:
-        file.write(content)

@@ -7,8 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-import psutil
-
 from hmc.artifact.bundle.manifest import MANIFEST
 from hmc.artifact.checkpoint.checkpoint import FORMAT, checkpoint_digest, is_marian, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
@@ -19,7 +17,7 @@ from hmc.pipelines.distillation.settings import DistillSettings
 from hmc.pipelines.importing.forms import import_model
 from hmc.pipelines.progress import Step, silent
 from hmc.serving.runtime.device import cuda_available
-from hmc.serving.runtime.threads import threads_here
+from hmc.serving.runtime.threads import cores
 from hmc.serving.translator import Translator
 
 ROWS, BEAMS = 64, 8
@@ -79,12 +77,7 @@ def compile_teacher(
 def open_teacher(bundle: Path, settings: DistillSettings) -> Translator:
     """Loads the bundle's only level, on all cores of a CPU. Close it. Raises as `Translator`."""
     on_cpu = PRECISIONS[precision_of(settings)].device == "cpu"
-    workers = (settings.workers or _cores()) if on_cpu else 1
+    workers = (settings.workers or cores()) if on_cpu else 1
     rows = max(ROWS, BEAMS * settings.beam) * (workers if on_cpu else 4)
     threads = settings.threads or (1 if on_cpu else 0)
     return Translator(bundle, device=settings.device, threads=threads, workers=workers, max_rows=rows, cache="none")
-
-
-def _cores() -> int:
-    """Physical cores that this process may use."""
-    return threads_here(0) or psutil.cpu_count(logical=False) or 1

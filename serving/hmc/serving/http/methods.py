@@ -77,6 +77,13 @@ class Methods:
         async for answer in _each(handler.stream_stream(requests, context), method, context):
             yield answer
 
+    async def handler(self, name: str, context: HttpContext) -> Any:
+        """The handler of a method, wrapped by all interceptors, for requests that are bytes. name: its full name.
+
+        Raises HttpError if there is no such method.
+        """
+        return await self._intercepted(name, lambda handler: handler, context)
+
     async def plain(self, name: str, behaviour: Callable[[], bytes], context: HttpContext) -> bytes:
         """Calls something that is no RPC, such as the metrics, as a method of this name. Raises HttpError."""
 

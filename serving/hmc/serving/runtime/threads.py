@@ -6,6 +6,8 @@ import math
 import os
 from pathlib import Path
 
+import psutil
+
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.runtime.cpu_quota import cpu_quota
 
@@ -42,6 +44,11 @@ def threads_here(threads: int) -> int:
     if hasattr(os, "process_cpu_count") and (reported := os.process_cpu_count()):
         limits.append(reported)
     return 0 if min(limits) == cores and len(allowed) == len(machine) else min(limits)
+
+
+def cores() -> int:
+    """Physical cores that this process may use."""
+    return threads_here(0) or psutil.cpu_count(logical=False) or 1
 
 
 def described(threads: int) -> str:

@@ -1,0 +1,233 @@
+"""The lines of a corpus: plain text, gzip, JSONL with a field, Parquet with a column; one file after the other.
+
+A line that cannot be read is a line all the same: it keeps its number, and has a problem in place of a text.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, BinaryIO
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.pipelines.bulk.places import needs, opened
+from hmc.serving.requests.lines import decode_line
+
+LONGEST = 1 << 20
+"""Most bytes of a line. A longer one is no sentence; the file may be no text at all."""
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the corpus."""
+
+    text: str | None
+    """None if it cannot be read."""
+    problem: str | None = None
+    """Why it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the corpus: where it is, its lines, and what tells its content from another."""
+
+    place: str
+    lines: int
+    sha256: str
+    """Of the bytes, unpacked; a text file may be packed or unpacked between two runs."""
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what the translations depend on, as JSON values: not where the file lies."""
+        return {"lines": self.lines, "sha256": self.sha256}
+
+
+Raw = Callable[[], Line]
+"""Makes the line of what was read. Lines that are not translated again are never made."""
+
+
+class Corpus:
+    """Several files, read as one."""
+
+    def __init__(self, places: Sequence[str], field: str | None) -> None:
+        """field: the field of JSONL, or the column of Parquet. None: the lines are text.
+
+        Raises InvalidRequestError for a file that is missing, cannot be read or has no such field, and if there is no
+        line. Every file is read once, for its digest.
+        """
+        self._field = field
+        self.sources = [self._source(place) for place in places]
+        self.lines = sum(source.lines for source in self.sources)
+        if not self.lines:
+            raise InvalidRequestError(f"{', '.join(places)}: there is no line to translate")
+
+    def shards(self, size: int) -> Iterator[tuple[int, list[Raw]]]:
+        """Yields the number and the lines of each part of `size` lines."""
+        lines = chain.from_iterable(self._raw(source.place) for source in self.sources)
+        number, part = 0, list[Raw]()
+        for line in lines:
+            part.append(line)
+            if len(part) == size:
+                yield number, part
+                number, part = number + 1, []
+        if part:
+            yield number, part
+
+    def _source(self, place: str) -> Source:
+        if place.endswith(".parquet"):
+            return self._parquet_source(place)
+        digest, lines, last = hashlib.sha256(), 0, b"\n"
+        with _unpacked(place) as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+                lines += chunk.count(b"\n")
+                last = chunk[-1:]
+        if self._field is not None:
+            self._check_first(place)
+        return Source(place, lines + (last != b"\n"), digest.hexdigest())
+
+    def _check_first(self, place: str) -> None:
+        """Raises InvalidRequestError if the first line has no such field: it is then a wrong option, not a bad line."""
+        if (raw := next(_raw_lines(place), None)) is None:
+            return
+        line = _json_line(raw, 1, place, self._field)
+        if line.problem is not None:
+            raise InvalidRequestError(f"{place} line 1: {line.problem}. Is it JSONL, and is --field right?")
+
+    def _parquet_source(self, place: str) -> Source:
+        if self._field is None:
+            raise InvalidRequestError(f"{place}: name the column that holds the text with --field")
+        with opened(place) as file, _parquet(file, place) as table:
+            schema = table.schema_arrow
+            if self._field not in schema.names:
+                raise InvalidRequestError(f"{place} has no column {self._field!r}; it has {', '.join(schema.names)}")
+            if str(schema.field(self._field).type) not in ("string", "large_string", "string_view"):
+                raise InvalidRequestError(
+                    f"{place}: column {self._field!r} holds {schema.field(self._field).type}, not strings"
+                )
+            lines = table.metadata.num_rows
+        digest = hashlib.sha256()
+        with opened(place) as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+        return Source(place, lines, digest.hexdigest())
+
+    def _raw(self, place: str) -> Iterator[Raw]:
+        if place.endswith(".parquet"):
+            yield from _rows(place, self._field or "")
+            return
+        for number, raw in enumerate(_raw_lines(place), 1):
+            yield _Read(raw, number, place, self._field)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A line of a text file as it was read."""
+
+    raw: bytes
+    number: int
+    place: str
+    field: str | None
+
+    def __call__(self) -> Line:
+        if self.field is not None:
+            return _json_line(self.raw, self.number, self.place, self.field)
+        return _text_line(self.raw, self.number, self.place)
+
+
+def _text_line(raw: bytes, number: int, place: str) -> Line:
+    if len(raw) > LONGEST:
+        return Line(None, f"longer than {LONGEST:,} bytes; divide it into sentences")
+    try:
+        return Line(decode_line(raw, number, 0, place))
+    except InvalidRequestError:
+        return Line(None, "not UTF-8; convert it, for example with `iconv -f ISO-8859-1 -t UTF-8`")
+
+
+def _json_line(raw: bytes, number: int, place: str, field: str | None) -> Line:
+    line = _text_line(raw, number, place)
+    if line.text is None:
+        return line
+    try:
+        values = json.loads(line.text)
+    except ValueError as error:
+        return Line(None, f"not JSON: {error}")
+    except RecursionError:
+        return Line(None, "not JSON that can be read: too deep")
+    if not isinstance(values, dict):
+        return Line(None, "no JSON object")
+    text = values.get(field)
+    if not isinstance(text, str):
+        found = f"is {type(text).__name__}" if field in values else f"is missing; there are {', '.join(values)[:200]}"
+        return Line(None, f"field {field!r} {found}")
+    return _writable(text)
+
+
+def _writable(text: str) -> Line:
+    """The line of a text, unless it holds half a character, as `\\ud800` in JSON is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return Line(None, "it holds a lone surrogate, which is no character")
+    return Line(text)
+
+
+def _raw_lines(place: str) -> Iterator[bytes]:
+    """Yields every line with its end. Of one that is too long, only the beginning is kept."""
+    with _unpacked(place) as file:
+        while raw := file.readline(LONGEST + 1):
+            whole = raw
+            while not whole.endswith(b"\n") and (rest := file.readline(LONGEST)):
+                whole = rest
+            yield raw
+
+
+@contextmanager
+def _unpacked(place: str) -> Iterator[BinaryIO]:
+    """Opens a file, unpacked if its name ends in `.gz`. Raises InvalidRequestError if it is damaged, also later."""
+    try:
+        with opened(place) as file:
+            if place.endswith(".gz"):
+                with gzip.open(file) as unpacked:
+                    yield unpacked  # type: ignore[misc]  # it reads as a binary file
+            else:
+                yield file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InvalidRequestError(f"{place}: not a whole gzip file ({error}); copy it again, or unpack it") from error
+
+
+@contextmanager
+def _parquet(file: BinaryIO, place: str) -> Iterator[Any]:
+    """The reader of an open Parquet file. Raises InvalidRequestError if it is damaged, also later."""
+    parquet = needs("pyarrow.parquet", f"{place} is Parquet")
+    from pyarrow import ArrowException
+
+    try:
+        with parquet.ParquetFile(file) as table:
+            yield table
+    except ArrowException as error:
+        raise InvalidRequestError(f"{place}: no Parquet file that can be read ({error}); copy it again") from error
+
+
+def _rows(place: str, column: str) -> Iterator[Raw]:
+    with opened(place) as file, _parquet(file, place) as table:
+        for batch in table.iter_batches(columns=[column]):
+            for value in batch.column(0):
+                yield _Cell(value)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A value of a column."""
+
+    value: Any
+
+    def __call__(self) -> Line:
+        text = self.value.as_py()
+        return Line(None, "null in this column") if text is None else Line(text)

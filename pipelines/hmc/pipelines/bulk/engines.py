@@ -1,0 +1,81 @@
+"""Where shards are translated: in this process, or as tasks of Ray. The one that runs changes no byte of the output."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from hmc.pipelines.bulk.corpus import Line
+from hmc.pipelines.bulk.settings import BulkSettings
+from hmc.pipelines.bulk.shards import Found, Waiting, collect, submit
+from hmc.serving.translator import Translator
+
+EngineName = Literal["local", "ray"]
+AT_ONCE = 2
+"""Shards in work at the same time, so that the last sentences of one leave no worker without work."""
+ROWS, BEAMS = 64, 8
+"""Hypotheses that each worker decodes together: ROWS, or BEAMS sentences of a large beam."""
+
+Shard = tuple[int, list[Line]]
+Done = tuple[int, list[Found]]
+
+
+@dataclass(frozen=True)
+class Level:
+    """What translates: a level of a bundle, and on what."""
+
+    bundle: Path
+    name: str
+    device: str = "auto"
+    threads: int = 0
+    """Of each worker. 0: one with several workers or on Ray, else one for each physical core."""
+    workers: int = 1
+    """Batches that run at once: in this process, or as tasks of Ray."""
+
+    def rows(self, beam: int) -> int:
+        """Hypotheses that one worker decodes together."""
+        return max(ROWS, BEAMS * beam)
+
+
+class Engine(Protocol):
+    """Translates shards."""
+
+    def translate(self, shards: Iterator[Shard]) -> Iterator[Done]:
+        """Yields each shard with what became of its lines, in any order. Reads few shards ahead."""
+        ...
+
+    def close(self) -> None:
+        """Ends what it has started."""
+        ...
+
+
+class LocalEngine:
+    """Translates in this process."""
+
+    def __init__(self, level: Level, settings: BulkSettings) -> None:
+        """Loads the level. Raises as `Translator`."""
+        self._settings = settings
+        self._translator = Translator(
+            level.bundle, level.name, device=level.device, threads=level.threads, workers=level.workers,
+            max_rows=level.rows(settings.options.beam_size) * level.workers,
+        )  # fmt: skip
+
+    def translate(self, shards: Iterator[Shard]) -> Iterator[Done]:
+        """See `Engine`."""
+        waiting = deque[tuple[int, list[Line], Waiting]]()
+        for number, lines in shards:
+            waiting.append((number, lines, submit(self._translator, lines, self._settings)))
+            if len(waiting) == AT_ONCE:
+                yield self._collected(*waiting.popleft())
+        while waiting:
+            yield self._collected(*waiting.popleft())
+
+    def _collected(self, number: int, lines: list[Line], waiting: Waiting) -> Done:
+        return number, collect(self._translator, lines, waiting, self._settings)
+
+    def close(self) -> None:
+        """See `Engine`."""
+        self._translator.close(drain=False)

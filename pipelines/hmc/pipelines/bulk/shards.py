@@ -1,0 +1,99 @@
+"""Translates the lines of one shard. All engines call this, so that all write the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from hmc.artifact.errors import InternalServiceError, InvalidRequestError
+from hmc.pipelines.bulk.corpus import Line
+from hmc.pipelines.bulk.settings import BulkSettings
+from hmc.serving.levels.languages import with_code
+from hmc.serving.requests.options import Target
+from hmc.serving.requests.priority import Priority
+from hmc.serving.requests.results import Translation
+from hmc.serving.translator import Translator
+
+DIGITS = 4
+"""Decimals of a score. A float of 32 bits has no more that all processors and batches agree on."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of one line."""
+
+    text: str | None
+    """The source. None if it cannot be read."""
+    translations: tuple[str, ...] = ()
+    """Best first; empty if there is none."""
+    scores: tuple[float, ...] = ()
+    """log P / length ^ length_penalty (natural logarithm) of each translation."""
+    problem: str | None = None
+    """Why there is no translation."""
+    cut: bool = False
+    """The source had more tokens than the model has positions, and its end was cut off."""
+    unfinished: bool = False
+    """The translation reached its greatest length before it ended."""
+
+
+Waiting = list[Future[Translation] | str]
+"""For each line its translation to come, or why there will be none."""
+
+
+def submit(translator: Translator, lines: Sequence[Line], settings: BulkSettings) -> Waiting:
+    """Queues the lines, the longest first: sentences of one length share a batch without padding."""
+    waiting: Waiting = [line.problem or "" for line in lines]
+    for index in sorted(range(len(lines)), key=lambda i: -len(lines[i].text or "")):
+        text = lines[index].text
+        if text is not None:
+            waiting[index] = _submit_one(translator, text, settings)
+    return waiting
+
+
+def collect(translator: Translator, lines: Sequence[Line], waiting: Waiting, settings: BulkSettings) -> list[Found]:
+    """Waits for the translations of the lines.
+
+    Raises InternalServiceError if the level fails at every line of the shard: it is then broken, not the lines.
+    """
+    found, broken = list[Found](), list[InternalServiceError]()
+    for line, answer in zip(lines, waiting, strict=True):
+        try:
+            found.append(_found(line, answer))
+        except InternalServiceError:  # this text, or one that ran beside it
+            try:
+                found.append(_found(line, _submit_one(translator, line.text or "", settings)))
+            except InternalServiceError as error:
+                broken.append(error)
+                found.append(Found(line.text, problem=str(error)))
+    if broken and not any(one.translations and one.translations[0] for one in found):
+        raise broken[0]
+    return found
+
+
+def translate_shard(translator: Translator, lines: Sequence[Line], settings: BulkSettings) -> list[Found]:
+    """Translates the lines of a shard. Raises as `collect`."""
+    return collect(translator, lines, submit(translator, lines, settings), settings)
+
+
+def _submit_one(translator: Translator, text: str, settings: BulkSettings) -> Future[Translation] | str:
+    try:
+        coded = with_code(text, settings.code)
+        return translator.submit(
+            coded, settings.options, Target(settings.target_prefix), block=True, priority=Priority.BULK
+        )
+    except InvalidRequestError as error:
+        return str(error)
+
+
+def _found(line: Line, answer: Future[Translation] | str) -> Found:
+    if isinstance(answer, str):
+        return Found(line.text, problem=answer)
+    translation = answer.result()
+    return Found(
+        line.text,
+        tuple(hypothesis.text for hypothesis in translation.hypotheses),
+        tuple(round(hypothesis.score, DIGITS) for hypothesis in translation.hypotheses),
+        cut=translation.source_truncated,
+        unfinished=translation.hit_max_length,
+    )

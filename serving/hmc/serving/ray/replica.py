@@ -1,0 +1,131 @@
+"""One replica: the levels of the bundles, and calls as in the plain server. Ray makes it in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+
+from hmc.artifact.errors import UnavailableError
+from hmc.serving.http.methods import Methods
+from hmc.serving.levels.names import parse_models
+from hmc.serving.levels.slots import TranslatorFactory
+from hmc.serving.ray import calls
+from hmc.serving.ray.registering import TRANSLATION
+from hmc.serving.runtime.process_memory import limit_heaps
+from hmc.serving.server.access.entry import Entry
+from hmc.serving.server.access.gate import Gate
+from hmc.serving.server.app import open_models
+from hmc.serving.server.handlers import Handlers
+from hmc.serving.server.health.model_health import model_health
+from hmc.serving.server.interceptors import EdgeInterceptor
+from hmc.serving.server.observing.calls import CallLog
+from hmc.serving.server.observing.logs import set_up
+from hmc.serving.server.observing.metrics import Metrics
+from hmc.serving.server.servicers import TranslationServicer
+from hmc.serving.server.settings import ServerSettings
+from hmc.v1 import translation_pb2_grpc as rpc
+
+log = logging.getLogger(__name__)
+
+PENDING = "pending_texts"
+"""What a replica tells Ray for scaling: texts that wait or run at all levels."""
+
+
+class Replica:
+    """What Ray calls. Method names are those of the service; a request is bytes."""
+
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self, bundles: Sequence[str], settings: ServerSettings, _versions: Sequence[str]
+    ) -> None:
+        """Loads the levels. _versions: of the bundles; Ray starts new replicas when an argument changes.
+
+        Raises as `open_models` and `Models.start`: the replica then does not start, and says why.
+        """
+        limit_heaps()
+        set_up(settings.log_format, texts=settings.log_texts)
+        self._models = open_models(parse_models(bundles), settings, self.factory())
+        self._gate = Gate(settings.token, settings.tokens)
+        metrics = Metrics(self._models.statuses, lambda: self._failure() is None, lambda: False)
+        log_of_calls = CallLog(calls=settings.log_calls, texts=settings.log_texts, traces=None)
+
+        def ended(method: str, code: grpc.StatusCode, error: BaseException | None) -> None:
+            metrics.call(method, code, error)
+            log_of_calls.end(method, code)
+
+        self._methods = Methods([EdgeInterceptor(Entry(self._gate, lambda: None, log_of_calls), ended)])
+        handlers = Handlers(self._models, settings, metrics)
+        servicer = TranslationServicer(handlers, settings.stream_window, asyncio.Event())
+        rpc.add_TranslationServiceServicer_to_server(servicer, self._methods)
+        await asyncio.to_thread(self._models.start)
+
+    def factory(self) -> TranslatorFactory | None:
+        """What loads the translators of levels; None: real ones."""
+        return None
+
+    def __del__(self) -> None:
+        self._models.close(False)
+
+    # ---- what Ray asks ----
+
+    def check_health(self) -> None:
+        """Raises if a level that was to serve does not: Ray then replaces the replica."""
+        self._gate.refresh()
+        if failure := self._failure():
+            raise UnavailableError(failure)
+
+    def record_autoscaling_stats(self) -> dict[str, int]:
+        """What the scaling policy reads."""
+        return {PENDING: sum(level.pending for status in self._models.statuses() for level in status.levels)}
+
+    def _failure(self) -> str | None:
+        return next((host.failure for host in self._models.hosts if host.eager and host.failure), None)
+
+    # ---- hmc.v1.TranslationService ----
+
+    async def Translate(self, data: bytes, grpc_context: Any) -> Message:
+        return await self._unary("Translate", data, grpc_context)
+
+    async def Score(self, data: bytes, grpc_context: Any) -> Message:
+        return await self._unary("Score", data, grpc_context)
+
+    async def ListLevels(self, data: bytes, grpc_context: Any) -> Message:
+        return await self._unary("ListLevels", data, grpc_context)
+
+    async def ListModels(self, data: bytes, grpc_context: Any) -> Message:
+        return await self._unary("ListModels", data, grpc_context)
+
+    async def TranslateTokens(self, data: bytes, grpc_context: Any) -> AsyncIterator[Message]:
+        async for answer in self._answers("TranslateTokens", data, grpc_context):
+            yield answer
+
+    async def TranslateDocument(self, data: bytes, grpc_context: Any) -> AsyncIterator[Message]:
+        async for answer in self._answers("TranslateDocument", data, grpc_context):
+            yield answer
+
+    async def TranslateStream(self, requests: AsyncIterator[bytes], grpc_context: Any) -> AsyncIterator[Message]:
+        async for answer in self._answers("TranslateStream", requests, grpc_context):
+            yield answer
+
+    async def _unary(self, name: str, data: bytes, ray: Any) -> Message:
+        return await calls.unary(self._methods, TRANSLATION.methods_by_name[name], data, ray)
+
+    def _answers(self, name: str, sent: Any, ray: Any) -> AsyncIterator[Message]:
+        return calls.answers(self._methods, TRANSLATION.methods_by_name[name], sent, ray)
+
+    # ---- grpc.health.v1.Health ----
+
+    async def Check(self, data: bytes, grpc_context: Any) -> Message:
+        """Whether a service, model or level serves; see the names of the plain server."""
+        name = health_pb2.HealthCheckRequest.FromString(data).service
+        serves = model_health(self._models).get(name)
+        if serves is None:
+            grpc_context.set_code(grpc.StatusCode.NOT_FOUND)
+            return health_pb2.HealthCheckResponse()
+        status = health_pb2.HealthCheckResponse.SERVING if serves else health_pb2.HealthCheckResponse.NOT_SERVING
+        return health_pb2.HealthCheckResponse(status=status)

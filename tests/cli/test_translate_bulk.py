@@ -1,0 +1,64 @@
+"""`hmc translate --engine`: a corpus into a folder of translations, as a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Hmc
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"text": "A dog."}\n{"text": 3}\n{"text": "A cat."}\n')
+    return path
+
+
+def test_a_corpus_is_translated_and_what_failed_is_told(
+    hmc: Hmc, tiny_bundle: Path, corpus: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    arguments = ("translate", "--bundle", tiny_bundle, "--engine", "local", "--file", corpus, "--field", "text")
+    more = ("-o", out, "--max-length", "8", "--shard-lines", "2", "--workers", "1")
+    ran = hmc(*arguments, *more)
+    assert ran.exit_code == 0, ran.stderr
+    assert f"{out}: 3 lines in 2 files, " in ran.stdout
+    assert f"1 lines were not translated; {out}/failures.jsonl has numbers and reasons" in ran.stderr
+    assert len((out / "translations/000000.txt").read_text().splitlines()) == 2
+    ran = hmc(*arguments, *more, "--json")
+    assert json.loads(ran.stdout)["lines_now"] == 0
+    ran = hmc(*arguments, *more, "--beam", "2")
+    assert ran.exit_code == 2
+    assert "options: " in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--engine", "dask"], "--engine dask: choose local or ray"),
+        (["--engine", "local"], "--engine needs --file FILE"),
+        (["--engine", "local", "--file", "IN"], "--engine needs --file FILE, which it reads again"),
+        (["--engine", "local", "--file", "IN", "-o", "O", "--restart"], "leave out texts, --document"),
+        (["--engine", "local", "--file", "IN", "-o", "O", "--workers", "0"], "--workers 0: choose 1 or more"),
+        (
+            ["--engine", "local", "--file", "IN", "-o", "O", "--timeout", "3"],
+            "--tls-ca and --timeout are about --server",
+        ),
+        (["--engine", "local", "--file", "IN", "-o", "O", "--device", "cuda"], "no level for --device cuda"),
+        (["--engine", "local", "--file", "IN", "-o", "O", "--json", "--alignment"], "leave out --token-scores"),
+        (["--file", "IN", "--field", "text"], "--field is about --engine"),
+        (["--file", "a", "--file", "b"], "--file is one file of this machine, unless --engine is given"),
+        (["--file", "s3://a/b"], "--file is one file of this machine, unless --engine is given"),
+    ],
+)
+def test_refusals(hmc: Hmc, tiny_bundle: Path, arguments: list[str], said: str) -> None:
+    ran = hmc("translate", "--bundle", tiny_bundle, *arguments)
+    assert ran.exit_code == 2, ran.output
+    assert said in ran.stderr
+
+
+def test_a_server_is_no_engine(hmc: Hmc) -> None:
+    ran = hmc("translate", "--server", "localhost:1", "--engine", "local", "--file", "IN", "-o", "O")
+    assert "--engine translates with a bundle: give --bundle DIR" in ran.stderr
