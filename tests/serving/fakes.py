@@ -122,11 +122,7 @@ class FakeTranslator:
             text = f"{text}|{target.text}|{'given' if target.complete else 'prefix'}"
         if len(text.encode()) > MAX_TEXT_BYTES:
             raise TooLargeError(f"text is longer than {MAX_TEXT_BYTES} bytes: split it into sentences")
-        if self.pending >= (self.bulk_size if priority is Priority.BULK else self.queue_size):
-            with self.changed:
-                self.refused += 1
-                self.changed.notify_all()
-            raise OverloadedError("the queue is full: try again later", self.retry_after_s)
+        self.check_space(priority)
         self.within_s.append(within_s)
         if self.refusal is not None:
             raise self.refusal
@@ -149,6 +145,13 @@ class FakeTranslator:
         else:
             future.set_result(self.translation(text, options))
         return future
+
+    def check_space(self, priority: Priority, caller: Caller = ANYONE) -> None:
+        if self.pending >= (self.bulk_size if priority is Priority.BULK else self.queue_size):
+            with self.changed:
+                self.refused += 1
+                self.changed.notify_all()
+            raise OverloadedError("the queue is full: try again later", self.retry_after_s)
 
     def expected_s(self, *, interactive: bool) -> float | None:
         return self.expected

@@ -185,6 +185,10 @@ class Translator:
         )
         return answer
 
+    def check_space(self, priority: Priority, caller: Caller = ANYONE) -> None:
+        """Raises OverloadedError if the queue is full for this caller, as `submit` would do. It costs next to nothing."""
+        self._engine.check_space(priority, caller)
+
     def call_when_space(self, call: Callable[[], None]) -> None:
         """Calls `call` once, as soon as a text of `Priority.BULK` can be queued or the translator closes; see
         `Engine`."""

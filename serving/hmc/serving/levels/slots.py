@@ -68,6 +68,8 @@ class LevelTranslator(Protocol):
 
     def expected_s(self, *, interactive: bool) -> float | None: ...
 
+    def check_space(self, priority: Priority, caller: Caller = ...) -> None: ...
+
     def call_when_space(self, call: Callable[[], None]) -> None: ...
 
     def warm_up(self) -> None: ...
@@ -184,6 +186,10 @@ class Lease:
         )
         future.add_done_callback(self._observe)
         return future
+
+    def check_space(self, caller: Caller) -> None:
+        """Raises OverloadedError if the level's queue is full for this caller."""
+        self.slot.translator.check_space(self._priority, caller)
 
     def _observe(self, future: Future[Translation]) -> None:
         if not future.cancelled() and future.exception() is None:

@@ -171,6 +171,10 @@ class Engine:
             for scheduler in others:
                 scheduler.pause(False)
 
+    def check_space(self, priority: Priority, caller: Caller) -> None:
+        """See `WaitingQueue.check_space`."""
+        self.queue.check_space(priority, caller)
+
     def call_when_space(self, call: Callable[[], None]) -> None:
         """Calls `call` once, as soon as the queue has space for `Priority.BULK` or the engine closes; at once if either
         is so already. `call` may run on a thread of the engine: it has to be quick and must not raise."""

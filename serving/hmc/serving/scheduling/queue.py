@@ -102,12 +102,7 @@ class WaitingQueue:
         with self.changed:
             while self._is_full(limit, caller) and not self.closed:
                 if not block:
-                    # Room for some, not for one: all callers that are refused now will come again then.
-                    places = max(1, limit // 16)
-                    raise OverloadedError(
-                        f"the queue of {self.size} sentences is full; try again later or choose a smaller level",
-                        retry_after_s(places, self.speed.per_second(self._clock())),
-                    )
+                    raise self._full(limit)
                 self.changed.wait()
             if self.closed:
                 raise UnavailableError("the engine is shutting down; send the request elsewhere")
@@ -117,6 +112,20 @@ class WaitingQueue:
             self._append(job, caller, can_start=can_start)
             self.changed.notify_all()
             return can_start
+
+    def check_space(self, priority: Priority, caller: Caller) -> None:
+        """Raises OverloadedError if `put` would do so now. It costs less than to prepare a sentence in vain."""
+        limit = self.bulk_size if priority is Priority.BULK else self.size
+        with self.changed:
+            if not self.closed and self._is_full(limit, caller):
+                raise self._full(limit)
+
+    def _full(self, limit: int) -> OverloadedError:
+        places = max(1, limit // 16)  # for some, not for one: all callers that are refused now will come again then
+        return OverloadedError(
+            f"the queue of {self.size} sentences is full; try again later or choose a smaller level",
+            retry_after_s(places, self.speed.per_second(self._clock())),
+        )
 
     def _is_full(self, limit: int, caller: Caller) -> bool:
         """Whether a sentence of this caller has no place. A caller that has less than its fair part of the queue may

@@ -13,7 +13,7 @@ from hmc.serving.requests.caller import current_caller
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.results import DocumentPiece, Translation
 from hmc.serving.requests.text_options import TextOptions
-from hmc.serving.server.streams import WaitingLine
+from hmc.serving.server.streams.waiting_line import WaitingLine
 from hmc.serving.wire.limits import AnswerSize
 from hmc.serving.wire.status import seconds_left
 

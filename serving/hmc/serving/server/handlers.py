@@ -39,8 +39,8 @@ from hmc.serving.server.changes import ChangeThread
 from hmc.serving.server.documents import Documents
 from hmc.serving.server.observing.metrics import Metrics, RequestRecord
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.server.stream_texts import StreamText, answer_of
-from hmc.serving.server.streams import WaitingLine, out_of_time
+from hmc.serving.server.streams.texts import StreamText, answer_of, out_of_time
+from hmc.serving.server.streams.waiting_line import WaitingLine
 from hmc.serving.wire.limits import AnswerSize
 from hmc.serving.wire.status import seconds_left
 
@@ -90,6 +90,7 @@ class Handlers:
         priority = Priority.STANDARD if long else Priority.INTERACTIVE
         with await self._lease(selector, priority) as lease:
             record.served_by(lease)
+            lease.check_space(current_caller.get())  # before the texts are divided and encoded
             if text_options is None:
                 translations = await self._run(lease, texts, options, targets)
             else:

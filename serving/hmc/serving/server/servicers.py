@@ -13,8 +13,8 @@ from hmc.artifact.errors import HmcError
 from hmc.serving.requests.options import Target, scoring_options, targets_of
 from hmc.serving.server.access.entry import check_stream_text
 from hmc.serving.server.handlers import Handlers
-from hmc.serving.server.stream_texts import StreamText
-from hmc.serving.server.streams import answer_each
+from hmc.serving.server.streams.answering import answer_each
+from hmc.serving.server.streams.texts import StreamText
 from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters
 from hmc.serving.wire.request_ids import request_id

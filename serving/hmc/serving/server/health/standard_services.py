@@ -16,7 +16,7 @@ from grpc_health.v1.health import aio
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from hmc.serving.server.interceptors import Context
-from hmc.serving.server.streams import until
+from hmc.serving.server.streams.answering import until
 
 REFLECTION_NAMES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 """Newer clients ask for v1, older ones for v1alpha. Both have the same messages."""

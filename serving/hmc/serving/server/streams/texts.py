@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from hmc.artifact.errors import DeadlineExceededError
 from hmc.serving.levels.slots import Lease
 from hmc.serving.requests.answers import Answer
 from hmc.serving.requests.results import Translation
 from hmc.serving.server.observing.metrics import RequestRecord
-from hmc.serving.server.streams import out_of_time
 from hmc.serving.wire.limits import AnswerSize
 
 
@@ -90,6 +90,14 @@ class StreamText:
         if self._lease is not None:
             self._lease.end()
         self._ended(self.record, error)
+
+
+def out_of_time(milliseconds: int) -> DeadlineExceededError:
+    """The error of a text that was not translated within its own time."""
+    return DeadlineExceededError(
+        f"the text was not translated within its timeout_ms of {milliseconds}: allow more, or choose a level with "
+        "fewer heads"
+    )
 
 
 def answer_of(translations: Sequence[Translation], lease: Lease) -> Answer:
