@@ -46,7 +46,6 @@ def test_a_corpus_is_translated_and_what_failed_is_told(
             ["--engine", "local", "--file", "IN", "-o", "O", "--timeout", "3"],
             "--tls-ca and --timeout are about --server",
         ),
-        (["--engine", "local", "--file", "IN", "-o", "O", "--device", "cuda"], "no level for --device cuda"),
         (["--engine", "local", "--file", "IN", "-o", "O", "--json", "--alignment"], "leave out --token-scores"),
         (["--file", "IN", "--field", "text"], "--field is about --engine"),
         (["--file", "a", "--file", "b"], "--file is one file of this machine, unless --engine is given"),

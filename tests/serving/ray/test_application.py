@@ -16,6 +16,7 @@ from hmc.serving.ray.registering import FUNCTIONS, add_health_service, add_trans
 from hmc.serving.ray.replica import PENDING
 from hmc.serving.ray.scaling import QueuedTexts
 
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own, when it is imported
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install '.[ray]'"
 )

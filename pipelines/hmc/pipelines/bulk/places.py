@@ -58,9 +58,10 @@ def needs(module: str, why: str) -> ModuleType:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0]:
+        package = module.partition(".")[0]
+        if (error.name or "").partition(".")[0] != package:
             raise
-        raise InvalidRequestError(f"{why}, and that needs {error.name}: {how_to_install('bulk')}") from error
+        raise InvalidRequestError(f"{why}, and that needs {package}: {how_to_install('bulk')}") from error
 
 
 def _open_stored(url: str) -> BinaryIO:

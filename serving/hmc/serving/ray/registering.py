@@ -9,8 +9,8 @@ from grpc_health.v1 import health_pb2
 
 from hmc.v1 import translation_pb2 as pb
 
-TRANSLATION = pb.DESCRIPTOR.services_by_name["TranslationService"]
-HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
+TRANSLATION: Any = pb.DESCRIPTOR.services_by_name["TranslationService"]
+HEALTH: Any = health_pb2.DESCRIPTOR.services_by_name["Health"]
 FUNCTIONS = (f"{__name__}.add_translation_service", f"{__name__}.add_health_service")
 """For `grpc_servicer_functions` of Ray's gRPC options."""
 
