@@ -90,6 +90,10 @@ class Simulation:
         return jobs
 
     def _busy(self, seconds: float, priority: int) -> Generator[Any, Any, None]:
+        # A process of its own: when it has ended, an interruption of the same moment has nobody to reach.
+        yield self.env.process(self._hold_core(seconds, priority))
+
+    def _hold_core(self, seconds: float, priority: int) -> Generator[Any, Any, None]:
         left = seconds
         while left > 0:
             with self._cores.request(priority, preempt=priority == LOOP) as core:
