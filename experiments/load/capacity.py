@@ -4,7 +4,7 @@
         [--seconds 30] [--loads 0.3,0.6,0.85] [--report FILE]
 
 1. *Measured beforehand*, in this process: seconds of a decoder step with few and many rows, and of encoding, by
-   translating copies of sentences (a line is fitted to each); the tokens of each translation.
+   translating copies of sentences together; the tokens of each translation.
 2. *Measured at the server*: its processor time for a call besides the translation, and the caller's.
 3. *Predicted*: calls a second at saturation (four times as many calls come as one worker could serve one by one), and
    the 95th percentile of the latency at each load, a share of the predicted saturation.
@@ -26,7 +26,7 @@ import numpy as np
 
 from experiments.load.open_loop import due_times
 from experiments.load.served import Served, served
-from experiments.load.simulation import Costs, Machine, Simulation, answered_per_second, latencies
+from experiments.load.simulation import Costs, Curve, Machine, Simulation, answered_per_second, at, latencies
 from experiments.support.script import machine_report, run_script, write_report
 from experiments.support.worker import Worker
 from hmc.benchmark.measure.text import TestSet
@@ -43,16 +43,14 @@ ALONE_CALLS = 300
 class Engine:
     """What was measured in process."""
 
-    step_s: float
-    row_s: float
-    encode_s: float
-    sentence_s: float
+    step: Curve
+    encode: Curve
     steps: tuple[int, ...]
     """Decoder steps of each text."""
 
 
 def measure_engine(bundle: Path, level: str, texts: Sequence[str], beam: int) -> Engine:
-    """Fits the costs of steps and of encoding."""
+    """Measures decoder steps and encoding."""
     options = DecodeOptions(beam_size=beam)
     with Translator(bundle, level, device="cpu", threads=1, workers=1) as translator:
         translator.warm_up()
@@ -67,18 +65,15 @@ def measure_engine(bundle: Path, level: str, texts: Sequence[str], beam: int) ->
                 step_s = (after.decoder_seconds - before.decoder_seconds) / steps[n]
                 rows.append((copies * beam, step_s))
                 encoding.append((copies, after.encoder_seconds - before.encoder_seconds))
-    row_s, step_s = fit(rows)
-    sentence_s, encode_s = fit(encoding)
-    return Engine(step_s, row_s, encode_s, sentence_s, steps)
+    return Engine(medians(rows), medians(encoding), steps)
 
 
-def fit(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Slope and height of a line through the medians of the y of each x; neither is below 0."""
+def medians(points: Sequence[tuple[float, float]]) -> Curve:
+    """The median of the y of each x."""
     by_x: dict[float, list[float]] = {}
     for x, y in points:
         by_x.setdefault(x, []).append(y)
-    slope, height = np.polyfit(list(by_x), [float(np.median(ys)) for ys in by_x.values()], 1)
-    return max(0.0, float(slope)), max(0.0, float(height))
+    return tuple((x, float(np.median(by_x[x]))) for x in sorted(by_x))
 
 
 def call_costs(server: Served, client: Worker, asked: dict[str, Any], engine: Engine) -> tuple[float, float]:
@@ -88,7 +83,7 @@ def call_costs(server: Served, client: Worker, asked: dict[str, Any], engine: En
     used, number = server.cpu_s() - before, len(answer["calls"])
     steps = [engine.steps[n % len(engine.steps)] for n in range(number)]
     rows = asked["beam"]
-    translating = sum(s * (engine.step_s + rows * engine.row_s) + engine.encode_s + engine.sentence_s for s in steps)
+    translating = sum(s * at(engine.step, rows) + at(engine.encode, 1) for s in steps)
     return max(0.0, used - translating) / number, answer["cpu_s"] / number
 
 
@@ -117,10 +112,12 @@ def main() -> None:
         client.ask({**asked, "rate": 20.0, "seconds": 5.0, "seed": 9})  # warms up
         seldom = {**asked, "rate": 15.0, "seconds": 20.0, "seed": 8}
         call_s, caller_s = call_costs(server, client, seldom, engine)
-        costs = Costs(engine.step_s, engine.row_s, engine.encode_s, engine.sentence_s, call_s, caller_s)
+        costs = Costs(engine.step, engine.encode, call_s, caller_s)
         machine = Machine(options.cores, options.workers, 128 // options.workers, 1024)
         report |= {"costs": costs._asdict(), "server": machine._asdict(), "loads": []}
-        print({name: f"{1000 * value:.3f} ms" for name, value in costs._asdict().items()})
+        for name, curve in (("step", costs.step), ("encoding", costs.encode)):
+            print(f"{name}, by number:", ", ".join(f"{x:g}: {1000 * y:.2f} ms" for x, y in curve))
+        print(f"a call: {1000 * call_s:.2f} ms in the server, {1000 * caller_s:.2f} ms in the caller")
 
         def predicted(rate: float, seconds: float, seed: int) -> tuple[float, float]:
             due = due_times(rate, seconds, seed)
@@ -136,7 +133,7 @@ def main() -> None:
                 1000 * float(np.percentile([took for _, took in ended], 95)),
             )
 
-        one = float(np.mean(engine.steps)) * (engine.step_s + options.beam * engine.row_s)
+        one = float(np.mean(engine.steps)) * at(engine.step, options.beam)
         flood = 4 * options.workers / one
         guess, _ = predicted(flood, 10.0, seed=1)
         real, _ = measured(flood, 10.0, seed=1)

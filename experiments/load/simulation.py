@@ -1,10 +1,9 @@
 """A discrete-event simulation of a server: callers, the event loop, workers with running batches, and their cores.
 
-What it knows of the machine are a few seconds that `experiments.load.capacity` measures (`Costs`). A step of a batch
-takes `step_s + row_s · rows`; sentences that start together are encoded in `encode_s + sentence_s · n`; a call takes
-`call_s` of the event loop, half before and half after its translation. Each of these holds a core. The event loop and
-the callers interrupt workers, as an operating system lets threads do that mostly wait. Which sentences start, the
-server's own `AdmissionPolicy` decides.
+What it knows of the machine are the times that `experiments.load.capacity` measures (`Costs`): of a decoder step by its
+rows, of encoding by its sentences, and of a call in the event loop, half before and half after its translation. Each of
+these holds a core. The event loop and the callers interrupt workers, as an operating system lets threads do that mostly
+wait. Which sentences start, the server's own `AdmissionPolicy` decides.
 """
 
 from __future__ import annotations
@@ -23,17 +22,25 @@ LOOP, WORK = 0, 1
 """Priorities on a core: lower numbers first, and LOOP interrupts WORK."""
 
 
+Curve = tuple[tuple[float, float], ...]
+"""Points (number, seconds) with rising numbers. Beyond the last one, the line through the last two goes on."""
+
+
+def at(curve: Curve, number: float) -> float:
+    """Seconds at a number, between the points by straight lines."""
+    x, y = zip(*curve, strict=True)
+    if number > x[-1] and len(x) > 1:
+        return float(y[-1] + (number - x[-1]) * (y[-1] - y[-2]) / (x[-1] - x[-2]))
+    return float(np.interp(number, x, y))
+
+
 class Costs(NamedTuple):
     """Seconds of processor time on the machine."""
 
-    step_s: float
-    """Of a decoder step, without its rows."""
-    row_s: float
-    """Of a row in a decoder step."""
-    encode_s: float
-    """Of encoding, without its sentences."""
-    sentence_s: float
-    """Of a sentence in encoding."""
+    step: Curve
+    """Of a decoder step, by its rows."""
+    encode: Curve
+    """Of encoding, by the sentences that are encoded together."""
     call_s: float
     """Of a call in the event loop and in the thread that makes its text."""
     caller_s: float
@@ -141,11 +148,11 @@ class Simulation:
                 self._idle.append(woken)
                 yield woken
             if started := self._starting(len(running)):
-                yield from self._busy(self.costs.encode_s + self.costs.sentence_s * len(started), WORK)
+                yield from self._busy(at(self.costs.encode, len(started)), WORK)
                 running += started
             if not running:
                 continue
-            yield from self._busy(self.costs.step_s + self.costs.row_s * self.beam * len(running), WORK)
+            yield from self._busy(at(self.costs.step, self.beam * len(running)), WORK)
             for job in running:
                 job.left -= 1
             for job in running:

@@ -85,28 +85,35 @@ def pruned(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def pairs(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Short sentences, and as references their translations by the prunable model, so that `full` has 100 BLEU.
-
-    A model that was never trained translates until a limit, which follows the sentence: short ones are soon done.
-    """
+    """Sentences, and as references their translations by the prunable model, so that `full` has 100 BLEU."""
     folder = tmp_path_factory.mktemp("pairs")
     src, ref = folder / "tiny.en", folder / "tiny.de"
     compile_bundle([LevelRequest(prunable)], folder / "bundle")
-    sentences = [" ".join(sentence.split()[:3]) for sentence in SENTENCES]
     with Translator(folder / "bundle", "full") as translator:
-        written = translator.translate(sentences, DecodeOptions(beam_size=1))
+        written = translator.translate(SENTENCES, DecodeOptions(beam_size=1))
     often = 9  # a search wants a hundred
-    src.write_text("\n".join(sentences * often) + "\n", encoding="utf-8")
+    src.write_text("\n".join(SENTENCES * often) + "\n", encoding="utf-8")
     ref.write_text("\n".join([translation.text for translation in written] * often) + "\n", encoding="utf-8")
     return src, ref
 
 
-@pytest.fixture(scope="session")
-def calibration(pairs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sentences of `pairs`, once each."""
-    path = tmp_path_factory.mktemp("calibration") / "tiny.en"
-    path.write_text("\n".join(dict.fromkeys(pairs[0].read_text().splitlines())) + "\n", encoding="utf-8")
-    return path
+@pytest.fixture
+def fails(hmc: Hmc, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What `hmc serve` writes to stderr when it cannot start, in this process; checks the exit code."""
+
+    def serves(*_: object) -> None:
+        raise AssertionError("it serves")
+
+    monkeypatch.setattr("hmc.cli.running._announce", serves)
+    monkeypatch.setattr("hmc.serving.server.observing.logs.set_up", lambda *_, **__: None)  # the log of this process
+
+    def run(*arguments: str | Path) -> str:
+        ran = hmc("serve", *arguments)
+        assert ran.exit_code == 2, ran.output
+        assert "Traceback" not in ran.stderr
+        return ran.stderr
+
+    return run
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

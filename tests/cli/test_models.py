@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.artifact.marian.opus import opus_directory
 from tests.cli.conftest import Hmc
-from tests.cli.test_serve import fails, serving
+from tests.cli.test_serve import serving
 from tests.serving.fakes import FakeFactory, write_bundle
 from tests.tiny import SENTENCES
 
@@ -88,8 +88,7 @@ def test_two_bundles_are_served(tiny_bundle: Path) -> None:
         assert [model.name for model in client.models()] == ["one", "two"]
 
 
-@pytest.mark.slow
-def test_what_cannot_be_served_is_said_at_once(tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_said_at_once(fails: Callable[..., str], tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "a")
     said = fails(f"x={bundle}", f"x={bundle}", f"y={tmp_path / 'gone'}")
     assert "'x' is the name of" in said

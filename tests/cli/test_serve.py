@@ -44,25 +44,6 @@ def serving(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], dic
             process.kill()
 
 
-@pytest.fixture
-def fails(hmc: Hmc, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """What `hmc serve` writes to stderr when it cannot start, in this process; checks the exit code."""
-
-    def serves(*_: object) -> None:
-        raise AssertionError("it serves")
-
-    monkeypatch.setattr("hmc.cli.running._announce", serves)
-    monkeypatch.setattr("hmc.serving.server.observing.logs.set_up", lambda *_, **__: None)  # the log of this process
-
-    def run(*arguments: str | Path) -> str:
-        ran = hmc("serve", *arguments)
-        assert ran.exit_code == 2, ran.output
-        assert "Traceback" not in ran.stderr
-        return ran.stderr
-
-    return run
-
-
 def test_from_start_to_sigterm(tiny_bundle: Path) -> None:
     sentences = ["A man rides a bicycle.", "Two dogs.", ""]
     options = DecodeOptions(max_length=12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import runpy
 import subprocess
 import sys
@@ -51,6 +52,7 @@ def experiment(tmp_path: Path) -> Experiment:
         with pytest.MonkeyPatch.context() as patch, output[0], output[1], warnings.catch_warnings():
             patch.setattr(sys, "argv", [name, *map(str, arguments), "--report", str(report)])
             patch.setattr(subprocess, "run", _command_or(subprocess.run))
+            patch.setattr(logging, "raiseExceptions", False)  # a handler of another test may have lost its stream
             warnings.simplefilter("ignore")
             with pytest.raises(SystemExit) as ended:
                 runpy.run_module(f"experiments.{name}", run_name="__main__")

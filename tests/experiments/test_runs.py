@@ -187,7 +187,7 @@ batch_tokens = 512
 
 def test_calls_beside_streams(experiment: Experiment, lines: Lines, tiny_bundle: Path) -> None:
     ran = experiment(
-        "mixed_load", tiny_bundle, "--source", lines("s.en", SENTENCES), "--calls", "6", "--every", "0.05",
+        "load.mixed", tiny_bundle, "--source", lines("s.en", SENTENCES), "--calls", "6", "--every", "0.05",
         "--rounds", "1", "--beam", "1", "--serve-with", "max-rows=8", "queue-size=16",
     )  # fmt: skip
     assert ran.status == 0, ran.output

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from experiments.load.open_loop import due_times
-from experiments.load.simulation import Costs, Machine, Simulation, answered_per_second, latencies
+from experiments.load.simulation import Costs, Machine, Simulation, answered_per_second, at, latencies
 
-FREE = Costs(step_s=0.0, row_s=0.0, encode_s=0.0, sentence_s=0.0, call_s=0.0, caller_s=0.0)
+FREE = Costs(step=((1, 0.0),), encode=((1, 0.0),), call_s=0.0, caller_s=0.0)
 
 
 def test_one_sentence_at_a_time_waits_as_long_as_in_a_queue_of_constant_service() -> None:
     service, load = 0.01, 0.7
     one = Simulation(
-        FREE._replace(step_s=service / 5), Machine(cores=1, workers=1, max_rows=4, queue_size=10**6), beam=4
+        FREE._replace(step=((1, service / 5),)), Machine(cores=1, workers=1, max_rows=4, queue_size=10**6), beam=4
     )
     due = due_times(load / service, 400.0, seed=3)
     waits = latencies(one.run(due, [5] * len(due))) - service
@@ -22,12 +22,12 @@ def test_one_sentence_at_a_time_waits_as_long_as_in_a_queue_of_constant_service(
 
 def test_rows_that_cost_nothing_are_served_together() -> None:
     machine = Machine(cores=1, workers=1, max_rows=64, queue_size=1000)
-    jobs = Simulation(FREE._replace(step_s=0.001), machine, beam=4).run([0.0] * 16, [10] * 16)
+    jobs = Simulation(FREE._replace(step=((1, 0.001),)), machine, beam=4).run([0.0] * 16, [10] * 16)
     assert latencies(jobs).max() == pytest.approx(0.011)  # the first begins alone, and all others join after a step
 
 
 def test_two_workers_need_two_cores() -> None:
-    costs = FREE._replace(step_s=0.001, row_s=0.001)
+    costs = FREE._replace(step=((0, 0.001), (64, 0.065)))
     due, steps = [0.0] * 64, [10] * 64
     seconds = [
         latencies(Simulation(costs, Machine(cores, 2, 32, 1000), beam=1).run(due, steps)).max() for cores in (1, 2)
@@ -38,7 +38,7 @@ def test_two_workers_need_two_cores() -> None:
 def test_a_full_queue_refuses_and_the_rest_is_answered_at_the_rate_of_the_worker() -> None:
     machine = Machine(cores=1, workers=1, max_rows=1, queue_size=10)
     due = due_times(300.0, 20.0, seed=5)
-    jobs = Simulation(FREE._replace(step_s=0.01), machine, beam=1).run(due, [1] * len(due))
+    jobs = Simulation(FREE._replace(step=((1, 0.01),)), machine, beam=1).run(due, [1] * len(due))
     assert answered_per_second(jobs, 20.0) == pytest.approx(100.0, rel=0.01)
     assert latencies(jobs).max() <= 0.11 + 1e-9
 
@@ -47,3 +47,8 @@ def test_calls_share_one_event_loop() -> None:
     machine = Machine(cores=4, workers=2, max_rows=64, queue_size=1000)
     jobs = Simulation(FREE._replace(call_s=0.01), machine, beam=1).run([0.0] * 10, [1] * 10)
     assert latencies(jobs).max() == pytest.approx(0.1)
+
+
+def test_times_between_and_beyond_what_was_measured() -> None:
+    curve = ((4, 1.0), (8, 2.0), (16, 6.0))
+    assert [at(curve, number) for number in (2, 4, 6, 16, 20)] == pytest.approx([1.0, 1.0, 1.5, 6.0, 8.0])

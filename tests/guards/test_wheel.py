@@ -68,6 +68,8 @@ def test_metadata_keeps_the_base_light(wheel: Path) -> None:
         "plot",
         "demo",
         "hub",
+        "bulk",
+        "ray",
         "tracing",
         "peers",
         "dev",

@@ -186,7 +186,7 @@ class Translator:
         return answer
 
     def check_space(self, priority: Priority, caller: Caller = ANYONE) -> None:
-        """Raises OverloadedError if the queue is full for this caller, as `submit` would do. It costs next to nothing."""
+        """Raises OverloadedError if the queue is full for this caller, as `submit` would; it costs little."""
         self._engine.check_space(priority, caller)
 
     def call_when_space(self, call: Callable[[], None]) -> None:

@@ -50,11 +50,11 @@ def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: P
 
 
 def test_every_precision_is_searched_against_full(
-    hmc: Hmc, pruned: Path, tmp_path: Path, pairs: tuple[Path, Path], calibration: Path
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]
 ) -> None:
     ran = hmc(
-        "compile", pruned, "--max-bleu-drop", "60", "--max-latency-ms", "1e6", "--eval", *pairs, "--beam", 1,
-        "--precision", "int8,fp32", "--calibrate", calibration, "-o", tmp_path / "b",
+        "compile", prunable, "--max-bleu-drop", "60", "--max-latency-ms", "1e6", "--eval", *pairs, "--beam", 1,
+        "--precision", "int8,fp32", "--calibrate", pairs[0], "-o", tmp_path / "b",
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     manifest = validate(tmp_path / "b")
@@ -68,16 +68,15 @@ def test_every_precision_is_searched_against_full(
 
 
 def test_twins_with_shortlists_are_searched_too(
-    hmc: Hmc, pruned: Path, tmp_path: Path, pairs: tuple[Path, Path], calibration: Path
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]
 ) -> None:
     text = tmp_path / "text"
     text.mkdir()
     for side in pairs:
-        lines = side.read_text(encoding="utf-8").splitlines()[:12]
-        (text / side.name).write_text("".join(f"{line} and\n" for line in lines), encoding="utf-8")
+        (text / side.name).write_text("A dog sees a cat.\nTwo cats sleep.\n")
     ran = hmc(
-        "compile", pruned, "--max-bleu-drop", "100", "--confidence", 0, "--eval", *pairs, "--beam", 1,
-        "--precision", "fp32,int8", "--calibrate", calibration,
+        "compile", prunable, "--max-bleu-drop", "100", "--confidence", 0, "--eval", *pairs, "--beam", 1,
+        "--precision", "fp32,int8", "--calibrate", pairs[0],
         "--shortlist", *(text / side.name for side in pairs), "-o", tmp_path / "b", "--json",
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
@@ -99,8 +98,8 @@ def test_twins_with_shortlists_are_searched_too(
 
 @pytest.mark.parametrize(("fast", "default"), [("twin", "full-int8-shortlist"), ("whole", "full-int8")])
 def test_a_twin_or_its_precision_may_find_nothing(
-    hmc: Hmc, pruned: Path, tmp_path: Path, pairs: tuple[Path, Path], calibration: Path,
-    monkeypatch: pytest.MonkeyPatch, fast: str, default: str,
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
+    fast: str, default: str,
 ) -> None:  # fmt: skip
     measure = Meter.measure
 
@@ -113,8 +112,8 @@ def test_a_twin_or_its_precision_may_find_nothing(
     for side in pairs:
         (tmp_path / side.name).write_text("A dog sees a cat.\nTwo cats sleep.\n")
     ran = hmc(
-        "compile", pruned, "--max-latency-ms", 5, "--eval", *pairs, "--beam", 1, "--precision", "int8",
-        "--calibrate", calibration, "--shortlist", *(tmp_path / side.name for side in pairs), "-o", tmp_path / "b",
+        "compile", prunable, "--max-latency-ms", 5, "--eval", *pairs, "--beam", 1, "--precision", "int8",
+        "--calibrate", pairs[0], "--shortlist", *(tmp_path / side.name for side in pairs), "-o", tmp_path / "b",
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     manifest = validate(tmp_path / "b")
@@ -126,9 +125,8 @@ def test_a_twin_or_its_precision_may_find_nothing(
 
 
 def test_a_precision_that_finds_nothing_does_not_end_the_search(
-    hmc: Hmc, pruned: Path, tmp_path: Path, pairs: tuple[Path, Path], calibration: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     measure = Meter.measure
 
     def timed(meter: Meter, manifest: Manifest, level: Level) -> Candidate:
@@ -136,8 +134,8 @@ def test_a_precision_that_finds_nothing_does_not_end_the_search(
 
     monkeypatch.setattr(Meter, "measure", timed)
     ran = hmc(
-        "compile", pruned, "--max-latency-ms", 5, "--eval", *pairs, "--beam", 1, "--precision", "fp32,int8",
-        "--calibrate", calibration, "-o", tmp_path / "b",
+        "compile", prunable, "--max-latency-ms", 5, "--eval", *pairs, "--beam", 1, "--precision", "fp32,int8",
+        "--calibrate", pairs[0], "-o", tmp_path / "b",
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     manifest = validate(tmp_path / "b")

@@ -1,6 +1,6 @@
 """Latency of single sentences while streams keep a server busy, and without them.
 
-    python -m experiments.mixed_load BUNDLE --source FILE [--level NAME] [--beam 4] [--streams 2] [--calls 60]
+    python -m experiments.load.mixed BUNDLE --source FILE [--level NAME] [--beam 4] [--streams 2] [--calls 60]
         [--lists N] [--every 0.25] [--rounds 3] [--serve-with OPTION ...] [--report FILE]
 
 A server runs in its own process, on a free port. Two loads take turns. `quiet`: calls with one line of FILE each, at
