@@ -103,14 +103,15 @@ class Simulation:
     def _hold_core(self, seconds: float, priority: int) -> Generator[Any, Any, None]:
         left = seconds
         while left > 0:
+            began = None
             with self._cores.request(priority, preempt=priority == LOOP) as core:
-                yield core
-                began = self.env.now
                 try:
+                    yield core
+                    began = self.env.now
                     yield self.env.timeout(left)
                     return
-                except simpy.Interrupt:  # the event loop or a caller takes the core
-                    left -= self.env.now - began
+                except simpy.Interrupt:  # the event loop or a caller takes the core, perhaps as soon as it is given
+                    left -= 0.0 if began is None else self.env.now - began
 
     def _in_loop(self, seconds: float) -> Generator[Any, Any, None]:
         with self._loop.request() as turn:

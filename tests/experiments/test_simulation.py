@@ -15,7 +15,7 @@ def test_one_sentence_at_a_time_waits_as_long_as_in_a_queue_of_constant_service(
     one = Simulation(
         FREE._replace(step=((1, service / 5),)), Machine(cores=1, workers=1, max_rows=4, queue_size=10**6), beam=4
     )
-    due = due_times(load / service, 400.0, seed=3)
+    due = due_times(load / service, 150.0, seed=3)
     waits = latencies(one.run(due, [5] * len(due))) - service
     assert np.mean(waits) == pytest.approx(service * load / (2 * (1 - load)), rel=0.1)  # Pollaczek and Khinchine
 
@@ -47,6 +47,15 @@ def test_calls_share_one_event_loop() -> None:
     machine = Machine(cores=4, workers=2, max_rows=64, queue_size=1000)
     jobs = Simulation(FREE._replace(call_s=0.01), machine, beam=1).run([0.0] * 10, [1] * 10)
     assert latencies(jobs).max() == pytest.approx(0.1)
+
+
+def test_many_interruptions_lose_no_work() -> None:
+    costs = FREE._replace(step=((1, 0.002),), call_s=0.001, caller_s=0.001)
+    machine = Machine(cores=1, workers=2, max_rows=4, queue_size=10**6)
+    due = due_times(400.0, 2.0, seed=6)
+    jobs = Simulation(costs, machine, beam=4).run(due, [2] * len(due))
+    assert all(job.ended is not None for job in jobs)
+    assert max(job.ended or 0.0 for job in jobs) == pytest.approx(len(jobs) * (0.001 + 0.001 + 2 * 0.002), rel=0.01)
 
 
 def test_times_between_and_beyond_what_was_measured() -> None:
