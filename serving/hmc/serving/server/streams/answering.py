@@ -64,7 +64,6 @@ async def answer_each(
     free = asyncio.Semaphore(window)
     finished: asyncio.Queue[UnderWay[Response] | None] = asyncio.Queue()
     running: dict[asyncio.Future[Any], UnderWay[Response]] = {}
-
     beginning, cut_off = False, False
 
     async def read() -> None:
