@@ -176,6 +176,15 @@ def command(
             rich_help_panel=RUNTIME,
         ),
     ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            help="Server processes that share the port, each on its share of the cores; weights are in memory once. "
+            "For many small calls, where one process is the limit. CPU only.",
+            show_default="1",
+            rich_help_panel=RUNTIME,
+        ),
+    ] = None,
     cache: Annotated[
         str | None,
         typer.Option(
@@ -283,6 +292,8 @@ def command(
         raise InvalidRequestError("no bundle to serve: give [NAME=]BUNDLE, or `bundles` in the file")
     if replicas is not None and not ray:
         raise InvalidRequestError("--replicas is about --ray: add it, or leave it out")
+    if ray and settings.processes > 1:
+        raise InvalidRequestError("--processes is about a server without Ray: with --ray, give --replicas")
     set_up(settings.log_format, texts=settings.log_texts)
     effective = shown(configuration)
     logging.getLogger("hmc").info("settings %s", json.dumps(effective), extra={"fields": {"settings": effective}})

@@ -36,7 +36,7 @@ def full(server: BackgroundServer, factory: FakeFactory) -> Iterator[FakeTransla
     """A level whose queue is full until it is released."""
     level = factory["full"]
     with Client(server.address) as client:
-        futures = [client._translation.Translate.future(pb.TranslateRequest(texts=["hold"])) for _ in range(8)]
+        futures = [next(client._turns).Translate.future(pb.TranslateRequest(texts=["hold"])) for _ in range(8)]
         level.wait_for(lambda: level.pending == 8)
         yield level
         level.release.set()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
@@ -46,20 +47,22 @@ class AsyncClient:
         tls_ca: Path | str | None = None,
         tls_pair: Pair | None = None,
         retry: Retry | None = None,
+        connections: int = 1,
     ) -> None:
         """See `Client.__init__`. Make it where the event loop runs."""
-        self._connection = connection(address, token, tls_ca, tls_pair)
+        self._connection = connection(address, token, tls_ca, tls_pair, connections)
         self.address = self._connection.name
         self._retry = retry or Retry()
         target, options, credentials = self._connection.target, self._connection.options, self._connection.credentials
-        self._channel = (
+        self._channels = [
             grpc.aio.insecure_channel(target, options)
             if credentials is None
             else grpc.aio.secure_channel(target, credentials, options)
-        )
-        self._translation: Any = rpc.TranslationServiceStub(self._channel)
-        self._admin: Any = rpc.AdminServiceStub(self._channel)
-        self._health: Any = health_pb2_grpc.HealthStub(self._channel)
+            for _ in range(connections)
+        ]
+        self._turns: Iterator[Any] = cycle(map(rpc.TranslationServiceStub, self._channels))
+        self._admin: Any = rpc.AdminServiceStub(self._channels[0])
+        self._health: Any = health_pb2_grpc.HealthStub(self._channels[0])
 
     async def translate(
         self,
@@ -114,7 +117,7 @@ class AsyncClient:
 
         async def opened(requests: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
             with domain_errors(self.address, window.request_id):
-                call = self._translation.TranslateStream(requests, timeout=attempts.seconds_left(), metadata=metadata)
+                call = next(self._turns).TranslateStream(requests, timeout=attempts.seconds_left(), metadata=metadata)
                 ending = Ending(call)
                 try:
                     async for message in call:
@@ -191,7 +194,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """See `Client.close`."""
-        await self._channel.close()
+        await asyncio.gather(*(channel.close() for channel in self._channels))
 
     async def _ask(self, call: Call[T]) -> T:
         method, metadata = self._method(call)
@@ -224,7 +227,7 @@ class AsyncClient:
                 await asyncio.sleep(attempts.wait_s(error))
 
     def _method(self, call: Call[Any]) -> tuple[Any, tuple[tuple[str, str], ...]]:
-        stub = self._admin if call.changes else self._translation
+        stub = self._admin if call.changes else next(self._turns)
         return getattr(stub, call.method), self._connection.metadata_of(call)
 
     async def __aenter__(self) -> AsyncClient:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
@@ -45,6 +46,7 @@ class Client:
         tls_ca: Path | str | None = None,
         tls_pair: Pair | None = None,
         retry: Retry | None = None,
+        connections: int = 1,
     ) -> None:
         """address: `host:port`, or a gRPC name such as `unix:PATH`. A list of several, or a name that begins with
         `dns:`, is one service: calls take turns over its servers, and none goes to a server whose health is not
@@ -52,23 +54,26 @@ class Client:
         those of the system; None connects without TLS. Several servers need certificates for the host of the first
         address. tls_pair: PEM files of the client's certificate chain and its key, for a server that asks for them
         (mutual TLS). retry: when calls are sent again; None: the defaults of `Retry`.
+        connections: how many to each server; calls take turns over them. More than one reaches several processes behind
+        one port (`hmc serve --processes`).
 
         Connects at the first call. Raises InvalidRequestError if the address or the token is malformed, and if a PEM
         file cannot be used.
         """
-        self._connection = connection(address, token, tls_ca, tls_pair)
+        self._connection = connection(address, token, tls_ca, tls_pair, connections)
         self.address = self._connection.name
         self._retry = retry or Retry()
         self._closed = threading.Event()
         target, options, credentials = self._connection.target, self._connection.options, self._connection.credentials
-        self._channel = (
+        self._channels = [
             grpc.insecure_channel(target, options)
             if credentials is None
             else grpc.secure_channel(target, credentials, options)
-        )
-        self._translation: Any = rpc.TranslationServiceStub(self._channel)
-        self._admin: Any = rpc.AdminServiceStub(self._channel)
-        self._health: Any = health_pb2_grpc.HealthStub(self._channel)
+            for _ in range(connections)
+        ]
+        self._turns: Iterator[Any] = cycle(map(rpc.TranslationServiceStub, self._channels))
+        self._admin: Any = rpc.AdminServiceStub(self._channels[0])
+        self._health: Any = health_pb2_grpc.HealthStub(self._channels[0])
 
     def translate(
         self,
@@ -140,7 +145,7 @@ class Client:
 
         def opened(requests: Iterator[Any]) -> Generator[Any, None, None]:
             with domain_errors(self.address, window.request_id):
-                call = self._translation.TranslateStream(requests, timeout=attempts.seconds_left(), metadata=metadata)
+                call = next(self._turns).TranslateStream(requests, timeout=attempts.seconds_left(), metadata=metadata)
                 try:
                     yield from call
                 finally:
@@ -217,7 +222,8 @@ class Client:
     def close(self) -> None:
         """Closes the connection, cancels the calls that run on it, and ends the waits between attempts."""
         self._closed.set()
-        self._channel.close()
+        for channel in self._channels:
+            channel.close()
 
     def _ask(self, call: Call[T]) -> T:
         method, metadata = self._method(call)
@@ -251,7 +257,7 @@ class Client:
 
     def _method(self, call: Call[Any]) -> tuple[Any, tuple[tuple[str, str], ...]]:
         """The method of gRPC, and the metadata to send."""
-        stub = self._admin if call.changes else self._translation
+        stub = self._admin if call.changes else next(self._turns)
         return getattr(stub, call.method), self._connection.metadata_of(call)
 
     def _wait(self, seconds: float) -> None:

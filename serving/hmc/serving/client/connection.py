@@ -55,7 +55,13 @@ class Connection:
         return (*call.metadata, *self.metadata)
 
 
-def connection(address: Addresses, token: str | None, tls_ca: Path | str | None, tls_pair: Pair | None) -> Connection:
+def connection(
+    address: Addresses,
+    token: str | None,
+    tls_ca: Path | str | None,
+    tls_pair: Pair | None,
+    connections: int = 1,
+) -> Connection:
     """Checks the arguments of a client, see `Client`. Reads the PEM files and looks up several names; connects to
     nothing.
 
@@ -64,6 +70,8 @@ def connection(address: Addresses, token: str | None, tls_ca: Path | str | None,
     addresses = [address] if isinstance(address, str) else list(address)
     if not addresses:
         raise InvalidRequestError("no server address: give HOST:PORT, such as localhost:50051")
+    if connections < 1:
+        raise InvalidRequestError(f"connections {connections}: choose 1 or more")
     for one in addresses:
         check_address(one)
     if token:
@@ -74,6 +82,8 @@ def connection(address: Addresses, token: str | None, tls_ca: Path | str | None,
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS),
         ("grpc.max_reconnect_backoff_ms", RECONNECT_MOST_MS),
     ]
+    if connections > 1:
+        options.append(("grpc.use_local_subchannel_pool", 1))  # else all channels would use the same connection
     balanced = len(addresses) > 1 or addresses[0].startswith("dns:")
     if balanced:
         options.append(("grpc.service_config", json.dumps(BALANCED)))

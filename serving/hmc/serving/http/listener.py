@@ -29,8 +29,11 @@ class _Uvicorn(uvicorn.Server):
 class Listener:
     """An HTTP listener. Make it and use it on one event loop; start it once."""
 
-    def __init__(self, app: Starlette, host: str, port: int, tls_pair: tuple[bytes, bytes] | None) -> None:
+    def __init__(
+        self, app: Starlette, host: str, port: int, tls_pair: tuple[bytes, bytes] | None, *, shared: bool = False
+    ) -> None:
         """Takes the port, but does not answer yet. port: 0 takes any free one. tls_pair: key and certificate chain.
+        shared: other processes of this user may listen on the port too.
 
         Raises OSError if it cannot listen there.
         """
@@ -52,7 +55,7 @@ class Listener:
             ssl_context_factory=None if context is None else lambda _config, _default: context,
         )
         self._uvicorn = _Uvicorn(config)
-        self._socket = _bound(host, port)
+        self._socket = _bound(host, port, shared)
         self._serving: asyncio.Task[None] | None = None
         self.port: int = self._socket.getsockname()[1]
 
@@ -101,12 +104,12 @@ class Listener:
         await self._serving
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int, shared: bool) -> socket.socket:
     """A socket that listens. Its protocol is named, because asyncio turns Nagle's algorithm off only then."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     made = socket.socket(family, kind, socket.IPPROTO_TCP)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
         made.bind(address)
         made.listen(BACKLOG)
         made.setblocking(False)

@@ -39,8 +39,10 @@ from hmc.serving.server.http_door import HttpDoor
 from hmc.serving.server.interceptors import EdgeInterceptor
 from hmc.serving.server.janitor import clean
 from hmc.serving.server.observing.calls import CallLog
-from hmc.serving.server.observing.metrics import Metrics
+from hmc.serving.server.observing.metrics import Metrics, serve_metrics
 from hmc.serving.server.observing.traces import Traces, traces_to
+from hmc.serving.server.processes.group import Group
+from hmc.serving.server.processes.membership import Membership, allowances_of
 from hmc.serving.server.servicers import AdminServicer, TranslationServicer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.translator import Translator
@@ -95,14 +97,21 @@ def model_host(bundle: Path | str, settings: ServerSettings, factory: Translator
 class Server:
     """A gRPC server for one host or several. Make it and use it on one event loop; start it once."""
 
-    def __init__(self, models: ModelHost | Models, settings: ServerSettings, traces: Traces | None = None) -> None:
-        """traces: where spans go; None: as the settings say. Raises FailedPreconditionError if the settings ask for
-        traces and the OpenTelemetry SDK is not installed."""
-        self.models, self.settings = Models.of(models), settings
+    def __init__(
+        self,
+        models: ModelHost | Models,
+        settings: ServerSettings,
+        traces: Traces | None = None,
+        group: Group | None = None,
+    ) -> None:
+        """traces: where spans go; None: as the settings say. group: the processes of which this server is one; None: it
+        is the only one. Raises FailedPreconditionError if the settings ask for traces and the OpenTelemetry SDK is not
+        installed."""
+        self.models, self.settings, self._group = Models.of(models), settings, group
         self._draining = asyncio.Event()
         self._traces = traces or (traces_to(settings.trace_to) if settings.trace_to else None)
         self._calls = CallLog(calls=settings.log_calls, texts=settings.log_texts, traces=self._traces)
-        self._gate = Gate(settings.token, settings.tokens)
+        self._gate = Gate(settings.token, settings.tokens, allowances_of(group))
         self._certificates = make_certificates(settings)
         self._metrics = Metrics(self.models.statuses, lambda: self._why_not_ready() is None, self._draining.is_set)
         self._metrics.expect(self.models.statuses())
@@ -110,23 +119,25 @@ class Server:
         self._health = Health(self._draining)
         self._handlers = handlers = Handlers(self.models, settings, self._metrics)
         translation = TranslationServicer(handlers, settings.stream_window, self._draining)
-        admin = AdminServicer(handlers)
+        self._membership = None if group is None else Membership(group, handlers, self.registry, self._check_running)
+        admin = AdminServicer(handlers) if self._membership is None else self._membership.servicer
         self._grpc = self._new_server(SERVICES if settings.admin_address is None else (TRANSLATION,))
         self._servers = [self._grpc]
         self._http = HttpDoor(
             settings,
             self._interceptor(),
-            self._metrics.registry,
+            self._shown_registry,
             self._why_not_ready,
             needs_token=not self._gate.is_open,
         )
         for door in (self._grpc, self._http.methods):
             rpc.add_TranslationServiceServicer_to_server(translation, door)
-        if settings.admin_address is not None:
+        if settings.admin_address is None:
+            for door in (self._grpc, self._http.methods):
+                rpc.add_AdminServiceServicer_to_server(admin, door)
+        elif self._leads:
             self._servers.append(self._new_server((ADMIN,)))
-        else:
-            rpc.add_AdminServiceServicer_to_server(admin, self._http.methods)
-        rpc.add_AdminServiceServicer_to_server(admin, self._servers[-1])
+            rpc.add_AdminServiceServicer_to_server(admin, self._servers[-1])
         self._watching: list[asyncio.Task[None]] = []
         self._started = False
         self.port = 0
@@ -151,8 +162,18 @@ class Server:
 
     @property
     def registry(self) -> CollectorRegistry:
-        """Its metrics."""
+        """The metrics of this process."""
         return self._metrics.registry
+
+    @property
+    def _shown_registry(self) -> CollectorRegistry:
+        """The metrics that it shows: those of all processes."""
+        return self.registry if self._membership is None else self._membership.registry
+
+    @property
+    def _leads(self) -> bool:
+        """Whether it holds the addresses that only one process can."""
+        return self._group is None or self._group.leads
 
     @property
     def http_address(self) -> str | None:
@@ -175,22 +196,24 @@ class Server:
         Raises PortInUseError, InvalidRequestError (address or TLS files), InvalidArtifactError and
         DeviceUnavailableError; the server is then stopped. Raises UnavailableError if `stop` is called meanwhile.
         """
-        self._bind()
         try:
-            if self.settings.admin_address is not None:
-                self.admin_address = listen_for_admin(self._servers[-1], self.settings, self._certificates)
+            if self._membership is not None:  # connections that the kernel gave it before would have to wait
+                await asyncio.to_thread(self.models.start)
+                await self._membership.begin()
+            self._bind()
             if self.settings.tokens is not None or self._certificates is not None:
                 self._watching.append(asyncio.create_task(self._watch_files()))
-            if self.settings.metrics_port is not None:
+            if self.settings.metrics_port is not None and self._leads:
                 guard = (lambda app: guarded(app, self._gate)) if self._gate.guards_metrics else None
-                self._metrics_server, self.metrics_port = self._metrics.serve(
-                    self.settings.host, self.settings.metrics_port, guard
+                self._metrics_server, self.metrics_port = serve_metrics(
+                    self._shown_registry, self.settings.host, self.settings.metrics_port, guard
                 )
             await self._health.set_all(tuple(model_health(self.models)), NOT_SERVING)
             for server in self._servers:
                 await server.start()
             await self._http.start(self._certificates)
-            await asyncio.to_thread(self.models.start)
+            if self._membership is None:
+                await asyncio.to_thread(self.models.start)
         except BaseException:
             if not self.draining:
                 await self.stop(0.0)
@@ -215,8 +238,11 @@ class Server:
         settings = self.settings
         for warning in warnings_of(settings):
             log.warning("%s", warning)
-        self.port = listen(self._grpc, settings.host, settings.port, "--port", self._certificates)
+        shared = self._group is not None
+        self.port = listen(self._grpc, settings.host, settings.port, "--port", self._certificates, shared=shared)
         self.admin_address = self.address
+        if settings.admin_address is not None and self._leads:
+            self.admin_address = listen_for_admin(self._servers[-1], settings, self._certificates)
 
     def _ended(self, method: str, code: grpc.StatusCode, error: BaseException | None) -> None:
         self._metrics.call(method, code, error)
@@ -263,6 +289,8 @@ class Server:
         self._draining.set()
         if not self._started:
             self.models.stop_loading()
+        if self._membership is not None:
+            await self._membership.end()
         await self._health.enter_graceful_shutdown()  # before the streams of watchers end
         grace = self.settings.drain_seconds if drain_seconds is None else drain_seconds
         await asyncio.gather(*(server.stop(grace) for server in self._servers), self._http.stop(grace))

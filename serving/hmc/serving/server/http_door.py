@@ -46,10 +46,12 @@ class HttpDoor:
         settings = self._settings
         if settings.http_port is None:
             return
-        check_port(settings.host, settings.http_port, "--http-port")
+        shared = settings.processes > 1
+        if not shared:
+            check_port(settings.host, settings.http_port, "--http-port")
         app = application(self.methods, self._registry, self._ready, self._needs_token)
         pair = None if certificates is None else certificates.pair
-        self._listener = Listener(app, settings.host, settings.http_port, pair)
+        self._listener = Listener(app, settings.host, settings.http_port, pair, shared=shared)
         await self._listener.start()
 
     def follow(self, certificates: Certificates) -> None:

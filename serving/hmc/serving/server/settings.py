@@ -20,7 +20,7 @@ from hmc.serving.wire.tls import check_pair, read_authorities
 
 LogFormat = Literal["text", "json"]
 POSITIVE = (
-    "max_texts_per_call", "queue_size", "max_rows", "max_tokens", "stream_window", "workers",
+    "max_texts_per_call", "queue_size", "max_rows", "max_tokens", "stream_window", "workers", "processes",
     "max_connections", "max_streams", "max_message_mib", "max_metadata_kib",
 )  # fmt: skip
 """Settings that must be 1 or more."""
@@ -76,6 +76,9 @@ class ServerSettings:
     there are several workers."""
     workers: int = 1
     """Batches that a level runs at the same time. More than one raises the throughput on a CPU."""
+    processes: int = 1
+    """Server processes that share the port, each with its own levels on its share of the cores. Weights are in memory
+    once, if `cache` is not "none". Limits hold for each process by itself, except the rates of tokens. CPU only."""
     cache: str | Path = "auto"
     """Folder of weights that are packed for this machine's processor; levels and processes map them and share the
     memory. "auto": HMC_CACHE, or the platform's folder for caches. "none": every level keeps its weights to itself."""

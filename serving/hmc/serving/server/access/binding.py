@@ -29,7 +29,8 @@ least time between two pings of a client; pings that may come earlier before the
 def grpc_options(settings: ServerSettings) -> list[tuple[str, int]]:
     """Options of a gRPC server: its limits on connections, calls, messages and time."""
     options = [
-        ("grpc.so_reuseport", 0),  # else a second server could listen on the same port, and would get some of the calls
+        # Of a single process: else a second server could listen on the same port, and would get some of the calls.
+        ("grpc.so_reuseport", int(settings.processes > 1)),
         ("grpc.max_receive_message_length", settings.max_message_mib << 20),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         # Between the two limits gRPC would refuse at random.
@@ -76,20 +77,30 @@ def warnings_of(settings: ServerSettings) -> list[str]:
     return []
 
 
-def listen(server: grpc.aio.Server, host: str, port: int, option: str, certificates: Certificates | None = None) -> int:
+def listen(
+    server: grpc.aio.Server,
+    host: str,
+    port: int,
+    option: str,
+    certificates: Certificates | None = None,
+    *,
+    shared: bool = False,
+) -> int:
     """Lets a server listen on `host:port`, and returns the port.
 
     Raises PortInUseError, and InvalidRequestError for an address or TLS files that cannot be used. option: of the
-    command line, for the error.
+    command line, for the error. shared: other processes listen there too.
     """
-    check_port(host, port, option)
+    if not shared:
+        check_port(host, port, option)
     address = join_address(host, port)
     try:
         if certificates is None:
             return server.add_insecure_port(address)
         return server.add_secure_port(address, certificates.credentials())
     except RuntimeError as error:
-        check_port(host, port, option)
+        if not shared:
+            check_port(host, port, option)
         if certificates is None:
             raise InvalidRequestError(f"cannot listen on {address}: {error}") from error
         raise InvalidRequestError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,14 +32,21 @@ class Credentials:
 class Gate:
     """Knows the tokens and what is left of each caller's rate. Lives on one event loop, but for `refresh`."""
 
-    def __init__(self, token: str | None = None, tokens: Path | None = None) -> None:
-        """token: opens everything. tokens: a tokens file. With neither, every caller may do everything.
+    def __init__(
+        self,
+        token: str | None = None,
+        tokens: Path | None = None,
+        allowances: Callable[[str, float, int], Allowance] = lambda _name, rate, burst: Allowance(rate, burst),
+    ) -> None:
+        """token: opens everything. tokens: a tokens file. With neither, every caller may do everything. allowances:
+        makes the allowance of a caller, from the name, the texts a second and those at once.
 
         Raises InvalidRequestError if the file cannot be used.
         """
         self._single = None if token is None else digest(token)
         self._file = None if tokens is None else Watched("the tokens file", [tokens], lambda: read_tokens(tokens))
         self._allowances: dict[str, Allowance] = {}
+        self._new_allowance = allowances
         self.version = 0
         """Changes when the tokens do: a call that goes on for long is then admitted again."""
 
@@ -124,5 +132,5 @@ class Gate:
         rate, burst = entry.texts_per_second, entry.burst or math.ceil(entry.texts_per_second)
         held = self._allowances.get(caller.name)
         if held is None or (held.per_second, held.burst) != (rate, burst):
-            held = self._allowances[caller.name] = Allowance(rate, burst)
+            held = self._allowances[caller.name] = self._new_allowance(caller.name, rate, burst)
         return held

@@ -19,21 +19,22 @@ SAFE_MODULES = ("onnxruntime.",)
 WITHHELD = "(message withheld: it may quote a text; --log-texts shows it)"
 
 
-def set_up(log_format: str = "text", *, texts: bool = False) -> None:
+def set_up(log_format: str = "text", *, texts: bool = False, process: int | None = None) -> None:
     """Makes the log of this process go to stderr. log_format: "text" or "json". texts: messages of unexpected errors
-    may quote texts."""
+    may quote texts. process: which of several this is, for every line."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines(texts=texts) if log_format == "json" else TextLines(texts=texts))
+    kind = JsonLines if log_format == "json" else TextLines
+    handler.setFormatter(kind(texts=texts, process=process))
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
 
 
 class TextLines(logging.Formatter):
     """A line for people: time, level, message, and what is known of the call."""
 
-    def __init__(self, *, texts: bool = False) -> None:
-        """texts: as for `set_up`."""
+    def __init__(self, *, texts: bool = False, process: int | None = None) -> None:
+        """texts, process: as for `set_up`."""
         super().__init__("%(asctime)s %(levelname)s %(message)s")
-        self._texts = texts
+        self._texts, self._process = texts, process
 
     def format(self, record: logging.LogRecord) -> str:
         other, record.exc_text = record.exc_text, None  # what another handler has made of the error is not reused
@@ -44,7 +45,9 @@ class TextLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         fields = fields_of(record)
-        named = (f"{name}={fields[name]}" for name in ("milliseconds", "request_id", "caller") if fields.get(name))
+        named = [f"{name}={fields[name]}" for name in ("milliseconds", "request_id", "caller") if fields.get(name)]
+        if self._process is not None:
+            named.append(f"process={self._process}")
         return " ".join((super().formatMessage(record), *named))
 
     def formatException(self, ei: Any) -> str:
@@ -54,10 +57,10 @@ class TextLines(logging.Formatter):
 class JsonLines(logging.Formatter):
     """An object a line: time (UTC), level, message, and what is known of the call."""
 
-    def __init__(self, *, texts: bool = False) -> None:
-        """texts: as for `set_up`."""
+    def __init__(self, *, texts: bool = False, process: int | None = None) -> None:
+        """texts, process: as for `set_up`."""
         super().__init__()
-        self._texts = texts
+        self._texts, self._process = texts, process
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -67,6 +70,8 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
             **fields_of(record),
         }
+        if self._process is not None:
+            line["process"] = self._process
         if record.exc_info:
             line["error"] = describe(record.exc_info, texts=self._texts)
         return json.dumps(line, ensure_ascii=False, default=str)

@@ -181,15 +181,19 @@ class Metrics:
             raise
         self._reloads.labels(model, "done").inc()
 
-    def serve(
-        self, host: str, port: int, guard: Callable[[WSGIApplication], WSGIApplication] | None = None
-    ) -> tuple[WSGIServer, int]:
-        """Serves the metrics over HTTP from a thread. Returns the HTTP server and its port. Raises as `check_port`.
 
-        guard: wraps the application, and refuses callers who may not read the metrics.
-        """
-        check_port(host, port, "--metrics-port")
-        server, _ = start_http_server(port, host, CollectorRegistry() if guard else self.registry)
-        if guard is not None:  # until here it had no metrics
-            server.set_app(guard(make_wsgi_app(self.registry)))
-        return server, int(server.server_port)
+def serve_metrics(
+    registry: CollectorRegistry,
+    host: str,
+    port: int,
+    guard: Callable[[WSGIApplication], WSGIApplication] | None = None,
+) -> tuple[WSGIServer, int]:
+    """Serves metrics over HTTP from a thread. Returns the HTTP server and its port. Raises as `check_port`.
+
+    guard: wraps the application, and refuses callers who may not read the metrics.
+    """
+    check_port(host, port, "--metrics-port")
+    server, _ = start_http_server(port, host, CollectorRegistry() if guard else registry)
+    if guard is not None:  # until here it had no metrics
+        server.set_app(guard(make_wsgi_app(registry)))
+    return server, int(server.server_port)

@@ -1,0 +1,1 @@
+"""Several server processes behind one port: how they are started, and how they stay one service."""

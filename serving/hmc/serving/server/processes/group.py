@@ -1,0 +1,106 @@
+"""What the processes of one service share: a folder with their private sockets, a lock, and the changes made so far."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.message import Message
+
+from hmc.serving.server.access.listening import UNIX
+from hmc.v1 import translation_pb2 as pb
+
+LOCK, CHANGES = "lock", "changes.json"
+LOCK_S = 0.02
+"""Seconds between two attempts to take the lock."""
+REQUESTS: dict[str, type[Message]] = {
+    "LoadLevel": pb.LoadLevelRequest,
+    "UnloadLevel": pb.UnloadLevelRequest,
+    "SetDefaultLevel": pb.SetDefaultLevelRequest,
+    "Reload": pb.ReloadRequest,
+}
+"""Methods of AdminService → their requests. All of them change a process."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One process's place among those of a service."""
+
+    folder: Path
+    """A folder that only this user can enter. The supervisor makes it and removes it."""
+    index: int
+    """Which process this is, from 0."""
+    processes: int
+    """How many there are."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process holds what only one of them can: the address of the administration and the port of the
+        metrics."""
+        return self.index == 0
+
+    def address(self, index: int) -> str:
+        """The private address of a process."""
+        return f"{UNIX}{self._socket(index)}"
+
+    def _socket(self, index: int) -> Path:
+        return self.folder / f"{index}.sock"
+
+    def others(self) -> list[int]:
+        """The other processes that have a private address. One that is being started may have none yet."""
+        return [index for index in range(self.processes) if index != self.index and self._socket(index).exists()]
+
+    def leave(self) -> None:
+        """Takes away this process's private address, so that no other one waits for it."""
+        self._socket(self.index).unlink(missing_ok=True)
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """A block that only one process is in at a time. The lock of a process that dies is free again."""
+        with (self.folder / LOCK).open("w") as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(LOCK_S)
+            yield
+
+    def changes(self) -> list[tuple[str, Message]]:
+        """(method of AdminService, request) of the changes that are in force, in their order. Call it in `changing`."""
+        return [(method, ParseDict(fields, REQUESTS[method]())) for method, fields in self._kept()]
+
+    def note(self, method: str, request: Message) -> None:
+        """Keeps a change, and drops those that it replaces. Call it in `changing`."""
+        fields = MessageToDict(request)
+        kept = self._kept()
+        if method == "Reload" and "bundlePath" not in fields:  # it reads the path again that the last one gave
+            last = [each for name, each in kept if name == "Reload" and each.get("model") == fields.get("model")]
+            fields = last[-1] if last else fields
+        kept = [each for each in kept if not _replaces(method, fields, *each)]
+        new = self.folder / f"{CHANGES}.new"
+        new.write_text(json.dumps([*kept, (method, fields)]), encoding="utf-8")
+        new.replace(self.folder / CHANGES)
+
+    def _kept(self) -> list[tuple[str, dict[str, Any]]]:
+        file = self.folder / CHANGES
+        return [(method, fields) for method, fields in json.loads(file.read_text("utf-8"))] if file.exists() else []
+
+
+def _replaces(method: str, fields: dict[str, Any], old: str, of_old: dict[str, Any]) -> bool:
+    """Whether a change makes an earlier one pointless. Requests name the first model in two ways, so some pairs are
+    kept that need not be."""
+    if fields.get("model") != of_old.get("model"):
+        return False
+    if method == "Reload":
+        return old in ("Reload", "SetDefaultLevel")  # the bundle's own default level then holds
+    if method == "SetDefaultLevel":
+        return old == method
+    return old in ("LoadLevel", "UnloadLevel") and fields.get("name") == of_old.get("name")

@@ -1,0 +1,152 @@
+"""Starts several server processes behind one port, starts again those that end, and stops all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hmc.artifact.errors import HmcError, UnavailableError
+from hmc.serving.runtime.threads import cores
+from hmc.serving.server.processes.child import Child
+from hmc.serving.server.processes.group import Group
+from hmc.serving.server.processes.ports import number_of, reserve
+from hmc.serving.server.processes.worker import Work
+from hmc.serving.server.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+
+FIRST_WAIT_S, MOST_WAIT_S = 0.5, 30.0
+"""Seconds before a process that ended is started again; they double each time, up to the most."""
+STEADY_S = 60.0
+"""After a process that lived so long, the first wait holds again."""
+EXTRA_S = 10.0
+"""Seconds after the drain in which a process must have ended; then it is killed."""
+
+
+class Supervisor:
+    """Runs `settings.processes` servers as one service. Use it once, in a `with` block; `run` does the work."""
+
+    def __init__(self, bundles: Sequence[str], settings: ServerSettings) -> None:
+        """bundles: `[NAME=]BUNDLE`. Takes the ports: raises PortInUseError and InvalidRequestError."""
+        self._reserved: list[socket.socket] = []
+        try:
+            self.settings = self._of_each(settings)
+        except BaseException:
+            self._give_back()
+            raise
+        self._bundles, self._drain_s = tuple(bundles), settings.drain_seconds
+        self._folder = Path(tempfile.mkdtemp(prefix="hmc-"))  # only this user can enter it
+        self._children: dict[int, Child] = {}
+        self._stopping = asyncio.Event()
+
+    def _of_each(self, settings: ServerSettings) -> ServerSettings:
+        """The settings of a process: its share of the cores, and the ports that all of them listen on."""
+        host, http_port = settings.host, settings.http_port
+        port = self._taken(host, settings.port, "--port")
+        if http_port is not None:
+            http_port = self._taken(host, http_port, "--http-port")
+        alone = settings.workers > 1  # then 0 threads are one for each worker
+        threads = settings.threads or (0 if alone else max(1, cores() // settings.processes))
+        return replace(settings, threads=threads, port=port, http_port=http_port)
+
+    def _taken(self, host: str, port: int, option: str) -> int:
+        self._reserved.append(reserve(host, port, option))
+        return number_of(self._reserved[-1])
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._give_back()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _give_back(self) -> None:
+        for each in self._reserved:
+            each.close()
+
+    async def run(self, ready: Callable[[dict[str, Any]], None]) -> None:
+        """Starts all processes, and returns when a signal has ended them.
+
+        ready: called when all serve, with the summary of the first one. SIGTERM and SIGINT drain, a second one stops at
+        once, SIGHUP reads tokens and TLS files again. Raises what the first process raises that cannot start.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop_soon)
+        loop.add_signal_handler(signal.SIGHUP, self._send, signal.SIGHUP)
+        try:
+            first = await self._begin([0])  # it packs the weights that the others then map
+            await self._begin(range(1, self.settings.processes))
+            if first is not None and not self._stopping.is_set():
+                ready(first)
+            await asyncio.gather(*(self._keep(index) for index in self._children))
+        finally:
+            self._stopping.set()
+            await asyncio.gather(*(child.stop(self._drain_s + EXTRA_S) for child in self._children.values()))
+
+    def _spawn(self, index: int) -> Child:
+        group = Group(self._folder, index, self.settings.processes)
+        self._children[index] = child = Child(Work(self._bundles, self.settings, group))
+        return child
+
+    async def _begin(self, indices: Sequence[int]) -> dict[str, Any] | None:
+        """Starts processes, and returns the summary of one when all serve; None if the service is to stop."""
+        if self._stopping.is_set():
+            return None
+        starting = asyncio.gather(*(self._spawn(index).ready for index in indices))
+        stopping = asyncio.create_task(self._stopping.wait())
+        waited: set[asyncio.Future[Any]] = {starting, stopping}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not starting.done():
+            starting.cancel()
+            return None
+        found = await starting
+        return found[0] if found else None
+
+    async def _keep(self, index: int) -> None:
+        """Starts a process again whenever it ends, until the service stops."""
+        wait, stopping = FIRST_WAIT_S, asyncio.create_task(self._stopping.wait())
+        while True:
+            child = self._children[index]
+            waited: set[asyncio.Future[Any]] = {child.ended, stopping}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                return
+            wait = FIRST_WAIT_S if time.monotonic() - child.began > STEADY_S else wait
+            log.error(
+                "process %d of %d ended with status %s, and is started again in %g s",
+                index, self.settings.processes, child.exit_code, wait,
+            )  # fmt: skip
+            await asyncio.wait({stopping}, timeout=wait)
+            if stopping.done():
+                return
+            wait = min(2 * wait, MOST_WAIT_S)
+            Group(self._folder, index, self.settings.processes).leave()
+            self._spawn(index).ready.add_done_callback(lambda done: self._said(index, done))
+
+    def _said(self, index: int, done: asyncio.Future[dict[str, Any]]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is None:
+            log.info("process %d serves again", index)
+        elif isinstance(error, HmcError) and not isinstance(error, UnavailableError):
+            log.error("process %d cannot serve: %s", index, error)
+
+    def _stop_soon(self) -> None:
+        again = self._stopping.is_set()
+        self._stopping.set()
+        for child in self._children.values():
+            child.send(signal.SIGTERM) if again else child.drain()
+
+    def _send(self, number: signal.Signals) -> None:
+        for child in self._children.values():
+            child.send(number)

@@ -1,0 +1,131 @@
+"""What processes of one service share: the lock, the changes that are in force, and the rates of callers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from google.protobuf.message import Message
+from tests.processes import environment
+
+from hmc.serving.server.processes.group import Group
+from hmc.serving.server.processes.rates import SharedAllowances
+from hmc.v1 import translation_pb2 as pb
+
+Change = tuple[str, Message]
+
+
+def load(name: str, model: str = "") -> Change:
+    return "LoadLevel", pb.LoadLevelRequest(name=name, model=model)
+
+
+def unload(name: str) -> Change:
+    return "UnloadLevel", pb.UnloadLevelRequest(name=name)
+
+
+def default(name: str, model: str = "") -> Change:
+    return "SetDefaultLevel", pb.SetDefaultLevelRequest(name=name, model=model)
+
+
+def reload(path: str | None = None, model: str = "") -> Change:
+    return "Reload", pb.ReloadRequest(bundle_path=path, model=model)
+
+
+@pytest.mark.parametrize(
+    ("made", "in_force"),
+    [
+        ([load("h36"), unload("h36")], [unload("h36")]),
+        ([load("h36"), load("h72"), unload("h36")], [load("h72"), unload("h36")]),
+        ([default("h36"), reload("new")], [reload("new")]),
+        ([reload("new"), default("h36")], [reload("new"), default("h36")]),
+        ([load("h36"), reload("new")], [load("h36"), reload("new")]),
+        ([reload("new"), default("h36"), reload()], [reload("new")]),
+        ([reload()], [reload()]),
+        ([reload("a", "en-de"), reload("b", "fr-en")], [reload("a", "en-de"), reload("b", "fr-en")]),
+        ([default("h36", "en-de"), default("h36", "fr-en")], [default("h36", "en-de"), default("h36", "fr-en")]),
+    ],
+)
+def test_a_new_process_makes_the_changes_in_force(tmp_path: Path, made: list[Change], in_force: list[Change]) -> None:
+    for index, change in enumerate(made):
+        Group(tmp_path, index, 9).note(*change)
+    assert Group(tmp_path, 8, 9).changes() == in_force
+
+
+def test_one_process_changes_at_a_time(tmp_path: Path) -> None:
+    inside, most = 0, 0
+
+    async def change(index: int) -> None:
+        nonlocal inside, most
+        async with Group(tmp_path, index, 4).changing():
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.01)
+            inside -= 1
+
+    async def main() -> None:
+        await asyncio.gather(*(change(index) for index in range(4)))
+
+    asyncio.run(main())
+    assert most == 1
+
+
+HOLDS_THE_LOCK = """
+import asyncio, sys
+from pathlib import Path
+from hmc.serving.server.processes.group import Group
+
+async def main():
+    async with Group(Path(sys.argv[1]), 0, 2).changing():
+        print("holds it", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDS_THE_LOCK, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "holds it\n"
+
+        async def take() -> None:
+            async with Group(tmp_path, 1, 2).changing():
+                pass
+
+        async def main() -> None:
+            taking = asyncio.create_task(take())
+            await asyncio.sleep(0.1)
+            assert not taking.done()
+            holder.kill()
+            await asyncio.wait_for(taking, 30)
+
+        asyncio.run(main())
+
+
+def test_only_running_processes_are_the_others(tmp_path: Path) -> None:
+    group = Group(tmp_path, 1, 3)
+    assert group.others() == []
+    for index in (0, 1):
+        (tmp_path / f"{index}.sock").touch()
+    assert group.others() == [0]
+    Group(tmp_path, 0, 3).leave()
+    assert group.others() == []
+
+
+def test_processes_share_a_rate(tmp_path: Path) -> None:
+    one, two = (SharedAllowances(tmp_path)("team/α", 0.001, 3) for _ in range(2))
+    assert [one.take(1), two.take(1), one.take(1)] == [0, 0, 0]
+    assert two.take(1) == pytest.approx(1000, rel=0.1)
+    assert SharedAllowances(tmp_path)("another", 0.001, 3).take(3) == 0
+
+
+def test_a_shared_rate_fills_up(tmp_path: Path) -> None:
+    one, two = (SharedAllowances(tmp_path)("team", 50.0, 1) for _ in range(2))
+    assert one.take(1) == 0
+    time.sleep(two.take(1) + 0.001)
+    assert two.take(1) == 0

@@ -1,0 +1,186 @@
+"""`hmc serve --processes`: processes of one service answer on one port, change together, and are started again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from tests.processes import environment
+from tests.serving.fakes import eventually
+
+from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError, OverloadedError, PortInUseError
+from hmc.serving.client import Client
+from hmc.serving.client.retries import Retry
+from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.server.access.tokens import digest
+from hmc.serving.server.processes.supervisor import Supervisor
+from hmc.serving.server.processes.worker import check_devices
+from hmc.serving.server.settings import ServerSettings
+
+pytestmark = pytest.mark.slow
+
+SHORT = DecodeOptions(max_length=8)
+WAIT_S = 60.0
+
+
+class Service:
+    """A service of several processes."""
+
+    def __init__(self, process: subprocess.Popen[str], said: dict[str, Any]) -> None:
+        self.process, self.said = process, said
+
+    def client(self, **more: Any) -> Client:
+        """A client whose calls go over so many connections that every process gets some of them."""
+        return Client(self.said["address"], connections=16, **more)
+
+    def workers(self) -> list[psutil.Process]:
+        children = psutil.Process(self.process.pid).children()
+        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+
+    def samples(self, name: str, **headers: str) -> dict[str, float]:
+        """A metric: labels → value."""
+        url = f"http://127.0.0.1:{self.said['metrics_port']}/metrics"
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=WAIT_S) as response:
+            lines = response.read().decode().splitlines()
+        return {a: float(b) for a, _, b in (line.rpartition(" ") for line in lines) if a.startswith(f"{name}{{")}
+
+
+@contextmanager
+def serving(bundle: Path, *options: str | Path) -> Iterator[Service]:
+    command = [
+        sys.executable, "-m", "hmc.cli", "serve", str(bundle), "--processes", "2", "--port", "0", "--metrics-port", "0",
+        "--device", "cpu", "--levels", "full,h12", "--json", *map(str, options),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        service = Service(process, json.loads(line))
+        workers = service.workers()
+        try:
+            yield service
+        finally:
+            process.kill()  # without a word to its processes, which have to notice
+    _, alive = psutil.wait_procs(workers, WAIT_S)
+    assert not alive, "processes have outlived their supervisor"
+
+
+@pytest.fixture(scope="module")
+def service(tiny_bundle: Path) -> Iterator[Service]:
+    with serving(tiny_bundle, "--http-port", "0") as running:
+        yield running
+
+
+def test_every_process_answers(service: Service) -> None:
+    with service.client() as client:
+        for _ in range(32):
+            assert client.translate(["A dog."], options=SHORT).level == "full"
+    served = service.samples("hmc_texts_total")
+    assert {label for label in ("0", "1") if any(f'process="{label}"' in key for key in served)} == {"0", "1"}
+    assert set(service.samples("hmc_process_up").values()) == {1.0}
+
+
+def test_weights_are_in_memory_once(service: Service) -> None:
+    memory = service.samples("hmc_memory_bytes")
+    assert all(value > 0 for key, value in memory.items() if 'part="shared"' in key)
+
+
+def defaults(service: Service) -> set[str]:
+    """The levels that answer calls which choose none."""
+    with service.client() as client:
+        return {client.translate(["A dog."], options=SHORT).level for _ in range(32)}
+
+
+def test_a_change_is_made_by_all_processes_and_by_those_that_start_later(service: Service) -> None:
+    with Client(service.said["address"]) as client:
+        client.set_default_level("h12")
+        assert defaults(service) == {"h12"}
+        with pytest.raises(LevelNotFoundError):
+            client.set_default_level("h99")
+    before = service.workers()
+    assert len(before) == 2
+    with service.client(retry=Retry(attempts=10)) as client:
+        before[1].send_signal(signal.SIGKILL)
+        for _ in range(100):
+            assert client.translate(["A dog."], options=SHORT).level == "h12"
+        eventually(lambda: set(service.samples("hmc_process_up").values()) == {1.0}, WAIT_S)
+    assert {worker.pid for worker in service.workers()} != {worker.pid for worker in before}
+    assert defaults(service) == {"h12"}
+    with Client(service.said["address"]) as client:
+        client.reload()
+    assert defaults(service) == {"full"}
+
+
+def test_sigterm_drains_every_process(tiny_bundle: Path, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text(
+        f'[tokens.team]\nsha256 = "{digest("secret")}"\nscopes = ["translate", "metrics"]\n'
+        "texts_per_second = 0.001\nburst = 6\n"
+    )
+    with serving(tiny_bundle, "--tokens", tokens, "--http-port", "0") as service:
+        with service.client(token="secret", retry=Retry(attempts=1)) as client:
+            for _ in range(6):  # whichever process answers
+                client.translate(["A dog."], options=SHORT)
+            for _ in range(8):
+                with pytest.raises(OverloadedError):
+                    client.translate(["A dog."], options=SHORT)
+        url = f"{service.said['http_address']}/metrics"
+        request = urllib.request.Request(url, headers={"Authorization": "Bearer secret"})
+        with urllib.request.urlopen(request, timeout=WAIT_S) as response:
+            text = response.read().decode()
+        assert 'process="0"' in text
+        assert 'process="1"' in text
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(WAIT_S) == 0
+        assert service.process.stderr is not None
+        log = service.process.stderr.read()
+        assert "Traceback" not in log
+        assert log.count("draining") == 2
+
+
+def test_what_a_process_cannot_serve_is_said(tiny_bundle: Path) -> None:
+    command = [sys.executable, "-m", "hmc.cli", "serve", str(tiny_bundle), "--processes", "2", "--port", "0"]
+    ran = subprocess.run(
+        [*command, "--levels", "h99"], check=False, capture_output=True, text=True, env=environment(), timeout=WAIT_S
+    )
+    assert ran.returncode == 2, ran.stderr
+    assert "h99" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_ports_of_a_service_are_taken(service: Service) -> None:
+    port, http_port = (int(service.said[key].rpartition(":")[2]) for key in ("address", "http_address"))
+    for settings in (ServerSettings(processes=2, port=port), ServerSettings(processes=2, port=0, http_port=http_port)):
+        with pytest.raises(PortInUseError):
+            Supervisor(["bundle"], settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "threads"),
+    [
+        (ServerSettings(port=0, processes=2, threads=3), 3),
+        (ServerSettings(port=0, processes=2, workers=2), 0),
+        (ServerSettings(port=0, processes=10_000), 1),
+    ],
+)
+def test_processes_divide_the_cores(settings: ServerSettings, threads: int) -> None:
+    with Supervisor([], settings) as supervisor:
+        assert supervisor.settings.threads == threads
+
+
+def test_processes_are_for_a_cpu() -> None:
+    server: Any = SimpleNamespace(models=SimpleNamespace(statuses=lambda: [SimpleNamespace(device="cuda:0")]))
+    with pytest.raises(InvalidRequestError, match="--device cpu"):
+        check_devices(server)
