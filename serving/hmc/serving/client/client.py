@@ -71,7 +71,7 @@ class Client:
             else grpc.secure_channel(target, credentials, options)
             for _ in range(connections)
         ]
-        self._turns: Iterator[Any] = cycle(map(rpc.TranslationServiceStub, self._channels))
+        self._turns: Iterator[Any] = cycle([rpc.TranslationServiceStub(channel) for channel in self._channels])
         self._admin: Any = rpc.AdminServiceStub(self._channels[0])
         self._health: Any = health_pb2_grpc.HealthStub(self._channels[0])
 
