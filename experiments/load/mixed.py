@@ -14,44 +14,20 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.load.served import served
 from experiments.support.script import machine_report, run_script, write_report
-from experiments.support.worker import WorkerError
 from hmc.benchmark.measure.text import TestSet
 from hmc.serving.client import Client
 from hmc.serving.requests.options import DecodeOptions
-
-HMC = [sys.executable, "-c", "from hmc.cli.main import main; main()"]
-
-
-@contextmanager
-def server(bundle: Path, options: Sequence[str]) -> Iterator[str]:
-    """Starts a server and yields its address when it is ready. Stops it at the end."""
-    command = [*HMC, "serve", str(bundle), "--port", "0", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = next((line for line in process.stdout if "127.0.0.1:" in line), "")
-            if not line:
-                raise WorkerError("hmc serve ended before it was ready; its message is above")
-            address = "127.0.0.1:" + line.partition("127.0.0.1:")[2].split()[0].rstrip(".,;")
-            threading.Thread(target=process.stdout.read, daemon=True).start()
-            with Client(address) as client:
-                client.wait_ready(300)
-            yield address
-        finally:
-            process.terminate()
 
 
 class Streams:
@@ -130,7 +106,7 @@ def main() -> None:
     found: dict[str, list[float]] = {"quiet": [], "busy": []}
     rates: dict[str, list[float]] = {"with calls": [], "alone": []}
     serve = [f"--{option}" for option in options.serve_with]
-    with server(options.bundle, serve) as address, Client(address) as client:
+    with served(options.bundle, serve) as server, Client(server.address) as client:
         calls(client, chosen[:4], times[:4], how)
         for _ in range(options.rounds):
             found["quiet"] += calls(client, chosen, times, how)
