@@ -31,7 +31,7 @@ def ctranslate2_peers(
 ) -> dict[str, Run]:
     """CTranslate2 in this process, at each precision and number of threads; with a lexicon also with a vocabulary map
     made of it. target: tokens to write, None: as many as the model wants."""
-    from experiments.peers.ctranslate2_model import write_ctranslate2, write_vocabulary_map
+    from hmc.benchmark.peers.ctranslate2_model import write_ctranslate2, write_vocabulary_map
 
     arch = checkpoint.architecture
     pieces = [f"w{i}" for i in range(max(arch.vocab_size, arch.source_size))]
@@ -60,7 +60,7 @@ def ctranslate2_on_cuda(checkpoint: Checkpoint, out: Path, target: int) -> dict[
         return {}
     if not ctranslate2.get_cuda_device_count():
         return {}
-    from experiments.peers.ctranslate2_model import write_ctranslate2
+    from hmc.benchmark.peers.ctranslate2_model import write_ctranslate2
 
     arch = checkpoint.architecture
     pieces = [f"w{i}" for i in range(max(arch.vocab_size, arch.source_size))]

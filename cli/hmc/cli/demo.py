@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from hmc.benchmark.peers.comparison import Timed
     from hmc.benchmark.report.results import Report
     from hmc.cli.demo_steps import Example
 
@@ -52,10 +53,16 @@ def command(
         report = demo.benchmark(steps.note, progress)
     with steps.step("draw the Pareto plot"):
         paths = demo.plot(report)
-    data = result(address, examples, report, steps.seconds)
+    with steps.step("compare with CTranslate2, if it is installed") as progress:
+        peers = demo.compare(progress)
+    data = result(address, examples, report, peers, steps.seconds)
     results = out / demo_steps.RESULTS
     results.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     console.print(_result_table(report))
+    if peers:
+        console.print(_peers_table(peers))
+    else:
+        steps.note("CTranslate2 is not installed: `pip install ctranslate2` lets the demo compare with it.")
     if line := advice(report):
         steps.note(line)
     steps.note(f"{report.machine}, load average {report.machine.load_average:.1f} when the benchmark started")
@@ -151,4 +158,18 @@ def _result_table(report: Report) -> Table:
         quality = level.quality_at(conditions.headline.beam)
         scores = [f"{quality.bleu:.2f}", delta(quality, level.name)] if quality else ["–", "–"]
         table.add_row(level.name, *scores, *times, mebibytes(level.bytes))
+    return table
+
+
+def _peers_table(peers: list[Timed]) -> Table:
+    from hmc.benchmark.report.tables import milliseconds, table_of
+
+    columns = [name for batch in peers[0].milliseconds for name in (f"batch {batch}\np50 ms", "\nspeed")]
+    title = "From text to text, each engine at its better use of the cores; speed: CTranslate2's time / this one's"
+    table = table_of(title, ("engine",), ("BLEU", *columns))
+    for each in peers:
+        times = [
+            text for batch, ms in each.milliseconds.items() for text in (milliseconds(ms), f"{each.speed[batch]:.2f}×")
+        ]
+        table.add_row(each.name, "–" if each.bleu is None else f"{each.bleu:.2f}", *times)
     return table

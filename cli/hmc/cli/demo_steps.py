@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import MANIFEST, Manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.artifact.precisions import Precision
 from hmc.benchmark.measure.text import TestSet, read_sentences
+from hmc.benchmark.peers.comparison import Timed, compare, installed
 from hmc.benchmark.report.plots import write_pareto
 from hmc.benchmark.report.results import Report
 from hmc.benchmark.runner import record, run_benchmark
@@ -132,12 +134,30 @@ class Demo:
         record(self.bundle, report)
         return report
 
+    def compare(self, progress: Progress) -> list[Timed]:
+        """Times the int8 levels beside CTranslate2 with the full weights. Empty if that is not installed."""
+        if not installed():
+            return []
+        levels = [level.name for level in validate(self.bundle).levels if level.precision == "int8"]
+        test, timed = TestSet.read(SRC, REF, limit=self.size.sentences), self.size.timed
+        return compare(
+            self.bundle, levels, self.checkpoint, test,
+            batches=(1, min(32, timed)), beam=4, timed=timed, rounds=self.size.rounds, progress=progress,
+        )  # fmt: skip
+
     def plot(self, report: Report) -> list[Path]:
         """The plot in both formats."""
         return write_pareto(report, self.out / PLOT)
 
 
-def result(address: str, examples: list[Example], report: Report, seconds: dict[str, float]) -> dict[str, Any]:
-    """The results of the demo as values for JSON. seconds: duration of each step."""
-    shown = [vars(example) for example in examples]
-    return {"address": address, "examples": shown, "seconds": seconds, "report": report.to_dict()}
+def result(
+    address: str, examples: list[Example], report: Report, peers: list[Timed], seconds: dict[str, float]
+) -> dict[str, Any]:
+    """The results of the demo as values for JSON. peers: beside CTranslate2. seconds: duration of each step."""
+    return {
+        "address": address,
+        "examples": [vars(example) for example in examples],
+        "seconds": seconds,
+        "report": report.to_dict(),
+        "beside_ctranslate2": [vars(each) for each in peers],
+    }

@@ -1,0 +1,1 @@
+"""Other engines with the weights of one checkpoint, timed beside HMC."""

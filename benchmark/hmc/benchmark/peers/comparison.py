@@ -1,0 +1,118 @@
+"""HMC's levels beside CTranslate2 with the same full weights, from text to text."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+from sacrebleu.metrics import BLEU
+
+from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact.errors import FailedPreconditionError
+from hmc.benchmark.measure.latency import SETTLE_S, requests_of, rotated
+from hmc.benchmark.measure.text import TestSet
+from hmc.benchmark.peers.processes import Engine, load_ctranslate2, load_level, piece_of
+
+CT2 = "CTranslate2 int8"
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One engine, at its better use of the cores for each batch size."""
+
+    name: str
+    """A level of the bundle, or `CT2`."""
+    bleu: float | None
+    """BLEU on the test set; None without references."""
+    milliseconds: dict[int, float]
+    """Sentences in a request → median time of a request."""
+    speed: dict[int, float]
+    """Sentences in a request → CTranslate2's time divided by this one's, median of the rounds."""
+
+
+def installed() -> bool:
+    """Whether CTranslate2 can be compared with."""
+    return find_spec("ctranslate2") is not None
+
+
+def compare(  # noqa: PLR0913 - what to compare, and how much of it
+    bundle: Path, levels: Sequence[str], checkpoint: Path, test: TestSet, *,
+    batches: Sequence[int], beam: int, timed: int, rounds: int, progress: Progress = lambda _: None,
+) -> list[Timed]:  # fmt: skip
+    """Times levels of a bundle and CTranslate2 int8 in turn; CTranslate2 comes last.
+
+    Every engine has a process of its own, and only one of them works at a time. Each is tried with one batch on all
+    cores and with a batch on each core; for each batch size its better way counts. checkpoint: the full weights that
+    the bundle was compiled from. timed: sentences of the test set that are timed.
+
+    Raises FailedPreconditionError if CTranslate2 is not installed.
+    """
+    if not installed():
+        raise FailedPreconditionError("CTranslate2 is not installed: pip install ctranslate2")
+    from hmc.benchmark.peers.ctranslate2_model import write_ctranslate2
+
+    full = load_checkpoint(checkpoint)
+    sizes = max(full.architecture.vocab_size, full.architecture.source_size)
+    pieces = [piece_of(token) for token in range(sizes)]
+    cores = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+    ways = sorted({1, cores})
+    with ExitStack() as stack:
+        model = Path(stack.enter_context(TemporaryDirectory()))
+        write_ctranslate2(full, pieces, model, "int8")
+        engines = {
+            (level, workers): stack.enter_context(Engine(load_level, bundle, level, workers))
+            for level in levels
+            for workers in ways
+        }
+        for workers in ways:
+            loading = Engine(load_ctranslate2, model, checkpoint, workers, cores // workers)
+            engines[CT2, workers] = stack.enter_context(loading)
+        texts: dict[str, list[str]] = {}
+        for (name, workers), engine in engines.items():
+            progress(f"translating with {name}")
+            found = engine.start(test.sources if workers == 1 else test.sources[:1], beam)
+            texts.setdefault(name, found)  # of one worker, which comes first
+        seconds = {
+            batch: _rounds(engines, requests_of(test.sources[:timed], batch), beam, rounds, progress)
+            for batch in batches
+        }
+    return [_result(name, texts[name], test, seconds, ways) for name in [*levels, CT2]]
+
+
+Name = tuple[str, int]
+"""(engine, batches at a time)"""
+
+
+def _rounds(
+    engines: dict[Name, Engine], requests: Sequence[Sequence[str]], beam: int, rounds: int, progress: Progress
+) -> dict[Name, list[float]]:
+    """Engine → the mean seconds of a request, for every round. The order of the engines rotates."""
+    found: dict[Name, list[float]] = {name: [] for name in engines}
+    for turn in range(rounds):
+        for name in rotated(list(engines), turn):
+            progress(f"round {turn + 1} of {rounds}: {name[0]}")
+            time.sleep(SETTLE_S)
+            found[name].append(statistics.mean(engines[name].seconds(request, beam) for request in requests))
+    return found
+
+
+def _result(
+    name: str, texts: list[str], test: TestSet, seconds: dict[int, dict[Name, list[float]]], ways: Sequence[int]
+) -> Timed:
+    def better(engine: str, batch: int) -> list[float]:
+        return min((seconds[batch][engine, workers] for workers in ways), key=statistics.median)
+
+    bleu = None if test.references is None else BLEU().corpus_score(texts, [list(test.references)]).score
+    speed = {
+        batch: statistics.median(a / b for a, b in zip(better(CT2, batch), better(name, batch), strict=True))
+        for batch in seconds
+    }
+    return Timed(name, bleu, {batch: 1000 * statistics.median(better(name, batch)) for batch in seconds}, speed)
