@@ -42,7 +42,7 @@ def command(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="Training corpus: 'SRC TGT', 'FILE.tsv' or 'hub:NAME'. Repeatable.",
+            help="Training corpus: 'SRC TGT', 'FILE.tsv', 'FILE.jsonl', 'FILE.parquet' or 'hub:NAME'. Repeatable.",
             metavar="CORPUS",
             rich_help_panel=DATA,
         ),
