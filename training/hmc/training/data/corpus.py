@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +38,12 @@ class Segmentation(NamedTuple):
 class TokenCorpus:
     """A tokenised corpus: token ids memory-mapped from disk, sentence lengths (EOS counted) in memory."""
 
-    def __init__(self, rows: Any) -> None:
-        """rows: a `datasets.Dataset` with columns `source`, `target` (ids, EOS last) and their lengths."""
-        self._rows = rows
+    def __init__(self, folder: Path) -> None:
+        """folder: a `datasets.Dataset` with columns `source`, `target` (ids, EOS last) and their lengths, as `build`
+        writes it."""
+        import datasets
+
+        self.folder, self._rows = folder, cast(datasets.Dataset, datasets.Dataset.load_from_disk(str(folder)))
         self.source_lengths, self.target_lengths = self._numbers("source_length"), self._numbers("target_length")
 
     def __len__(self) -> int:
@@ -129,7 +132,7 @@ class TokenCorpus:
                 raise
             cast(datasets.Dataset, rows).save_to_disk(str(folder))
             shutil.rmtree(cache / "arrow")  # the same rows: the disk need not hold them twice
-        return cls(datasets.Dataset.load_from_disk(str(folder)))
+        return cls(folder)
 
 
 def _identity(corpus: str, languages: tuple[str, str]) -> list[list[object]]:
