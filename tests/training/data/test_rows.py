@@ -121,6 +121,17 @@ def test_a_damaged_page_of_parquet_is_named(tmp_path: Path) -> None:
         list(read_pairs(str(path)))
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_data_set_as_on_the_hub(form: str, tmp_path: Path) -> None:
+    """`datasets` reads a folder as it reads the hub."""
+    (tmp_path / "set").mkdir()
+    write_parquet(tmp_path / "set" / "train.parquet", FORMS[form])
+    assert list(read_pairs(f"hub:{tmp_path}/set")) == PAIRS
+    with pytest.raises(InvalidRequestError, match="corpus hub:.*no columns with the two sides, xx and yy; it has "):
+        write_parquet(tmp_path / "set" / "train.parquet", [{"id": 1}])
+        list(read_pairs(f"hub:{tmp_path}/set", ("xx", "yy")))
+
+
 @pytest.mark.parametrize("name", ["none.jsonl", "none.parquet"])
 def test_a_missing_file(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="no such file"):
