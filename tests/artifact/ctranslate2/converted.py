@@ -18,7 +18,7 @@ NUMBERS = {name: number for number, (name, _) in enumerate(TYPES)}
 
 def convert(release: Path, out: Path, quantization: str | None = None) -> Path:
     """Converts a Marian release with CTranslate2's own converter, with the SentencePiece models beside it."""
-    import ctranslate2
+    import ctranslate2  # type: ignore[import-untyped]
 
     vocabularies = sorted(map(str, release.glob("*.vocab.yml")))
     converter = ctranslate2.converters.MarianConverter(str(release / "opus.npz"), vocabularies)

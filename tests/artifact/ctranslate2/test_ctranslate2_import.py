@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.artifact.ctranslate2.converted import convert, release_and_converted, rewrite
+from tests.artifact.marian.opus import pieces_of
 from tests.artifact.npz.marian_writer import write_release
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
@@ -153,6 +154,34 @@ def test_a_decoder_whose_first_position_holds_pad(tmp_path: Path) -> None:
     assert found.tensors["shared.weight"][found.architecture.pad_id].any()
     assert max(apart(found, expected).values(), default=0) < 1e-6
     assert our_ids(found, tmp_path / "ours", SENTENCES) == greedy_ids(tmp_path / "ct2", found, SENTENCES)
+
+
+def test_a_decoder_that_starts_from_a_token(tmp_path: Path) -> None:
+    _, converted = release_and_converted(tmp_path)
+    rewrite(converted, {"decoder/start_from_zero_embedding": np.array(0, np.int8)})
+    raw = json.loads((converted / "config.json").read_text())
+    (converted / "config.json").write_text(json.dumps(raw | {"decoder_start_token": "</s>"}))
+    found = imported(converted)
+    assert found.architecture.decoder_start == found.architecture.eos_id
+    assert our_ids(found, tmp_path / "ours", SENTENCES) == greedy_ids(converted, found, SENTENCES)
+
+
+@pytest.mark.parametrize("start", [0.0, 0.5])
+def test_a_vocabulary_with_pad(start: float, tmp_path: Path) -> None:
+    """As the benchmarks write models of HMC: nothing is added, and the first position may hold pad's embedding."""
+    from experiments.peers.ctranslate2_model import write_ctranslate2
+
+    checkpoint = tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(d_model=64))
+    arch, model = checkpoint.architecture, checkpoint.tokenizer
+    assert isinstance(model, bytes)
+    checkpoint.tensors["shared.weight"][arch.pad_id] = start
+    checkpoint.tensors["final_logits_bias"][arch.pad_id] = -1e4
+    write_ctranslate2(checkpoint, pieces_of(model), tmp_path / "ct2", None)
+    for name in ("source.spm", "target.spm"):
+        (tmp_path / "ct2" / name).write_bytes(model)
+    found = imported(tmp_path / "ct2")
+    assert (found.architecture, found.tokenizer) == (arch, model)
+    assert max(apart(found, checkpoint).values(), default=0) < 1e-6
 
 
 def test_vocabularies_of_earlier_versions_are_text(tmp_path: Path) -> None:

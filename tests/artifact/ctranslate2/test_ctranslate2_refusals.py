@@ -105,7 +105,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "it is a TransformerDecoderSpec": lambda folder: rewrite(folder, {}, spec="TransformerDecoderSpec"),
     "revision 8 of TransformerSpec is newer": lambda folder: rewrite(folder, {}, revision=8),
     "source.spm is missing: copy it from the model": lambda folder: (folder / "source.spm").unlink(),
-    "target.spm is not a SentencePiece model": lambda folder: (folder / "target.spm").write_bytes(b"no"),  # type: ignore[dict-item,return-value]
+    "target.spm is not a SentencePiece model": lambda folder: (folder / "target.spm").write_bytes(b"no"),  # type: ignore[dict-item]
     "config.json is missing": lambda folder: (folder / "config.json").unlink(),
     "eos_token is '<eos>'; it must be '</s>'": changed_config(eos_token="<eos>"),
     "layer_norm_epsilon is 1e-06; only 1e-05": changed_config(layer_norm_epsilon=1e-6),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -135,3 +136,20 @@ def test_nodes_that_do_not_share_the_folder_are_refused(corpus: Path, tmp_path: 
     assert any("process 1 of 2 does not see what process 0 writes to run" in text for text in said)
     assert any("a run on several nodes needs a folder that all of them share" in text for text in said)
     assert not any(list(folder.glob("run/*")) for folder in folders), "nothing is written before"
+
+
+def test_nodes_with_a_copy_of_the_text_each(corpus: Path, one_node: Path, tmp_path: Path) -> None:
+    """Only the first process tokenises, whatever path and times the files have elsewhere."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        for name in ("t.en", "t.de"):
+            shutil.copy(corpus / name, folder / name)
+            os.utime(folder / name, (number, number))
+    (tmp_path / "a" / "run").mkdir()
+    (tmp_path / "b" / "run").symlink_to(tmp_path / "a" / "run")
+    settings = of_nodes(corpus, 2, 1)
+    data = settings.data.model_copy(update={"train": ["t.en t.de"], "dev": "t.en t.de"})
+    assert run_all(settings.model_copy(update={"data": data}), folders) == [0, 0]
+    assert len(list((tmp_path / "a" / "run" / "cache").glob("*/dataset_info.json"))) == 1
+    assert_equal(tmp_path / "a" / "run", one_node)

@@ -161,7 +161,7 @@ def _names(options: Options) -> Iterator[tuple[list[str], str]]:
     for stack, count in zip(STACKS, options.layers, strict=True):
         for layer in range(count):
             ours, theirs = f"{stack}.layers.{layer}", f"{stack}/layer_{layer}"
-            linears = [("self_attn", "self_attention", ("qkv", "o"))]
+            linears: list[tuple[str, str, tuple[str, ...]]] = [("self_attn", "self_attention", ("qkv", "o"))]
             linears += [("encoder_attn", "attention", ("q", "kv", "o"))] if stack == "decoder" else []
             for module, name, groups in linears:
                 for number, group in enumerate(groups):

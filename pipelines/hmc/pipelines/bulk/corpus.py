@@ -158,7 +158,7 @@ def _json_line(raw: bytes, number: int, place: str, field: str | None) -> Line:
         values = json_row(line.text)
     except ValueError as error:
         return Line(None, str(error))
-    text = values.get(field)
+    text = values.get(field or "")
     if not isinstance(text, str):
         found = f"is {type(text).__name__}" if field in values else f"is missing; there are {', '.join(values)[:200]}"
         return Line(None, f"field {field!r} {found}")

@@ -101,7 +101,7 @@ def _parquet_pairs(path: Path, languages: tuple[str, str]) -> Iterator[Pair]:
     with parquet_table(path, str(path)) as table:
         schema = table.schema_arrow
         inner = schema.field(NESTED).type if NESTED in schema.names else None
-        fields = {f.name: f.type for f in inner} if str(inner).startswith("struct<") else {}
+        fields = {f.name: f.type for f in inner or ()} if str(inner).startswith("struct<") else {}
         columns = Columns.of(schema.names, list(fields), languages, str(path))
         sides = columns.source, columns.target
         for side in sides:
