@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,6 +50,12 @@ OTHERS: dict[str, dict[str, np.ndarray | None]] = {
         "decoder/activation": scalar(4),
     },
     "num_heads is 4 in the encoder and 8 in the decoder": {"decoder/num_heads": scalar(8, "int16")},
+    "num_heads is 0: it must be a whole number from 1": {
+        "encoder/num_heads": scalar(0, "int16"),
+        "decoder/num_heads": scalar(0, "int16"),
+    },
+    r"bias has shape \[3\], expected \[": {"decoder/projection/bias": np.zeros(3, np.float32)},
+    "linear_0/weight is a single number": {"encoder/layer_0/ffn/linear_0/weight": np.array(1, np.float32)},
     "pre_norm is missing": {"decoder/pre_norm": None},
     "attention with linear biases": {"decoder/alibi": scalar(1)},
     "rotary_dim: rotary positions": {"decoder/layer_0/self_attention/rotary_dim": scalar(16, "int32")},
@@ -122,6 +129,24 @@ FILES: dict[str, Callable[[Path], None]] = {
 def test_damaged_and_unfit_files_are_named(said: str, converted: Path) -> None:
     FILES[said](converted)
     refused(converted, said)
+
+
+@pytest.mark.parametrize("kind", [None, "int8"])
+def test_changed_bytes_are_refused_or_change_values(kind: str | None, tmp_path: Path) -> None:
+    """Bytes near names, sizes and scalars: nothing but a model or the refusal of one comes out."""
+    _, converted = release_and_converted(tmp_path, kind)
+    whole, draws = (converted / "model.bin").read_bytes(), np.random.default_rng(7)
+    names = [found.start() for found in re.finditer(rb"(en|de)coder/", whole)]
+    refusals = 0
+    for _ in range(150):
+        content = bytearray(whole)
+        content[int(draws.choice(names)) + int(draws.integers(-12, 70))] = int(draws.integers(256))
+        (converted / "model.bin").write_bytes(content)
+        try:
+            import_ctranslate2(converted, source_language="eng", target_language="mul")
+        except InvalidArtifactError:
+            refusals += 1
+    assert refusals > 75
 
 
 def test_languages_have_to_be_named(converted: Path) -> None:

@@ -53,7 +53,7 @@ def test_every_form_of_columns_reads_the_same(form: str, tmp_path: Path) -> None
     ):
         assert list(read_pairs(corpus, ("en", "de"))) == PAIRS
         assert read_dev(corpus, ("en", "de"), 3).pairs == PAIRS[:3]
-        check_corpora([corpus])
+        check_corpora([corpus], ("en", "de"))
     if form != "plain":
         swapped = [(t, s) for s, t in PAIRS]
         assert list(read_pairs(str(tmp_path / "a.parquet"), ("de", "en"))) == swapped
@@ -135,7 +135,17 @@ def test_a_data_set_as_on_the_hub(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["none.jsonl", "none.parquet"])
 def test_a_missing_file(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="no such file"):
-        check_corpora([str(tmp_path / name)])
+        check_corpora([str(tmp_path / name)], ("en", "de"))
+
+
+def test_mistakes_in_any_shard_are_found_before_the_run(tmp_path: Path) -> None:
+    for number, row in enumerate(({"en": "a", "fr": "b"}, {"en": "a", "de": "b"})):
+        write_parquet(tmp_path / f"{number}.parquet", [row])
+    check_corpora([f"{tmp_path}/0.parquet"], ("en", "fr"))
+    with pytest.raises(
+        InvalidRequestError, match=r"1\.parquet: no columns with the two sides, en and fr; it has en, de"
+    ):
+        check_corpora([f"{tmp_path}/*.parquet"], ("en", "fr"))
 
 
 def test_languages_that_are_equal_choose_no_column(tmp_path: Path) -> None:

@@ -82,9 +82,11 @@ def read_options(binary: Binary) -> tuple[Options | None, list[str]]:
             problems.append(f"{name} is missing: convert the model again with CTranslate2 3 or 4")
         elif first != second:
             problems.append(f"{name} is {first:g} in the encoder and {second:g} in the decoder: they must be equal")
-    activation = both["activation"][0]
-    if activation is not None and int(activation) not in ACTIVATIONS:
-        named = OTHER_ACTIVATIONS.get(int(activation), f"number {activation:g}")
+    activation, heads = both["activation"][0], both["num_heads"][0]
+    if heads is not None and not (heads >= 1 and heads.is_integer()):
+        problems.append(f"num_heads is {heads:g}: it must be a whole number from 1")
+    if activation is not None and activation not in ACTIVATIONS:
+        named = next((name for number, name in OTHER_ACTIVATIONS.items() if number == activation), f"{activation:g}")
         problems.append(f"activation {named} cannot be expressed; supported: {', '.join(ACTIVATIONS.values())}")
     scale, wrong = _scale(variables)
     norms = [f"{stack}/layer_norm/gamma" in variables for stack in STACKS]
@@ -96,7 +98,7 @@ def read_options(binary: Binary) -> tuple[Options | None, list[str]]:
         return None, problems + wrong
     return Options(
         layers=(layers[0], layers[1]),
-        heads=int(both["num_heads"][0] or 0),
+        heads=int(heads or 0),
         activation=ACTIVATIONS[int(activation or 0)],
         pre_norm=bool(both["pre_norm"][0]),
         stack_norms=norms[0],

@@ -75,7 +75,8 @@ def import_ctranslate2(
     if options is None:
         raise _refusal(folder, problems)
     try:
-        checkpoint, wrong = _checkpoint(folder, binary, options, raw, models)
+        with np.errstate(all="ignore"):  # what is not finite is refused below, by the name of its tensor
+            checkpoint, wrong = _checkpoint(folder, binary, options, raw, models)
     except HmcError as error:
         raise _refusal(folder, [*problems, str(error)]) from error
     except ValidationError as error:

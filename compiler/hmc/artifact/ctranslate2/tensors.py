@@ -50,9 +50,9 @@ class Weights:
     def floats(self, name: str) -> Floats:
         """An array in 32 bits. Raises HmcError when it is missing, or an integer array without a fitting scale."""
         self.used |= {name, f"{name}_scale"}
-        if name not in self._variables:
-            raise HmcError(f"array {name} is missing")
-        found = self._variables[name]
+        found = self._variables.get(name)
+        if found is None or not found.stored.ndim:
+            raise HmcError(f"array {name} is missing" if found is None else f"array {name} is a single number")
         if found.kind not in ("int8", "int16"):
             return found.floats()
         if (scale := self._variables.get(f"{name}_scale")) is None:
@@ -87,6 +87,8 @@ def embeddings_of(weights: Weights) -> tuple[dict[str, Floats], list[str]]:
     if wrong := [f"array {EMBEDDINGS[name]}/weight must be a matrix" for name, v in found.items() if v.ndim != 2]:
         return {}, wrong
     target = found[TARGET_EMBEDDING]
+    if len(found[OUTPUT]) != len(target):
+        return {}, [f"the output has {len(found[OUTPUT])} rows, and the embedding of targets {len(target)}"]
     return {n: v for n, v in found.items() if n == TARGET_EMBEDDING or not np.array_equal(v, target)}, []
 
 
@@ -132,9 +134,11 @@ def checkpoint_tensors(
     found: dict[str, Floats] = {}
     for name, value in embeddings.items():
         found[name] = value if pad is None else np.insert(value, pad, 0, axis=0)
-    bias = "decoder/projection/bias"
-    logits = weights.floats(bias) if bias in weights else np.zeros(len(embeddings[TARGET_EMBEDDING]), np.float32)
-    found["final_logits_bias"] = logits if pad is None else np.insert(logits.reshape(-1), pad, NEVER)
+    bias, none = "decoder/projection/bias", np.zeros(len(embeddings[TARGET_EMBEDDING]), np.float32)
+    logits = weights.floats(bias) if bias in weights else none
+    if logits.shape != none.shape:
+        return {}, [f"array {bias} has shape {list(logits.shape)}, expected {list(none.shape)}"]
+    found["final_logits_bias"] = logits if pad is None else np.insert(logits, pad, NEVER)
     for names, theirs in _names(options):
         try:
             parts = np.split(weights.floats(theirs), len(names))
@@ -185,9 +189,9 @@ def _norm(ours: str, theirs: str) -> Iterator[tuple[list[str], str]]:
 
 
 def _far_rows(table: Floats, form: PositionForm, width: int, tolerance: float) -> list[int]:
-    """Positions where a table differs from the sinusoids of a form. A table of another shape: all."""
+    """Positions where a table differs from the sinusoids of a form. A table of another shape: [-1]."""
     if table.ndim != 2 or table.shape[1] != width:
-        return list(range(len(table)))
+        return [-1]
     close = np.abs(table - position_table(form, len(table), width)).max(axis=1) <= tolerance  # False for NaN
     rows: list[int] = np.flatnonzero(~close).tolist()
     return rows

@@ -102,11 +102,19 @@ def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterat
         yield pair[0], pair[1]
 
 
-def check_corpora(corpora: Sequence[str]) -> None:
-    """Reads the first pair of every corpus on disk, to find mistakes early. Raises as `read_pairs`."""
+def check_corpora(corpora: Sequence[str], languages: tuple[str, str]) -> None:
+    """Reads the first pair of every corpus on disk, and of each of its shards, to find mistakes early.
+
+    Raises InvalidRequestError as `read_pairs`.
+    """
     for corpus in corpora:
-        if not corpus.startswith("hub:"):
-            next(read_pairs(corpus), None)
+        if corpus.startswith("hub:"):
+            continue
+        if is_by_rows(corpus):
+            for file in corpus_files(corpus):
+                next(row_pairs(file, languages), None)
+        else:
+            next(read_pairs(corpus, languages), None)
 
 
 def first_pairs(corpus: str, pairs: Iterable[Pair], count: int | None) -> list[Pair]:

@@ -72,7 +72,7 @@ class TrainingRun:
         self.recipe, self.out = recipe, out
         self.languages = (recipe.data.source_language, recipe.data.target_language)
         check_shape(recipe)
-        check_corpora(recipe.data.train)
+        check_corpora(recipe.data.train, self.languages)
         self.dev = read_dev(recipe.data.dev, self.languages, recipe.run.eval_sentences)
         check_training_folder(out)
         resumes = self._is_same_recipe()
