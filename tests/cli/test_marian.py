@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from safetensors import SafetensorError
+from tests.artifact.ctranslate2.converted import release_and_converted
 from tests.artifact.marian.opus import opus_directory
 from tests.cli.conftest import Hmc
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
@@ -150,3 +151,17 @@ def test_a_full_disk_is_one_line(
     assert ran.exit_code == 2
     assert ran.stderr == f"hmc: {tmp_path / 'out'}: No space left on device; make room\n"
     assert not (tmp_path / "out").exists()
+
+
+def test_import_says_that_integers_have_lost_something(hmc: Hmc, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    languages = ("--source-language", "eng", "--target-language", "mul")
+    _, whole = release_and_converted(tmp_path / "whole")
+    _, rounded = release_and_converted(tmp_path / "rounded", "int8")
+    ran = hmc("import", whole, "-o", tmp_path / "c", *languages)
+    assert (ran.exit_code, "stored as" in ran.stdout) == (0, False)
+    for model in (rounded, rounded / "model.bin"):
+        ran = hmc("import", model, "-o", tmp_path / "c", *languages)
+        assert "The weights were stored as int8: what rounding took away is lost" in ran.stdout
+    assert "int8" in json.loads(hmc("import", rounded, "-o", tmp_path / "c", *languages, "--json").stdout)["lossy"]
+    assert "--source-language" in hmc("import", whole, "-o", tmp_path / "c").stderr

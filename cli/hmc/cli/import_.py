@@ -12,8 +12,8 @@ def command(
     model: Annotated[
         str,
         typer.Argument(
-            help="A directory of Transformers (MarianMT, M2M100, NLLB), a folder or .zip of Marian's own files, or a "
-            "name on the Hugging Face hub (OWNER/MODEL).",
+            help="A directory of Transformers (MarianMT, M2M100, NLLB), a folder or .zip of Marian's own files, a "
+            "directory of CTranslate2, or a name on the Hugging Face hub (OWNER/MODEL).",
             metavar="MODEL",
         ),
     ],
@@ -38,7 +38,7 @@ def command(
     from hmc.artifact.model.architecture import parameter_count
     from hmc.artifact.storage.formats import check_replaceable
     from hmc.cli.common.consoles import note, open_console
-    from hmc.pipelines.importing.forms import import_model
+    from hmc.pipelines.importing.forms import import_model, lossy_note
     from hmc.pipelines.importing.hub import located
 
     found = located(model, revision, partial(note, open_console(stderr=True)))
@@ -48,7 +48,7 @@ def command(
         checkpoint.config.provenance.update({"from": model, "revision": found.revision})
     save_checkpoint(checkpoint, out)
     config, arch = checkpoint.config, checkpoint.architecture
-    decoding = config.provenance["generation"]
+    decoding, lossy = config.provenance["generation"], lossy_note(checkpoint)
     result = {
         "checkpoint": str(out),
         "source_language": config.source_language,
@@ -59,6 +59,7 @@ def command(
         "tokenizer": "joint" if isinstance(checkpoint.tokenizer, bytes) else "marian",
         "generation": decoding,
         "generation_ignored": ignored(decoding, arch),
+        "lossy": lossy,
     }
     if as_json:
         typer.echo(json.dumps(result, indent=1))
@@ -69,6 +70,8 @@ def command(
         + ("" if arch.source_vocab_size is None else ", a vocabulary for each side")
     )
     options = [f"{option} {decoding[name]}" for name, option in REQUEST_OPTIONS.items() if name in decoding]
+    if lossy:
+        typer.echo(lossy)
     if options:
         typer.echo(f"The model's own decoding defaults, which every request has to give: {', '.join(options)}.")
     if result["generation_ignored"]:

@@ -38,7 +38,7 @@ def prune_by_latency(
     from hmc.cli.common.consoles import open_console
     from hmc.cli.common.texts.translating import translating
     from hmc.pipelines.pruning.latency import Targets, prune_to_latency
-    from hmc.training.data.parallel_text import check_corpora
+    from hmc.training.pruning.inputs import check_text
 
     precision, batch, beam, threads = serving
     if precision not in PRECISIONS:
@@ -48,7 +48,7 @@ def prune_by_latency(
             raise InvalidRequestError(f"--serve-{name} {value}: choose {least} or more")
     wanted = Targets(numbers(targets[0], "--target-speedup", "x"), numbers(targets[1], "--target-latency-ms", "ms"))
     corpora, dev, source = text
-    check_corpora([*corpora, *([dev] if dev else [])])
+    check_text(checkpoint, [*corpora, *([dev] if dev else [])])
     console = open_console(stderr=True)
     reached = prune_to_latency(
         checkpoint,

@@ -42,7 +42,7 @@ def command(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="Training corpus: 'SRC TGT', 'FILE.tsv' or 'hub:NAME'. Repeatable.",
+            help="Training corpus: 'SRC TGT', 'FILE.tsv', 'FILE.jsonl', 'FILE.parquet' or 'hub:NAME'. Repeatable.",
             metavar="CORPUS",
             rich_help_panel=DATA,
         ),
@@ -368,9 +368,9 @@ def command(
         from hmc.cli.common.consoles import open_console
         from hmc.cli.common.texts.translating import translating
         from hmc.pipelines.pruning.text import translate_for_pruning
-        from hmc.training.data.parallel_text import check_corpora
+        from hmc.training.pruning.inputs import check_text
 
-        check_corpora([*corpora, *([dev] if dev else [])])
+        check_text(checkpoint, [*corpora, *([dev] if dev else [])])
         with translating(open_console(stderr=True)) as (report, step):
             text = translate_for_pruning(
                 checkpoint, source, out, targets, neurons, settings, hold_out=not dev, report=report, step=step

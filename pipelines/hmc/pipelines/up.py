@@ -28,7 +28,7 @@ from hmc.artifact.storage.files import sha256_file
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
 from hmc.compiler.calibration.text import read_calibration
-from hmc.pipelines.importing.forms import import_model
+from hmc.pipelines.importing.forms import import_model, lossy_note
 from hmc.pipelines.progress import Report, Step, silent
 
 DIGITS = 12
@@ -94,7 +94,10 @@ def _imported(settings: UpSettings, done: Announce, step: Step) -> Path:
     kept = FORMAT.is_at(folder)
     if not kept:
         source, target = settings.languages
-        save_checkpoint(import_model(settings.model, source_language=source, target_language=target), folder)
+        checkpoint = import_model(settings.model, source_language=source, target_language=target)
+        if said := lossy_note(checkpoint):
+            step(said)
+        save_checkpoint(checkpoint, folder)
     done(StepDone("import", folder, kept))
     return folder
 

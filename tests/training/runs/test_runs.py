@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.tiny import SENTENCES
 
@@ -108,10 +111,25 @@ def test_a_run_leaves_checkpoints_logs_and_scores(trained: Path) -> None:
     assert list((trained / "tensorboard").iterdir())
 
 
+def as_shards(form: str, folder: Path) -> str:
+    """The corpus in two shards of JSONL or Parquet."""
+    rows = [{"en": sentence, "de": sentence.upper()} for sentence in SENTENCES * 4]
+    for number, part in enumerate((rows[:20], rows[20:])):
+        if form == "jsonl.gz":
+            lines = "".join(json.dumps(row) + "\n" for row in part)
+            (folder / f"{number}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+        else:
+            pq.write_table(pa.Table.from_pylist(part), folder / f"{number}.parquet", row_group_size=7)
+    return f"{folder}/*.{form}"
+
+
 @pytest.mark.slow
-def test_kill_9_and_resume_is_bit_equal(corpus: str, trained: Path, tmp_path: Path) -> None:
-    """The process is killed in update 8, two updates after it saved its last state."""
+@pytest.mark.parametrize("form", ["text", "jsonl.gz", "parquet"])
+def test_kill_9_and_resume_is_bit_equal(form: str, corpus: str, trained: Path, tmp_path: Path) -> None:
+    """The process is killed in update 8, two updates after it saved its last state. Whatever form the text has, the run
+    equals that of text files that nothing interrupted."""
     out = tmp_path / "run"
+    corpus = corpus if form == "text" else as_shards(form, tmp_path)
     with start(recipe(corpus), out, stop=8) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "update 8 begins\n"
@@ -122,6 +140,16 @@ def test_kill_9_and_resume_is_bit_equal(corpus: str, trained: Path, tmp_path: Pa
     finish(recipe(corpus), out)
     resumed, whole = (load_checkpoint(p / "final") for p in (out, trained))
     assert all(np.array_equal(resumed.tensors[n], whole.tensors[n]) for n in whole.tensors)
+
+
+@pytest.mark.parametrize("form", ["jsonl.gz", "parquet"])
+def test_a_run_is_not_resumed_with_other_rows(form: str, tmp_path: Path) -> None:
+    settings = recipe(as_shards(form, tmp_path))
+    train(settings, tmp_path / "run")
+    for number in (0, 1):
+        (tmp_path / f"{number}.{form}").rename(tmp_path / f"{9 - number}.{form}")  # the shards change places
+    with pytest.raises(InvalidRequestError, match=r"the training text, or its tokens in cache/, is not what .*/state"):
+        train(settings, tmp_path / "run")
 
 
 def test_a_run_folder_belongs_to_one_recipe(corpus: str, trained: Path) -> None:

@@ -14,7 +14,7 @@ def command(
     data: Annotated[
         list[str],
         typer.Option(
-            help="Parallel text: 'SRC TGT', 'FILE.tsv' or 'hub:NAME'. Give it twice.",
+            help="Parallel text: 'SRC TGT', 'FILE.tsv', 'FILE.jsonl', 'FILE.parquet' or 'hub:NAME'. Give it twice.",
             metavar="CORPUS",
             rich_help_panel=INPUT,
         ),

@@ -14,7 +14,11 @@ Checkpoint = Annotated[Path, typer.Argument(help="A checkpoint directory.", meta
 
 Data = Annotated[
     str,
-    typer.Option(help="Parallel text: 'SRC TGT', 'FILE.tsv' or 'hub:NAME'.", metavar="CORPUS", rich_help_panel=INPUT),
+    typer.Option(
+        help="Parallel text: 'SRC TGT', 'FILE.tsv', 'FILE.jsonl', 'FILE.parquet' or 'hub:NAME'.",
+        metavar="CORPUS",
+        rich_help_panel=INPUT,
+    ),
 ]
 Sentences = Annotated[
     int, typer.Option(help="Use only the first N sentence pairs; 0: all.", metavar="N", rich_help_panel=INPUT)

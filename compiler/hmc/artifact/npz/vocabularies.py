@@ -36,14 +36,22 @@ def read_vocabulary(path: Path) -> Entries:
 
     Raises HmcError for one that cannot be read, lacks `</s>` or `<unk>`, has `<pad>`, or whose ids are not 0 to V - 1.
     """
-    entries = _of_pieces(path) if path.suffix == ".spm" else _of_text(path)
-    missing = [piece for piece in (EOS_PIECE, UNK_PIECE) if piece not in entries]
-    if missing:
-        raise HmcError(f"{path.name} has no entry {' and no entry '.join(map(repr, missing))}")
+    entries = checked_entries(_of_pieces(path) if path.suffix == ".spm" else _of_text(path), path.name)
     if PAD_PIECE in entries:
         raise HmcError(f"{path.name} has an entry {PAD_PIECE!r}, which HMC needs for padding: rename it")
+    return entries
+
+
+def checked_entries(entries: Entries, name: str) -> Entries:
+    """The entries. name: of their file.
+
+    Raises HmcError for entries that lack `</s>` or `<unk>`, or whose ids are not 0 to V - 1.
+    """
+    missing = [piece for piece in (EOS_PIECE, UNK_PIECE) if piece not in entries]
+    if missing:
+        raise HmcError(f"{name} has no entry {' and no entry '.join(map(repr, missing))}")
     if sorted(entries.values()) != list(range(len(entries))):
-        raise HmcError(f"{path.name}: the ids of {len(entries)} entries must be 0 to {len(entries) - 1}, each once")
+        raise HmcError(f"{name}: the ids of {len(entries)} entries must be 0 to {len(entries) - 1}, each once")
     return entries
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,8 @@ from itertools import chain
 from typing import Any, BinaryIO
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.pipelines.bulk.places import needs, opened
+from hmc.artifact.storage.rows import TEXTS, has_lone_surrogate, json_row, parquet_batches, parquet_table
+from hmc.pipelines.bulk.places import opened
 from hmc.serving.requests.lines import decode_line
 
 LONGEST = 1 << 20
@@ -103,11 +103,11 @@ class Corpus:
     def _parquet_source(self, place: str) -> Source:
         if self._field is None:
             raise InvalidRequestError(f"{place}: name the column that holds the text with --field")
-        with opened(place) as file, _parquet(file, place) as table:
+        with opened(place) as file, parquet_table(file, place) as table:
             schema = table.schema_arrow
             if self._field not in schema.names:
                 raise InvalidRequestError(f"{place} has no column {self._field!r}; it has {', '.join(schema.names)}")
-            if str(schema.field(self._field).type) not in ("string", "large_string", "string_view"):
+            if str(schema.field(self._field).type) not in TEXTS:
                 raise InvalidRequestError(
                     f"{place}: column {self._field!r} holds {schema.field(self._field).type}, not strings"
                 )
@@ -155,27 +155,14 @@ def _json_line(raw: bytes, number: int, place: str, field: str | None) -> Line:
     if line.text is None:
         return line
     try:
-        values = json.loads(line.text)
+        values = json_row(line.text)
     except ValueError as error:
-        return Line(None, f"not JSON: {error}")
-    except RecursionError:
-        return Line(None, "not JSON that can be read: too deep")
-    if not isinstance(values, dict):
-        return Line(None, "no JSON object")
-    text = values.get(field)
+        return Line(None, str(error))
+    text = values.get(field or "")
     if not isinstance(text, str):
         found = f"is {type(text).__name__}" if field in values else f"is missing; there are {', '.join(values)[:200]}"
         return Line(None, f"field {field!r} {found}")
-    return _writable(text)
-
-
-def _writable(text: str) -> Line:
-    """The line of a text, unless it holds half a character, as `\\ud800` in JSON is."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return Line(None, "it holds a lone surrogate, which is no character")
-    return Line(text)
+    return Line(None, "it holds a lone surrogate, which is no character") if has_lone_surrogate(text) else Line(text)
 
 
 def _raw_lines(place: str) -> Iterator[bytes]:
@@ -202,22 +189,9 @@ def _unpacked(place: str) -> Iterator[BinaryIO]:
         raise InvalidRequestError(f"{place}: not a whole gzip file ({error}); copy it again, or unpack it") from error
 
 
-@contextmanager
-def _parquet(file: BinaryIO, place: str) -> Iterator[Any]:
-    """The reader of an open Parquet file. Raises InvalidRequestError if it is damaged, also later."""
-    parquet = needs("pyarrow.parquet", f"{place} is Parquet")
-    from pyarrow import ArrowException
-
-    try:
-        with parquet.ParquetFile(file) as table:
-            yield table
-    except ArrowException as error:
-        raise InvalidRequestError(f"{place}: no Parquet file that can be read ({error}); copy it again") from error
-
-
 def _rows(place: str, column: str) -> Iterator[Raw]:
-    with opened(place) as file, _parquet(file, place) as table:
-        for batch in table.iter_batches(columns=[column]):
+    with opened(place) as file, parquet_table(file, place) as table:
+        for batch in parquet_batches(table, [column]):
             for value in batch.column(0):
                 yield _Cell(value)
 

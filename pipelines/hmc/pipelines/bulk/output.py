@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hmc.pipelines.bulk.places import needs
+from hmc.artifact.storage.rows import needs
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.bulk.shards import Found
 from hmc.serving.requests.lines import one_line

@@ -6,13 +6,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
-from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from hmc.artifact.storage.rows import needs
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
@@ -49,19 +46,6 @@ def file_system(url: str) -> tuple[Any, str]:
         return cast(tuple[Any, str], fsspec.core.url_to_fs(url))
     except (ImportError, ValueError) as error:  # the package of one store, or no such store
         raise InvalidRequestError(f"{url}: {error}; stores are those of fsspec") from error
-
-
-def needs(module: str, why: str) -> ModuleType:
-    """Imports a module of the extra `bulk`. Raises InvalidRequestError with the command that installs it."""
-    from importlib import import_module
-
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
-        if (error.name or "").partition(".")[0] != package:
-            raise
-        raise InvalidRequestError(f"{why}, and that needs {package}: {how_to_install('bulk')}") from error
 
 
 def _open_stored(url: str) -> BinaryIO:

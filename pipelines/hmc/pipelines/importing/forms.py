@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact.ctranslate2.reader import import_ctranslate2, is_ctranslate2
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError
 from hmc.artifact.m2m100.reader import import_m2m100, is_m2m100
@@ -24,10 +25,23 @@ def import_model(path: Path, *, source_language: str | None = None, target_langu
     """
     if path.name.endswith((".safetensors", ".bin")) and path.is_file():
         path = path.parent
+    if is_ctranslate2(path):
+        return import_ctranslate2(path, source_language=source_language, target_language=target_language)
     if zipfile.is_zipfile(path) or is_release(path):
         return import_release(path, source_language=source_language, target_language=target_language)
     read = import_m2m100 if is_m2m100(path) else import_marian
     return read(path, source_language=source_language, target_language=target_language, read_pickled=read_pickled)
+
+
+def lossy_note(checkpoint: Checkpoint) -> str | None:
+    """What the weights of an imported model have lost where they were stored in integers; None for floats."""
+    stored = checkpoint.config.provenance.get("weights")
+    if stored not in ("int8", "int16"):
+        return None
+    return (
+        f"The weights were stored as {stored}: what rounding took away is lost, and every level of this model begins "
+        "from there. If you have the model that was converted, import that."
+    )
 
 
 def read_pickled(file: Path) -> Arrays:

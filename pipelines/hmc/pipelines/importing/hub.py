@@ -12,7 +12,7 @@ from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError, Un
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """OWNER/MODEL."""
-WANTED = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.npz", "*.yml", "README.md")
+WANTED = ("*.json", "*.safetensors", "*.bin", "*.spm", "*.model", "*.npz", "*.yml", "*vocabulary.txt", "README.md")
 """Files that an import may read. Weights of other frameworks stay where they are."""
 UNWANTED = ("*/*", "training_args.bin", "optimizer.bin", "scheduler.bin")
 

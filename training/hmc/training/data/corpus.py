@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.tokenizer.files import TokenizerFiles
-from hmc.training.data.parallel_text import corpus_files, read_pairs
+from hmc.training.data.parallel_text import corpus_files, is_by_rows, read_pairs
 from hmc.training.data.vocabulary import Vocabulary
 
 
@@ -37,12 +38,13 @@ class Segmentation(NamedTuple):
 class TokenCorpus:
     """A tokenised corpus: token ids memory-mapped from disk, sentence lengths (EOS counted) in memory."""
 
-    def __init__(self, rows: Any) -> None:
-        """rows: a `datasets.Dataset` with columns `source`, `target` (ids, EOS last) and their lengths."""
-        self._rows = rows
-        numbers = rows.with_format("numpy")
-        self.source_lengths = np.asarray(numbers["source_length"][:], np.int32)
-        self.target_lengths = np.asarray(numbers["target_length"][:], np.int32)
+    def __init__(self, folder: Path) -> None:
+        """folder: a `datasets.Dataset` with columns `source`, `target` (ids, EOS last) and their lengths, as `build`
+        writes it."""
+        import datasets
+
+        self.folder, self._rows = folder, cast(datasets.Dataset, datasets.Dataset.load_from_disk(str(folder)))
+        self.source_lengths, self.target_lengths = self._numbers("source_length"), self._numbers("target_length")
 
     def __len__(self) -> int:
         return len(self.source_lengths)
@@ -51,6 +53,14 @@ class TokenCorpus:
         """Returns source and target ids of the given rows."""
         rows = self._rows[indices.tolist()]
         return rows["source"], rows["target"]
+
+    def _numbers(self, column: str) -> npt.NDArray[np.int32]:
+        """A column of numbers, copied piece by piece: 4 bytes a row, and nothing more while it is made."""
+        found, start = np.empty(len(self._rows), np.int32), 0
+        for chunk in self._rows.data.column(column).chunks:
+            found[start : start + len(chunk)] = chunk.to_numpy()
+            start += len(chunk)
+        return found
 
     @cached_property
     def fingerprint(self) -> str:
@@ -87,8 +97,8 @@ class TokenCorpus:
         """Tokenises `corpora` into the folder `cache`, or maps the tokens that it already holds for the same input.
 
         Pairs are left out when a side is empty or longer than `max_length` tokens (EOS counted). languages: source and
-        target, which choose the columns of hub corpora. Raises InvalidRequestError as `read_pairs`, and when no pair is
-        left.
+        target, which choose the columns of JSONL, Parquet and hub corpora. Rows are read, tokenised and written some
+        thousands at a time. Raises InvalidRequestError as `read_pairs`, and when no pair is left.
         """
         segmentation = segmentation or Segmentation()
         import datasets
@@ -121,17 +131,17 @@ class TokenCorpus:
                     raise error.__cause__ from None  # its message names the problem
                 raise
             cast(datasets.Dataset, rows).save_to_disk(str(folder))
-        return cls(datasets.Dataset.load_from_disk(str(folder)))
+            shutil.rmtree(cache / "arrow")  # the same rows: the disk need not hold them twice
+        return cls(folder)
 
 
 def _identity(corpus: str, languages: tuple[str, str]) -> list[list[object]]:
-    """Returns what the tokens depend on besides the corpus's name: languages on the hub; path, size and time of files.
-
-    The languages are part of the key for hub corpora alone: files are read alike for all languages.
-    """
-    if corpus.startswith("hub:"):
-        return [list(languages)]
-    return [[str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns] for f in corpus_files(corpus) if f.is_file()]
+    """Returns what the tokens depend on besides the corpus's name: path, size and time of its files; and its languages
+    where they choose columns. Text files are read alike for all languages."""
+    chosen: list[list[object]] = [list(languages)] if is_by_rows(corpus) else []
+    return chosen + [
+        [str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns] for f in corpus_files(corpus) if f.is_file()
+    ]
 
 
 def _rows(

@@ -1,4 +1,4 @@
-"""Parallel corpora as text: plain files, gzip, TSV and names on the hub."""
+"""Parallel corpora as text: plain files, gzip, TSV, JSONL, Parquet and names on the hub."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.storage.text import text_lines
+from hmc.training.data.rows import ENDINGS, Pair, is_rows, mapped_pairs, row_pairs
 
-Pair = tuple[str, str]
+FORMS = (
+    "'SRC TGT' (two files), 'FILE.tsv', 'FILE.jsonl', 'FILE.parquet', a pattern such as 'data/*.parquet' or 'hub:NAME'"
+)
 
 
-def corpus_files(corpus: str) -> list[Path]:
-    """Returns the files that a corpus names; an empty list for a hub corpus.
+def corpus_names(corpus: str) -> list[Path]:
+    """Returns the paths and patterns that a corpus is made of; an empty list for a hub corpus.
 
     Paths with spaces must be quoted, '…' or "…". Raises InvalidRequestError when a quote is not closed.
     """
@@ -33,16 +36,56 @@ def corpus_files(corpus: str) -> list[Path]:
         raise InvalidRequestError(f"corpus {corpus!r}: {error}; put paths with spaces in quotes") from error
 
 
+def corpus_files(corpus: str) -> list[Path]:
+    """Returns the files of a corpus in the order of reading; an empty list for a hub corpus.
+
+    Patterns become the JSONL and Parquet files that they match, sorted by name. Raises InvalidRequestError as
+    `corpus_names`, for a folder, and for a pattern that matches no such file.
+    """
+    return [file for name in corpus_names(corpus) for file in _matching(name)]
+
+
+def is_by_rows(corpus: str) -> bool:
+    """Whether a corpus is of JSONL or Parquet files, or on the hub: its languages choose columns, and it may be larger
+    than memory. Raises InvalidRequestError as `corpus_names`."""
+    names = corpus_names(corpus)
+    return all(map(is_rows, names)) if names else corpus.startswith("hub:")
+
+
+def _matching(name: Path) -> list[Path]:
+    if name.is_dir():
+        raise InvalidRequestError(
+            f"corpus {name}: a folder, which may hold text for training and for testing; name its shards by a pattern, "
+            f"such as '{name}/train-*.parquet'"
+        )
+    if name.is_file() or not any(sign in str(name) for sign in "*?["):
+        return [name]
+    root = Path(name.anchor)
+    found = sorted(path for path in root.glob(str(name.relative_to(root))) if not path.name.startswith("."))
+    if not found:
+        raise InvalidRequestError(f"corpus {str(name)!r}: no file matches this pattern")
+    if others := [str(path) for path in found if not is_rows(path)]:
+        raise InvalidRequestError(
+            f"corpus {str(name)!r}: the pattern also matches {others[0]}, and it has to stand for {', '.join(ENDINGS)}"
+        )
+    return found
+
+
 def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterator[Pair]:
     """Yields the sentence pairs of a corpus, named as in a recipe (see `DataSection`).
 
-    languages: source and target language; only hub corpora use them, to choose the columns. Raises InvalidRequestError
-    when the name is malformed, a file is missing or unreadable, or two files differ in length.
+    languages: source and target language; they choose the columns of JSONL, Parquet and hub corpora. Raises
+    InvalidRequestError when the name is malformed, a file is missing or unreadable, lacks the columns, or two files
+    differ in length.
     """
     if corpus.startswith("hub:"):
         yield from _hub_pairs(corpus.removeprefix("hub:"), languages)
         return
     files = corpus_files(corpus)
+    if files and all(map(is_rows, files)):
+        for file in files:
+            yield from row_pairs(file, languages)
+        return
     if len(files) == 1 and ".tsv" in files[0].name:
         for number, line in enumerate(text_lines(files[0]), 1):
             source, tab, target = line.partition("\t")
@@ -51,9 +94,7 @@ def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterat
             yield source, target.split("\t")[0]
         return
     if len(files) != 2:
-        raise InvalidRequestError(
-            f"corpus {corpus!r}: give 'SRC TGT' (two files), 'FILE.tsv' or 'hub:NAME'; paths with spaces in quotes"
-        )
+        raise InvalidRequestError(f"corpus {corpus!r}: give {FORMS}; paths with spaces in quotes")
     sides: Iterator[tuple[str | None, str | None]] = zip_longest(text_lines(files[0]), text_lines(files[1]))
     for number, pair in enumerate(sides, 1):
         if pair[0] is None or pair[1] is None:
@@ -61,22 +102,30 @@ def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterat
         yield pair[0], pair[1]
 
 
-def check_corpora(corpora: Sequence[str]) -> None:
-    """Reads the first pair of every corpus on disk, to find mistakes early. Raises as `read_pairs`."""
+def check_corpora(corpora: Sequence[str], languages: tuple[str, str]) -> None:
+    """Reads the first pair of every corpus on disk, and of each of its shards, to find mistakes early.
+
+    Raises InvalidRequestError as `read_pairs`.
+    """
     for corpus in corpora:
-        if not corpus.startswith("hub:"):
-            next(read_pairs(corpus), None)
+        if corpus.startswith("hub:"):
+            continue
+        if is_by_rows(corpus):
+            for file in corpus_files(corpus):
+                next(row_pairs(file, languages), None)
+        else:
+            next(read_pairs(corpus, languages), None)
 
 
 def first_pairs(corpus: str, pairs: Iterable[Pair], count: int | None) -> list[Pair]:
     """Returns the first `count` of `pairs`, which are read from `corpus`; None: all of them.
 
-    Files are read to their end, because only there does it show that two files differ in length. Raises
+    Text files are read to their end, because only there does it show that two files differ in length. Raises
     InvalidRequestError as `read_pairs`.
     """
     remaining = iter(pairs)
     found = list(islice(remaining, count))
-    if not corpus.startswith("hub:"):
+    if not is_by_rows(corpus):
         for _ in remaining:
             pass
     return found
@@ -137,13 +186,4 @@ def _hub_pairs(name: str, languages: tuple[str, str]) -> Iterator[Pair]:
         rows = datasets.load_dataset(path, config or None, split="train", streaming=True)
     except (OSError, ValueError, RuntimeError) as error:  # no network, unknown data set, missing configuration
         raise InvalidRequestError(f"corpus hub:{name}: cannot be read from the hub: {error}") from error
-    for row in rows:
-        try:
-            pair = cast(dict[str, Any], row)["translation"]
-            both = pair[languages[0]], pair[languages[1]]
-        except KeyError as error:
-            raise InvalidRequestError(
-                f"corpus hub:{name}: its rows have no {error}; HMC takes data sets with a `translation` column that "
-                f"holds {languages[0]} and {languages[1]}"
-            ) from error
-        yield both
+    yield from mapped_pairs(rows, languages, f"corpus hub:{name}")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.data.corpus import TokenCorpus
-from hmc.training.data.parallel_text import DevText
+from hmc.training.data.parallel_text import DevText, check_corpora
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.distillation.teacher import check_same_teacher
 from hmc.training.pruning.settings import PruneSettings, request_differences
@@ -39,6 +39,13 @@ def request_text(out: Path, request: dict[str, Any], settings: PruneSettings) ->
             f"{out} holds a pruning run with other settings{named}; choose another --out or delete it"
         )
     return text
+
+
+def check_text(checkpoint: Path, corpora: Sequence[str]) -> None:
+    """Reads the first pairs of corpora in the languages of a checkpoint. Raises as `check_corpora`."""
+    if corpora:
+        config = load_checkpoint(checkpoint).config
+        check_corpora(corpora, (config.source_language, config.target_language))
 
 
 def prune_corpus(source: Checkpoint, train: Sequence[str], settings: PruneSettings, cache: Path) -> TokenCorpus:

@@ -56,7 +56,7 @@ class NestedRun:
             )
         below = [c.layout.total for c in smaller] or numbers_of(targets, self.base.layout.total)
         languages = (self.base.config.source_language, self.base.config.target_language)
-        check_corpora(train)
+        check_corpora(train, languages)
         self.dev = read_dev(dev, languages, settings.run.eval_sentences)
         self.vocabulary = Vocabulary(self.base.tokenizer)
         longest = min(settings.max_length, self.base.architecture.max_positions)

@@ -84,8 +84,9 @@ class PruningRun:
         if nested_steps < 0:
             raise InvalidRequestError(f"--nested-steps {nested_steps}: give 0 (no nested fine-tuning) or more")
         config = self.source.config
-        check_corpora(train)
-        self.dev = read_dev(dev, (config.source_language, config.target_language), settings.run.eval_sentences)
+        languages = (config.source_language, config.target_language)
+        check_corpora(train, languages)
+        self.dev = read_dev(dev, languages, settings.run.eval_sentences)
         check_pruning_folder(out, dict.fromkeys(stage.folder for stage in self.stages))
         request = {"source": str(source), "targets": [b.name for b in budgets], "train": list(train), "dev": dev}
         more: dict[str, Any] = {"nested_steps": nested_steps} | (

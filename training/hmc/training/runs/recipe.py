@@ -26,7 +26,9 @@ class DataSection(Section):
 
     - `"SRC TGT"`: two text files, plain or .gz, line by line translations of each other;
     - `"FILE.tsv[.gz]"`: source TAB target;
-    - `"hub:NAME[:CONFIG]"`: a Hugging Face data set with a `translation` column.
+    - `"FILE.jsonl[.gz]"` or `"FILE.parquet"`: rows with a column for each side, see `hmc.training.data.rows.Columns`;
+    - several of them, or a pattern: `"data/train-*.parquet"`, read in the order of their names;
+    - `"hub:NAME[:CONFIG]"`: a Hugging Face data set with such columns.
     """
 
     source_language: str = "en"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from hmc.artifact.checkpoint import checkpoint
@@ -17,6 +18,9 @@ from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.model.checkpoints import import_tensors
 from hmc.training.model.transformer import Transformer, build_transformer
 from hmc.training.runs.recipe import Recipe
+
+CURRENT = "current.json"
+"""File in the cache: the name of the folder with the tokens of this run."""
 
 
 def check_shape(recipe: Recipe) -> None:
@@ -71,13 +75,22 @@ def _tokenizer_at(path: Path) -> TokenizerFiles:
     return model
 
 
-def make_corpus(recipe: Recipe, vocabulary: Vocabulary, cache: Path) -> TokenCorpus:
-    """Returns the tokenised training text. Raises InvalidRequestError as `TokenCorpus.build`."""
+def make_corpus(recipe: Recipe, vocabulary: Vocabulary, cache: Path, *, first: bool = True) -> TokenCorpus:
+    """Returns the tokenised training text. Raises InvalidRequestError as `TokenCorpus.build`.
+
+    first: False in the other processes of a run, which read what the first one tokenised: on their nodes the times of
+    the files may differ.
+    """
+    current = cache / CURRENT
+    if not first:
+        return TokenCorpus(cache / json.loads(current.read_text()))
     data, tokenizer = recipe.data, recipe.tokenizer
     copies = tokenizer.bpe_dropout_copies if tokenizer.bpe_dropout else 1
     segmentation = Segmentation(tokenizer.bpe_dropout, copies, recipe.train.seed)
     languages = (data.source_language, data.target_language)
-    return TokenCorpus.build(data.train, vocabulary, data.max_length, cache, languages, segmentation)
+    corpus = TokenCorpus.build(data.train, vocabulary, data.max_length, cache, languages, segmentation)
+    current.write_text(json.dumps(corpus.folder.name))
+    return corpus
 
 
 def architecture(recipe: Recipe, vocabulary: Vocabulary) -> Architecture:

@@ -29,6 +29,7 @@ from hmc.training.runs.log import RunLog
 from hmc.training.runs.processes import seed_process
 from hmc.training.runs.recipe import Recipe, TrainSection, same_run
 from hmc.training.runs.selection import Selection
+from hmc.training.runs.shared import check_shared
 from hmc.training.runs.state import load_state, progress_from, save_state
 from hmc.training.runs.updater import Masking, Update, Updater, make_fabric, make_optimizer
 from hmc.training.trainer.assemble import (
@@ -71,16 +72,17 @@ class TrainingRun:
         self.recipe, self.out = recipe, out
         self.languages = (recipe.data.source_language, recipe.data.target_language)
         check_shape(recipe)
-        check_corpora(recipe.data.train)
+        check_corpora(recipe.data.train, self.languages)
         self.dev = read_dev(recipe.data.dev, self.languages, recipe.run.eval_sentences)
         check_training_folder(out)
         resumes = self._is_same_recipe()
         self.fabric = make_fabric(recipe.run)  # after it, all processes have checked the folder: now it may be written
+        check_shared(self.fabric, out, recipe.run.nodes)
         with self.fabric.rank_zero_first():  # the first process writes these files, the other processes read them
             if self.fabric.is_global_zero and not (resumes and has_results(out)):
                 take_over(out, RECIPE, json.dumps(recipe.model_dump(mode="json", exclude={"run"}), indent=1))
             self.vocabulary = make_vocabulary(recipe, out)
-            self.corpus = make_corpus(recipe, self.vocabulary, out / "cache")
+            self.corpus = make_corpus(recipe, self.vocabulary, out / "cache", first=self.fabric.is_global_zero)
         arch = architecture(recipe, self.vocabulary)
         self.layout = self._layout(arch)
         torch.manual_seed(recipe.train.seed)

@@ -12,7 +12,8 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, lo
 from hmc.artifact.errors import DeviceUnavailableError, InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.heads import HeadLayout
 from hmc.training.analysis.common.result import CheckpointSource, CorpusSource, corpus_source
-from hmc.training.data.parallel_text import Pair, first_pairs, read_pairs
+from hmc.training.data.parallel_text import first_pairs, read_pairs
+from hmc.training.data.rows import Pair
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.model.checkpoints import model_from_checkpoint
 from hmc.training.model.transformer import Transformer

@@ -24,7 +24,7 @@ from hmc.training.analysis.figures.style import (
     save_figure,
 )
 from hmc.training.analysis.masking.cumulative import ORDERS
-from hmc.training.data.parallel_text import corpus_files
+from hmc.training.data.parallel_text import corpus_names
 
 WIDE, HIGH = 6.5, 4.0
 EFFECT_TITLES = {"loss": "Δ loss", "bleu": "Δ BLEU", "importance": "I_h"}
@@ -149,7 +149,7 @@ def draw_correlate(result: Result, folder: Path) -> list[Path]:
         slope, offset = np.polyfit(x, y, 1)
         ends = np.array([x.min(), x.max()])
         axes.plot(ends, slope * ends + offset, color="black", linewidth=1, linestyle=":")
-        names = [(*(path.name for path in corpus_files(corpus.name)), corpus.name)[0] for corpus in result.corpora]
+        names = [(*(path.name for path in corpus_names(corpus.name)), corpus.name)[0] for corpus in result.corpora]
         axes.set_xlabel(f"{title} on {names[0]}")
         axes.set_ylabel(f"{title} on {names[1]}")
         r, rho = result.data["pearson"], result.data["spearman"]

@@ -12,7 +12,7 @@ import torch
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.common.per_head import Place
 from hmc.training.analysis.common.views import TokenPair, View, peaks
-from hmc.training.data.parallel_text import corpus_files, read_pairs
+from hmc.training.data.parallel_text import corpus_names, is_by_rows, read_pairs
 from hmc.training.data.vocabulary import Vocabulary
 
 FREQUENT = 500
@@ -48,8 +48,8 @@ def token_counts(corpus: str, vocabulary: Vocabulary, languages: tuple[str, str]
 
     Returns counts by token id. Raises InvalidRequestError for a corpus that cannot be read or holds no text.
     """
-    files = corpus_files(corpus)
-    if len(files) == 1 and ".tsv" not in files[0].name:
+    names = corpus_names(corpus)
+    if len(names) == 1 and ".tsv" not in names[0].name and not is_by_rows(corpus):
         corpus = f"{corpus} {corpus}"  # the same file as both sides; the target side is not used
     own = vocabulary.source_size
     counts = np.zeros(len(vocabulary) if own is None else own, np.int64)

@@ -1,0 +1,197 @@
+"""Arrays of a CTranslate2 model under the names and in the shapes of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.ctranslate2.binary import Variable
+from hmc.artifact.ctranslate2.options import ABSENT, IGNORED, Options
+from hmc.artifact.errors import HmcError
+from hmc.artifact.marian.zero_start import NEVER, moved_back
+from hmc.artifact.model.architecture import (
+    OUTPUT,
+    SOURCE_EMBEDDING,
+    STACK_NORM,
+    TARGET_EMBEDDING,
+    Architecture,
+    tensor_shapes,
+)
+from hmc.artifact.model.ffn import STACKS
+from hmc.artifact.model.positions import PositionForm, position_table
+from hmc.artifact.storage.weight_files import not_finite
+
+Floats = npt.NDArray[np.float32]
+EMBEDDINGS = {
+    SOURCE_EMBEDDING: "encoder/embeddings_0",
+    TARGET_EMBEDDING: "decoder/embeddings",
+    OUTPUT: "decoder/projection",
+}
+SCALARS = ("num_heads", "pre_norm", "activation", "scale_embeddings", "start_from_zero_embedding", *IGNORED, *ABSENT)
+EXACT, ROUGH = 1e-5, 1e-2
+"""How far positions may be from the sinusoids, in 32 and in 16 bits."""
+
+
+class Weights:
+    """The arrays as floats. Integers are divided by their scale."""
+
+    def __init__(self, variables: Mapping[str, Variable]) -> None:
+        self._variables = variables
+        self.used = {f"{stack}/{name}" for stack in STACKS for name in SCALARS}
+        """Names of the arrays that were asked for."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._variables
+
+    def floats(self, name: str) -> Floats:
+        """An array in 32 bits. Raises HmcError when it is missing, or an integer array without a fitting scale."""
+        self.used |= {name, f"{name}_scale"}
+        found = self._variables.get(name)
+        if found is None or not found.stored.ndim:
+            raise HmcError(f"array {name} is missing" if found is None else f"array {name} is a single number")
+        if found.kind not in ("int8", "int16"):
+            return found.floats()
+        if (scale := self._variables.get(f"{name}_scale")) is None:
+            raise HmcError(f"array {name} is {found.kind} and has no scale")
+        factors = scale.floats()
+        if not (np.isfinite(factors).all() and (factors > 0).all()):
+            raise HmcError(f"array {name}_scale must hold positive numbers")
+        if found.kind == "int8":
+            if factors.shape != found.stored.shape[:1]:
+                raise HmcError(
+                    f"array {name}_scale has shape {list(factors.shape)}, expected {[found.stored.shape[0]]}"
+                )
+            factors = factors.reshape(-1, *[1] * (found.stored.ndim - 1))
+        return found.floats() / factors
+
+    def kind(self, name: str) -> str:
+        """The type in which an array is stored."""
+        return self._variables[name].kind
+
+    def unused(self) -> list[str]:
+        """A problem for each array that was not asked for."""
+        return [f"array {name} does not belong to this model" for name in self._variables if name not in self.used]
+
+
+def embeddings_of(weights: Weights) -> tuple[dict[str, Floats], list[str]]:
+    """The embedding of targets, and those of sources and of the output where they are other matrices, each `[V, d]`;
+    and what is wrong."""
+    try:
+        found = {ours: weights.floats(f"{theirs}/weight") for ours, theirs in EMBEDDINGS.items()}
+    except HmcError as error:
+        return {}, [str(error)]
+    if wrong := [f"array {EMBEDDINGS[name]}/weight must be a matrix" for name, v in found.items() if v.ndim != 2]:
+        return {}, wrong
+    target = found[TARGET_EMBEDDING]
+    if len(found[OUTPUT]) != len(target):
+        return {}, [f"the output has {len(found[OUTPUT])} rows, and the embedding of targets {len(target)}"]
+    return {n: v for n, v in found.items() if n == TARGET_EMBEDDING or not np.array_equal(v, target)}, []
+
+
+def position_rows(weights: Weights, width: int, *, starts_from_zero: bool) -> tuple[int, Floats | None, list[str]]:
+    """How many positions the tables of both stacks have; they must hold the sinusoids of Marian.
+
+    Where the decoder starts from zeros, its first position may differ from the sinusoid; its table is then returned too
+    (`hmc.artifact.marian.zero_start`).
+    """
+    numbers, moved, problems = [], None, []
+    for stack in STACKS:
+        name = f"{stack}/position_encodings/encodings"
+        if name not in weights:
+            problems.append(f"{name} is missing: CTranslate2 then computes OpenNMT-tf's positions, which HMC has not")
+            continue
+        table = weights.floats(name)
+        numbers.append(len(table))
+        tolerance = EXACT if weights.kind(name) == "float32" else ROUGH
+        rows = _far_rows(table, "marian", width, tolerance)
+        if rows == [0] and stack == "decoder" and starts_from_zero:
+            moved = table
+        elif rows and not _far_rows(table, "fairseq", width, ROUGH):
+            problems.append(f"{name} holds the positions of M2M100 or NLLB: import that model as Transformers has it")
+        elif rows:
+            problems.append(f"{name} does not hold Marian's sinusoids: other positions cannot be expressed")
+    return min(numbers, default=0), moved, problems
+
+
+def checkpoint_tensors(
+    weights: Weights,
+    options: Options,
+    arch: Architecture,
+    embeddings: Mapping[str, Floats],
+    pad: int | None,
+    moved: Floats | None = None,
+) -> tuple[Tensors, list[str]]:
+    """The fp32 tensors of the full layout, and every problem: missing, unknown or misshapen arrays.
+
+    pad: where a row of zeros is put into the embeddings, whose token can never be chosen; None: the model has pad.
+    moved: the decoder's positions, if the first one is no sinusoid: pad's embedding then gets the difference.
+    """
+    problems: list[str] = []
+    found: dict[str, Floats] = {}
+    for name, value in embeddings.items():
+        found[name] = value if pad is None else np.insert(value, pad, 0, axis=0)
+    bias, none = "decoder/projection/bias", np.zeros(len(embeddings[TARGET_EMBEDDING]), np.float32)
+    logits = weights.floats(bias) if bias in weights else none
+    if logits.shape != none.shape:
+        return {}, [f"array {bias} has shape {list(logits.shape)}, expected {list(none.shape)}"]
+    found["final_logits_bias"] = logits if pad is None else np.insert(logits, pad, NEVER)
+    for names, theirs in _names(options):
+        try:
+            parts = np.split(weights.floats(theirs), len(names))
+            found.update(zip(names, parts, strict=True))
+        except (HmcError, ValueError) as error:  # ValueError: not divisible
+            problems.append(str(error) if isinstance(error, HmcError) else f"array {theirs} has {error}")
+    expected = tensor_shapes(arch, arch.full_layout())
+    problems += [
+        f"tensor {name} has shape {list(found[name].shape)}, expected {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and found[name].shape != shape
+    ]
+    problems += weights.unused()
+    if not problems and moved is not None and not moved_back(found, moved, arch):
+        problems.append("the first position of the decoder is no sinusoid, and pad can be chosen or is not zero")
+    if problems:
+        return {}, problems
+    tensors = {name: np.ascontiguousarray(found[name], np.float32) for name in expected}
+    return tensors, not_finite(tensors.items())
+
+
+def _names(options: Options) -> Iterator[tuple[list[str], str]]:
+    """Names in a checkpoint that one array holds, below each other, and the name of the array."""
+    for stack, count in zip(STACKS, options.layers, strict=True):
+        for layer in range(count):
+            ours, theirs = f"{stack}.layers.{layer}", f"{stack}/layer_{layer}"
+            linears: list[tuple[str, str, tuple[str, ...]]] = [("self_attn", "self_attention", ("qkv", "o"))]
+            linears += [("encoder_attn", "attention", ("q", "kv", "o"))] if stack == "decoder" else []
+            for module, name, groups in linears:
+                for number, group in enumerate(groups):
+                    projections = ["out_proj"] if group == "o" else [f"{letter}_proj" for letter in group]
+                    for part in ("weight", "bias"):
+                        yield (
+                            [f"{ours}.{module}.{p}.{part}" for p in projections],
+                            f"{theirs}/{name}/linear_{number}/{part}",
+                        )
+                yield from _norm(f"{ours}.{module}_layer_norm", f"{theirs}/{name}/layer_norm")
+            for number, part in chain.from_iterable(((n, "weight"), (n, "bias")) for n in (0, 1)):
+                yield [f"{ours}.fc{number + 1}.{part}"], f"{theirs}/ffn/linear_{number}/{part}"
+            yield from _norm(f"{ours}.final_layer_norm", f"{theirs}/ffn/layer_norm")
+        if options.stack_norms:
+            yield from _norm(f"{stack}.{STACK_NORM}", f"{stack}/layer_norm")
+
+
+def _norm(ours: str, theirs: str) -> Iterator[tuple[list[str], str]]:
+    yield [f"{ours}.weight"], f"{theirs}/gamma"
+    yield [f"{ours}.bias"], f"{theirs}/beta"
+
+
+def _far_rows(table: Floats, form: PositionForm, width: int, tolerance: float) -> list[int]:
+    """Positions where a table differs from the sinusoids of a form. A table of another shape: [-1]."""
+    if table.ndim != 2 or table.shape[1] != width:
+        return [-1]
+    close = np.abs(table - position_table(form, len(table), width)).max(axis=1) <= tolerance  # False for NaN
+    rows: list[int] = np.flatnonzero(~close).tolist()
+    return rows

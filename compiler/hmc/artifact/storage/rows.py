@@ -1,0 +1,80 @@
+"""Rows of JSONL and Parquet files: what training text and corpora to translate have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from hmc.artifact.distribution import how_to_install
+from hmc.artifact.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+TEXTS = ("string", "large_string", "string_view")
+"""Names of Arrow's types of text."""
+BATCH_ROWS = 1024
+"""Rows of a Parquet file that are in memory at once."""
+BUFFER = 1 << 18
+"""Bytes read at once of each column. Else pyarrow reads a column of a whole row group, which may be the whole file."""
+
+
+def json_row(line: str) -> dict[str, Any]:
+    """The object in a line of JSONL. Raises ValueError, which says why there is none."""
+    try:
+        values = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError("not JSON that can be read: too deep") from error
+    if not isinstance(values, dict):
+        raise ValueError("no JSON object")
+    return values
+
+
+def has_lone_surrogate(text: str) -> bool:
+    """Whether a text holds half a character, as `\\ud800` in JSON is. It cannot be written as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+@contextmanager
+def parquet_table(file: BinaryIO | Path, place: str) -> Iterator[Any]:
+    """The `pyarrow.parquet.ParquetFile` of a file. place: its name for messages.
+
+    Raises InvalidRequestError if it is damaged, also later, and where pyarrow is not installed.
+    """
+    parquet = needs("pyarrow.parquet", f"{place} is Parquet")
+    from pyarrow import ArrowException
+
+    try:
+        with parquet.ParquetFile(file, pre_buffer=False, buffer_size=BUFFER) as table:
+            yield table
+    except (ArrowException, OSError, UnicodeDecodeError) as error:  # OSError: damaged pages; UnicodeDecodeError: text
+        raise InvalidRequestError(f"{place}: no Parquet file that can be read ({error}); copy it again") from error
+
+
+def parquet_batches(table: Any, columns: Sequence[str]) -> Iterator[Any]:
+    """Yields the rows of some columns as `pyarrow.RecordBatch`; no more than BATCH_ROWS are in memory at once.
+
+    columns: names; `outer.inner` is a field of a struct. No other column is read.
+    """
+    yield from table.iter_batches(BATCH_ROWS, columns=list(columns))
+
+
+def needs(module: str, why: str) -> ModuleType:
+    """Imports a module of the extra `bulk`. Raises InvalidRequestError with the command that installs it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise InvalidRequestError(f"{why}, and that needs {package}: {how_to_install('bulk')}") from error
