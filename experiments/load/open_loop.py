@@ -23,7 +23,8 @@ from hmc.serving.wire.pushback import TRAILER
 from hmc.v1 import translation_pb2 as pb
 
 METHOD = "/hmc.v1.TranslationService/Translate"
-CONNECTIONS = 8
+CONNECTIONS = 32
+"""Many, so that each of several server processes gets its share."""
 GRACE_S = 60.0
 """Seconds after the last arrival in which calls may still end."""
 
