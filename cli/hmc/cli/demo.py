@@ -61,6 +61,9 @@ def command(
     console.print(_result_table(report))
     if peers:
         console.print(_peers_table(peers))
+        steps.note(
+            "On a model this small, what an engine does between steps counts most; docs/performance.md has larger ones."
+        )
     else:
         steps.note("CTranslate2 is not installed: `pip install ctranslate2` lets the demo compare with it.")
     if line := advice(report):
