@@ -85,10 +85,11 @@ class Methods:
         return await self._intercepted(name, lambda handler: handler, context)
 
     async def plain(self, name: str, behaviour: Callable[[], bytes], context: HttpContext) -> bytes:
-        """Calls something that is no RPC, such as the metrics, as a method of this name. Raises HttpError."""
+        """Calls something that is no RPC, such as the metrics, as a method of this name, in a thread. Raises
+        HttpError."""
 
         async def call(_request: object, _context: object) -> bytes:
-            return behaviour()
+            return await asyncio.to_thread(behaviour)
 
         made: Handler = grpc.unary_unary_rpc_method_handler(call, None, None)
         handler = await self._intercepted(name, lambda _: made, context, made)

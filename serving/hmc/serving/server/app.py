@@ -199,7 +199,9 @@ class Server:
         try:
             if self._membership is not None:  # connections that the kernel gave it before would have to wait
                 await asyncio.to_thread(self.models.start)
+                self._check_running()
                 await self._membership.begin()
+                self._check_running()
             self._bind()
             if self.settings.tokens is not None or self._certificates is not None:
                 self._watching.append(asyncio.create_task(self._watch_files()))

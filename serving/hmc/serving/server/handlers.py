@@ -230,6 +230,10 @@ class Handlers:
         """The models of the server, in their order."""
         return [status.info() for status in self._models.statuses()]
 
+    def model_name(self, model: str) -> str:
+        """The name of a model; empty: of the first one. Raises ModelNotFoundError."""
+        return self._models.named(model).name
+
     async def levels(self, model: str = "") -> LevelList:
         """The levels of a model, loaded or not, and the memory of the server's process.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ import grpc
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
 
-from hmc.artifact.errors import FailedPreconditionError
+from hmc.artifact.errors import FailedPreconditionError, HmcError
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import Gate
 from hmc.serving.server.handlers import Handlers
@@ -23,7 +24,10 @@ from hmc.serving.server.servicers import AdminServicer
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
+ENDED_S = 0.5
+"""Seconds in which the supervisor notices that a process has ended."""
 
 
 class GroupAdminServicer(rpc.AdminServiceServicer):
@@ -34,7 +38,8 @@ class GroupAdminServicer(rpc.AdminServiceServicer):
     """
 
     def __init__(self, handlers: Handlers, group: Group) -> None:
-        self._own, self._group = AdminServicer(handlers), group
+        self._own, self._handlers, self._group = AdminServicer(handlers), handlers, group
+        self._making: set[asyncio.Future[Any]] = set()
 
     async def LoadLevel(self, request: pb.LoadLevelRequest, context: object) -> pb.LoadLevelResponse:
         return await self._everywhere("LoadLevel", request, self._own.LoadLevel(request, context))
@@ -51,11 +56,26 @@ class GroupAdminServicer(rpc.AdminServiceServicer):
     async def _everywhere(self, method: str, request: Message, here: Awaitable[T]) -> T:
         """Makes a change in this process and then in all others at once. Returns this process's answer.
 
+        A call that is cancelled leaves the change going on, as in a single process; else the others would not make it.
         Raises FailedPreconditionError if another one could not make it; those that could keep it.
         """
+        making = asyncio.ensure_future(self._make(method, request, here))
+        self._making.add(making)
+        making.add_done_callback(self._made)
+        return await asyncio.shield(making)
+
+    def _made(self, making: asyncio.Future[Any]) -> None:
+        self._making.discard(making)
+        if not making.cancelled():
+            making.exception()  # marks it as seen, if no call is left to see it
+
+    async def _make(self, method: str, request: Any, here: Awaitable[T]) -> T:
         async with self._group.changing():
             answer = await here
-            self._group.note(method, request)  # a process that is started again makes it too
+            named = type(request)()
+            named.CopyFrom(request)
+            named.model = self._handlers.model_name(request.model)
+            self._group.note(method, named)  # a process that is started again makes it too
             others = self._group.others()
             failed = await asyncio.gather(*(self._ask(index, method, request) for index in others))
         problems = [f"process {index}: {why}" for index, why in zip(others, failed, strict=True) if why]
@@ -73,6 +93,8 @@ class GroupAdminServicer(rpc.AdminServiceServicer):
             try:
                 await getattr(stub, method)(request)
             except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    await asyncio.sleep(ENDED_S)
                 if index not in self._group.others():  # it has ended, and makes all changes when it is started again
                     return None
                 return error.details() or error.code().name
@@ -95,11 +117,16 @@ class PrivateDoor:
     async def open(self) -> None:
         """Makes the changes that the others have made before, and then takes part in those to come.
 
-        Raises what a change raises that this process cannot make.
+        Raises what Reload and SetDefaultLevel raise. A level that can no longer be loaded or unloaded is logged.
         """
         async with self._group.changing():
             for method, request in self._group.changes():
-                await getattr(self._admin, method)(request, None)
+                try:
+                    await getattr(self._admin, method)(request, None)
+                except HmcError as error:
+                    if method not in ("LoadLevel", "UnloadLevel"):
+                        raise
+                    log.warning("%s, which another process has made, is left out: %s", method, error)
             before = os.umask(0o177)
             try:
                 self._server.add_insecure_port(self._group.address(self._group.index))

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import time
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -27,8 +28,10 @@ class Child:
         self.index, self.began = given.group.index, time.monotonic()
         self._process: BaseProcess = context.Process(target=work, args=(given, says), name=f"hmc-{self.index}")
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it has left the terminal
-        self._process.start()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         says.close()
         self._told = False
         self.ready: asyncio.Future[dict[str, Any]] = loop.create_future()
@@ -58,6 +61,11 @@ class Child:
         self.ended.set_result(None)
 
     @property
+    def serves(self) -> bool:
+        """Whether it has said that it serves."""
+        return self.ready.done() and not self.ready.cancelled() and self.ready.exception() is None
+
+    @property
     def exit_code(self) -> int | None:
         """As of `multiprocessing`: the number of a signal is negative."""
         return self._process.exitcode
@@ -65,7 +73,8 @@ class Child:
     def send(self, number: signal.Signals) -> None:
         """Sends a signal, unless it has ended."""
         if self._process.pid is not None and not self.ended.done():
-            os.kill(self._process.pid, number)
+            with suppress(ProcessLookupError):  # it has ended a moment ago
+                os.kill(self._process.pid, number)
 
     def drain(self) -> None:
         """Lets it finish its calls and end. Later calls do nothing: a second SIGTERM would stop it at once."""

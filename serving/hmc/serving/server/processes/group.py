@@ -21,12 +21,13 @@ LOCK, CHANGES = "lock", "changes.json"
 LOCK_S = 0.02
 """Seconds between two attempts to take the lock."""
 REQUESTS: dict[str, type[Message]] = {
-    "LoadLevel": pb.LoadLevelRequest,
-    "UnloadLevel": pb.UnloadLevelRequest,
-    "SetDefaultLevel": pb.SetDefaultLevelRequest,
     "Reload": pb.ReloadRequest,
+    "LoadLevel": pb.LoadLevelRequest,
+    "SetDefaultLevel": pb.SetDefaultLevelRequest,
+    "UnloadLevel": pb.UnloadLevelRequest,
 }
-"""Methods of AdminService → their requests. All of them change a process."""
+"""Methods of AdminService → their requests, in the order in which a process that starts makes them: what can be the
+default level depends on the bundle and on what is loaded, and what can be unloaded on the default level."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,12 @@ class Group:
             yield
 
     def changes(self) -> list[tuple[str, Message]]:
-        """(method of AdminService, request) of the changes that are in force, in their order. Call it in `changing`."""
+        """(method of AdminService, request) of the changes that are in force, in the order of `REQUESTS`. Call it in
+        `changing`."""
         return [(method, ParseDict(fields, REQUESTS[method]())) for method, fields in self._kept()]
 
     def note(self, method: str, request: Message) -> None:
-        """Keeps a change, and drops those that it replaces. Call it in `changing`."""
+        """Keeps a change, and drops those that it replaces. Call it in `changing`. The request names its model."""
         fields = MessageToDict(request)
         kept = self._kept()
         if method == "Reload" and "bundlePath" not in fields:  # it reads the path again that the last one gave
@@ -86,7 +88,9 @@ class Group:
             fields = last[-1] if last else fields
         kept = [each for each in kept if not _replaces(method, fields, *each)]
         new = self.folder / f"{CHANGES}.new"
-        new.write_text(json.dumps([*kept, (method, fields)]), encoding="utf-8")
+        order = list(REQUESTS)
+        kept = sorted([*kept, (method, fields)], key=lambda change: order.index(change[0]))
+        new.write_text(json.dumps(kept), encoding="utf-8")
         new.replace(self.folder / CHANGES)
 
     def _kept(self) -> list[tuple[str, dict[str, Any]]]:
@@ -95,8 +99,7 @@ class Group:
 
 
 def _replaces(method: str, fields: dict[str, Any], old: str, of_old: dict[str, Any]) -> bool:
-    """Whether a change makes an earlier one pointless. Requests name the first model in two ways, so some pairs are
-    kept that need not be."""
+    """Whether a change makes an earlier one pointless."""
     if fields.get("model") != of_old.get("model"):
         return False
     if method == "Reload":

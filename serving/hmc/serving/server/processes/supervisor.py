@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import os
 import shutil
 import signal
 import socket
@@ -16,6 +18,7 @@ from typing import Any
 
 from hmc.artifact.errors import HmcError, UnavailableError
 from hmc.serving.runtime.threads import cores
+from hmc.serving.server.access.listening import join_address, parse_listener
 from hmc.serving.server.processes.child import Child
 from hmc.serving.server.processes.group import Group
 from hmc.serving.server.processes.ports import number_of, reserve
@@ -45,6 +48,8 @@ class Supervisor:
             raise
         self._bundles, self._drain_s = tuple(bundles), settings.drain_seconds
         self._folder = Path(tempfile.mkdtemp(prefix="hmc-"))  # only this user can enter it
+        self._held = os.open(self._folder, os.O_RDONLY)
+        fcntl.flock(self._held, fcntl.LOCK_SH)  # so that what tidies folders of temporary files leaves it alone
         self._children: dict[int, Child] = {}
         self._stopping = asyncio.Event()
 
@@ -67,6 +72,7 @@ class Supervisor:
 
     def __exit__(self, *_: object) -> None:
         self._give_back()
+        os.close(self._held)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _give_back(self) -> None:
@@ -82,9 +88,11 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_soon)
-        loop.add_signal_handler(signal.SIGHUP, self._send, signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGHUP, self._refresh)
         try:
             first = await self._begin([0])  # it packs the weights that the others then map
+            if first is not None:
+                self.settings = self._with_ports(first)
             await self._begin(range(1, self.settings.processes))
             if first is not None and not self._stopping.is_set():
                 ready(first)
@@ -92,6 +100,13 @@ class Supervisor:
         finally:
             self._stopping.set()
             await asyncio.gather(*(child.stop(self._drain_s + EXTRA_S) for child in self._children.values()))
+
+    def _with_ports(self, first: dict[str, Any]) -> ServerSettings:
+        """The settings with the ports that the first process got, which it takes again if it is started again."""
+        address = self.settings.admin_address
+        if address is not None and not isinstance(listener := parse_listener(address), Path):
+            address = join_address(listener[0], int(first["admin_address"].rpartition(":")[2]))
+        return replace(self.settings, metrics_port=first["metrics_port"], admin_address=address)
 
     def _spawn(self, index: int) -> Child:
         group = Group(self._folder, index, self.settings.processes)
@@ -123,6 +138,7 @@ class Supervisor:
             if stopping.done():
                 return
             wait = FIRST_WAIT_S if time.monotonic() - child.began > STEADY_S else wait
+            Group(self._folder, index, self.settings.processes).leave()  # no change waits for it
             log.error(
                 "process %d of %d ended with status %s, and is started again in %g s",
                 index, self.settings.processes, child.exit_code, wait,
@@ -131,8 +147,10 @@ class Supervisor:
             if stopping.done():
                 return
             wait = min(2 * wait, MOST_WAIT_S)
-            Group(self._folder, index, self.settings.processes).leave()
-            self._spawn(index).ready.add_done_callback(lambda done: self._said(index, done))
+            try:
+                self._spawn(index).ready.add_done_callback(lambda done: self._said(index, done))
+            except OSError as error:
+                log.error("process %d cannot be started: %s", index, error)
 
     def _said(self, index: int, done: asyncio.Future[dict[str, Any]]) -> None:
         error = None if done.cancelled() else done.exception()
@@ -147,6 +165,7 @@ class Supervisor:
         for child in self._children.values():
             child.send(signal.SIGTERM) if again else child.drain()
 
-    def _send(self, number: signal.Signals) -> None:
+    def _refresh(self) -> None:
         for child in self._children.values():
-            child.send(number)
+            if child.serves:  # one that starts reads the files anyway, and would be ended by the signal
+                child.send(signal.SIGHUP)
