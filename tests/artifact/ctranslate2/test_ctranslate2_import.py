@@ -169,7 +169,7 @@ def test_a_decoder_that_starts_from_a_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize("start", [0.0, 0.5])
 def test_a_vocabulary_with_pad(start: float, tmp_path: Path) -> None:
     """As the benchmarks write models of HMC: nothing is added, and the first position may hold pad's embedding."""
-    from experiments.peers.ctranslate2_model import write_ctranslate2
+    from hmc.benchmark.peers.ctranslate2_model import write_ctranslate2
 
     checkpoint = tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(d_model=64))
     arch, model = checkpoint.architecture, checkpoint.tokenizer

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.measure.quality import Progress, Translates, silent
 from hmc.serving import DecodeOptions
 
+T = TypeVar("T")
 SETTLE_S = 0.02
 """Pause between two levels, in which the idle threads of the first stop spinning."""
 
@@ -69,7 +71,7 @@ def requests_of(sentences: Sequence[str], batch: int) -> list[list[str]]:
     return [list(sentences[start : start + batch]) for start in range(0, len(sentences) // batch * batch, batch)]
 
 
-def rotated(names: Sequence[str], turn: int) -> list[str]:
+def rotated(names: Sequence[T], turn: int) -> list[T]:
     """The order of the levels in round `turn`. In each round another level is the first."""
     shift = turn % len(names)
     return [*names[shift:], *names[:shift]]

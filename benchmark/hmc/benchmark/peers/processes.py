@@ -6,6 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,7 +26,7 @@ class Engine:
     def __init__(self, load: Callable[..., Translate], *arguments: object) -> None:
         """load: a function of a module, called with the arguments in the new process."""
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(1, context, _begin, (load, *arguments))
+        self._pool = ProcessPoolExecutor(1, context, partial(_begin, load, *arguments))
 
     def start(self, texts: Texts, beam: int) -> list[str]:
         """Loads the engine, and translates texts without timing them."""
