@@ -76,7 +76,7 @@ def test_pools_that_are_given_back_many_times_leave_nothing_behind(embedded: Tas
         _, first, *others = found[state]  # the first time, arenas and kernels are new
         assert len(others) == TIMES - 2
         for later in others:
-            assert later["graphs"] == first["graphs"]
+            assert later["graphs"] <= first["graphs"]
             assert later["bindings"] <= first["bindings"] + 1  # of steps that are not captured, as sentences meet
             assert later["device_bytes"] <= first["device_bytes"] + DEVICE_NOISE
         assert (first["graphs"] > 0) is graphs

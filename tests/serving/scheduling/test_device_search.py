@@ -338,7 +338,7 @@ def test_numbers_that_are_none_do_not_stay_in_a_slot_after_a_search_on_the_host(
 
     def damaging(self: Any, step: Arrays) -> Arrays:
         outputs: Arrays = run(self, step)
-        if next(steps) == 5:
+        if next(steps) == 3:  # of at least four: greedy search takes several tokens at once
             if on_cpu:
                 for buffer in self.self_attention.values():
                     buffer.view[:] = np.nan
