@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import psutil
 from sacrebleu.metrics import BLEU
 
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
@@ -19,9 +18,12 @@ from hmc.artifact.errors import FailedPreconditionError
 from hmc.benchmark.measure.latency import SETTLE_S, requests_of, rotated
 from hmc.benchmark.measure.text import TestSet
 from hmc.benchmark.peers.processes import Engine, load_ctranslate2, load_level, piece_of
+from hmc.serving.runtime.threads import cores
 
 CT2 = "CTranslate2 int8"
 Progress = Callable[[str], None]
+Name = tuple[str, int]
+"""(engine, batches at a time)"""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,7 @@ def compare(  # noqa: PLR0913 - what to compare, and how much of it
     full = load_checkpoint(checkpoint)
     sizes = max(full.architecture.vocab_size, full.architecture.source_size)
     pieces = [piece_of(token) for token in range(sizes)]
-    cores = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
-    ways = sorted({1, cores})
+    ways = sorted({1, cores()})
     with ExitStack() as stack:
         model = Path(stack.enter_context(TemporaryDirectory()))
         write_ctranslate2(full, pieces, model, "int8")
@@ -73,7 +74,7 @@ def compare(  # noqa: PLR0913 - what to compare, and how much of it
             for workers in ways
         }
         for workers in ways:
-            loading = Engine(load_ctranslate2, model, checkpoint, workers, cores // workers)
+            loading = Engine(load_ctranslate2, model, checkpoint, workers, cores() // workers)
             engines[CT2, workers] = stack.enter_context(loading)
         texts: dict[str, list[str]] = {}
         for (name, workers), engine in engines.items():
@@ -85,10 +86,6 @@ def compare(  # noqa: PLR0913 - what to compare, and how much of it
             for batch in batches
         }
     return [_result(name, texts[name], test, seconds, ways) for name in [*levels, CT2]]
-
-
-Name = tuple[str, int]
-"""(engine, batches at a time)"""
 
 
 def _rounds(
