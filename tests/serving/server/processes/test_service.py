@@ -123,6 +123,23 @@ def test_a_change_is_made_by_all_processes_and_by_those_that_start_later(service
     assert defaults(service) == {"full"}
 
 
+def test_addresses_stay_when_all_processes_are_started_again(service: Service) -> None:
+    before = {worker.pid for worker in service.workers()}
+    for worker in service.workers():
+        worker.kill()
+
+    def all_answer() -> bool:
+        try:
+            return set(service.samples("hmc_process_up").values()) == {1.0}
+        except OSError:  # the process that holds the port of the metrics is not there yet
+            return False
+
+    eventually(all_answer, WAIT_S)
+    assert not before & {worker.pid for worker in service.workers()}
+    with service.client() as client:
+        assert client.translate(["A dog."], options=SHORT).level == "full"
+
+
 def test_sigterm_drains_every_process(tiny_bundle: Path, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.toml"
     tokens.write_text(
