@@ -23,6 +23,8 @@ HOST_NOISE = 2 << 20
 """Bytes by which the memory of the host differs from reading to reading: pages that Python's allocator keeps."""
 DEVICE_NOISE = 1 << 16
 """Bytes of the device that depend on which sentences meet: far below what a pool or a session takes."""
+MEETING = 1
+"""Graphs and bindings that depend on which sentences meet: a machine that is busy lets fewer of them."""
 TIMES = 6
 """How often a level becomes idle and is used again."""
 
@@ -76,8 +78,8 @@ def test_pools_that_are_given_back_many_times_leave_nothing_behind(embedded: Tas
         _, first, *others = found[state]  # the first time, arenas and kernels are new
         assert len(others) == TIMES - 2
         for later in others:
-            assert later["graphs"] <= first["graphs"]
-            assert later["bindings"] <= first["bindings"] + 1  # of steps that are not captured, as sentences meet
+            assert later["graphs"] <= first["graphs"] + MEETING  # a leak of one each time would be more
+            assert later["bindings"] <= first["bindings"] + MEETING
             assert later["device_bytes"] <= first["device_bytes"] + DEVICE_NOISE
         assert (first["graphs"] > 0) is graphs
         assert others[-1]["host_bytes"] - first["host_bytes"] <= HOST_NOISE
