@@ -1,9 +1,10 @@
 """A discrete-event simulation of a server: callers, the event loop, workers with running batches, and their cores.
 
 What it knows of the machine are the times that `experiments.load.capacity` measures (`Costs`): of a decoder step by its
-rows, of encoding by its sentences, and of a call in the event loop, half before and half after its translation. Each of
-these holds a core. The event loop and the callers interrupt workers, as an operating system lets threads do that mostly
-wait. Which sentences start, the server's own `AdmissionPolicy` decides.
+rows, of encoding by its sentences, and of a call in the event loop, half before and half after its translation. Each
+of these holds a core. The event loop and the callers interrupt workers, as an operating system lets threads do that
+mostly wait. The event loop holds Python's lock (the GIL) all the time that it works; a worker needs it for a part of
+each step, and waits for it without a core. Which sentences start, the server's own `AdmissionPolicy` decides.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class Costs(NamedTuple):
     """Of a call in the event loop and in the thread that makes its text."""
     caller_s: float
     """Of a call in the process that makes the calls."""
+    python_s: float = 0.0
+    """Of a decoder step, the part in which the worker holds Python's lock."""
+    waking_s: float = 0.0
+    """That a worker needs in addition when it has had nothing to do: the processor's caches hold other things then."""
 
 
 class Machine(NamedTuple):
@@ -85,6 +90,7 @@ class Simulation:
         self._waiting: deque[Job] = deque()
         self._idle: list[simpy.Event] = []
         self._loop = simpy.Resource(self.env, 1)
+        self._lock = simpy.Resource(self.env, 1)
 
     def run(self, due: Sequence[float], steps: Sequence[int]) -> list[Job]:
         """Simulates calls. due: seconds at which each comes, rising. steps: of its search. Returns them when all have
@@ -116,7 +122,12 @@ class Simulation:
     def _in_loop(self, seconds: float) -> Generator[Any, Any, None]:
         with self._loop.request() as turn:
             yield turn
-            yield from self._busy(seconds, LOOP)
+            yield from self._locked(seconds, LOOP)
+
+    def _locked(self, seconds: float, priority: int) -> Generator[Any, Any, None]:
+        with self._lock.request() as lock:
+            yield lock
+            yield from self._busy(seconds, priority)
 
     def _call(self, job: Job) -> Generator[Any, Any, None]:
         yield self.env.timeout(job.due)
@@ -148,12 +159,15 @@ class Simulation:
                 woken = self.env.event()
                 self._idle.append(woken)
                 yield woken
+                yield from self._busy(self.costs.waking_s, WORK)
             if started := self._starting(len(running)):
                 yield from self._busy(at(self.costs.encode, len(started)), WORK)
                 running += started
             if not running:
                 continue
-            yield from self._busy(at(self.costs.step, self.beam * len(running)), WORK)
+            step_s = at(self.costs.step, self.beam * len(running))
+            yield from self._busy(max(0.0, step_s - self.costs.python_s), WORK)
+            yield from self._locked(min(step_s, self.costs.python_s), WORK)
             for job in running:
                 job.left -= 1
             for job in running:

@@ -49,6 +49,24 @@ def test_calls_share_one_event_loop() -> None:
     assert latencies(jobs).max() == pytest.approx(0.1)
 
 
+def test_a_worker_waits_for_the_lock_that_the_event_loop_holds() -> None:
+    """A step is 6 ms, 1 of them with the lock; calls of 2 × 4 ms come all the time, and a step fits between two."""
+    costs = FREE._replace(step=((1, 0.006),), call_s=0.008, python_s=0.001)
+    machine = Machine(cores=4, workers=1, max_rows=64, queue_size=1000)
+    alone = latencies(Simulation(costs, machine, beam=1).run([0.0], [10]))
+    assert alone.max() == pytest.approx(0.008 + 10 * 0.006)
+    crowd = Simulation(costs, machine, beam=1).run([0.0] * 40, [10] * 40)
+    assert crowd[0].ended is not None
+    assert crowd[0].ended > 0.004 + 10 * (0.005 + 0.001 + 0.002)
+
+
+def test_a_worker_that_was_idle_needs_longer() -> None:
+    costs = FREE._replace(step=((1, 0.01),), waking_s=0.003)
+    machine = Machine(cores=1, workers=1, max_rows=1, queue_size=10)
+    found = latencies(Simulation(costs, machine, beam=1).run([0.0, 0.001, 1.0], [1, 1, 1]))
+    assert found == pytest.approx([0.013, 0.022, 0.013])
+
+
 def test_many_interruptions_lose_no_work() -> None:
     costs = FREE._replace(step=((1, 0.002),), call_s=0.001, caller_s=0.001)
     machine = Machine(cores=1, workers=2, max_rows=4, queue_size=10**6)

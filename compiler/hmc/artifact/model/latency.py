@@ -128,8 +128,9 @@ class LatencyTable(_Part):
 
     @property
     def floor_ms(self) -> float:
-        """Predicted latency of the smallest model: one empty layer a stack."""
-        return self.fixed_ms + sum(self.layers.values())
+        """Predicted latency of the smallest model: one layer a stack, and one cross-attention head."""
+        cross = self.heads["cross"]
+        return self.fixed_ms + sum(self.layers.values()) + cross.open_ms + cross.each_ms
 
 
 def stack_of(kind: Kind) -> Stack:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from hmc.artifact.model.ffn import STACKS, FfnWidths
 from hmc.artifact.model.heads import KINDS
@@ -14,6 +15,11 @@ from hmc.artifact.model.layers import RemovedLayers
 from hmc.training.pruning.latency.expected import ModelGates, cost_of
 
 Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.floating]
+FULL = 0.98
+"""Share of the latency from which on a choice counts as full: no gate is looked for that still fits."""
+PASSED_OVER = 64
+"""Gates that are passed over at most because they cost more than is left."""
 
 
 @dataclass(frozen=True)
@@ -46,28 +52,47 @@ class Chooser:
         self._units = len(self._owner)
         self._end = self._units + gates.shared.total
         """Gates are those of units (heads, then neurons), then of sub-layers, then of layers."""
+        self._best_path = gates.best_path
         self._gate_of = np.array(gates.gate_of, np.int64)[self._owner]
         self._rows = {kind: len(gates.heads.layout[kind]) for kind in KINDS}
         self._removed = [
             (stack, layer) for stack, layer, _ in gates.neurons.widths.layers() if (stack, layer) not in self._layers
         ]
 
-    def choose(self, log_alpha: npt.NDArray[np.floating], closed: Mask, ms: float) -> Choice:
-        """log_alpha `[total]`, closed `[total]` (gates that cannot open) → the most gates that keep the latency `ms`.
+    def choose(self, log_alpha: Numbers, closed: Mask, ms: float) -> Choice:
+        """log_alpha `[total]`, closed `[total]` (gates that cannot open) → the gates that keep the latency `ms`.
 
         Gates are opened from the highest log α down; a head or neuron counts once its sub-layer and layer are open too.
-        Every stack keeps a layer. A layer whose heads and neurons are all closed is closed too. Numbers of neurons are
-        then rounded up to whole blocks, which costs nothing.
+        One that costs more than is left is passed over, until the latency is nearly reached. Every stack keeps a layer,
+        and the decoder the cross-attention head of `ModelGates.best_path`. A layer whose heads and neurons are all
+        closed is closed too. Numbers of neurons are then rounded up to whole blocks, which costs nothing.
         """
-        order = np.argsort(-np.where(closed, -np.inf, log_alpha), kind="stable")[: int((~closed).sum())]
+        shut = closed.copy()
+        for _ in range(PASSED_OVER):
+            order = np.argsort(-np.where(shut, -np.inf, log_alpha), kind="stable")[: int((~shut).sum())]
+            number = self._affordable(order, log_alpha, shut, ms)
+            kept = self._kept(order[:number], log_alpha, shut)
+            if number == len(order) or self._table.ms(self._sizes(kept)) >= FULL * ms:
+                break
+            shut[self._too_dear(int(order[number]), kept)] = True
+        return self.restored(self._filled(kept, log_alpha, shut))
+
+    def _affordable(self, order: npt.NDArray[np.int64], log_alpha: Numbers, closed: Mask, ms: float) -> int:
+        """How many gates of an order keep the latency: it only grows with their number."""
         low, high = 0, len(order)
-        while low < high:  # the latency only grows with the number of open gates
+        while low < high:
             middle = (low + high + 1) // 2
             if self._table.ms(self._sizes(self._kept(order[:middle], log_alpha, closed))) <= ms:
                 low = middle
             else:
                 high = middle - 1
-        return self.restored(self._filled(self._kept(order[:low], log_alpha, closed), log_alpha, closed))
+        return low
+
+    def _too_dear(self, gate: int, kept: Mask) -> int:
+        """The gate to pass over: that of the sub-layer, where it is the first head or neuron that needs it."""
+        if gate >= self._units or kept[: self._units][self._owner == self._owner[gate]].any():
+            return gate
+        return self._units + int(self._gate_of[gate])
 
     def restored(self, kept: Mask) -> Choice:
         """Booleans over all gates `[total]` → the choice that they are."""
@@ -75,10 +100,12 @@ class Chooser:
         parts = np.split(kept, [self._heads, self._units, self._end])
         return Choice(parts[0], parts[1], parts[2], parts[3], sizes, self._table.ms(sizes))
 
-    def _kept(self, chosen: npt.NDArray[np.int64], log_alpha: npt.NDArray[np.floating], closed: Mask) -> Mask:
+    def _kept(self, chosen: npt.NDArray[np.int64], log_alpha: Numbers, closed: Mask) -> Mask:
         """Gates of the highest log α → gates that are open, with what layers imply."""
         kept = np.zeros(len(log_alpha), bool)
         kept[chosen] = True
+        open_ = torch.from_numpy(np.where(closed, -np.inf, log_alpha))
+        kept[self._best_path(open_).numpy()] = True
         shared, layers = kept[self._units : self._end], kept[self._end :]
         worth = log_alpha[self._end :]
         for stack in STACKS:
@@ -105,7 +132,7 @@ class Chooser:
         found: Mask = of_sub_layer[self._owner]
         return found
 
-    def _filled(self, kept: Mask, log_alpha: npt.NDArray[np.floating], closed: Mask) -> Mask:
+    def _filled(self, kept: Mask, log_alpha: Numbers, closed: Mask) -> Mask:
         """Opens neurons until every layer has a multiple of the table's step, as far as it has so many."""
         filled = kept.copy()
         for number, (name, _) in enumerate(self._sub_layers):

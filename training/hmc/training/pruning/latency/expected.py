@@ -41,6 +41,26 @@ class ModelGates:
         self.owner = torch.tensor(owners, dtype=torch.long, device=heads.log_alpha().device)
         """`[heads + neurons]` the sub-layer of every head and neuron."""
 
+        self.paths = self._paths(owners)
+        """`[cross heads, 3]` positions among all gates: a cross-attention head, its sub-layer and its layer."""
+
+    def _paths(self, owners: list[int]) -> Tensor:
+        units, shared = len(owners), self.shared.total
+        found = [
+            (head, units + self.gate_of[owner], units + shared + self.layer_of[owner])
+            for head, owner in enumerate(owners)
+            if self.sub_layers[owner][0] == "cross" and self.layer_of[owner] >= 0
+        ]
+        return torch.tensor(found, dtype=torch.long, device=self.owner.device).reshape(-1, 3)
+
+    def best_path(self, log_alpha: Tensor) -> Tensor:
+        """`[total]` log α → `[3]` the gates of the cross-attention head that is most open: with all of them closed, the
+        decoder would not see the source. Empty if there is none whose gates are above -inf."""
+        paths = self.paths.to(log_alpha.device)
+        worth = log_alpha[paths].amin(dim=1)
+        best = worth == worth.max() if len(paths) else worth.bool()
+        return paths[best & ~worth.isneginf()][:1].reshape(-1)
+
     def split(self, values: Tensor) -> tuple[Tensor, ...]:
         """`[total]` values of all gates → those of heads, of neurons, of sub-layers and of layers."""
         return tuple(values.split_with_sizes([gates.total for gates in self.sets]))
@@ -56,6 +76,7 @@ class ExpectedLatency:
     When a sub-layer is open, it costs `open_ms` with the probability that anything in it is, and `each_ms` for each
     expected head or neuron. All of a layer counts with the probability that the layer is open. Rounding to blocks is
     left out. Almost the whole `open_ms` is thus pressed on the sub-layer's own gate: a single head hardly changes it.
+    What the decoder sees the source by (`ModelGates.best_path`) counts, but is not pressed.
     """
 
     def __init__(self, gates: ModelGates, table: LatencyTable) -> None:
@@ -73,14 +94,18 @@ class ExpectedLatency:
     def __call__(self) -> Tensor:
         """Returns the expected latency now (scalar)."""
         gates = self._gates
-        units = torch.cat([gates.heads.open_probabilities(), gates.neurons.open_probabilities()])
+        every = torch.cat([each.open_probabilities() for each in gates.sets])
+        spared = torch.zeros_like(every, dtype=torch.bool)
+        spared[gates.best_path(gates.log_alpha().detach())] = True
+        heads, neurons, shared, layers = gates.split(torch.where(spared, every.detach(), every))
+        units = torch.cat([heads, neurons])
         count = units.new_zeros(len(gates.sub_layers)).index_add(0, gates.owner, units)
         closed = torch.log1p(-units.clamp(max=1 - SURELY))
         any_open = -torch.expm1(torch.zeros_like(count).index_add(0, gates.owner, closed))
         costs = (self._open * any_open + self._each * count)[self._present]
-        costs = costs * gates.shared.open_probabilities()[self._gate_of]
+        costs = costs * shared[self._gate_of]
         whole = self._layers.index_add(0, self._layer_of, costs)
-        return self._fixed + (gates.layers.open_probabilities() * whole).sum()
+        return self._fixed + (layers * whole).sum()
 
 
 def cost_of(table: LatencyTable, name: Kind | Stack) -> Cost:
