@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from experiments.load.capacity.simulation import Costs, Machine, Simulation, answered_per_second, at, latencies
 from experiments.load.open_loop import due_times
-from experiments.load.simulation import Costs, Machine, Simulation, answered_per_second, at, latencies
 
 FREE = Costs(step=((1, 0.0),), encode=((1, 0.0),), call_s=0.0, caller_s=0.0)
 
@@ -65,6 +65,13 @@ def test_a_worker_that_was_idle_needs_longer() -> None:
     machine = Machine(cores=1, workers=1, max_rows=1, queue_size=10)
     found = latencies(Simulation(costs, machine, beam=1).run([0.0, 0.001, 1.0], [1, 1, 1]))
     assert found == pytest.approx([0.013, 0.022, 0.013])
+
+
+def test_the_time_that_workers_work() -> None:
+    costs = FREE._replace(step=((1, 0.01),), call_s=0.001)
+    simulation = Simulation(costs, Machine(cores=1, workers=1, max_rows=1, queue_size=10), beam=1)
+    simulation.run([0.0, 0.005, 0.006], [2, 1, 1])  # the event loop interrupts
+    assert simulation.worked_s == pytest.approx(0.04)
 
 
 def test_many_interruptions_lose_no_work() -> None:

@@ -87,6 +87,8 @@ class Simulation:
     def __post_init__(self) -> None:
         self._cores = simpy.PreemptiveResource(self.env, self.machine.cores)
         self._policy = AdmissionPolicy(self.machine.max_rows)
+        self.worked_s = 0.0
+        """Processor time of all workers so far."""
         self._waiting: deque[Job] = deque()
         self._idle: list[simpy.Event] = []
         self._loop = simpy.Resource(self.env, 1)
@@ -115,6 +117,7 @@ class Simulation:
                     yield core
                     began = self.env.now
                     yield self.env.timeout(left)
+                    self.worked_s += seconds if priority == WORK else 0.0
                     return
                 except simpy.Interrupt:  # the event loop or a caller takes the core, perhaps as soon as it is given
                     left -= 0.0 if began is None else self.env.now - began

@@ -1,0 +1,1 @@
+"""Capacity: what a server carries by a simulation, and what it does."""
