@@ -52,8 +52,8 @@ class LatencyPlan:
             if goal.ms <= least:
                 raise InvalidRequestError(
                     f"{goal.name}: {goal.ms:.2f} ms cannot be reached. What no pruning saves (embeddings, output "
-                    f"projection, search) takes {least:.2f} ms of {now:.2f} ms: ask for less than {now / least:.2f}x, "
-                    "or prune a model with a smaller vocabulary or d_model"
+                    f"projection, search, one head) takes {least:.2f} ms of {now:.2f} ms: ask for less than "
+                    f"{now / least:.2f}x, or prune a model with a smaller vocabulary or d_model"
                 )
         if any(slow.ms <= fast.ms for slow, fast in pairwise(self.goals)):
             raise InvalidRequestError("give latency targets from the slowest to the fastest, each of them once")
