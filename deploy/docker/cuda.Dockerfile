@@ -14,7 +14,7 @@ RUN python3 -m venv /opt/hmc \
 
 FROM ${BASE}
 COPY --from=build /opt/hmc /opt/hmc
-COPY --from=build /cache /cache
+COPY --from=build --chown=10001:10001 /cache /cache
 ENV PATH=/opt/hmc/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     NVIDIA_VISIBLE_DEVICES=all \
