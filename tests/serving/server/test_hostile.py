@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import grpc
@@ -23,6 +24,8 @@ REQUESTS = int(os.environ.get("HMC_HOSTILE_REQUESTS", SHORT))
 pytestmark = pytest.mark.timeout(600 if REQUESTS == SHORT else 0)
 ALLOWED_MIB = 64
 """What the server may grow by while it answers: heaps, and what ONNX Runtime keeps for the shapes that it met."""
+PARTS = 10
+"""How often the memory is read."""
 few = settings(
     max_examples=REQUESTS,
     deadline=None,
@@ -45,19 +48,21 @@ def translated(server: Attacked) -> str:
 
 
 def test_every_generated_request_gets_a_documented_status(server: Attacked) -> None:
-    expected, seen = translated(server), Seen()
-    before = server.bytes
+    expected, seen, readings = translated(server), Seen(), list[float]()
+    before, sent = server.bytes, count(1)
     with grpc.insecure_channel(server.address) as channel:
 
         @few
         @given(attacks())
         def send(attack: Attack) -> None:
             seen.send(channel, attack)
+            if next(sent) % max(1, REQUESTS // PARTS) == 0:
+                readings.append((server.bytes - before) / 2**20)
 
         send()
     grown = server.bytes - before
     print(f"\ncalls: {dict(seen.calls)}\ntexts of streams: {dict(seen.texts)}")
-    print(f"memory: {before / 2**20:.1f} {grown / 2**20:+.1f} MiB")
+    print(f"memory: {before / 2**20:.1f} MiB, and then {', '.join(f'{each:+.1f}' for each in readings)}")
     assert seen.faults == []
     assert grown < ALLOWED_MIB * 2**20
     server.check_alive()

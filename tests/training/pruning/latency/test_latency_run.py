@@ -71,7 +71,9 @@ def test_several_goals_are_kept_one_after_the_other(folder: Path, tmp_path: Path
         assert set(wide.removed_layers.encoder) <= set(narrow.removed_layers.encoder)
 
 
-def test_measured_latencies_correct_the_choice(folder: Path, tmp_path: Path) -> None:
+def test_measured_latencies_correct_the_choice(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     seen: list[Sizes] = []
 
     def slower(model: Checkpoint) -> float:
@@ -87,6 +89,7 @@ def test_measured_latencies_correct_the_choice(folder: Path, tmp_path: Path) -> 
     assert of(pruned) in seen, "what is trained and kept is a model that was measured"
     tried = pruned.config.provenance["latency"]["tried"]
     assert [ms for _, ms in tried] == [table().ms(sizes) * 1.25 for sizes in seen]
+    assert "half: table and measurement are 25% apart" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_interrupted_run_ends_at_the_same_model(

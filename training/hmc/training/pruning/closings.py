@@ -21,6 +21,9 @@ from hmc.training.pruning.results import describe_choice, describe_neurons, desc
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import PruneProgress, Stage
 
+DOUBT, LEAST_ERROR = 1.5, 0.08
+"""A measurement is doubtful when it is further from the table than the table's largest error, or `LEAST_ERROR`, times
+`DOUBT`."""
 MeasureChoice = Callable[[Choice], float]
 
 
@@ -156,6 +159,7 @@ class LatencyStage:
         closed = closed_gates(gates, progress)
         self._closing = LatencyClosing(gates, chooser, expected, goal, whole_ms, steps, settings, closed)
         self._gates, self._goal, self._measure = gates, goal, measure
+        self._doubtful = DOUBT * max(plan.table.worst_error, LEAST_ERROR)
         self._closing.begin()
         if progress.step:
             self._closing.restore(progress.latency)
@@ -167,6 +171,12 @@ class LatencyStage:
         found = self._closing.decide(self._measure)
         for predicted, ms in zip(found.predicted, found.measured, strict=True):
             say(f"{self._goal.name}: {predicted:.2f} ms by the table, {ms:.2f} ms measured, {self._goal.ms:.2f} wanted")
+        apart = [abs(ms / predicted - 1) for predicted, ms in zip(found.predicted, found.measured, strict=True)]
+        if apart and max(apart) > self._doubtful:
+            say(
+                f"{self._goal.name}: table and measurement are {max(apart):.0%} apart. If something else runs on this "
+                "machine, the choice is not to be trusted: repeat the run without it"
+            )
         if found.measured and min(found.measured) > self._goal.ms:
             say(f"{self._goal.name}: no model that was measured keeps the latency; the fastest of them goes on")
         choice, undecided = self._closing.choose(), self._closing.undecided()
