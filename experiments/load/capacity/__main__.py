@@ -50,7 +50,6 @@ from hmc.benchmark.measure.text import TestSet
 class Called(NamedTuple):
     """What calls took."""
 
-    number: int
     call_s: float
     """Processor time of a call in the server, besides its translation."""
     caller_s: float
@@ -59,13 +58,14 @@ class Called(NamedTuple):
     """Seconds of the workers in all."""
 
 
-def call_costs(server: Served, client: Worker, asked: dict[str, Any]) -> Called:
-    """Makes the calls and counts."""
-    used, translating = server.cpu_s(), translating_s(server)
+def call_costs(server: Served, client: Worker, asked: dict[str, Any], workers: int) -> Called:
+    """Makes the calls and counts. The threads that use most are taken for the workers."""
+    before, worked = server.cpu_s_of_threads(), translating_s(server)
     answer = client.ask(asked)
-    used, translating = server.cpu_s() - used, translating_s(server) - translating
+    worked = translating_s(server) - worked
+    used = sorted(seconds - before.get(thread, 0.0) for thread, seconds in server.cpu_s_of_threads().items())
     number = len(answer["calls"])
-    return Called(number, max(0.0, used - translating) / number, answer["cpu_s"] / number, translating)
+    return Called(sum(used[:-workers]) / number, answer["cpu_s"] / number, worked)
 
 
 def slower(costs: Costs, times: float) -> Costs:
@@ -109,7 +109,7 @@ class Prediction:
         """Step 2. asked: what the client shall call, without a rate."""
         alone_s = float(np.mean(engine.steps)) * at(engine.step, asked["beam"])
         rate, seconds, seed = 0.5 * machine.workers / alone_s, 10.0, 8
-        called = call_costs(server, client, {**asked, "rate": rate, "seconds": seconds, "seed": seed})
+        called = call_costs(server, client, {**asked, "rate": rate, "seconds": seconds, "seed": seed}, machine.workers)
         costs = Costs(engine.step, engine.encode, called.call_s, called.caller_s, engine.python_s, engine.waking_s)
         first = cls(engine, machine, asked["beam"], costs)
         times = called.worked_s / first.simulated(rate, seconds, seed)[0].worked_s

@@ -18,8 +18,8 @@ from experiments.load.capacity.simulation import Curve
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.translator import Translator
 
-RUNNING = (1, 2, 4, 8, 16, 32)
-"""Sentences that run at the same time."""
+RUNNING, MOST_ROWS = (1, 2, 4, 8, 16, 32), 128
+"""Sentences that run at the same time, and the rows of one worker."""
 EACH = 24
 """Sentences that are translated for each one that runs."""
 COPIES = (1, 2, 4, 8, 16)
@@ -73,6 +73,7 @@ def measure_engine(bundle: Path, level: str, texts: Sequence[str], beam: int) ->
         stepping = [
             tuple(np.median([running_step(translator, texts, steps, options, number) for _ in range(REPEATS)], axis=0))
             for number in RUNNING
+            if number * beam <= MOST_ROWS
         ]
         encoding = []
         for copies in COPIES * REPEATS:
@@ -87,7 +88,7 @@ def measure_engine(bundle: Path, level: str, texts: Sequence[str], beam: int) ->
         outside = translator.work.total.decoder_seconds - before - sum(runs)
         paused = alone_s(translator, texts[:PAUSED], options, PAUSE_S) - alone_s(translator, texts[:PAUSED], options)
     of_a_step = max(0.0, outside) / (REPEATS * sum(steps[n] for n in usual))
-    return Engine(tuple(stepping), medians(encoding), steps, of_a_step, max(0.0, paused))
+    return Engine(tuple(sorted(stepping)), medians(encoding), steps, of_a_step, max(0.0, paused))
 
 
 def running_step(

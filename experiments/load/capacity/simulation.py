@@ -88,7 +88,7 @@ class Simulation:
         self._cores = simpy.PreemptiveResource(self.env, self.machine.cores)
         self._policy = AdmissionPolicy(self.machine.max_rows)
         self.worked_s = 0.0
-        """Processor time of all workers so far."""
+        """Seconds in which workers have encoded and stepped so far, with what they waited for meanwhile."""
         self._waiting: deque[Job] = deque()
         self._idle: list[simpy.Event] = []
         self._loop = simpy.Resource(self.env, 1)
@@ -117,7 +117,6 @@ class Simulation:
                     yield core
                     began = self.env.now
                     yield self.env.timeout(left)
-                    self.worked_s += seconds if priority == WORK else 0.0
                     return
                 except simpy.Interrupt:  # the event loop or a caller takes the core, perhaps as soon as it is given
                     left -= 0.0 if began is None else self.env.now - began
@@ -162,7 +161,10 @@ class Simulation:
                 woken = self.env.event()
                 self._idle.append(woken)
                 yield woken
+                began = self.env.now
                 yield from self._busy(self.costs.waking_s, WORK)
+                self.worked_s += self.env.now - began
+            began = self.env.now
             if started := self._starting(len(running)):
                 yield from self._busy(at(self.costs.encode, len(started)), WORK)
                 running += started
@@ -171,6 +173,7 @@ class Simulation:
             step_s = at(self.costs.step, self.beam * len(running))
             yield from self._busy(max(0.0, step_s - self.costs.python_s), WORK)
             yield from self._locked(min(step_s, self.costs.python_s), WORK)
+            self.worked_s += self.env.now - began
             for job in running:
                 job.left -= 1
             for job in running:

@@ -50,7 +50,9 @@ def test_a_removed_layer_costs_nothing_and_blocks_are_whole() -> None:
         removed=RemovedLayers(encoder=(0,), decoder=(0,)),
     )
     assert table().ms(sizes) == pytest.approx(10 + 0.5 + 0.1 + 0.2 + 32 * 0.01 + 1.0 + 3)
-    assert table().floor_ms == pytest.approx(12.5)
+    assert table().floor_ms(whole()) == pytest.approx(12.5)
+    blind = whole().model_copy(update={"heads": {**whole().heads, "cross": (0, 0)}})
+    assert table().floor_ms(blind) == pytest.approx(11.5)
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:

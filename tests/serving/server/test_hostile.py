@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(600 if REQUESTS == SHORT else 0)
 ALLOWED_MIB = 64
 """What the server may grow by while it answers: heaps, and what ONNX Runtime keeps for the shapes that it met."""
 PARTS = 10
-"""How often the memory is read."""
+"""How often the memory is read, about."""
 few = settings(
     max_examples=REQUESTS,
     deadline=None,

@@ -126,11 +126,10 @@ class LatencyTable(_Part):
         """Latency of a model: as it was measured, or else as predicted."""
         return next((o.ms for o in self.observations if o.sizes == sizes), self.ms(sizes))
 
-    @property
-    def floor_ms(self) -> float:
-        """Predicted latency of the smallest model: one layer a stack, and one cross-attention head."""
-        cross = self.heads["cross"]
-        return self.fixed_ms + sum(self.layers.values()) + cross.open_ms + cross.each_ms
+    def floor_ms(self, sizes: Sizes) -> float:
+        """Predicted latency of the smallest model that pruning makes of one of these sizes: one layer a stack, and one
+        cross-attention head, if there is any."""
+        return self.fixed_ms + sum(self.layers.values()) + self.heads["cross"].ms(min(1, sum(sizes.heads["cross"])))
 
 
 def stack_of(kind: Kind) -> Stack:

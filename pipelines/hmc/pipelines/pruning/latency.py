@@ -128,8 +128,8 @@ def prune_to_latency(  # noqa: PLR0913 - a run, its text, and three reports
     whole = sizes_of(loaded)
     whole_ms = table.observed_ms(whole)
     say(
-        f"latency table: {whole_ms:.2f} ms, of which {table.floor_ms:.2f} ms cannot be pruned; error on models that it "
-        f"was not fitted to: {table.mean_error:.1%} on average, {table.worst_error:.1%} at most"
+        f"latency table: {whole_ms:.2f} ms, of which {table.floor_ms(whole):.2f} ms cannot be pruned; error on models "
+        f"that it was not fitted to: {table.mean_error:.1%} on average, {table.worst_error:.1%} at most"
     )
     goals = goals_of(targets.speedups, targets.milliseconds, whole_ms)
     stages = plan_latency_stages(LatencyPlan(table, goals), loaded, settings)

@@ -22,8 +22,8 @@ from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import PruneProgress, Stage
 
 DOUBT, LEAST_ERROR = 1.5, 0.08
-"""A measurement is doubtful when it is further from the table than the table's largest error, or `LEAST_ERROR`, times
-`DOUBT`."""
+"""A measurement is doubtful when it is further from the table than `DOUBT` times the table's largest error, or
+`LEAST_ERROR` if that is larger."""
 MeasureChoice = Callable[[Choice], float]
 
 

@@ -12,6 +12,8 @@ from hmc.training.pruning.gate_sets import HeadGates, LayerGates, NeuronGates, S
 
 SURELY = 1e-6
 """Smallest P(g = 0) that is told from zero, so that logarithms stay finite."""
+SPARED_BELOW = 0.5
+"""Probability below which the decoder's best way to the source is not closed further for the latency's sake."""
 
 
 class ModelGates:
@@ -53,14 +55,6 @@ class ModelGates:
         ]
         return torch.tensor(found, dtype=torch.long, device=self.owner.device).reshape(-1, 3)
 
-    def best_path(self, log_alpha: Tensor) -> Tensor:
-        """`[total]` log α → `[3]` the gates of the cross-attention head that is most open: with all of them closed, the
-        decoder would not see the source. Empty if there is none whose gates are above -inf."""
-        paths = self.paths.to(log_alpha.device)
-        worth = log_alpha[paths].amin(dim=1)
-        best = worth == worth.max() if len(paths) else worth.bool()
-        return paths[best & ~worth.isneginf()][:1].reshape(-1)
-
     def split(self, values: Tensor) -> tuple[Tensor, ...]:
         """`[total]` values of all gates → those of heads, of neurons, of sub-layers and of layers."""
         return tuple(values.split_with_sizes([gates.total for gates in self.sets]))
@@ -76,7 +70,8 @@ class ExpectedLatency:
     When a sub-layer is open, it costs `open_ms` with the probability that anything in it is, and `each_ms` for each
     expected head or neuron. All of a layer counts with the probability that the layer is open. Rounding to blocks is
     left out. Almost the whole `open_ms` is thus pressed on the sub-layer's own gate: a single head hardly changes it.
-    What the decoder sees the source by (`ModelGates.best_path`) counts, but is not pressed.
+    The cross-attention head that is most open counts, but is no longer pressed once it is more closed than open: with
+    all of them closed, the decoder would not see the source.
     """
 
     def __init__(self, gates: ModelGates, table: LatencyTable) -> None:
@@ -95,9 +90,7 @@ class ExpectedLatency:
         """Returns the expected latency now (scalar)."""
         gates = self._gates
         every = torch.cat([each.open_probabilities() for each in gates.sets])
-        spared = torch.zeros_like(every, dtype=torch.bool)
-        spared[gates.best_path(gates.log_alpha().detach())] = True
-        heads, neurons, shared, layers = gates.split(torch.where(spared, every.detach(), every))
+        heads, neurons, shared, layers = gates.split(torch.where(self._spared(every.detach()), every.detach(), every))
         units = torch.cat([heads, neurons])
         count = units.new_zeros(len(gates.sub_layers)).index_add(0, gates.owner, units)
         closed = torch.log1p(-units.clamp(max=1 - SURELY))
@@ -106,6 +99,15 @@ class ExpectedLatency:
         costs = costs * shared[self._gate_of]
         whole = self._layers.index_add(0, self._layer_of, costs)
         return self._fixed + (layers * whole).sum()
+
+    def _spared(self, every: Tensor) -> Tensor:
+        """`[total]` open probabilities → `[total]` which gates are not pressed. Makes no GPU wait."""
+        spared, paths = torch.zeros_like(every, dtype=torch.bool), self._gates.paths
+        if not len(paths):
+            return spared
+        open_ = every[paths].prod(dim=1)
+        best = paths.index_select(0, open_.argmax().reshape(1)).reshape(-1)
+        return spared.index_fill(0, best, True) & (open_.max() < SPARED_BELOW)
 
 
 def cost_of(table: LatencyTable, name: Kind | Stack) -> Cost:
