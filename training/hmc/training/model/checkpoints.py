@@ -89,6 +89,24 @@ def model_from_checkpoint(checkpoint: Checkpoint, *, dropout: float = 0.0) -> Tr
     return model
 
 
+def deepened(tensors: Mapping[str, np.ndarray], encoder: int, decoder: int) -> Tensors:
+    """Returns the tensors of a model that has every encoder layer `encoder` times in a row, every decoder layer
+    `decoder` times: a trained shallow model as the start of a deep one (Li et al. 2020, Shallow-to-Deep Training for
+    Neural Machine Translation). Repeated layers share their arrays.
+    """
+    times = {"encoder": encoder, "decoder": decoder}
+    deep: Tensors = {}
+    for name, tensor in tensors.items():
+        stack, *rest = name.split(".")
+        if rest[:1] != ["layers"]:
+            deep[name] = tensor
+            continue
+        number, tail = int(rest[1]), ".".join(rest[2:])
+        for copy in range(times[stack]):
+            deep[f"{stack}.layers.{number * times[stack] + copy}.{tail}"] = tensor
+    return deep
+
+
 def average_tensors(checkpoints: Sequence[Checkpoint]) -> Tensors:
     """Returns the mean of every tensor over the checkpoints (Vaswani et al. 2017, section 6.1).
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from hmc.artifact.checkpoint import checkpoint
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors, load_checkpoint
 from hmc.artifact.checkpoint.layout_files import read_layout
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
@@ -15,7 +15,7 @@ from hmc.artifact.tokenizer.files import EVERY, TokenizerFiles, read_tokenizer, 
 from hmc.training.data.corpus import Segmentation, TokenCorpus
 from hmc.training.data.parallel_text import read_pairs
 from hmc.training.data.vocabulary import Vocabulary
-from hmc.training.model.checkpoints import import_tensors
+from hmc.training.model.checkpoints import deepened, import_tensors
 from hmc.training.model.transformer import Transformer, build_transformer
 from hmc.training.runs.recipe import Recipe
 
@@ -120,7 +120,8 @@ def head_layout(recipe: Recipe, arch: Architecture) -> HeadLayout:
 
 
 def make_model(recipe: Recipe, arch: Architecture, layout: HeadLayout) -> Transformer:
-    """Returns the model with random weights, or with those of `model.start_from`.
+    """Returns the model with random weights, or with those of `model.start_from`, whose layers are repeated when the
+    recipe has a multiple of them (`model.checkpoints.deepened`).
 
     Raises InvalidRequestError when `model.start_from` has another architecture or layout.
     """
@@ -132,10 +133,30 @@ def make_model(recipe: Recipe, arch: Architecture, layout: HeadLayout) -> Transf
                 f"model.start_from {start_from} has lost feed-forward neurons; start from the checkpoint it was pruned "
                 "from, and prune again"
             )
-        if source.architecture != arch or source.layout != layout:
-            raise InvalidRequestError(
-                f"model.start_from {start_from} has other widths, layers or heads than the recipe: its "
-                f"{source.architecture} with {source.layout.total} open heads is not {arch} with {layout.total}"
-            )
-        import_tensors(model, source.tensors)
+        import_tensors(model, _tensors_to_start_from(source, start_from, arch, layout))
     return model
+
+
+def _tensors_to_start_from(source: Checkpoint, name: str, arch: Architecture, layout: HeadLayout) -> Tensors:
+    """Returns the tensors of `source`, the checkpoint `name`, for the architecture and layout of the recipe.
+
+    Raises InvalidRequestError when they differ in more than the number of layers, or when it is no multiple.
+    """
+    own = source.architecture
+    if own == arch and source.layout == layout:
+        return source.tensors
+    grows = layout == arch.full_layout() and source.layout == own.full_layout()
+    same_depth = own.model_copy(update={"encoder_layers": arch.encoder_layers, "decoder_layers": arch.decoder_layers})
+    if not grows or same_depth != arch:
+        raise InvalidRequestError(
+            f"model.start_from {name} has other widths or heads than the recipe: its "
+            f"{own} with {source.layout.total} open heads is not {arch} with {layout.total}"
+        )
+    if arch.encoder_layers % own.encoder_layers or arch.decoder_layers % own.decoder_layers:
+        raise InvalidRequestError(
+            f"model.start_from {name} has {own.encoder_layers} encoder and {own.decoder_layers} decoder layers; "
+            f"the recipe's {arch.encoder_layers} and {arch.decoder_layers} are no multiples of them"
+        )
+    return deepened(
+        source.tensors, arch.encoder_layers // own.encoder_layers, arch.decoder_layers // own.decoder_layers
+    )
