@@ -24,7 +24,7 @@ FEW = {
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Bytes are no name: what is packed may hold the time, and processes that run tests together must agree on names."""
+    """Bytes are no name: packed ones may hold the time, and processes that run tests together must agree on names."""
     return argname if isinstance(val, bytes) else None
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.serving.fakes import eventually
+from tests.serving.held_steps import HeldSteps
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import OverloadedError
@@ -149,7 +150,7 @@ def test_interactive_sentences_pass(opened: Opened, monkeypatch: pytest.MonkeyPa
     assert order == [5, 41, 42, 43, 21, 44, 45, 22, 23]
 
 
-def test_interactive_sentences_wait_for_no_more_rows_than_they_need(opened: Opened) -> None:
+def test_interactive_sentences_wait_for_no_more_rows_than_they_need(opened: Opened, steps: HeldSteps) -> None:
     engine, ended = opened(8), list[str]()
 
     def submit(name: str, options: DecodeOptions, priority: Priority = Priority.INTERACTIVE) -> Future[Decoded]:
@@ -157,11 +158,13 @@ def test_interactive_sentences_wait_for_no_more_rows_than_they_need(opened: Open
         future.add_done_callback(lambda _: ended.append(name))
         return future
 
-    running = [submit("running", LONG) for _ in range(7)]
-    eventually(lambda: not len(engine.queue))
+    steps.hold()
     with engine.queue.changed:  # the worker sees all of them at once
-        others = [submit("other", SHORT, Priority.STANDARD) for _ in range(3)]
-        interactive = submit("interactive", SHORT)
+        running = [submit("running", LONG) for _ in range(7)]
+    steps.wait()
+    others = [submit("other", SHORT, Priority.STANDARD) for _ in range(3)]
+    interactive = submit("interactive", SHORT)
+    steps.release()
     for future in (interactive, *running, *others):
         assert future.result(timeout=60).hypotheses
     assert ended[0] == "interactive"
