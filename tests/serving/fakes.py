@@ -41,6 +41,8 @@ ARCHITECTURE = Architecture(
 )
 GUARD_S = 120.0
 """Seconds after which what never comes fails its test. No test relies on how long anything takes."""
+DEADLINE_S = 3.0
+"""A deadline that passes in a test. A call on an open connection reaches the server long before, also under load."""
 # Level → heads kept in each layer of each kind, and the BLEU that costs.
 LEVELS = {"full": (4, 0.0), "h12": (2, -0.2), "h6": (1, -0.9)}
 
