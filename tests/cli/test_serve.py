@@ -17,7 +17,7 @@ import pytest
 from tests.cli.conftest import Hmc
 from tests.processes import environment
 from tests.serving.certificates import make_certificate
-from tests.serving.fakes import eventually, write_bundle
+from tests.serving.fakes import GUARD_S, eventually, write_bundle
 
 from hmc.artifact.errors import UnauthenticatedError
 from hmc.serving.client import Client
@@ -61,7 +61,7 @@ def test_from_start_to_sigterm(tiny_bundle: Path) -> None:
                 streamed = client.translate_stream(sentences, level.name, options, timeout=60)
                 assert [a.result().text for a in streamed] == [t.text for t in answer]
         metrics = f"http://127.0.0.1:{said['metrics_port']}/metrics"
-        with urllib.request.urlopen(metrics, timeout=5) as response:
+        with urllib.request.urlopen(metrics, timeout=GUARD_S) as response:
             assert 'hmc_requests_total{code="OK"' in response.read().decode()
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from tests.serving.fakes import FakeClock, eventually
+from tests.serving.fakes import GUARD_S, FakeClock, eventually
 
 from hmc.artifact.bundle.manifest import VARIANTS, read_manifest
 from hmc.artifact.errors import OverloadedError, UnavailableError
@@ -197,7 +197,7 @@ def test_a_call_that_waits_for_space_is_made_when_there_is_some_or_at_the_end(en
     assert not ended.is_set()
     engine.queue.bulk_size = 1
     engine.submit(SOURCE, PLAIN).result()
-    assert ended.wait(10)
+    assert ended.wait(GUARD_S)
     engine.queue.bulk_size = 0
     ended.clear()
     engine.call_when_space(ended.set)

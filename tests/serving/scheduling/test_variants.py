@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serving.fakes import eventually
+from tests.serving.fakes import GUARD_S, eventually
 
 from hmc.artifact.bundle.manifest import Variant
 from hmc.artifact.errors import InvalidArtifactError, UnavailableError
@@ -121,7 +121,7 @@ def test_closing_when_a_graph_could_not_be_opened(sessions: LevelSessions, monke
     monkeypatch.setattr(Postprocessor, "post", post_late)
     future = engine.submit(SOURCE, SAMPLED)
     with pytest.raises(InvalidArtifactError, match="is broken"):
-        future.result(5)
+        future.result(GUARD_S)
     engine.close()
 
 
