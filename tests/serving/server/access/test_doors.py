@@ -214,9 +214,7 @@ def test_calls_of_an_old_connection_end_after_the_grace(bundle: Path, factory: F
         with pytest.raises(UnavailableError):
             client.translate(["hold"], timeout=60)  # no translator ends this call
         factory["full"].release.set()
-        with Client(
-            running.address
-        ) as patient:  # this connection grows old, too, and the client then opens another one
+        with Client(running.address) as patient:  # opens another connection when this one is old
             assert patient.translate(["a"], timeout=60)[0].text == "full:a"
 
 
