@@ -51,7 +51,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 def test_the_health_is_told(client: Client) -> None:
-    client.wait_ready(30)
+    client.wait_ready(GUARD_S)
 
 
 def test_calls_have_names(stub: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.serving.fakes import eventually
+from tests.serving.fakes import GUARD_S, eventually
 from tests.serving.scheduling.test_mixed_requests import a_request, among_others, answer, begin
 
 import hmc.cli
@@ -315,9 +315,9 @@ def test_a_sentence_whose_scores_are_no_numbers_fails_alone(
     for source, future in zip(mixed, futures, strict=True):
         if source == broken:
             with pytest.raises(InternalServiceError, match="not finite"):
-                future.result(60)
+                future.result(GUARD_S)
         else:
-            found.append(future.result(60).hypotheses)
+            found.append(future.result(GUARD_S).hypotheses)
     engine.close()
     assert steps
     assert [bits(each) for each in found] == [bits(each) for each in expected]

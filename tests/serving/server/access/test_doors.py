@@ -204,7 +204,7 @@ def test_old_connections_are_replaced_without_a_lost_call(
         with Client(running.address) as other:
             eventually(lambda: bool(other.levels(timeout=GUARD_S).levels) and len(peers) >= 3, 60)
         factory["full"].release.set()
-        held.join(30)
+        held.join(GUARD_S)
         assert answered == ["full:hold"]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.processes import environment
-from tests.serving.fakes import eventually
+from tests.serving.fakes import GUARD_S, eventually
 
 from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError, OverloadedError, PortInUseError
 from hmc.serving.client import Client
@@ -30,7 +30,7 @@ from hmc.serving.server.settings import ServerSettings
 pytestmark = pytest.mark.slow
 
 SHORT = DecodeOptions(max_length=8)
-WAIT_S = 60.0
+WAIT_S = GUARD_S
 
 
 class Service:
