@@ -43,6 +43,8 @@ def test_changes_that_wait_hold_up_no_other_call(client: Client, factory: FakeFa
     with ThreadPoolExecutor(2) as pool:
         held = pool.submit(client.translate, ["hold"], "h6")
         factory["h6"].wait_for(lambda: factory["h6"].pending == 1)
+        waiting = pool.submit(client.unload_level, "h6")
+        eventually(lambda: not {level.name: level.loaded for level in client.levels().levels}["h6"])
         for _ in range(40):
             with pytest.raises(DeadlineExceededError):
                 client.unload_level("h6", timeout=0.05)
@@ -50,7 +52,6 @@ def test_changes_that_wait_hold_up_no_other_call(client: Client, factory: FakeFa
         assert listed == {"full": True, "h12": True, "h6": False}
         client.unload_level("h12", timeout=GUARD_S)
         assert client.load_level("h12", timeout=GUARD_S).loaded
-        waiting = pool.submit(client.unload_level, "h6")
         factory["h6"].release.set()
         assert held.result(GUARD_S)[0].text == "h6:hold"
         assert not waiting.result(GUARD_S).loaded
