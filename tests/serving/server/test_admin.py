@@ -188,6 +188,7 @@ def test_every_call_but_health_checks_needs_the_token(bundle: Path, factory: Fak
 
 def test_metrics(bundle: Path, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "DEADLINE_SLACK_S", 2 * GUARD_S)  # what is cancelled is late, if it has a deadline
+    late_call = 'hmc_calls_total{code="DEADLINE_EXCEEDED",method="/hmc.v1.TranslationService/Translate"} 1.0'
     with (
         BackgroundServer(bundle, ServerSettings(port=0, metrics_port=0), factory) as running,
         Client(running.address) as client,
@@ -208,17 +209,21 @@ def test_metrics(bundle: Path, factory: FakeFactory, monkeypatch: pytest.MonkeyP
             late.cancel()
             factory["full"].wait_for(lambda: factory["full"].pending == 0)
         assert running.server is not None
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{running.server.metrics_port}/metrics", timeout=GUARD_S
-        ) as response:
-            lines = response.read().decode().splitlines()
+        url = f"http://127.0.0.1:{running.server.metrics_port}/metrics"
+
+        def scraped() -> list[str]:
+            with urllib.request.urlopen(url, timeout=GUARD_S) as response:
+                return list(response.read().decode().splitlines())
+
+        eventually(lambda: late_call in scraped())  # a call is counted after its texts were cancelled
+        lines = scraped()
     for expected in (
         'hmc_requests_total{code="OK",level="h6",model="en-de"} 2.0',
         'hmc_requests_total{code="INVALID_ARGUMENT",level="",model=""} 2.0',
         'hmc_requests_total{code="DEADLINE_EXCEEDED",level="full",model="en-de"} 1.0',
         'hmc_requests_total{code="OK",level="h12",model="en-de"} 1.0',
         'hmc_requests_total{code="NOT_FOUND",level="",model=""} 1.0',
-        'hmc_calls_total{code="DEADLINE_EXCEEDED",method="/hmc.v1.TranslationService/Translate"} 1.0',
+        late_call,
         'hmc_texts_total{level="h6",model="en-de"} 4.0',
         'hmc_tokens_total{level="h6",model="en-de",side="target"} 8.0',
         'hmc_queue_seconds_count{level="h6",model="en-de"} 1.0',
