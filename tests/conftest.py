@@ -6,9 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.processes import REPOSITORY
 from tests.tiny import LEVELS, SENTENCES, tiny_checkpoint_at
+
+settings.register_profile("hmc", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("hmc")  # how fast a machine is fails no property; what fails says how to find it again
 
 FEW = {
     "A man.": "Ein Mann.",
@@ -17,6 +21,11 @@ FEW = {
     "A red car.": "Ein rotes Auto.",
 }
 """A test set of four sentences."""
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes are no name: packed ones may hold the time, and processes that run tests together must agree on names."""
+    return argname if isinstance(val, bytes) else None
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,7 +17,7 @@ import pytest
 from tests.cli.conftest import Hmc
 from tests.processes import environment
 from tests.serving.certificates import make_certificate
-from tests.serving.fakes import eventually, write_bundle
+from tests.serving.fakes import GUARD_S, eventually, write_bundle
 
 from hmc.artifact.errors import UnauthenticatedError
 from hmc.serving.client import Client
@@ -50,7 +50,7 @@ def test_from_start_to_sigterm(tiny_bundle: Path) -> None:
     with serving(tiny_bundle, "--metrics-port", "0", "--device", "cpu") as (process, said):
         address = str(said["address"])
         with Client(address) as client:
-            client.wait_ready(30)
+            client.wait_ready(GUARD_S)
             levels = client.levels()
             assert [x.name for x in levels.levels if x.loaded] == said["levels"]
             for level in levels.levels:
@@ -61,10 +61,10 @@ def test_from_start_to_sigterm(tiny_bundle: Path) -> None:
                 streamed = client.translate_stream(sentences, level.name, options, timeout=60)
                 assert [a.result().text for a in streamed] == [t.text for t in answer]
         metrics = f"http://127.0.0.1:{said['metrics_port']}/metrics"
-        with urllib.request.urlopen(metrics, timeout=5) as response:
+        with urllib.request.urlopen(metrics, timeout=GUARD_S) as response:
             assert 'hmc_requests_total{code="OK"' in response.read().decode()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(GUARD_S) == 0
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
 
@@ -96,7 +96,7 @@ def test_a_second_signal_ends_a_process_that_loads(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             assert "no further level is loaded" in process.stderr.readline()
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(GUARD_S) == 0
             assert process.stderr.read() == ""
         finally:
             process.kill()
@@ -148,7 +148,7 @@ def test_a_file_of_settings_tokens_that_are_replaced_and_a_log_in_json(tiny_bund
 
         eventually(opened, 60)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(GUARD_S) == 0
         assert process.stderr is not None
         lines = [json.loads(line) for line in process.stderr.read().splitlines()]
     (settings,) = (line["settings"] for line in lines if "settings" in line)

@@ -12,6 +12,9 @@ from hmc.artifact.distribution import VERSION
 
 pytestmark = pytest.mark.slow
 
+INSTALL_S = 400
+"""Seconds after which what pip has not got from its index fails these tests, and says so."""
+
 # Extras' packages that must not come with the base, by import name.
 ABSENT = ("torch", "onnx", "onnx_ir", "datasets", "lightning_fabric", "matplotlib")
 
@@ -33,7 +36,12 @@ def run(command: list[str], folder: Path) -> str:
     """Runs a command in `folder` with nothing of this environment on its import path; returns what it prints."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+    try:
+        ran = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=INSTALL_S
+        )
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"not done in {INSTALL_S} s; is pip's index reachable? {' '.join(command)}")
     assert ran.returncode == 0, f"{' '.join(command)}\n{ran.stdout}\n{ran.stderr}"
     return ran.stdout
 
@@ -46,7 +54,8 @@ def clean_python(wheel: Path, repository: Path, tmp_path_factory: pytest.TempPat
     python = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
     constraints = str(repository / "constraints.txt")
     pip = [sys.executable, "-m", "pip", "--python", str(python)]  # that of the tests, which works for another Python
-    run([*pip, "install", "--quiet", "--no-compile", "-c", constraints, str(wheel)], folder)
+    network = ("--timeout", "30", "--retries", "3")
+    run([*pip, "install", "--quiet", *network, "--no-compile", "-c", constraints, str(wheel)], folder)
     return python
 
 

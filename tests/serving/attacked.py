@@ -13,8 +13,9 @@ from pathlib import Path
 
 import psutil
 from tests.processes import environment
+from tests.serving.fakes import GUARD_S
 
-STOP_S = 60.0
+STOP_S = GUARD_S
 """Seconds after which a server that does not stop is killed, and fails its test."""
 
 

@@ -11,6 +11,7 @@ import pytest
 import sentencepiece
 from tests.artifact.marian.opus import opus_directory
 from tests.serving.fakes import FakeFactory
+from tests.serving.held_steps import HeldSteps, holding
 from tests.serving.reference import Pieces, Reference
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
@@ -19,6 +20,7 @@ from hmc.artifact.bundle.shortlist import Lexicon
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from hmc.artifact.precisions import Precision
 from hmc.serving import Translator
+from hmc.serving.scheduling.worker import Worker
 
 
 @pytest.fixture(scope="session")
@@ -112,6 +114,15 @@ def reference(bundle: Path, lively_checkpoint: Path, level: str) -> Reference:
     checkpoint, found = load_checkpoint(lively_checkpoint), read_manifest(bundle).level(level)
     lexicon = Lexicon.load(bundle / found.shortlist, checkpoint.architecture) if found.shortlist else None
     return Reference(checkpoint, found.layout, lexicon)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldSteps]:
+    """The decoder steps of all engines in this process. Ask for it after the engine, which then closes after it."""
+    held = HeldSteps()
+    monkeypatch.setattr(Worker, "_step", holding(held, Worker._step))
+    yield held
+    held.release()
 
 
 @pytest.fixture

@@ -39,6 +39,10 @@ ARCHITECTURE = Architecture(
     eos_id=1,
     unk_id=2,
 )
+GUARD_S = 120.0
+"""Seconds after which what never comes fails its test. No test relies on how long anything takes."""
+DEADLINE_S = 3.0
+"""A deadline that passes in a test. A call on an open connection reaches the server long before, also under load."""
 # Level → heads kept in each layer of each kind, and the BLEU that costs.
 LEVELS = {"full": (4, 0.0), "h12": (2, -0.2), "h6": (1, -0.9)}
 
@@ -180,7 +184,7 @@ class FakeTranslator:
         return Translation(answer, -0.5, 3, 4, alternatives=others, queue_s=0.001, compute_s=0.002)
 
     def _answer_later(self, future: Future[Translation], text: str, options: DecodeOptions) -> None:
-        self.release.wait(20)
+        self.release.wait()
         if future.set_running_or_notify_cancel():
             future.set_result(self.translation(text, options))
 
@@ -220,7 +224,7 @@ class FakeFactory:
             self.asked.append(level)
             self.changed.notify_all()
         if level in self.hold_at:
-            self.hold_at[level].wait(20)
+            assert self.hold_at[level].wait(GUARD_S)
         if level in self.fail:
             raise self.fail[level]
         self.made.append(FakeTranslator(level, weights={"shared": 100, level: 10 * len(level)}))
@@ -257,13 +261,13 @@ class FakeClock:
         return self.now
 
 
-def wait_for(changed: threading.Condition, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_for(changed: threading.Condition, condition: Callable[[], bool], seconds: float = GUARD_S) -> None:
     """Waits until `condition` holds; fails the test if it never does. changed: notified when it may have changed."""
     with changed:
         assert changed.wait_for(condition, seconds), "never became true"
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = GUARD_S) -> None:
     """Waits until `condition` holds; fails the test if it never does. It asks again and again, so use it only for the
     state of objects that tell nobody when it changes; `FakeTranslator` and `FakeFactory` have `wait_for`."""
     end = time.monotonic() + seconds

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.serving.fakes import eventually
+from tests.serving.fakes import GUARD_S, eventually
 from tests.tiny import SENTENCES
 
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError, UnavailableError
@@ -94,5 +94,5 @@ def test_closing_at_once_ends_calls_that_wait(tiny_bundle: Path) -> None:
     eventually(lambda: translator.pending >= 20)  # a full queue: the threads wait for space
     translator.close(drain=False)
     for thread in threads:
-        thread.join(20)
+        thread.join(GUARD_S)
     assert len(errors) == 3

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.serving.fakes import eventually
+from tests.serving.held_steps import HeldSteps
 from tests.tiny import SENTENCES
 
 from hmc.artifact.errors import (
@@ -142,16 +143,19 @@ def test_numbers_and_lists_of_other_kinds() -> None:
     assert hash(options)
 
 
-def test_cancelled_work_frees_the_engine(tiny_bundle: Path) -> None:
+def test_cancelled_work_frees_the_engine(tiny_bundle: Path, steps: HeldSteps) -> None:
     with Translator(tiny_bundle, "full", device="cpu", threads=1, max_rows=4) as translator:
+        steps.hold()
         futures = [translator.submit(" ".join(SENTENCES), DecodeOptions(max_length=95)) for _ in range(20)]
+        steps.wait()
         for future in futures:
             assert future.cancel()
-        eventually(lambda: translator.pending == 0, 30)
+        steps.release()
+        eventually(lambda: translator.pending == 0)
         assert translator.translate([SENTENCES[0]])[0].text == translator.translate([SENTENCES[0]])[0].text
 
 
-def test_a_full_queue_refuses_and_recovers(tiny_bundle: Path) -> None:
+def test_a_full_queue_refuses_and_recovers(tiny_bundle: Path, steps: HeldSteps) -> None:
     with Translator(tiny_bundle, "full", device="cpu", threads=1, max_rows=4, queue_size=3) as translator:
         accepted: list[Future[Translation]] = []
 
@@ -159,8 +163,10 @@ def test_a_full_queue_refuses_and_recovers(tiny_bundle: Path) -> None:
             for _ in range(1000):
                 accepted.append(translator.submit(SENTENCES[1]))  # noqa: PERF401 - kept as far as it gets
 
+        steps.hold()
         with pytest.raises(OverloadedError, match="queue of 3 sentences is full"):
             flood()
+        steps.release()
         assert len({f.result().text for f in accepted}) == 1
         assert len(translator.translate(SENTENCES)) == len(SENTENCES)  # any number of texts: waits for space
 
@@ -182,9 +188,11 @@ def test_cuda_asked_for_and_absent_is_an_error(tiny_bundle: Path) -> None:
         Translator(tiny_bundle, "full", device="tpu")
 
 
-def test_closing_without_draining_cancels(tiny_bundle: Path) -> None:
+def test_closing_without_draining_cancels(tiny_bundle: Path, steps: HeldSteps) -> None:
     translator = Translator(tiny_bundle, "full", device="cpu", threads=1, max_rows=4)
+    steps.hold()
     futures = [translator.submit(" ".join(SENTENCES), DecodeOptions(max_length=95)) for _ in range(30)]
+    futures[-1].add_done_callback(lambda _: steps.release())  # closing waits for the workers after it has cancelled
     translator.close(drain=False)
     assert all(f.done() for f in futures)
     assert any(f.cancelled() for f in futures)

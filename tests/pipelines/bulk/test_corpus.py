@@ -103,6 +103,7 @@ def test_a_store(tmp_path: Path) -> None:
         ("a.parquet", b"text", "text", "no Parquet file that can be read"),
         ("a.jsonl", b'{"txt": "a"}\n', "text", r"line 1: field 'text' is missing; there are txt\. .*is --field right"),
     ],
+    ids=["missing", "empty", "no gzip", "cut gzip", "no Parquet", "no such field"],
 )
 def test_files_that_cannot_be_used(tmp_path: Path, name: str, content: bytes | None, field: str, said: str) -> None:
     if content is not None:

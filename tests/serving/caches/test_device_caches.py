@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.serving.fakes import FakeClock, eventually
+from tests.serving.fakes import GUARD_S, FakeClock, eventually
 
 from hmc.artifact.bundle.manifest import Variant, read_manifest
 from hmc.artifact.errors import FailedPreconditionError, InvalidArtifactError
@@ -232,7 +232,7 @@ def test_an_idle_mode_gives_its_memory_back_and_takes_a_new_session(on_device: P
     try:
         for _ in range(3):
             answers.append(
-                engine.submit([5, 9, 40, 0], DecodeOptions(beam_size=2, patience=patience)).result(60).hypotheses
+                engine.submit([5, 9, 40, 0], DecodeOptions(beam_size=2, patience=patience)).result(GUARD_S).hypotheses
             )
             [(mode, batch)] = batches.items()
             used.append(held_by(batch)[0].session)
@@ -259,19 +259,19 @@ def test_a_mode_without_sentences_gives_way_where_memory_is_short(
     engine = Engine(sessions, queue_size=10, max_rows=8)
     greedy, beam = DecodeOptions(beam_size=1), DecodeOptions(beam_size=4)
     try:
-        expected = [engine.submit([5, 9, 40, 0], each).result(60).hypotheses for each in (greedy, beam)]
+        expected = [engine.submit([5, 9, 40, 0], each).result(GUARD_S).hypotheses for each in (greedy, beam)]
         batches = engine.workers[0]._batches
         assert [mode.rows for mode in batches] == [1, 4]
         monkeypatch.setattr(sessions.memory._whole, "budget", sessions.memory._whole.held)
         for options, answer in ((greedy, expected[0]), (beam, expected[1])):  # both are held, and need nothing more
-            assert engine.submit([5, 9, 40, 0], options).result(60).hypotheses == answer
-        engine.submit([5, 9, 40, 0], DecodeOptions(beam_size=2)).result(60)
+            assert engine.submit([5, 9, 40, 0], options).result(GUARD_S).hypotheses == answer
+        engine.submit([5, 9, 40, 0], DecodeOptions(beam_size=2)).result(GUARD_S)
         assert [mode.rows for mode in batches] == [4, 2]  # greedy had been empty for longest
         for options, answer in ((greedy, expected[0]), (beam, expected[1])):
-            assert engine.submit([5, 9, 40, 0], options).result(60).hypotheses == answer
+            assert engine.submit([5, 9, 40, 0], options).result(GUARD_S).hypotheses == answer
         monkeypatch.setattr(sessions.memory._whole, "budget", 1000)
         with pytest.raises(FailedPreconditionError, match="lower --max-tokens"):
-            engine.submit([5, 9, 40, 0], DecodeOptions(beam_size=3)).result(60)
+            engine.submit([5, 9, 40, 0], DecodeOptions(beam_size=3)).result(GUARD_S)
         assert not batches
     finally:
         engine.close()

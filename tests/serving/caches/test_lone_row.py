@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.serving.fakes import GUARD_S
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.serving.arrays import Arrays
@@ -37,8 +38,8 @@ def all_found(bundle: Path, name: str) -> dict[str, list[Decoded]]:
     engine = Engine(sessions, queue_size=100, max_rows=4)
     found = {}
     for kind, (options, constraints) in ASKED.items():
-        alone = [engine.submit(source, options, constraints).result(60) for source in SOURCES]
-        together = [f.result(60) for f in [engine.submit(source, options, constraints) for source in SOURCES]]
+        alone = [engine.submit(source, options, constraints).result(GUARD_S) for source in SOURCES]
+        together = [f.result(GUARD_S) for f in [engine.submit(source, options, constraints) for source in SOURCES]]
         found[kind] = [*alone, *together]
     engine.close()
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,12 +10,17 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.serving.fakes import FakeFactory, write_bundle
+from tests.serving.fakes import GUARD_S, FakeFactory, write_bundle
 
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
 Serving = Callable[..., Any]
+
+DEFAULT_TIMEOUT: httpx.Timeout = inspect.signature(httpx.get).parameters["timeout"].default
+"""One object, which every call of httpx without a timeout reads: 5 s, which a busy machine may need."""
+for each in ("connect", "read", "write", "pool"):
+    setattr(DEFAULT_TIMEOUT, each, GUARD_S)
 
 
 def url_of(running: BackgroundServer) -> str:

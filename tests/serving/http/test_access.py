@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.serving.certificates import make_certificate
-from tests.serving.fakes import FakeFactory, eventually
+from tests.serving.fakes import GUARD_S, FakeFactory, eventually
 from tests.serving.http.conftest import serving
 
 from hmc.artifact.errors import InvalidRequestError
@@ -134,4 +134,4 @@ def test_a_new_certificate_under_requests(tmp_path: Path, factory: FakeFactory) 
                 assert answered.acquire(timeout=60)
         finally:
             stop.set()
-        assert all(done.result(60) for done in loads)
+        assert all(done.result(GUARD_S) for done in loads)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from tests.serving.attacked import send_raw
 from tests.serving.certificates import make_certificate
-from tests.serving.fakes import FakeFactory, eventually, write_bundle
+from tests.serving.fakes import GUARD_S, FakeFactory, eventually, write_bundle
 from tests.serving.http.conftest import serving, url_of
 
 from hmc.artifact.errors import InvalidRequestError, PortInUseError
@@ -54,7 +54,7 @@ def test_live_before_ready(tmp_path: Path, factory: FakeFactory) -> None:
         refused = httpx.post(f"{url}/v1/translate", json=BODY)
         assert (refused.status_code, refused.json()["code"]) == (503, "UNAVAILABLE")
         factory.hold_at["full"].set()
-        entering.result(20)
+        entering.result(GUARD_S)
     try:
         assert httpx.get(f"{url}/health/ready").status_code == 200
     finally:
@@ -64,13 +64,13 @@ def test_live_before_ready(tmp_path: Path, factory: FakeFactory) -> None:
 def test_draining_finishes_running_requests(tmp_path: Path, factory: FakeFactory) -> None:
     with serving(tmp_path, factory) as (running, url), ThreadPoolExecutor(1) as pool, httpx.Client() as kept:
         assert kept.get(f"{url}/health/ready").status_code == 200
-        call = pool.submit(httpx.post, f"{url}/v1/translate", json={"texts": ["hold"]}, timeout=30)
+        call = pool.submit(httpx.post, f"{url}/v1/translate", json={"texts": ["hold"]}, timeout=GUARD_S)
         factory["full"].wait_for(lambda: factory["full"].pending == 1)
         stopping = threading.Thread(target=running.stop)
         stopping.start()
         eventually(lambda: running.server is not None and running.server.draining)
         factory["full"].release.set()
-        response = call.result(20)
+        response = call.result(GUARD_S)
         stopping.join(20)
         assert not stopping.is_alive()
         assert response.json()["translations"][0]["text"] == "full:hold"
@@ -80,11 +80,11 @@ def test_draining_finishes_running_requests(tmp_path: Path, factory: FakeFactory
 
 def test_the_drain_ends_after_its_time(tmp_path: Path, factory: FakeFactory) -> None:
     with serving(tmp_path, factory, drain_seconds=0.2) as (running, url), ThreadPoolExecutor(1) as pool:
-        call = pool.submit(httpx.post, f"{url}/v1/translate", json={"texts": ["hold"]}, timeout=30)
+        call = pool.submit(httpx.post, f"{url}/v1/translate", json={"texts": ["hold"]}, timeout=GUARD_S)
         factory["full"].wait_for(lambda: factory["full"].pending == 1)
         running.stop()
         with pytest.raises(httpx.TransportError):
-            call.result(20)
+            call.result(GUARD_S)
         assert factory["full"].futures[0].cancelled()
 
 
@@ -124,11 +124,11 @@ def test_the_end_of_the_drain_is_no_error(
     tmp_path: Path, factory: FakeFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(tmp_path, factory, drain_seconds=0.0) as (running, url), ThreadPoolExecutor(1) as pool:
-        call = pool.submit(httpx.post, f"{url}/v1/translate", json={"texts": ["hold"]}, timeout=30)
+        call = pool.submit(httpx.post, f"{url}/v1/translate", json={"texts": ["hold"]}, timeout=GUARD_S)
         factory["full"].wait_for(lambda: factory["full"].pending == 1)
         running.stop()
         with pytest.raises(httpx.TransportError):
-            call.result(20)
+            call.result(GUARD_S)
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 

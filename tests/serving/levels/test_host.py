@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.manifests import changed_manifest
-from tests.serving.fakes import FakeFactory, eventually, write_bundle
+from tests.serving.fakes import GUARD_S, FakeFactory, eventually, write_bundle
 
 from hmc.artifact.errors import (
     DeviceUnavailableError,
@@ -194,7 +194,7 @@ def test_nothing_is_loaded_once_it_stops(host: ModelHost, factory: FakeFactory, 
     with pytest.raises(UnavailableError, match="shutting down"):
         host.load("h6")
     with host.lease() as lease:
-        assert lease.submit("x", OPTIONS).result(5).text == "full:x"
+        assert lease.submit("x", OPTIONS).result(GUARD_S).text == "full:x"
     host.close()
 
 
@@ -238,10 +238,10 @@ def test_unload_waits_for_work_and_refuses_the_default(host: ModelHost, factory:
     eventually(lambda: loaded(host) == ["full", "h12"])
     assert factory["h6"].closed == ""
     factory["h6"].release.set()
-    assert future.result(10).text == "h6:hold"
+    assert future.result(GUARD_S).text == "h6:hold"
     with lease:
         pass
-    thread.join(10)
+    thread.join(GUARD_S)
     assert factory["h6"].closed == "drained"
     assert host.unload("h6").loaded is False
 
@@ -258,7 +258,7 @@ def test_unloading_a_level_again_waits_for_the_same_end(host: ModelHost, factory
         assert [future.done() for future in freed] == [False]
         assert host.begin_unload("h12")[1] != freed
         factory["h6"].release.set()
-    freed[0].result(10)
+    freed[0].result(GUARD_S)
     assert factory["h6"].closed == "drained"
     assert host.begin_unload("h6")[1] == []
 
@@ -275,7 +275,7 @@ def test_an_error_while_a_level_is_freed_is_raised_by_the_unload(
     def status_when_freed(self: ModelHost, *arguments: Any) -> LevelStatus:
         for thread in threading.enumerate():
             if thread.name == "free-h6":
-                thread.join(10)
+                thread.join(GUARD_S)
         return status(self, *arguments)
 
     monkeypatch.setattr(factory["h6"], "close", fail)
@@ -303,12 +303,12 @@ def test_reload_switches_and_lets_the_old_bundle_finish(host: ModelHost, factory
         assert loaded(host) == ["full", "h6"]
         with host.lease() as fresh:
             assert (lease.bundle_version, fresh.bundle_version) == ("0123456789abcdef", "new")
-            assert fresh.submit("x", OPTIONS).result(5).text == "full:x"
+            assert fresh.submit("x", OPTIONS).result(GUARD_S).text == "full:x"
         late = lease.submit("late", OPTIONS)  # a call that holds the old level may go on using it
         assert old.closed == ""
         old.release.set()
-        assert future.result(10).text == "full:hold"
-        assert late.result(10).text == "full:late"
+        assert future.result(GUARD_S).text == "full:hold"
+        assert late.result(GUARD_S).text == "full:late"
     old.wait_for(lambda: old.closed == "drained")
     assert factory["full"] is not old
 
@@ -329,7 +329,7 @@ def test_a_failed_reload_changes_nothing(host: ModelHost, tmp_path: Path, damage
         host.reload(new)
     with host.lease() as lease:
         assert lease.bundle_version == "0123456789abcdef"
-        assert lease.submit("x", OPTIONS).result(5).text == "full:x"
+        assert lease.submit("x", OPTIONS).result(GUARD_S).text == "full:x"
 
 
 def test_a_reload_whose_level_does_not_load_changes_nothing(
@@ -344,7 +344,7 @@ def test_a_reload_whose_level_does_not_load_changes_nothing(
 
 def test_measured_latency_is_per_level(host: ModelHost) -> None:
     with host.lease(Selector(name="h6")) as lease:
-        lease.submit("x", OPTIONS).result(5)
+        lease.submit("x", OPTIONS).result(GUARD_S)
     latency = {x.level.name: x.latency for x in host.status().levels}
     assert latency["full"] is None
     assert latency["h6"] is not None
@@ -353,13 +353,13 @@ def test_measured_latency_is_per_level(host: ModelHost) -> None:
 
 def test_blank_texts_are_no_measure_of_latency(host: ModelHost) -> None:
     with host.lease() as lease:
-        assert lease.submit(" ", OPTIONS).result(5).blank
+        assert lease.submit(" ", OPTIONS).result(GUARD_S).blank
     assert all(level.latency is None for level in host.status().levels)
 
 
 def test_only_interactive_texts_are_a_measure_of_latency(host: ModelHost) -> None:
     with host.lease(priority=Priority.STANDARD) as lease:
-        lease.submit("x", OPTIONS).result(5)
+        lease.submit("x", OPTIONS).result(GUARD_S)
     assert all(level.latency is None for level in host.status().levels)
 
 
@@ -374,5 +374,5 @@ def test_auto_steps_down_under_load(host: ModelHost, factory: FakeFactory, prior
         assert chosen(host, auto) == ("h12" if priority.interactive else "full")
         factory["full"].release.set()
         for future in futures:
-            future.result(10)
+            future.result(GUARD_S)
     assert chosen(host, auto, priority) == "h12"  # for a while

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.serving.fakes import FakeClock, FakeFactory, FakeTranslator, write_bundle
+from tests.serving.fakes import GUARD_S, FakeClock, FakeFactory, FakeTranslator, write_bundle
 
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import (
@@ -216,7 +216,7 @@ def test_idle_levels_are_unloaded_after_their_time(bundles: dict[str, Path], fac
         assert models.unload_idle(100) == []
         clock.now = 100
         for freed in models.unload_idle(100):
-            freed.result(10)
+            freed.result(GUARD_S)
         # The default level that was loaded at the start stays; that of another model goes; h12 is in use.
         assert loaded(models) == {"en-de": ["full"], "fr-en": ["h12"], "again": []}
     assert models.unload_idle(100) == []  # its last request ended just now
@@ -245,7 +245,7 @@ def test_another_default_level_stays(bundle: Path, factory: FakeFactory) -> None
         assert lease.level.name == "h6"
     clock.now = 10
     for freed in host.unload_idle(5):
-        freed.result(10)
+        freed.result(GUARD_S)
     assert [x.level.name for x in host.status().levels if x.loaded] == ["h6"]
     host.reload()
     assert [x.level.name for x in host.status().levels if x.is_default] == ["full"]

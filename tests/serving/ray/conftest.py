@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
 import pytest
+from tests.ports import held_port
 from tests.processes import REPOSITORY, ROOTS
 from tests.serving.fakes import write_bundle
 
@@ -20,16 +21,11 @@ from hmc.serving.client import Client
 from hmc.v1 import translation_pb2_grpc as rpc
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def ray_environment() -> dict[str, str]:
-    """An environment in which Ray Serve shares no port with another one on this machine."""
-    ports = {f"RAY_SERVE_{name}_PORT": str(free_port()) for name in ("HAPROXY_METRICS", "HAPROXY_STATS", "HTTP")}
-    return {**os.environ, **ports, "PYTHONPATH": os.pathsep.join(map(str, [*ROOTS, REPOSITORY]))}
+def ray_environment(ports: list[int]) -> dict[str, str]:
+    """An environment in which Ray Serve shares no port with another one on this machine. ports: three free ones."""
+    names = ("HAPROXY_METRICS", "HAPROXY_STATS", "HTTP")
+    chosen = {f"RAY_SERVE_{name}_PORT": str(port) for name, port in zip(names, ports, strict=True)}
+    return {**os.environ, **chosen, "PYTHONPATH": os.pathsep.join(map(str, [*ROOTS, REPOSITORY]))}
 
 
 @pytest.fixture(scope="session")
@@ -39,13 +35,14 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("Ray is not installed: pip install '.[ray]'")
     folder = tmp_path_factory.mktemp("ray")
     bundle = write_bundle(folder / "bundle")
-    command = [sys.executable, "-m", "tests.serving.ray.door", str(bundle), str(free_port()), "1"]
-    with (
-        (folder / "log").open("wb") as log,
-        subprocess.Popen(
-            command, env=ray_environment(), cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=log, text=True
-        ) as process,
-    ):
+    with ExitStack() as held, (folder / "log").open("wb") as log:
+        port, *others = (held.enter_context(held_port()) for _ in range(4))
+        command = [sys.executable, "-m", "tests.serving.ray.door", str(bundle), str(port), "1"]
+        process = held.enter_context(
+            subprocess.Popen(
+                command, env=ray_environment(others), cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        )
         assert process.stdout is not None
         try:
             said = next((line for line in process.stdout if line.startswith("ready ")), "")

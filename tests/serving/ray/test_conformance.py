@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.serving.fakes import failure
+from tests.serving.fakes import DEADLINE_S, GUARD_S, failure
 from tests.serving.server.test_decoding_calls import (  # noqa: F401 - pytest runs them here too
     test_errors_of_a_piecewise_call,
     test_pieces_come_before_the_answer,
@@ -51,7 +51,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 def test_the_health_is_told(client: Client) -> None:
-    client.wait_ready(30)
+    client.wait_ready(GUARD_S)
 
 
 def test_calls_have_names(stub: Any) -> None:
@@ -63,7 +63,7 @@ def test_calls_have_names(stub: Any) -> None:
 def test_the_deadline_cancels_the_texts(client: Client) -> None:
     """The queue has place for eight texts: it is free again."""
     with pytest.raises(DeadlineExceededError, match="choose a level with fewer heads"):
-        client.translate(["hold"] * 8, timeout=0.3)
+        client.translate(["hold"] * 8, timeout=DEADLINE_S)
     assert [t.text for t in client.translate(["a"] * 8)] == ["full:a"] * 8
 
 
@@ -74,7 +74,7 @@ def test_a_bug_is_internal_and_kept_secret(client: Client) -> None:
 
 
 def test_a_full_queue_is_refused_in_the_words_of_the_server(stub: Any) -> None:
-    code, message = failure(lambda: stub.Translate(pb.TranslateRequest(texts=["hold"] * 9), timeout=10))
+    code, message = failure(lambda: stub.Translate(pb.TranslateRequest(texts=["hold"] * 9), timeout=GUARD_S))
     assert (code, message) == ("RESOURCE_EXHAUSTED", "texts[8]: the queue is full: try again later")
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.serving.fakes import eventually
+from tests.serving.fakes import GUARD_S, eventually
 
 from hmc.serving.runtime import turns
 from hmc.serving.runtime.device import Device
@@ -45,7 +45,7 @@ def test_no_thread_waits_for_ever_when_graphs_open_beside_a_capture(taking: str)
     def work() -> None:
         with turns.shared(GPU):
             inside.set()
-            assert go_on.wait(10)
+            assert go_on.wait(GUARD_S)
             getattr(sessions, taking)(*(["search_beam"] if taking == "take_decoder" else []))
 
     def capture() -> None:
@@ -54,14 +54,14 @@ def test_no_thread_waits_for_ever_when_graphs_open_beside_a_capture(taking: str)
 
     threads = [threading.Thread(target=work, daemon=True)]
     threads[0].start()
-    assert inside.wait(10)
+    assert inside.wait(GUARD_S)
     for target in (capture, partial(sessions.decoder, "search_greedy")):
         threads.append(threading.Thread(target=target, daemon=True))
         threads[-1].start()
         eventually(lambda: len(waiting) == len(threads) - 1)
     go_on.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(GUARD_S)
     assert not any(thread.is_alive() for thread in threads)
 
 
@@ -77,7 +77,7 @@ def test_graphs_that_are_closed_go_in_a_turn_and_do_not_come_back() -> None:
         closing.start()
         eventually(lambda: len(turns._turns.changed._waiters) == 1)  # type: ignore[attr-defined]
         assert graph() is not None
-    closing.join(10)
+    closing.join(GUARD_S)
     assert (graph(), collector()) == (None, None)
     sessions._replace("search_beam")
     assert not sessions.decoders

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.serving.fakes import eventually
+from tests.serving.fakes import GUARD_S, eventually
 
 from hmc.serving.runtime import turns
 from hmc.serving.runtime.device import Device
@@ -14,14 +14,14 @@ GPU = Device("cuda", 99)
 
 
 def test_threads_share_a_device() -> None:
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=GUARD_S)
 
     def use() -> None:
         with turns.shared(GPU), turns.shared(GPU):
             both.wait()  # passes only while the other thread is in here too
 
     with ThreadPoolExecutor(2) as pool:
-        assert [each.result(20) for each in [pool.submit(use), pool.submit(use)]] == [None, None]
+        assert [each.result(GUARD_S) for each in [pool.submit(use), pool.submit(use)]] == [None, None]
 
 
 def test_one_that_is_alone_waits_for_others_and_keeps_others_out() -> None:
@@ -31,7 +31,7 @@ def test_one_that_is_alone_waits_for_others_and_keeps_others_out() -> None:
     def step() -> None:
         with turns.shared(GPU):
             inside.set()
-            assert leave.wait(10)
+            assert leave.wait(GUARD_S)
             events.append("step ends")
 
     def capture() -> None:
@@ -49,12 +49,12 @@ def test_one_that_is_alone_waits_for_others_and_keeps_others_out() -> None:
     late: list[object] = []
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(step)
-        assert inside.wait(10)
+        assert inside.wait(GUARD_S)
         second = pool.submit(capture)
-        assert asked.wait(10)
+        assert asked.wait(GUARD_S)
         leave.set()
-        first.result(10)
-        second.result(10)
+        first.result(GUARD_S)
+        second.result(GUARD_S)
     assert events == ["step ends", "captured", "goes on"]
 
 
@@ -68,9 +68,9 @@ def test_a_capture_keeps_threads_off_every_cuda_device() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         with turns.alone(GPU):
-            pool.submit(use, Device("cpu")).result(10)
+            pool.submit(use, Device("cpu")).result(GUARD_S)
             other = pool.submit(use, Device("cuda", 98))
             eventually(lambda: len(turns._turns.changed._waiters) == 1)  # type: ignore[attr-defined]
             events.append("captured")
-        other.result(10)
+        other.result(GUARD_S)
     assert events == ["cpu", "captured", "cuda:98"]

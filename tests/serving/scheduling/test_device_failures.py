@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serving.fakes import eventually
+from tests.serving.fakes import GUARD_S, eventually
 from tests.serving.scheduling.test_device_search import bits, decode, engine_of
 
 from hmc.artifact.errors import FailedPreconditionError
@@ -61,13 +61,13 @@ def test_a_batch_that_fails_anywhere_gives_its_memory_back_and_the_next_one_work
     place: tuple[type, str], constraints: Constraints, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = DecodeOptions(n_best=4)
-    before = [engine.submit(source, options, constraints).result(60).hypotheses for source in SOURCES]
+    before = [engine.submit(source, options, constraints).result(GUARD_S).hypotheses for source in SOURCES]
     with monkeypatch.context() as broken:
         broken.setattr(*place, raising)
         kept = fail_together(engine, constraints)
     assert {str(each) for each in kept} == {"decoding failed: a test breaks it"}
     eventually(lambda: engine.sessions.memory.held == 0)
-    again = [engine.submit(source, options, constraints).result(60).hypotheses for source in SOURCES]
+    again = [engine.submit(source, options, constraints).result(GUARD_S).hypotheses for source in SOURCES]
     assert [bits(each) for each in again] == [bits(each) for each in before]
 
 
@@ -79,4 +79,4 @@ def fail_together(engine: Engine, constraints: Constraints) -> list[BaseExceptio
     """The errors of sentences of one batch."""
     with engine.queue.changed:
         futures = [engine.submit(source, DecodeOptions(), constraints) for source in SOURCES]
-    return [future.exception(60) for future in futures]
+    return [future.exception(GUARD_S) for future in futures]

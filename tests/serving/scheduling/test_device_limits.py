@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.serving.fakes import GUARD_S
 from tests.serving.scheduling.test_device_search import bits, decode, engine_of
 from tests.tiny import tiny_architecture, tiny_checkpoint_at
 
@@ -41,7 +42,7 @@ def test_sentences_of_all_positions_of_a_model(beam: int, tmp_path: Path) -> Non
     warm_up(engines[0])
     found, expected = (decode(engine, requests) for engine in engines)
     progress = [engines[0].submit(*request, Constraints(), print) for request in requests]
-    on_host = [future.result(60).hypotheses for future in progress]
+    on_host = [future.result(GUARD_S).hypotheses for future in progress]
     for engine in engines:
         engine.close()
     assert [bits(each) for each in found] == [bits(each) for each in on_host]

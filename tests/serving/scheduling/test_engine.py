@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from tests.serving.fakes import FakeClock, eventually
+from tests.serving.fakes import GUARD_S, FakeClock, eventually
 
 from hmc.artifact.bundle.manifest import VARIANTS, read_manifest
 from hmc.artifact.errors import OverloadedError, UnavailableError
@@ -76,9 +76,9 @@ def test_sentences_that_cannot_be_admitted_fail_and_the_others_go_on(
     for index, future in enumerate(futures):
         if index in (0, 2):
             with pytest.raises(RuntimeError, match="out of memory"):
-                future.result(timeout=30)
+                future.result(timeout=GUARD_S)
         else:
-            assert future.result(timeout=30).hypotheses
+            assert future.result(timeout=GUARD_S).hypotheses
 
 
 def test_the_plain_graph_does_not_pay_for_its_variants(lively_bundle: Path) -> None:
@@ -149,7 +149,7 @@ def busy(sessions: LevelSessions, monkeypatch: pytest.MonkeyPatch) -> Iterator[E
     go_on, whole = threading.Event(), batch.Batch.step
 
     def step(self: batch.Batch, undisturbed: Callable[[], bool]) -> batch.Outcome:
-        go_on.wait(30)
+        go_on.wait(GUARD_S)
         return whole(self, undisturbed)
 
     monkeypatch.setattr(batch.Batch, "step", step)
@@ -197,7 +197,7 @@ def test_a_call_that_waits_for_space_is_made_when_there_is_some_or_at_the_end(en
     assert not ended.is_set()
     engine.queue.bulk_size = 1
     engine.submit(SOURCE, PLAIN).result()
-    assert ended.wait(10)
+    assert ended.wait(GUARD_S)
     engine.queue.bulk_size = 0
     ended.clear()
     engine.call_when_space(ended.set)

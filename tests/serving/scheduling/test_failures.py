@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.serving.fakes import eventually
+from tests.serving.fakes import GUARD_S, eventually
 from tests.tiny import SENTENCES
 
 from hmc.artifact.errors import InternalServiceError, InvalidRequestError
@@ -38,7 +38,7 @@ CHECKED = [PLAIN, GREEDY, SAMPLED, DecodeOptions(n_best=4, max_length=20, covera
 def test_scores_that_are_not_finite_fail_the_sentence_alone(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, options: DecodeOptions, number: float
 ) -> None:
-    expected = engine.submit(SOURCE, options).result(30).hypotheses
+    expected = engine.submit(SOURCE, options).result(GUARD_S).hypotheses
     encode = LevelSessions.encode
 
     def broken(self: LevelSessions, sources: Any) -> tuple[Arrays, Any]:
@@ -53,8 +53,8 @@ def test_scores_that_are_not_finite_fail_the_sentence_alone(
     with engine.queue.changed:  # all run in one batch
         futures = [engine.submit(source, options) for source in (SOURCE, BROKEN, SOURCE)]
     with pytest.raises(InternalServiceError, match="not finite"):
-        futures[1].result(30)
-    assert futures[0].result(30).hypotheses == futures[2].result(30).hypotheses == expected
+        futures[1].result(GUARD_S)
+    assert futures[0].result(GUARD_S).hypotheses == futures[2].result(GUARD_S).hypotheses == expected
 
 
 def test_an_error_while_text_is_made_reaches_the_caller(lively_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,21 +65,21 @@ def test_an_error_while_text_is_made_reaches_the_caller(lively_bundle: Path, mon
         with monkeypatch.context() as patch:
             patch.setattr(Codec, "translation", fail)
             with pytest.raises(ValueError, match="not UTF-8"):
-                translator.submit(SENTENCES[0], GREEDY).result(30)
-        assert translator.submit(SENTENCES[0], GREEDY).result(30).target_tokens
+                translator.submit(SENTENCES[0], GREEDY).result(GUARD_S)
+        assert translator.submit(SENTENCES[0], GREEDY).result(GUARD_S).target_tokens
 
 
 # ---- a worker ----
 
 
 def test_a_worker_that_stops_fails_what_it_has_and_restarts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = engine.submit(SOURCE, PLAIN).result(30).hypotheses
+    expected = engine.submit(SOURCE, PLAIN).result(GUARD_S).hypotheses
     running, go_on = threading.Event(), threading.Event()
     step, holds_back = batch.Batch.step, AdmissionPolicy.holds_back
 
     def stand_still(self: batch.Batch, undisturbed: Callable[[], bool]) -> batch.Outcome:
         running.set()
-        assert go_on.wait(30)
+        assert go_on.wait(GUARD_S)
         return step(self, undisturbed)
 
     def fail_once(self: AdmissionPolicy, *numbers: int) -> bool:
@@ -91,14 +91,14 @@ def test_a_worker_that_stops_fails_what_it_has_and_restarts(engine: Engine, monk
     monkeypatch.setattr(batch.Batch, "step", stand_still)
     monkeypatch.setattr(AdmissionPolicy, "holds_back", fail_once)
     futures = [engine.submit(SOURCE, DecodeOptions(beam_size=4, min_length=15, max_length=20))]
-    assert running.wait(30)
+    assert running.wait(GUARD_S)
     futures += [engine.submit(SOURCE, options) for options in (PLAIN, GREEDY)]
     go_on.set()
     for future in futures:
         with pytest.raises(InternalServiceError, match=r"level 'h12' stopped unexpectedly and was restarted .*boom"):
-            future.result(30)
+            future.result(GUARD_S)
     eventually(lambda: engine.failure is None)  # it tests itself
-    assert engine.submit(SOURCE, PLAIN).result(30).hypotheses == expected
+    assert engine.submit(SOURCE, PLAIN).result(GUARD_S).hypotheses == expected
     assert engine.pending == 0
 
 
@@ -112,11 +112,11 @@ def test_a_failure_that_stays_is_reported_until_a_sentence_is_answered(
         patch.setattr(AdmissionPolicy, "holds_back", fail)
         for _ in range(3):
             with pytest.raises(InternalServiceError, match="boom"):
-                engine.submit(SOURCE, GREEDY).result(30)
+                engine.submit(SOURCE, GREEDY).result(GUARD_S)
         eventually(lambda: engine.pending == 0)
         assert engine.failure is not None
         assert "boom" in engine.failure
-    assert engine.submit(SOURCE, GREEDY).result(30).hypotheses
+    assert engine.submit(SOURCE, GREEDY).result(GUARD_S).hypotheses
     assert engine.failure is None
 
 
@@ -133,8 +133,8 @@ def test_a_level_recovers_without_requests(engine: Engine, monkeypatch: pytest.M
     monkeypatch.setattr(worker, "FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(AdmissionPolicy, "holds_back", fail_three_times)
     with pytest.raises(InternalServiceError, match="boom"):
-        engine.submit(SOURCE, PLAIN).result(30)
-    assert recovered.wait(30)
+        engine.submit(SOURCE, PLAIN).result(GUARD_S)
+    assert recovered.wait(GUARD_S)
     eventually(lambda: engine.failure is None)
 
 
@@ -157,7 +157,7 @@ def test_a_worker_restarts_although_the_queue_is_full_again(
 
     monkeypatch.setattr(AdmissionPolicy, "holds_back", fail_once)
     with pytest.raises(InternalServiceError, match="boom"):
-        engine.submit(SOURCE, PLAIN).result(30)
+        engine.submit(SOURCE, PLAIN).result(GUARD_S)
     engine.close()
     assert submitted[0].result(0).hypotheses
     assert engine.failure is None
@@ -166,14 +166,14 @@ def test_a_worker_restarts_although_the_queue_is_full_again(
 def test_an_error_after_a_sentence_has_left_its_batch_does_not_lose_it(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, empty = engine.submit(SOURCE, PLAIN).result(30).hypotheses, TokenBudget.empty
+    expected, empty = engine.submit(SOURCE, PLAIN).result(GUARD_S).hypotheses, TokenBudget.empty
 
     def fail_once(*_: object) -> None:
         monkeypatch.setattr(TokenBudget, "empty", empty)
         raise RuntimeError("boom")
 
     monkeypatch.setattr(TokenBudget, "empty", fail_once)
-    assert engine.submit(SOURCE, PLAIN).result(30).hypotheses == expected
+    assert engine.submit(SOURCE, PLAIN).result(GUARD_S).hypotheses == expected
 
 
 def test_the_log_says_where_a_batch_failed(
@@ -184,7 +184,7 @@ def test_the_log_says_where_a_batch_failed(
 
     monkeypatch.setattr(batch.Batch, "step", fail_in_a_step)
     with pytest.raises(RuntimeError, match="decoding failed: boom"):
-        engine.submit(SOURCE, PLAIN).result(30)
+        engine.submit(SOURCE, PLAIN).result(GUARD_S)
     assert "a batch of level h12 failed" in caplog.text
     assert "fail_in_a_step" in caplog.text  # the traceback
 
@@ -199,17 +199,17 @@ def test_closing_at_once_cancels_sentences_that_are_being_admitted(
 
     def slow(self: batch.Batch, jobs: Any, upcoming: Any) -> None:
         admitting.set()
-        assert go_on.wait(30)
+        assert go_on.wait(GUARD_S)
         admit(self, jobs, upcoming)
 
     monkeypatch.setattr(batch.Batch, "admit", slow)
     future = engine.submit(SOURCE, DecodeOptions(beam_size=4, min_length=60, max_length=60))
-    assert admitting.wait(30)
+    assert admitting.wait(GUARD_S)
     closing = threading.Thread(target=engine.close, kwargs={"drain": False})
     future.add_done_callback(lambda _: go_on.set())  # at once, or not before the end
     closing.start()
-    assert go_on.wait(30)
-    closing.join(30)
+    assert go_on.wait(GUARD_S)
+    closing.join(GUARD_S)
     assert future.cancelled()
     assert not closing.is_alive()
 
@@ -219,7 +219,7 @@ def test_closing_at_once_while_batches_come_and_go(sessions: LevelSessions) -> N
     for _ in range(20):
         engine = Engine(sessions, queue_size=1000, max_rows=16)
         futures = [engine.submit(SOURCE, options[n % 7]) for n in range(60)]
-        futures[5].result(30)
+        futures[5].result(GUARD_S)
         engine.close(drain=False)
         assert all(future.done() for future in futures)
 

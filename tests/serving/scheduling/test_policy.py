@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.serving.fakes import FakeClock, eventually
+from tests.serving.fakes import GUARD_S, FakeClock, eventually
 
 from hmc.serving.decoding.job import Mode
 from hmc.serving.requests.options import DecodeOptions, Sampling
@@ -112,12 +112,12 @@ def test_a_mode_used_once_keeps_no_caches_while_other_sentences_go_on(sessions: 
     clock, source = FakeClock(), [5, 9, 40, 7, 0]
     engine = Engine(sessions, queue_size=100, max_rows=64, clock=clock)
     greedy, beams = DecodeOptions(beam_size=1, max_length=5), DecodeOptions(beam_size=5, max_length=5)
-    engine.submit(source, beams).result(30)
-    engine.submit(source, greedy).result(30)
+    engine.submit(source, beams).result(GUARD_S)
+    engine.submit(source, greedy).result(GUARD_S)
     assert modes(engine) == {Mode(5), Mode(1, "greedy")}
     for _ in range(3):
         clock.now += 0.4 * IDLE_S
-        engine.submit(source, greedy).result(30)
+        engine.submit(source, greedy).result(GUARD_S)
     assert modes(engine) == {Mode(1, "greedy")}
     clock.now += IDLE_S
     with engine.queue.changed:
@@ -148,7 +148,7 @@ def test_modes_together_keep_to_one_budget(sessions: LevelSessions, monkeypatch:
     priorities = list(Priority)
     with engine.queue.changed:
         futures = [engine.submit([5, 9, 40, 0], asked[n % 4], priority=priorities[n % 3]) for n in range(60)]
-    assert all(future.result(60).hypotheses for future in futures)
+    assert all(future.result(GUARD_S).hypotheses for future in futures)
     engine.close()
     assert most / 2 < max(tokens) <= most
 

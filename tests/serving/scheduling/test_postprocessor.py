@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.serving.fakes import eventually
+from tests.serving.fakes import GUARD_S, eventually
+from tests.serving.held_steps import HeldSteps
 from tests.tiny import SENTENCES
 
 from hmc.artifact.bundle.manifest import read_manifest
@@ -39,11 +40,11 @@ def test_a_callback_that_blocks_holds_up_no_decoding(engine: Engine) -> None:
 
     def block(_: Future[Decoded]) -> None:
         blocked.set()
-        assert go_on.wait(30)
+        assert go_on.wait(GUARD_S)
 
     with engine.queue.changed:  # it does not end before it has the callback
         engine.submit(SOURCE, GREEDY).add_done_callback(block)
-    assert blocked.wait(30)
+    assert blocked.wait(GUARD_S)
     futures = [engine.submit([*[9] * (n + 1), 0], GREEDY) for n in range(20)]
     for n, future in enumerate(futures):
         future.add_done_callback(lambda _, n=n: order.append(n))  # type: ignore[misc]  # a default argument
@@ -65,7 +66,7 @@ def test_progress_is_reported_off_the_decode_thread_and_before_the_end(engine: E
     options = DecodeOptions(beam_size=1, min_length=12, max_length=12)
     future = engine.submit(SOURCE, options, progress=progress)
     future.add_done_callback(lambda _: tokens.append(-1))
-    assert future.result(30).hypotheses
+    assert future.result(GUARD_S).hypotheses
     engine.close()
     assert tokens[-1] == -1
     assert tokens[:11] == list(range(1, 12))
@@ -90,7 +91,7 @@ def test_closing_runs_every_callback_and_may_be_done_in_one(engine: Engine) -> N
     go_on, closed, ran = threading.Event(), threading.Event(), list[int]()
 
     def close(_: Future[Decoded]) -> None:
-        assert go_on.wait(30)
+        assert go_on.wait(GUARD_S)
         engine.close()
         closed.set()
 
@@ -100,7 +101,7 @@ def test_closing_runs_every_callback_and_may_be_done_in_one(engine: Engine) -> N
     for future in futures:
         future.add_done_callback(lambda _: ran.append(1))
     go_on.set()
-    assert closed.wait(30)
+    assert closed.wait(GUARD_S)
     engine.close()
     assert len(ran) == 10
     assert not any(worker.is_alive() for worker in engine.workers)
@@ -122,33 +123,40 @@ def test_calls_run_in_order_and_errors_do_not_end_them() -> None:
     assert ran == list(range(7))
 
 
-def test_waiting_ends_for_sentences_that_were_cancelled(engine: Engine) -> None:
+def test_waiting_ends_for_sentences_that_were_cancelled(engine: Engine, steps: HeldSteps) -> None:
     options = DecodeOptions(beam_size=4, min_length=60, max_length=60)
-    futures = [engine.submit(SOURCE, options) for _ in range(6)]  # two run
+    steps.hold()
+    with engine.queue.changed:  # the worker sees all of them at once
+        futures = [engine.submit(SOURCE, options) for _ in range(6)]
+    steps.wait()  # two run
     assert all(future.cancel() for future in futures)
-    assert not wait(futures, timeout=30).not_done
-    assert set(as_completed(futures, timeout=30)) == set(futures)
-    assert engine.submit(SOURCE, GREEDY).result(30).hypotheses
+    steps.release()
+    assert not wait(futures, timeout=GUARD_S).not_done
+    assert set(as_completed(futures, timeout=GUARD_S)) == set(futures)
+    assert engine.submit(SOURCE, GREEDY).result(GUARD_S).hypotheses
 
 
-def test_waiting_ends_for_texts_that_were_cancelled(lively_bundle: Path) -> None:
+def test_waiting_ends_for_texts_that_were_cancelled(lively_bundle: Path, steps: HeldSteps) -> None:
     options = DecodeOptions(beam_size=4, min_length=60, max_length=60)
     with Translator(lively_bundle, "h12", device="cpu", threads=1, max_rows=8) as translator:
+        steps.hold()
         futures = [translator.submit(text, options) for text in SENTENCES * 2]
+        steps.wait()
         waiting = threading.Event()
         found: list[int] = []
 
         def wait_for_one() -> None:
             waiting.set()
-            found.append(len(wait(futures, 30, FIRST_COMPLETED).done))
+            found.append(len(wait(futures, GUARD_S, FIRST_COMPLETED).done))
 
         thread = threading.Thread(target=wait_for_one)
         thread.start()
-        assert waiting.wait(30)
+        assert waiting.wait(GUARD_S)
         assert all(future.cancel() for future in futures)
-        thread.join(40)
+        steps.release()
+        thread.join(GUARD_S)
         assert found[0] > 0
-        assert not wait(futures, timeout=30).not_done
+        assert not wait(futures, timeout=GUARD_S).not_done
 
 
 def test_closing_at_once_ends_waiting_for_all(lively_bundle: Path) -> None:
@@ -156,4 +164,4 @@ def test_closing_at_once_ends_waiting_for_all(lively_bundle: Path) -> None:
     options = DecodeOptions(beam_size=4, min_length=60, max_length=60)
     futures = [translator.submit(text, options) for text in SENTENCES * 4]
     translator.close(drain=False)
-    assert not wait(futures, timeout=30).not_done
+    assert not wait(futures, timeout=GUARD_S).not_done

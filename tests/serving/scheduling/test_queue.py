@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.serving.fakes import eventually
+from tests.serving.fakes import GUARD_S, eventually
+from tests.serving.held_steps import HeldSteps
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import OverloadedError
@@ -134,7 +135,7 @@ def test_interactive_sentences_pass(opened: Opened, monkeypatch: pytest.MonkeyPa
     def noted(self: batch.Batch, jobs: Any, upcoming: Any) -> None:
         order.extend(len(each.source) for each in jobs)
         admit(self, jobs, upcoming)
-        go_on.wait(30)
+        go_on.wait(GUARD_S)
 
     monkeypatch.setattr(batch.Batch, "admit", noted)
     engine = opened(4)
@@ -145,11 +146,11 @@ def test_interactive_sentences_pass(opened: Opened, monkeypatch: pytest.MonkeyPa
     assert (engine.pending, engine.pending_interactive) == (9, 6)
     go_on.set()
     for future in (*others, *interactive):
-        assert future.result(timeout=60).hypotheses
+        assert future.result(timeout=GUARD_S).hypotheses
     assert order == [5, 41, 42, 43, 21, 44, 45, 22, 23]
 
 
-def test_interactive_sentences_wait_for_no_more_rows_than_they_need(opened: Opened) -> None:
+def test_interactive_sentences_wait_for_no_more_rows_than_they_need(opened: Opened, steps: HeldSteps) -> None:
     engine, ended = opened(8), list[str]()
 
     def submit(name: str, options: DecodeOptions, priority: Priority = Priority.INTERACTIVE) -> Future[Decoded]:
@@ -157,20 +158,22 @@ def test_interactive_sentences_wait_for_no_more_rows_than_they_need(opened: Open
         future.add_done_callback(lambda _: ended.append(name))
         return future
 
-    running = [submit("running", LONG) for _ in range(7)]
-    eventually(lambda: not len(engine.queue))
+    steps.hold()
     with engine.queue.changed:  # the worker sees all of them at once
-        others = [submit("other", SHORT, Priority.STANDARD) for _ in range(3)]
-        interactive = submit("interactive", SHORT)
+        running = [submit("running", LONG) for _ in range(7)]
+    steps.wait()
+    others = [submit("other", SHORT, Priority.STANDARD) for _ in range(3)]
+    interactive = submit("interactive", SHORT)
+    steps.release()
     for future in (interactive, *running, *others):
-        assert future.result(timeout=60).hypotheses
+        assert future.result(timeout=GUARD_S).hypotheses
     assert ended[0] == "interactive"
 
 
 def test_both_kinds_together_find_what_each_finds_alone(opened: Opened) -> None:
     engine = opened(24)
     asked = [([5 + n, 9, 40 + n, 7, 0], options) for n in range(12) for options in (BEAM, LONG)]
-    expected = [engine.submit(source, options).result(timeout=60).hypotheses for source, options in asked]
+    expected = [engine.submit(source, options).result(timeout=GUARD_S).hypotheses for source, options in asked]
     priorities = (Priority.INTERACTIVE, Priority.STANDARD, Priority.BULK)
     futures = [engine.submit(*each, priority=priorities[index % 3]) for index, each in enumerate(asked)]
-    assert [future.result(timeout=60).hypotheses for future in futures] == expected
+    assert [future.result(timeout=GUARD_S).hypotheses for future in futures] == expected

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.serving.fakes import GUARD_S
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
@@ -79,7 +80,7 @@ def test_both_devices_work_at_the_same_time(
 
     monkeypatch.setattr(batch.Batch, "admit", meet)
     futures = [engine.submit(ids, GREEDY) for ids in sources(30)]
-    assert all(future.result(timeout=60).hypotheses for future in futures)
+    assert all(future.result(timeout=GUARD_S).hypotheses for future in futures)
     assert len(met) == 2
     assert all(replica in met for replica in replicas)
 
@@ -95,7 +96,7 @@ def test_one_replica_can_be_used_alone(
         ran_on.clear()
         with engine.only(replica):
             futures = [engine.submit(ids, GREEDY) for ids in sources(40)]
-            assert all(future.result(timeout=60).hypotheses for future in futures)
+            assert all(future.result(timeout=GUARD_S).hypotheses for future in futures)
         assert {id(sessions) for sessions, _ in ran_on} == {id(replica)}
 
 
@@ -110,7 +111,7 @@ def test_warming_up_reaches_every_replica(
 
 def test_a_variant_opens_on_every_replica(replicas: list[LevelSessions], engine: Engine) -> None:
     options = DecodeOptions(beam_size=1, max_length=10, alignment=True)
-    assert engine.submit(sources(1)[0], options).result(timeout=60).hypotheses
+    assert engine.submit(sources(1)[0], options).result(timeout=GUARD_S).hypotheses
     assert all("attention" in replica.decoders for replica in replicas)
 
 
@@ -123,7 +124,7 @@ def test_a_variant_that_fails_on_one_replica_is_an_error(
     monkeypatch.setattr(replicas[1], "decoder", fail)
     options = DecodeOptions(beam_size=1, max_length=10, alignment=True)
     with pytest.raises(InvalidArtifactError, match="device 2 cannot be used"):
-        engine.submit(sources(1)[0], options).result(timeout=60)
+        engine.submit(sources(1)[0], options).result(timeout=GUARD_S)
 
 
 def test_a_closed_engine_ends_while_a_replica_is_paused(replicas: list[LevelSessions], engine: Engine) -> None:

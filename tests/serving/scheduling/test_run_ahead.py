@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.serving.fakes import GUARD_S
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.serving.caches.host import HostCaches
@@ -111,20 +112,25 @@ def test_a_later_sentence_starts_at_the_next_step(
     def slow(self: HostCaches, tokens: Any) -> Any:
         if len(further) == 3 and not begun.is_set():
             begun.set()
-            while not len(engine.queue):  # the other one is on its way
-                pass
+            with engine.queue.changed:
+                assert engine.queue.changed.wait_for(lambda: len(engine.queue), GUARD_S)
         return run_next(self, tokens)
 
     monkeypatch.setattr(batch.Batch, "admit", noted)
     monkeypatch.setattr(HostCaches, "run_next", slow)
     long = engine.submit([5, 6, 7, 0], DecodeOptions(beam_size=1, min_length=80, max_length=80))
-    assert begun.wait(30)
-    short = engine.submit([5, 6, 7, 8, 0], DecodeOptions(beam_size=1, max_length=2))
+    assert begun.wait(GUARD_S)
+    ended: list[str] = []
+    long.add_done_callback(lambda _: ended.append("long"))
+    with engine.queue.changed:  # it does not end before it has the callback
+        short = engine.submit([5, 6, 7, 8, 0], DecodeOptions(beam_size=1, max_length=2))
+        short.add_done_callback(lambda _: ended.append("short"))
     assert short.result().hypotheses
-    assert not long.done()
     assert [count for count, _ in admitted] == [1, 1]
     assert admitted[1][1] <= 4
     assert len(long.result().hypotheses[0].ids) >= 79
+    engine.close()
+    assert ended == ["short", "long"]
 
 
 def test_progress_gets_every_token(lively_bundle: Path, opened: Open, further: list[int]) -> None:
@@ -148,13 +154,13 @@ def test_a_cancelled_sentence_leaves_at_the_next_step(
     def slow(self: HostCaches, tokens: Any) -> Any:
         rows.append(len(tokens))
         begun.set()
-        assert cancelled.wait(30)
+        assert cancelled.wait(GUARD_S)
         return run_next(self, tokens)
 
     monkeypatch.setattr(HostCaches, "run_next", slow)
     with engine.queue.changed:  # all are there before the first is admitted
         futures = [engine.submit([n + 5, 8, 7, 0], options) for n in range(6)]
-    assert begun.wait(30)
+    assert begun.wait(GUARD_S)
     longest = max(range(6), key=lambda n: len(expected[n][0].ids))
     assert futures[longest].cancel()
     cancelled.set()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serving.fakes import eventually
+from tests.serving.fakes import GUARD_S, eventually
 
 from hmc.artifact.bundle.manifest import Variant
 from hmc.artifact.errors import InvalidArtifactError, UnavailableError
@@ -31,7 +31,7 @@ def opening(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, 
     def slow(self: LevelSessions, variant: Variant | None = None) -> Any:
         if variant == "sampling" and variant not in self.decoders:
             begun.set()
-            assert go_on.wait(30)
+            assert go_on.wait(GUARD_S)
         return decoder(self, variant)
 
     monkeypatch.setattr(LevelSessions, "decoder", slow)
@@ -44,15 +44,15 @@ def test_other_sentences_go_on_while_a_graph_is_opened(
 ) -> None:
     begun, go_on = opening
     sampled = [engine.submit(SOURCE, SAMPLED) for _ in range(3)]
-    assert begun.wait(30)
+    assert begun.wait(GUARD_S)
     prefixed = engine.submit(SOURCE, PLAIN, Constraints((7,)))
-    assert prefixed.result(30).hypotheses
-    assert engine.submit(SOURCE, GREEDY).result(30).hypotheses
+    assert prefixed.result(GUARD_S).hypotheses
+    assert engine.submit(SOURCE, GREEDY).result(GUARD_S).hypotheses
     assert engine.pending == engine.pending_interactive == 3
     assert sampled[0].cancel()
     assert engine.pending == 2
     go_on.set()
-    assert sampled[1].result(30).hypotheses == sampled[2].result(30).hypotheses
+    assert sampled[1].result(GUARD_S).hypotheses == sampled[2].result(GUARD_S).hypotheses
     assert not [thread for thread in threading.enumerate() if thread.name == "hmc-open-sampling"]
 
 
@@ -71,10 +71,10 @@ def test_a_graph_that_cannot_be_opened_fails_only_the_sentences_that_need_it(
         futures = [engine.submit(SOURCE, options) for options in (PLAIN, SAMPLED, SAMPLED, GREEDY)]
         for future in futures[1:3]:
             with pytest.raises(InvalidArtifactError, match="is broken"):
-                future.result(30)
-        assert futures[0].result(30).hypotheses
-        assert futures[3].result(30).hypotheses
-    assert engine.submit(SOURCE, SAMPLED).result(30).hypotheses  # tried again
+                future.result(GUARD_S)
+        assert futures[0].result(GUARD_S).hypotheses
+        assert futures[3].result(GUARD_S).hypotheses
+    assert engine.submit(SOURCE, SAMPLED).result(GUARD_S).hypotheses  # tried again
 
 
 @pytest.mark.parametrize("drain", [True, False])
@@ -84,14 +84,14 @@ def test_closing_while_a_graph_is_opened(
     begun, go_on = opening
     engine = Engine(sessions, queue_size=100, max_rows=16)
     future = engine.submit(SOURCE, SAMPLED)
-    assert begun.wait(30)
+    assert begun.wait(GUARD_S)
     closing = threading.Thread(target=engine.close, args=(drain,))
     closing.start()
     eventually(lambda: engine.queue.closed)
     with pytest.raises(UnavailableError, match="shutting down"):
         engine.submit(SOURCE, PLAIN)
     go_on.set()
-    closing.join(30)
+    closing.join(GUARD_S)
     assert not closing.is_alive()
     assert future.cancelled() is not drain
     assert not drain or future.result().hypotheses
@@ -114,14 +114,14 @@ def test_closing_when_a_graph_could_not_be_opened(sessions: LevelSessions, monke
         """Before the errors are posted, another thread closes the engine, unless the queue is locked."""
         closing = threading.Thread(target=close_if_unlocked)
         closing.start()
-        closing.join(30)
+        closing.join(GUARD_S)
         post(self, calls)
 
     monkeypatch.setattr(LevelSessions, "decoder", broken)
     monkeypatch.setattr(Postprocessor, "post", post_late)
     future = engine.submit(SOURCE, SAMPLED)
     with pytest.raises(InvalidArtifactError, match="is broken"):
-        future.result(5)
+        future.result(GUARD_S)
     engine.close()
 
 

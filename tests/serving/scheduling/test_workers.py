@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.serving.fakes import GUARD_S
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidRequestError
@@ -70,7 +71,7 @@ def test_sentences_are_shared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(batch.Batch, "admit", meet)
     futures = [engine.submit(ids, OPTIONS[1]) for ids in sources(30)]
-    assert all(future.result(timeout=60).hypotheses for future in futures)
+    assert all(future.result(timeout=GUARD_S).hypotheses for future in futures)
     assert sum(taken) == 30
 
 

@@ -12,10 +12,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from tests.serving.fakes import FakeFactory, eventually, failure, write_bundle
+from tests.serving.fakes import GUARD_S, FakeFactory, eventually, failure, write_bundle
 
 from hmc.artifact.errors import (
-    DeadlineExceededError,
     FailedPreconditionError,
     LevelNotFoundError,
     UnauthenticatedError,
@@ -26,6 +25,7 @@ from hmc.serving.requests.answers import LevelBytes
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
+from hmc.serving.wire import status
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
@@ -97,7 +97,7 @@ def test_health_is_not_serving_until_the_levels_are_warm(bundle: Path, factory: 
         with pytest.raises(UnavailableError, match=r"not ready after 0\.2 s: its health is not SERVING yet"):
             client.wait_ready(0.2)
         factory.hold_at["full"].set()
-        client.wait_ready(10)
+        client.wait_ready(GUARD_S)
         for service in ("", "hmc.v1.TranslationService", "hmc.v1.AdminService"):
             assert health.Check(health_pb2.HealthCheckRequest(service=service)).status == SERVING
         code, _ = failure(lambda: health.Check(health_pb2.HealthCheckRequest(service="nope")))
@@ -143,7 +143,7 @@ def test_reload_loses_no_request(client: Client, factory: FakeFactory, tmp_path:
             for path in bundles:
                 assert client.reload(path) == path.name
         stop.set()
-        seen = [version for done in loads for version in done.result(20)]
+        seen = [version for done in loads for version in done.result(GUARD_S)]
     assert {"b1", "b2"} <= set(seen)
     eventually(lambda: all(t.closed == "drained" for t in factory.made[:-3]))
 
@@ -167,7 +167,7 @@ def test_a_failed_reload_leaves_the_bundle_serving(client: Client, tmp_path: Pat
 def test_every_call_but_health_checks_needs_the_token(bundle: Path, factory: FakeFactory) -> None:
     with BackgroundServer(bundle, ServerSettings(port=0, token="s3cret"), factory) as running:
         with Client(running.address) as anonymous:
-            anonymous.wait_ready(5)
+            anonymous.wait_ready(GUARD_S)
             for call in (
                 lambda: anonymous.translate(["a"]),
                 anonymous.levels,
@@ -186,7 +186,9 @@ def test_every_call_but_health_checks_needs_the_token(bundle: Path, factory: Fak
             assert failure(ProtoReflectionDescriptorDatabase(channel).get_services)[0] == "UNAUTHENTICATED"
 
 
-def test_metrics(bundle: Path, factory: FakeFactory) -> None:
+def test_metrics(bundle: Path, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "DEADLINE_SLACK_S", 2 * GUARD_S)  # what is cancelled is late, if it has a deadline
+    late_call = 'hmc_calls_total{code="DEADLINE_EXCEEDED",method="/hmc.v1.TranslationService/Translate"} 1.0'
     with (
         BackgroundServer(bundle, ServerSettings(port=0, metrics_port=0), factory) as running,
         Client(running.address) as client,
@@ -202,19 +204,26 @@ def test_metrics(bundle: Path, factory: FakeFactory) -> None:
             assert failure(lambda: stub.Translate(request))[0] == "INVALID_ARGUMENT"
             texts = [pb.TranslateStreamRequest(text="a", options=request.options)]
             assert next(stub.TranslateStream(iter(texts))).error.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
-        with pytest.raises(DeadlineExceededError):
-            client.translate(["hold"], timeout=0.1)
-        factory["full"].wait_for(lambda: factory["full"].pending == 0)
+            late = stub.Translate.future(pb.TranslateRequest(texts=["hold"]), timeout=GUARD_S)
+            factory["full"].wait_for(lambda: factory["full"].pending == 1)
+            late.cancel()
+            factory["full"].wait_for(lambda: factory["full"].pending == 0)
         assert running.server is not None
-        with urllib.request.urlopen(f"http://127.0.0.1:{running.server.metrics_port}/metrics", timeout=5) as response:
-            lines = response.read().decode().splitlines()
+        url = f"http://127.0.0.1:{running.server.metrics_port}/metrics"
+
+        def scraped() -> list[str]:
+            with urllib.request.urlopen(url, timeout=GUARD_S) as response:
+                return list(response.read().decode().splitlines())
+
+        eventually(lambda: late_call in scraped())  # a call is counted after its texts were cancelled
+        lines = scraped()
     for expected in (
         'hmc_requests_total{code="OK",level="h6",model="en-de"} 2.0',
         'hmc_requests_total{code="INVALID_ARGUMENT",level="",model=""} 2.0',
         'hmc_requests_total{code="DEADLINE_EXCEEDED",level="full",model="en-de"} 1.0',
         'hmc_requests_total{code="OK",level="h12",model="en-de"} 1.0',
         'hmc_requests_total{code="NOT_FOUND",level="",model=""} 1.0',
-        'hmc_calls_total{code="DEADLINE_EXCEEDED",method="/hmc.v1.TranslationService/Translate"} 1.0',
+        late_call,
         'hmc_texts_total{level="h6",model="en-de"} 4.0',
         'hmc_tokens_total{level="h6",model="en-de",side="target"} 8.0',
         'hmc_queue_seconds_count{level="h6",model="en-de"} 1.0',

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.serving.fakes import FakeFactory, eventually, write_bundle
+from tests.serving.fakes import GUARD_S, FakeFactory, eventually, write_bundle
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact.errors import InvalidRequestError
@@ -102,7 +102,7 @@ def test_no_request_is_lost_or_mixed(
                     eventually(lambda version=version: running.host.version == version, 60)  # type: ignore[misc]
             finally:
                 stop.set()
-            seen = [done.result(60) for done in loads]
+            seen = [done.result(GUARD_S) for done in loads]
         assert client.translate(TEXTS, options=OPTIONS).bundle_version == second
     assert set.union(*seen) == {first, second}
 

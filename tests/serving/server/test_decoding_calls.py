@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serving.fakes import FakeFactory, eventually, failure
+from tests.serving.fakes import GUARD_S, FakeFactory, eventually, failure
 
 from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
 from hmc.serving import DecodeOptions, Translator
@@ -66,7 +66,7 @@ def test_pieces_come_before_the_answer(client: Client) -> None:
     ],
 )
 def test_refused_calls(stub: Any, call: tuple[str, Any], code: str, message: str) -> None:
-    got_code, got_message = failure(lambda: getattr(stub, call[0])(call[1], timeout=10))
+    got_code, got_message = failure(lambda: getattr(stub, call[0])(call[1], timeout=GUARD_S))
     assert (got_code, message in got_message) == (code, True), got_message
 
 
@@ -106,7 +106,7 @@ def test_calls_that_are_left_early_are_counted_as_cancelled(bundle: Path, factor
         address = f"http://127.0.0.1:{server.server.metrics_port}/metrics"
 
         def counted() -> set[str]:
-            with urllib.request.urlopen(address, timeout=5) as response:
+            with urllib.request.urlopen(address, timeout=GUARD_S) as response:
                 lines = response.read().decode().splitlines()
             return {line for line in lines if line.startswith("hmc_requests_total")}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.serving.fakes import FIRST_DEVICE, SECOND_DEVICE, FactoryOnDevices, FakeFactory
+from tests.serving.fakes import FIRST_DEVICE, GUARD_S, SECOND_DEVICE, FactoryOnDevices, FakeFactory
 
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
 from hmc.serving.client import Client, LevelBytes
@@ -34,7 +34,7 @@ def test_clients_get_the_bytes_of_devices(on_devices: BackgroundServer) -> None:
 def test_prometheus_gets_the_bytes_of_devices(on_devices: BackgroundServer) -> None:
     assert on_devices.server is not None
     address = f"http://127.0.0.1:{on_devices.server.metrics_port}/metrics"
-    with urllib.request.urlopen(address, timeout=5) as response:
+    with urllib.request.urlopen(address, timeout=GUARD_S) as response:
         lines = response.read().decode().splitlines()
     expected = {
         'hmc_device_memory_bytes{level="full",model="en-de",part="own"} 3.145728e+06',

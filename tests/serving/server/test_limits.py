@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.serving.fakes import FakeFactory, eventually
+from tests.serving.fakes import GUARD_S, FakeFactory, eventually
 
 from hmc.artifact.errors import DeadlineExceededError, InvalidRequestError, UnavailableError
 from hmc.serving.client import Client
@@ -43,30 +43,37 @@ def test_changes_that_wait_hold_up_no_other_call(client: Client, factory: FakeFa
     with ThreadPoolExecutor(2) as pool:
         held = pool.submit(client.translate, ["hold"], "h6")
         factory["h6"].wait_for(lambda: factory["h6"].pending == 1)
+        waiting = pool.submit(client.unload_level, "h6")
+        eventually(lambda: not {level.name: level.loaded for level in client.levels().levels}["h6"])
         for _ in range(40):
             with pytest.raises(DeadlineExceededError):
                 client.unload_level("h6", timeout=0.05)
-        listed = {level.name: level.loaded for level in client.levels(timeout=10).levels}
+        listed = {level.name: level.loaded for level in client.levels(timeout=GUARD_S).levels}
         assert listed == {"full": True, "h12": True, "h6": False}
-        client.unload_level("h12", timeout=10)
-        assert client.load_level("h12", timeout=10).loaded
-        waiting = pool.submit(client.unload_level, "h6")
+        client.unload_level("h12", timeout=GUARD_S)
+        assert client.load_level("h12", timeout=GUARD_S).loaded
         factory["h6"].release.set()
-        assert held.result(10)[0].text == "h6:hold"
-        assert not waiting.result(10).loaded
+        assert held.result(GUARD_S)[0].text == "h6:hold"
+        assert not waiting.result(GUARD_S).loaded
     assert factory["h6"].closed == "drained"
 
 
 def test_a_server_that_closes_waits_for_a_level_that_is_unloaded(bundle: Path, factory: FakeFactory) -> None:
-    settings = ServerSettings(port=0, drain_seconds=5.0)
-    with BackgroundServer(bundle, settings, factory) as server, Client(server.address) as client:
+    settings = ServerSettings(port=0, drain_seconds=GUARD_S)
+    with (
+        BackgroundServer(bundle, settings, factory) as server,
+        Client(server.address) as client,
+        grpc.insecure_channel(server.address) as channel,
+    ):
         thread = threading.Thread(target=lambda: client.translate(["hold"], "h6"))
         thread.start()
         factory["h6"].wait_for(lambda: factory["h6"].pending == 1)
-        with pytest.raises(DeadlineExceededError):
-            client.unload_level("h6", timeout=0.1)
+        admin: Any = rpc.AdminServiceStub(channel)
+        call = admin.UnloadLevel.future(pb.UnloadLevelRequest(name="h6"))
+        eventually(lambda: not {level.name: level.loaded for level in client.levels().levels}["h6"])
+        call.cancel()
         factory["h6"].release.set()
-        thread.join(10)
+        thread.join(GUARD_S)
     assert factory["h6"].closed == "drained"
 
 

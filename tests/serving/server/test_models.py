@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tests.serving.fakes import FakeFactory, eventually, failure, wait_for, write_bundle
+from tests.serving.fakes import GUARD_S, FakeFactory, eventually, failure, wait_for, write_bundle
 
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError, LevelNotFoundError
 from hmc.serving.client import Client, ModelInfo, Selector
@@ -220,7 +220,7 @@ def test_metrics_name_the_model(server: BackgroundServer, client: Client) -> Non
     client.translate(["a"], "h6", model="fr-en")
     client.translate(["a"], "h6")
     assert server.server is not None
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.server.metrics_port}/metrics", timeout=5) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.server.metrics_port}/metrics", timeout=GUARD_S) as response:
         lines = response.read().decode().splitlines()
     for model in ("en-de", "fr-en"):
         assert f'hmc_requests_total{{code="OK",level="h6",model="{model}"}} 1.0' in lines
@@ -255,7 +255,7 @@ def test_reloads_of_two_models_lose_no_request(client: Client, factory: FakeFact
         finally:
             stop.set()
         for done in loads:
-            done.result(20)
+            done.result(GUARD_S)
     reloaded = {(model, path.name) for model, paths in versions.items() for path in paths}
     assert seen - {("en-de", "german"), ("fr-en", "english")} == reloaded
     eventually(lambda: sum(t.closed == "drained" for t in factory.made) == len(factory.made) - 4)

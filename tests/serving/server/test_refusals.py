@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.serving.fakes import FakeFactory, FakeTranslator
+from tests.serving.fakes import GUARD_S, FakeFactory, FakeTranslator
 
 from hmc.artifact.errors import DeadlineExceededError, OverloadedError
 from hmc.serving.client import ONCE, Client
@@ -41,7 +41,7 @@ def full(server: BackgroundServer, factory: FakeFactory) -> Iterator[FakeTransla
         yield level
         level.release.set()
         for future in futures:
-            future.result(10)
+            future.result(GUARD_S)
 
 
 def test_a_client_with_a_retry_policy_waits_as_long_as_it_is_told(

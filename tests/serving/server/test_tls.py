@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.serving.certificates import make_certificate, openssl
-from tests.serving.fakes import FakeFactory
+from tests.serving.fakes import GUARD_S, FakeFactory
 
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.serving.client import Client
@@ -22,10 +22,10 @@ def test_tls(bundle: Path, factory: FakeFactory, tmp_path: Path, kind: str) -> N
     cert, key = make_certificate(tmp_path, kind=kind)
     with BackgroundServer(bundle, ServerSettings(port=0, tls_cert=cert, tls_key=key), factory) as running:
         with Client(running.address, tls_ca=cert) as client:
-            client.wait_ready(5)
+            client.wait_ready(GUARD_S)
             assert client.translate(["a"])[0].text == "full:a"
         with Client(running.address) as plain, pytest.raises(UnavailableError):
-            plain.translate(["a"], timeout=5)
+            plain.translate(["a"], timeout=GUARD_S)
 
 
 def test_comments_in_any_language_and_a_key_beside_its_certificate(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_key_from_a_pipe(bundle: Path, factory: FakeFactory, bad_files: Path, 
     running = BackgroundServer(bundle, ServerSettings(port=0, tls_cert=bad_files / "server.pem", tls_key=pipe), factory)
     if right:
         with running, Client(running.address, tls_ca=bad_files / "server.pem") as client:
-            assert client.translate(["a"], timeout=10)[0].text == "full:a"
+            assert client.translate(["a"], timeout=GUARD_S)[0].text == "full:a"
     else:
         with pytest.raises(InvalidRequestError, match=r"cannot serve TLS with .*server\.pem and .*pipe: "):
             running.__enter__()

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
-from tests.serving.fakes import FakeFactory, failure
+from tests.serving.fakes import DEADLINE_S, GUARD_S, FakeFactory, failure
 
 from hmc.artifact.errors import (
     DeadlineExceededError,
@@ -79,7 +79,7 @@ def test_every_selector(stub: Any, selector: pb.LevelSelector | None, level: str
 )
 def test_refused_calls_say_why(stub: Any, fields: dict[str, Any], code: str, message: str) -> None:
     request = pb.TranslateRequest(**{"texts": ["a"], **fields})
-    got_code, got_message = failure(lambda: stub.Translate(request, timeout=10))
+    got_code, got_message = failure(lambda: stub.Translate(request, timeout=GUARD_S))
     assert got_code == code
     assert message in got_message
     assert stub.Translate(pb.TranslateRequest(texts=["still up"])).translations[0].text == "full:still up"
@@ -136,14 +136,16 @@ def test_a_message_over_the_limit_says_to_split(client: Client) -> None:
 
 
 def test_the_deadline_cancels_the_texts(client: Client, factory: FakeFactory) -> None:
+    client.translate(["a"])  # opens the connection
     with pytest.raises(DeadlineExceededError, match="choose a level with fewer heads"):
-        client.translate(["hold", "hold"], timeout=0.2)
+        client.translate(["hold", "hold"], timeout=DEADLINE_S)
     full = factory["full"]
-    full.wait_for(lambda: len(full.futures) == 2 and all(future.cancelled() for future in full.futures))
+    full.wait_for(lambda: len(full.futures) == 3 and all(future.cancelled() for future in full.futures[1:]))
 
 
 def test_the_server_keeps_the_deadline_by_itself(stub: Any, server: BackgroundServer, factory: FakeFactory) -> None:
-    call = stub.Translate.future(pb.TranslateRequest(texts=["hold"]), timeout=0.3)
+    stub.Translate(pb.TranslateRequest(texts=["a"]))  # opens the connection
+    call = stub.Translate.future(pb.TranslateRequest(texts=["hold"]), timeout=DEADLINE_S)
     factory["full"].wait_for(lambda: factory["full"].pending == 1)
     factory["full"].wait_for(lambda: factory["full"].pending == 0)
     assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED

@@ -7,7 +7,6 @@ import os
 import selectors
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.ports import held_port
 from tests.tiny import SENTENCES
 from tests.training.runs.test_processes import recipe
 
@@ -52,12 +52,6 @@ def node(settings: Recipe, folder: Path, port: int, stop: int = 0, wait: float =
         errors.close()
 
 
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("localhost", 0))
-        return int(listening.getsockname()[1])
-
-
 def of_nodes(corpus: Path, nodes: int, devices: int) -> Recipe:
     """Two processes with dropout, so that each has random numbers of its own."""
     made = recipe(f"{corpus}/t.en {corpus}/t.de", 2, STEPS, dropout=0.3)
@@ -66,8 +60,8 @@ def of_nodes(corpus: Path, nodes: int, devices: int) -> Recipe:
 
 def run_all(settings: Recipe, folders: list[Path], wait: float = 90) -> list[int]:
     """Runs a node in each folder; returns their statuses."""
-    port = free_port()
     with ExitStack() as running:
+        port = running.enter_context(held_port())
         nodes = [running.enter_context(node(settings, folder, port, wait=wait)) for folder in folders]
         return [process.wait(timeout=200) for process in nodes]
 
@@ -114,8 +108,12 @@ def _waiting(*nodes: subprocess.Popen[str]) -> tuple[subprocess.Popen[str], subp
 
 def test_after_a_node_is_killed_the_same_commands_go_on(corpus: Path, one_node: Path, tmp_path: Path) -> None:
     """Process 1 is killed in update 8, and so is the torchrun of its node. The other node ends by itself."""
-    settings, port = of_nodes(corpus, 2, 1), free_port()
-    with node(settings, tmp_path, port, 8) as first, node(settings, tmp_path, port, 8) as second:
+    settings = of_nodes(corpus, 2, 1)
+    with (
+        held_port() as port,
+        node(settings, tmp_path, port, 8) as first,
+        node(settings, tmp_path, port, 8) as second,
+    ):
         left, killed, worker = _waiting(first, second)
         killed.kill()
         os.kill(worker, signal.SIGKILL)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.serving.fakes import GUARD_S
 
 from hmc.artifact.bundle.external_data import GraphFile
 from hmc.artifact.bundle.manifest import Variant, read_manifest
@@ -66,7 +67,7 @@ def decoded(sessions: LevelSessions) -> Iterator[tuple[tuple[int, ...], float]]:
     sources = [[*rng.integers(3, 60, size=9).tolist(), 0] for _ in range(6)]
     for options in (DecodeOptions(beam_size=1, max_length=20), DecodeOptions(max_length=20)):
         for future in [engine.submit(ids, options) for ids in sources]:
-            best = future.result(timeout=60).hypotheses[0]
+            best = future.result(timeout=GUARD_S).hypotheses[0]
             yield best.ids, best.score
     engine.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.serving.certificates import make_certificate, make_client_certificate
-from tests.serving.fakes import FakeFactory, eventually
+from tests.serving.fakes import GUARD_S, FakeFactory, eventually
 
 from hmc.artifact.errors import InvalidRequestError, PermissionDeniedError, UnauthenticatedError, UnavailableError
 from hmc.serving.client import Client
@@ -126,7 +126,7 @@ def test_a_certificate_is_renewed_under_load(
                 assert served(address) == new
             finally:
                 stop.set()
-            assert all(done.result(60) for done in loads)
+            assert all(done.result(GUARD_S) for done in loads)
 
 
 def test_authorities_of_clients_are_replaced(bundle: Path, factory: FakeFactory, pki: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from tests.serving.fakes import FakeFactory, eventually, write_bundle
+from tests.serving.fakes import GUARD_S, FakeFactory, eventually, write_bundle
 
 from hmc.artifact.errors import (
     HmcError,
@@ -177,7 +177,7 @@ def test_tokens_rotate_under_load(bundle: Path, factory: FakeFactory, tmp_path: 
                 present[0] = "new"
             finally:
                 stop.set()
-            assert all(done.result(30) for done in loads)
+            assert all(done.result(GUARD_S) for done in loads)
         path.write_text(new)
         eventually(lambda: not works("old"), 30)
         assert works("new")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import subprocess
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 from tests.processes import environment
+from tests.serving.fakes import GUARD_S, FakeClock
 
+from hmc.serving.server.processes import rates
 from hmc.serving.server.processes.group import Group
 from hmc.serving.server.processes.rates import SharedAllowances
 from hmc.v1 import translation_pb2 as pb
@@ -57,15 +61,33 @@ def test_a_new_process_makes_the_changes_in_force(tmp_path: Path, made: list[Cha
     assert Group(tmp_path, 8, 9).changes() == in_force
 
 
-def test_one_process_changes_at_a_time(tmp_path: Path) -> None:
-    inside, most = 0, 0
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set when the lock is refused."""
+    event, plain = asyncio.Event(), fcntl.flock
+
+    def noted(file: Any, how: int) -> None:
+        try:
+            plain(file, how)
+        except BlockingIOError:
+            event.set()
+            raise
+
+    monkeypatch.setattr("hmc.serving.server.processes.group.fcntl.flock", noted)
+    return event
+
+
+def test_one_process_changes_at_a_time(tmp_path: Path, refused: asyncio.Event) -> None:
+    inside, most, left = 0, 0, 4
 
     async def change(index: int) -> None:
-        nonlocal inside, most
+        nonlocal inside, most, left
         async with Group(tmp_path, index, 4).changing():
-            inside += 1
+            inside, left = inside + 1, left - 1
             most = max(most, inside)
-            await asyncio.sleep(0.01)
+            if left:  # another one tries to come in meanwhile
+                refused.clear()
+                await asyncio.wait_for(refused.wait(), GUARD_S)
             inside -= 1
 
     async def main() -> None:
@@ -89,7 +111,7 @@ asyncio.run(main())
 """
 
 
-def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path, refused: asyncio.Event) -> None:
     command = [sys.executable, "-c", HOLDS_THE_LOCK, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as holder:
         assert holder.stdout is not None
@@ -101,10 +123,10 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 
         async def main() -> None:
             taking = asyncio.create_task(take())
-            await asyncio.sleep(0.1)
+            await asyncio.wait_for(refused.wait(), GUARD_S)
             assert not taking.done()
             holder.kill()
-            await asyncio.wait_for(taking, 30)
+            await asyncio.wait_for(taking, GUARD_S)
 
         asyncio.run(main())
 
@@ -119,15 +141,25 @@ def test_only_running_processes_are_the_others(tmp_path: Path) -> None:
     assert group.others() == []
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """The clock of the machine, as shared rates read it."""
+    fake = FakeClock()
+    monkeypatch.setattr(rates, "time", SimpleNamespace(monotonic=fake))
+    return fake
+
+
+@pytest.mark.usefixtures("clock")
 def test_processes_share_a_rate(tmp_path: Path) -> None:
     one, two = (SharedAllowances(tmp_path)("team/α", 0.001, 3) for _ in range(2))
     assert [one.take(1), two.take(1), one.take(1)] == [0, 0, 0]
-    assert two.take(1) == pytest.approx(1000, rel=0.1)
+    assert two.take(1) == pytest.approx(1000)
     assert SharedAllowances(tmp_path)("another", 0.001, 3).take(3) == 0
 
 
-def test_a_shared_rate_fills_up(tmp_path: Path) -> None:
+def test_a_shared_rate_fills_up(tmp_path: Path, clock: FakeClock) -> None:
     one, two = (SharedAllowances(tmp_path)("team", 50.0, 1) for _ in range(2))
     assert one.take(1) == 0
-    time.sleep(two.take(1) + 0.001)
+    assert two.take(1) == pytest.approx(0.02)
+    clock.now = 0.02
     assert two.take(1) == 0
