@@ -33,7 +33,7 @@ def hmc() -> Hmc:
     """Runs `hmc ARGUMENTS…`, optionally with bytes on stdin."""
 
     def run(*arguments: str | Path, stdin: bytes | None = None) -> Result:
-        return run_hmc(arguments, stdin=stdin, columns=200)
+        return run_hmc(arguments, stdin=stdin, env={"COLUMNS": "200"})
 
     return run
 

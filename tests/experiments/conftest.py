@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 from experiments.support.counting.workload import DEMO
-from typer.testing import CliRunner
+from tests.command import run_hmc
 
-from hmc.cli.main import build
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
 
@@ -69,7 +68,7 @@ def _command_or(otherwise: Callable[..., Any]) -> Callable[..., Any]:
     def run(command: list[str], **how: Any) -> Any:
         if command[:3] != [sys.executable, "-m", "hmc.cli"]:
             return otherwise(command, **how)
-        ran = CliRunner().invoke(build(), command[3:])
+        ran = run_hmc(command[3:])
         assert ran.exit_code == 0, ran.output
         return subprocess.CompletedProcess(command, ran.exit_code)
 

@@ -36,7 +36,7 @@ Models = Callable[[str], Path]
 
 
 def run(*words: str | Path) -> Result:
-    return run_hmc(words, columns=200)
+    return run_hmc(words, env={"COLUMNS": "200"})
 
 
 @pytest.fixture(scope="module")
