@@ -9,7 +9,7 @@ from hmc.artifact.precisions import PRECISIONS, Precision
 from tests.tiny import SENTENCES
 
 
-def compiled(
+def bundle_at(
     path: Path,
     checkpoint: Path,
     heads: Sequence[int | None] = (None,),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bundles import compiled
+from tests.bundles import bundle_at
 from tests.once import Once
 from tests.processes import REPOSITORY
 from tests.tiny import LEVELS, tiny_checkpoint_at
@@ -46,7 +46,7 @@ def tiny_checkpoint(once: Once) -> Path:
 @pytest.fixture(scope="session")
 def tiny_bundle(tiny_checkpoint: Path, once: Once) -> Path:
     """A bundle with levels full, h12, h5 in fp32 and int8. Read-only: copy it before changing anything."""
-    return once(compiled, tiny_checkpoint, LEVELS, ("fp32", "int8"))
+    return once(bundle_at, tiny_checkpoint, LEVELS, ("fp32", "int8"))
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.bundles import compiled
+from tests.bundles import bundle_at
 from tests.command import run_hmc
 from tests.once import Once
 from tests.processes import environment
@@ -90,7 +90,7 @@ def pairs(prunable: Path, once: Once, tmp_path_factory: pytest.TempPathFactory) 
     """Sentences, and as references their translations by the prunable model, so that `full` has 100 BLEU."""
     folder = tmp_path_factory.mktemp("pairs")
     src, ref = folder / "tiny.en", folder / "tiny.de"
-    with Translator(once(compiled, prunable), "full") as translator:
+    with Translator(once(bundle_at, prunable), "full") as translator:
         written = translator.translate(SENTENCES, DecodeOptions(beam_size=1))
     often = 9  # a search wants a hundred
     src.write_text("\n".join(SENTENCES * often) + "\n", encoding="utf-8")

@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 from experiments.support.counting.workload import DEMO
+from tests.bundles import bundle_at
 from tests.command import run_hmc
-
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from tests.once import Once
 
 
 @dataclass(frozen=True)
@@ -76,12 +75,9 @@ def _command_or(otherwise: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def embedded_on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def embedded_on_cuda(once: Once) -> Path:
     """The embedded model with all heads and with a quarter of them, at fp16. Read-only."""
-    path = tmp_path_factory.mktemp("counts") / "bundle"
-    checkpoint = DEMO / "checkpoint"
-    compile_bundle([LevelRequest(checkpoint), LevelRequest(checkpoint, 36)], path, precisions=("fp16",))
-    return path
+    return once(bundle_at, DEMO / "checkpoint", (None, 36), ("fp16",))
 
 
 @pytest.fixture

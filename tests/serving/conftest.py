@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sentencepiece
 from tests.artifact.marian.opus import opus_directory
-from tests.bundles import compiled
+from tests.bundles import bundle_at
 from tests.once import Once
 from tests.serving.fakes import FakeFactory
 from tests.serving.reference import Pieces, Reference
@@ -40,13 +40,13 @@ def _lively_checkpoint_at(path: Path) -> None:
 @pytest.fixture(scope="session")
 def lively_bundle(lively_checkpoint: Path, once: Once) -> Path:
     """Levels full, h12, h5 in fp32 and int8. Read-only."""
-    return once(compiled, lively_checkpoint, LEVELS, ("fp32", "int8"))
+    return once(bundle_at, lively_checkpoint, LEVELS, ("fp32", "int8"))
 
 
 @pytest.fixture(scope="session")
 def lively_device_bundle(lively_checkpoint: Path, once: Once) -> Path:
     """Levels full and h12 in fp32, in device form. Read-only."""
-    return once(compiled, lively_checkpoint, (24, 12), device_form=True)
+    return once(bundle_at, lively_checkpoint, (24, 12), device_form=True)
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +60,7 @@ def _multilingual_model_at(folder: Path) -> None:
 
     opus_directory(folder / "opus")
     save_checkpoint(import_marian(folder / "opus"), folder / "checkpoint")
-    compiled(folder / "bundle", folder / "checkpoint")
+    bundle_at(folder / "bundle", folder / "checkpoint")
 
 
 @pytest.fixture(scope="session")
