@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.bundles import bundle_at
+from tests.once import Once
 from tests.processes import REPOSITORY
-from tests.tiny import LEVELS, SENTENCES, tiny_checkpoint_at
+from tests.tiny import LEVELS, tiny_checkpoint_at
 
 settings.register_profile("hmc", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("hmc")  # how fast a machine is fails no property; what fails says how to find it again
@@ -35,23 +38,24 @@ def weight_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of 24 heads (2 + 2 layers, 4 heads) with gates; random weights, real tokenizer."""
-    path = tmp_path_factory.mktemp("tiny") / "checkpoint"
-    tiny_checkpoint_at(path)
-    return path
+def once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Once]:
+    """Makes folders that tests only read, once for all processes of this run."""
+    base = tmp_path_factory.getbasetemp()
+    made = Once((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "once")
+    yield made
+    made.check()
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle with levels full, h12, h5 in fp32 and int8. Read-only: copy it before changing anything."""
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
+def tiny_checkpoint(once: Once) -> Path:
+    """A checkpoint of 24 heads (2 + 2 layers, 4 heads) with gates; random weights, real tokenizer."""
+    return once(tiny_checkpoint_at)
 
-    path = tmp_path_factory.mktemp("tiny") / "bundle"
-    requests = [LevelRequest(tiny_checkpoint, heads) for heads in LEVELS]
-    compile_bundle(requests, path, precisions=("fp32", "int8"), calibration=SENTENCES)
-    return path
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_checkpoint: Path, once: Once) -> Path:
+    """A bundle with levels full, h12, h5 in fp32 and int8. Read-only: copy it before changing anything."""
+    return once(bundle_at, tiny_checkpoint, LEVELS, ("fp32", "int8"))
 
 
 @pytest.fixture(scope="session")

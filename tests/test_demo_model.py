@@ -24,6 +24,7 @@ from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.model.beam_search import beam_search
 from hmc.training.model.checkpoints import model_from_checkpoint
 from hmc.training.model.regimes import mask_to_layout
+from tests.once import Once
 from tests.tiny import random_layout
 
 pytestmark = pytest.mark.slow
@@ -96,13 +97,15 @@ def test_slim_equals_masked_on_real_sentences(demo: Checkpoint, name: str, tmp_p
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(once: Once) -> Path:
     """The embedded model at three budgets, fp32 and int8."""
-    path = tmp_path_factory.mktemp("demo") / "bundle"
+    return once(_demo_bundle_at)
+
+
+def _demo_bundle_at(path: Path) -> None:
     calibration = DATA.joinpath("calibration.en").read_text(encoding="utf-8").splitlines()
     requests = [LevelRequest(DATA / "checkpoint", n) for n in (144, 72, 36)]
     compile_bundle(requests, path, precisions=("fp32", "int8"), calibration=calibration)
-    return path
 
 
 def test_the_demo_model_has_144_heads_and_fits_in_16_mib(bundle: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ SENTENCES = [
 ]  # fmt: skip
 
 
+@cache
 def tiny_tokenizer() -> bytes:
     """A SentencePiece model trained on SENTENCES."""
     output = io.BytesIO()

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.bundles import bundle_at
+from tests.command import run_hmc
+from tests.once import Once
 from tests.processes import environment
 from tests.serving.fakes import FakeFactory, write_bundle
 from tests.tiny import SENTENCES
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from hmc.artifact.checkpoint.slimming import masked_tensors, slim_tensors
 from hmc.artifact.model.heads import HeadLayout, select_heads
-from hmc.cli.main import build
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
@@ -33,7 +33,7 @@ def hmc() -> Hmc:
     """Runs `hmc ARGUMENTS…`, optionally with bytes on stdin."""
 
     def run(*arguments: str | Path, stdin: bytes | None = None) -> Result:
-        return CliRunner().invoke(build(), [str(a) for a in arguments], input=stdin, env={"COLUMNS": "200"})
+        return run_hmc(arguments, stdin=stdin, env={"COLUMNS": "200"})
 
     return run
 
@@ -61,14 +61,16 @@ def _needed(checkpoint: Checkpoint) -> HeadLayout:
 
 
 @pytest.fixture(scope="session")
-def prunable(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prunable(tiny_checkpoint: Path, once: Once) -> Path:
     """The tiny checkpoint, with W_O zero for all but its NEEDED best heads."""
+    return once(_prunable_at, tiny_checkpoint)
+
+
+def _prunable_at(path: Path, tiny_checkpoint: Path) -> None:
     checkpoint = load_checkpoint(tiny_checkpoint)
     best = _needed(checkpoint)
     checkpoint.tensors = masked_tensors(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, best)
-    path = tmp_path_factory.mktemp("prunable") / "checkpoint"
     save_checkpoint(checkpoint, path)
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -84,12 +86,11 @@ def pruned(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def pairs(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def pairs(prunable: Path, once: Once, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Sentences, and as references their translations by the prunable model, so that `full` has 100 BLEU."""
     folder = tmp_path_factory.mktemp("pairs")
     src, ref = folder / "tiny.en", folder / "tiny.de"
-    compile_bundle([LevelRequest(prunable)], folder / "bundle")
-    with Translator(folder / "bundle", "full") as translator:
+    with Translator(once(bundle_at, prunable), "full") as translator:
         written = translator.translate(SENTENCES, DecodeOptions(beam_size=1))
     often = 9  # a search wants a hundred
     src.write_text("\n".join(SENTENCES * often) + "\n", encoding="utf-8")

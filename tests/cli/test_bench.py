@@ -5,16 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.command import run_hmc
 from tests.manifests import changed_manifest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.benchmark import runner
-from hmc.cli.main import build
 
 
 def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(build(), ["bench", *map(str, arguments)])
+    return run_hmc(["bench", *arguments])
 
 
 SMALL = ("--batch", "1,2", "--beam", "2", "--rounds", "1", "--threads", "1", "--no-memory")

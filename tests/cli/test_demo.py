@@ -7,16 +7,16 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from tests.command import run_hmc
+from typer.testing import Result
 
 from hmc.artifact.bundle.checks import validate
 from hmc.benchmark.measure.text import read_sentences
 from hmc.cli import demo_steps
-from hmc.cli.main import build
 
 
 def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(build(), ["demo", *map(str, arguments)])
+    return run_hmc(["demo", *arguments])
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_steps_files_and_next_commands(tiny_checkpoint: Path, tmp_path: Path) ->
 
     commands = [shlex.split(line)[1:] for line in ran.stdout.split("Try next:\n")[1].strip().splitlines()]
     assert [words[0] for words in commands] == ["serve", "translate", "bench"]
-    translated = CliRunner().invoke(build(), commands[1])
+    translated = run_hmc(commands[1])
     assert translated.exit_code == 0, translated.output
 
 

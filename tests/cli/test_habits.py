@@ -5,15 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.cli.conftest import Hmc
+from tests.command import hmc_command
 from tests.processes import environment
-from typer.main import get_command
 
 from hmc.cli.analyze import ANALYSES
-from hmc.cli.main import COMMANDS, HELP_WIDTH, build
+from hmc.cli.main import COMMANDS, HELP_WIDTH
 
 LONG = 8
 """Options that a help text may list without panels."""
@@ -21,8 +21,7 @@ LONG = 8
 
 def commands() -> Iterator[Any]:
     """Every command and subcommand, as (words, command)."""
-    app = cast(Any, get_command(build()))
-    for name, command in app.commands.items():
+    for name, command in hmc_command().commands.items():
         if hasattr(command, "list_commands"):
             for inner in command.list_commands(None):
                 yield pytest.param(command.get_command(None, inner), id=f"{name} {inner}")

@@ -11,11 +11,10 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
+from tests.command import run_hmc
 from tests.processes import REPOSITORY
 from tests.serving.fakes import write_bundle
-from typer.testing import CliRunner
 
-from hmc.cli.main import build
 from hmc.serving.server.app import open_models
 from hmc.serving.server.health.model_health import model_health
 from hmc.serving.server.settings import ServerSettings
@@ -51,7 +50,7 @@ def settings(container: Any, tmp_path: Path) -> dict[str, Any]:
     """The settings of the server that the Deployment starts, in the environment of the image."""
     (tmp_path / "tokens.toml").write_text(f'tokens.a = {{ sha256 = "{"0" * 64}", scopes = ["translate"] }}\n')
     arguments = [argument.replace("/etc/hmc/tokens", str(tmp_path)) for argument in container["args"]]
-    ran = CliRunner().invoke(build(), [*arguments, "--print-config", "--json"], env=image_environment())
+    ran = run_hmc([*arguments, "--print-config", "--json"], env=image_environment())
     assert ran.exit_code == 0, ran.stderr
     return dict(json.loads(ran.stdout))
 

@@ -17,11 +17,9 @@ from typing import Any
 
 import pytest
 from experiments.support.counting.workload import DEMO
-from typer.testing import CliRunner
-
-from hmc.cli.main import build
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from tests.bundles import bundle_at
+from tests.command import run_hmc
+from tests.once import Once
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def _command_or(otherwise: Callable[..., Any]) -> Callable[..., Any]:
     def run(command: list[str], **how: Any) -> Any:
         if command[:3] != [sys.executable, "-m", "hmc.cli"]:
             return otherwise(command, **how)
-        ran = CliRunner().invoke(build(), command[3:])
+        ran = run_hmc(command[3:])
         assert ran.exit_code == 0, ran.output
         return subprocess.CompletedProcess(command, ran.exit_code)
 
@@ -77,12 +75,9 @@ def _command_or(otherwise: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def embedded_on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def embedded_on_cuda(once: Once) -> Path:
     """The embedded model with all heads and with a quarter of them, at fp16. Read-only."""
-    path = tmp_path_factory.mktemp("counts") / "bundle"
-    checkpoint = DEMO / "checkpoint"
-    compile_bundle([LevelRequest(checkpoint), LevelRequest(checkpoint, 36)], path, precisions=("fp16",))
-    return path
+    return once(bundle_at, DEMO / "checkpoint", (None, 36), ("fp16",))
 
 
 @pytest.fixture

@@ -10,16 +10,14 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
 from experiments.heads import run, tables
+from tests.command import hmc_command
 from tests.training.analysis.helpers import scored_bundle
-from typer.main import get_command
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.cli.main import build
 from hmc.training.analysis.across import budgets
 from hmc.training.analysis.common.result import Result, write_result
 from hmc.training.analysis.masking import importance
@@ -75,7 +73,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
 def test_the_study_calls_hmc_with_arguments_that_it_takes(calls: list[Call]) -> None:
     assert {call[0] for call in calls} == {"train", "prune", "compile", "analyze"}
     for call in calls:
-        name, command, words = "hmc", cast(Any, get_command(build())), list(call)
+        name, command, words = "hmc", hmc_command(), list(call)
         while hasattr(command, "get_command"):
             name = words.pop(0)
             command = command.get_command(None, name)

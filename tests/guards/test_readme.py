@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
+from tests.command import hmc_command
 from tests.processes import REPOSITORY
-from typer.main import get_command
-
-from hmc.cli.main import build
 
 DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 SHELL = {"|", ">", "<", "&", "2>", "&&", ";"}
@@ -40,7 +37,7 @@ def hmc_calls(document: Path) -> list[list[str]]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=[str(path.relative_to(REPOSITORY)) for path in DOCUMENTS])
 def test_commands_take_the_arguments_that_a_document_gives(document: Path) -> None:
     for words in hmc_calls(document):
-        name, command, rest = "hmc", cast(Any, get_command(build())), list(words)
+        name, command, rest = "hmc", hmc_command(), list(words)
         if rest in (["--version"], ["--help"]):
             continue
         while hasattr(command, "get_command"):

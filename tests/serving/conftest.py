@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import sentencepiece
 from tests.artifact.marian.opus import opus_directory
+from tests.bundles import bundle_at
+from tests.once import Once
 from tests.serving.fakes import FakeFactory
 from tests.serving.held_steps import HeldSteps, holding
 from tests.serving.reference import Pieces, Reference
-from tests.tiny import SENTENCES, tiny_checkpoint_at
+from tests.tiny import LEVELS, SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.bundle.shortlist import Lexicon
@@ -24,67 +26,60 @@ from hmc.serving.scheduling.worker import Worker
 
 
 @pytest.fixture(scope="session")
-def lively_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lively_checkpoint(once: Once) -> Path:
     """As `tiny_checkpoint`. Random signs of the last norm keep a token from predicting itself; EOS is made likelier."""
-    path = tmp_path_factory.mktemp("lively") / "checkpoint"
+    return once(_lively_checkpoint_at)
+
+
+def _lively_checkpoint_at(path: Path) -> None:
     checkpoint = tiny_checkpoint_at(path, seed=4)
     signs = np.random.default_rng(4).choice([-1, 1], checkpoint.architecture.d_model).astype(np.float32)
     checkpoint.tensors["decoder.layers.1.final_layer_norm.weight"] *= signs
     checkpoint.tensors["final_logits_bias"].reshape(-1)[checkpoint.architecture.eos_id] += 3.3
     save_checkpoint(checkpoint, path)
-    return path
 
 
 @pytest.fixture(scope="session")
-def lively_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lively_bundle(lively_checkpoint: Path, once: Once) -> Path:
     """Levels full, h12, h5 in fp32 and int8. Read-only."""
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
-
-    path = tmp_path_factory.mktemp("lively") / "bundle"
-    requests = [LevelRequest(lively_checkpoint, heads) for heads in (24, 12, 5)]
-    compile_bundle(requests, path, precisions=("fp32", "int8"), calibration=SENTENCES)
-    return path
+    return once(bundle_at, lively_checkpoint, LEVELS, ("fp32", "int8"))
 
 
 @pytest.fixture(scope="session")
-def lively_device_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lively_device_bundle(lively_checkpoint: Path, once: Once) -> Path:
     """Levels full and h12 in fp32, in device form. Read-only."""
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
-
-    path = tmp_path_factory.mktemp("lively") / "device"
-    compile_bundle([LevelRequest(lively_checkpoint, heads) for heads in (24, 12)], path, device_form=True)
-    return path
+    return once(bundle_at, lively_checkpoint, (24, 12), device_form=True)
 
 
 @pytest.fixture(scope="session")
-def multilingual_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def multilingual_bundle(once: Once) -> Path:
     """A model from English into German and Dutch, by the tokens of target languages. Read-only."""
-    from hmc.artifact.marian.reader import import_marian
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
+    return once(_multilingual_model_at) / "bundle"
 
-    folder = tmp_path_factory.mktemp("multilingual")
+
+def _multilingual_model_at(folder: Path) -> None:
+    from hmc.artifact.marian.reader import import_marian
+
     opus_directory(folder / "opus")
     save_checkpoint(import_marian(folder / "opus"), folder / "checkpoint")
-    compile_bundle([LevelRequest(folder / "checkpoint")], folder / "bundle")
-    return folder / "bundle"
+    bundle_at(folder / "bundle", folder / "checkpoint")
 
 
 @pytest.fixture(scope="session")
-def listed_bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def listed_bundle(lively_checkpoint: Path, once: Once) -> Path:
     """Levels with shortlists: full in fp32, int8 and int4. Read-only."""
+    return once(_listed_bundle_at, lively_checkpoint)
+
+
+def _listed_bundle_at(path: Path, checkpoint: Path) -> None:
     from hmc.compiler.bundle.builder import BundleBuilder
     from hmc.compiler.bundle.requests import LevelRequest
     from hmc.compiler.lexicon.shortlist_text import ShortlistText
 
-    path = tmp_path_factory.mktemp("listed") / "bundle"
     text = ShortlistText(SENTENCES, [*SENTENCES[5:], *SENTENCES[:5]], frequent=30, best=12)
     precisions: tuple[Precision, ...] = ("fp32", "int8", "int4")
-    with BundleBuilder.open(path, [lively_checkpoint], calibration=SENTENCES, shortlist=text) as builder:
-        builder.finish([builder.add(LevelRequest(lively_checkpoint), p, with_shortlist=True) for p in precisions])
-    return path
+    with BundleBuilder.open(path, [checkpoint], calibration=SENTENCES, shortlist=text) as builder:
+        builder.finish([builder.add(LevelRequest(checkpoint), p, with_shortlist=True) for p in precisions])
 
 
 @pytest.fixture(scope="module", params=["full", "h12", "full-shortlist"])

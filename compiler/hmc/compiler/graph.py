@@ -67,7 +67,7 @@ class GraphBuilder:
                 raise ValueError(f"graph {self.name}: initializer {name!r} is asked for with other numbers")
             return value
         data = np.asarray(array, order="C")
-        tensor = ir.tensor(data, name=name)
+        tensor = ir.Tensor(data, name=name)
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(data.shape), const_value=tensor)
         self.initializers[name] = value
         return value

@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from tests.bundles import bundle_at
+from tests.once import Once
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.bundle.checks import validate
@@ -82,10 +84,8 @@ def test_weights_that_are_not_numbers(checkpoint: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def compiled(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "b"
-    compile_bundle([LevelRequest(tiny_checkpoint)], path, precisions=("fp32", "int8"), calibration=SENTENCES)
-    return path
+def compiled(tiny_checkpoint: Path, once: Once) -> Path:
+    return once(bundle_at, tiny_checkpoint, precisions=("fp32", "int8"))
 
 
 def rewritten(bundle: Path, name: str, change: Callable[[onnx.GraphProto], None]) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from tests.bundles import bundle_at
+from tests.once import Once
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.bundle.manifest import SEARCH_VARIANTS, VARIANTS, decoder_path, encoder_path, read_manifest
@@ -40,11 +42,8 @@ def test_a_level_in_device_form_runs(tmp_path: Path, precision: Precision, layou
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("device")
-    tiny_checkpoint_at(path / "c")
-    compile_bundle([LevelRequest(path / "c")], path / "b", device_form=True)
-    return path / "b"
+def compiled(tiny_checkpoint: Path, once: Once) -> Path:
+    return once(bundle_at, tiny_checkpoint, device_form=True)
 
 
 def one_slot(graph: onnx.GraphProto) -> None:
@@ -84,9 +83,9 @@ def test_a_graph_that_writes_caches_wrongly_is_noticed(
         check_runs(manifest.architecture, manifest.levels[0], bundle, PROBE)
 
 
-def test_levels_for_a_cpu_are_in_host_form(compiled: Path, tmp_path: Path) -> None:
+def test_levels_for_a_cpu_are_in_host_form(tiny_checkpoint: Path, compiled: Path, tmp_path: Path) -> None:
     """Nothing of device form is in them, and no graph is shared with it."""
-    request = LevelRequest(compiled.parent / "c")
+    request = LevelRequest(tiny_checkpoint)
     levels = [
         compile_bundle([request], tmp_path / name, device_form=form).levels[0]
         for name, form in (("default", None), ("host", False))
@@ -107,11 +106,11 @@ def test_levels_for_a_cpu_are_in_host_form(compiled: Path, tmp_path: Path) -> No
     ],
 )
 def test_forms_that_do_not_exist_are_refused(
-    compiled: Path, tmp_path: Path, precision: Precision, device_form: bool, message: str
+    tiny_checkpoint: Path, tmp_path: Path, precision: Precision, device_form: bool, message: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         compile_bundle(
-            [LevelRequest(compiled.parent / "c")],
+            [LevelRequest(tiny_checkpoint)],
             tmp_path / "b",
             precisions=(precision,),
             calibration=["A dog runs."],

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-from tests.tiny import tiny_checkpoint_at
+from tests.bundles import bundle_at
+from tests.once import Once
 
 from hmc.artifact.bundle.manifest import decoder_path, read_manifest
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
 from hmc.compiler.checks.runs import BrokenGraphError, check_runs
 
 PROBE = [[5, 6, 7, 2], [8, 9, 2]]
@@ -20,11 +19,8 @@ Change = Callable[[onnx.GraphProto], None]
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("device")
-    tiny_checkpoint_at(path / "c")
-    compile_bundle([LevelRequest(path / "c")], path / "b", device_form=True)
-    return path / "b"
+def compiled(tiny_checkpoint: Path, once: Once) -> Path:
+    return once(bundle_at, tiny_checkpoint, device_form=True)
 
 
 def worst_first(graph: onnx.GraphProto) -> None:

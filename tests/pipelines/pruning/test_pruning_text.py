@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from tests.artifact.marian.two_vocabularies import separated
-from typer.testing import CliRunner, Result
+from tests.command import run_hmc
+from typer.testing import Result
 
 import hmc.cli
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
 from hmc.artifact.marian.writer import export_marian
-from hmc.cli.main import build
 from hmc.serving import Translator
 from hmc.training.data.parallel_text import read_pairs
 
@@ -36,7 +36,7 @@ Models = Callable[[str], Path]
 
 
 def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(build(), [str(word) for word in words], env={"COLUMNS": "200"})
+    return run_hmc(words, env={"COLUMNS": "200"})
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.bundles import bundle_at
+from tests.once import Once
 from tests.serving.fakes import GUARD_S, FakeClock, eventually
 
 from hmc.artifact.bundle.manifest import Variant, read_manifest
 from hmc.artifact.errors import FailedPreconditionError, InvalidArtifactError
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
 from hmc.serving.caches.choice import device_caches
 from hmc.serving.caches.device import DeviceCaches
 from hmc.serving.caches.geometry import Chain, Geometry
@@ -58,12 +58,9 @@ def assert_same(found: Found, expected: Found) -> None:
 
 
 @pytest.fixture(scope="module")
-def on_device(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def on_device(lively_checkpoint: Path, once: Once) -> Path:
     """The levels of `lively_bundle` in fp32 and h12 in fp16, in device form. Read-only."""
-    path = tmp_path_factory.mktemp("device") / "bundle"
-    requests = [LevelRequest(lively_checkpoint, heads) for heads in (24, 12)]
-    compile_bundle(requests, path, precisions=("fp32", "fp16"), device_form=True)
-    return path
+    return once(bundle_at, lively_checkpoint, (24, 12), ("fp32", "fp16"), device_form=True)
 
 
 def opened(bundle: Path, level: str = "h12") -> LevelSessions:

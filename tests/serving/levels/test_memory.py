@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 import psutil
 import pytest
+from tests.bundles import bundle_at
+from tests.once import Once
 from tests.serving.fakes import GUARD_S
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
@@ -35,16 +37,9 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the proportional 
 
 
 @pytest.fixture(scope="module")
-def wide_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wide_bundle(once: Once) -> Path:
     """Levels full and h12, which share 32 MiB of feed-forward weights and have few weights of their own."""
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
-
-    folder = tmp_path_factory.mktemp("wide")
-    tiny_checkpoint_at(folder / "checkpoint", arch=tiny_architecture(d_model=256, ffn_dim=4096))
-    requests = [LevelRequest(folder / "checkpoint", heads) for heads in (24, 12)]
-    compile_bundle(requests, folder / "bundle")
-    return folder / "bundle"
+    return once(bundle_at, once(tiny_checkpoint_at, arch=tiny_architecture(d_model=256, ffn_dim=4096)), (24, 12))
 
 
 def host_of(bundle: Path, cache: str | Path, **settings: object) -> ModelHost:

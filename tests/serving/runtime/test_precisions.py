@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.tiny import SENTENCES
+from tests.bundles import bundle_at
+from tests.once import Once
 
 from hmc.artifact.bundle.manifest import read_manifest
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.requests.options import DecodeOptions, scoring_options
 from hmc.serving.runtime.device import Device
@@ -22,11 +21,8 @@ Found = list[list[tuple[tuple[int, ...], float]]]
 
 
 @pytest.fixture(scope="module")
-def bundle(lively_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("precisions") / "bundle"
-    requests = [LevelRequest(lively_checkpoint, heads) for heads in (24, 12)]
-    compile_bundle(requests, path, precisions=("fp32", "int8", "int4"), calibration=SENTENCES)
-    return path
+def bundle(lively_checkpoint: Path, once: Once) -> Path:
+    return once(bundle_at, lively_checkpoint, (24, 12), ("fp32", "int8", "int4"))
 
 
 LEVELS = ["full", "full-int8", "full-int4", "h12-int8", "h12-int4"]

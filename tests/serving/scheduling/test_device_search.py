@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.bundles import bundle_at
+from tests.once import Once
 from tests.serving.fakes import GUARD_S, eventually
 from tests.serving.scheduling.test_mixed_requests import a_request, among_others, answer, begin
 
 import hmc.cli
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InternalServiceError
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
 from hmc.serving import DecodeOptions, Translation, Translator
 from hmc.serving.arrays import Arrays
 from hmc.serving.caches.device import DeviceCaches
@@ -41,19 +41,14 @@ Request = tuple[list[int], DecodeOptions]
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(once: Once) -> Path:
     """The embedded model of the demo: all heads, and 36 of them."""
-    path = tmp_path_factory.mktemp("device") / "bundle"
-    requests = [LevelRequest(DEMO / "checkpoint"), LevelRequest(DEMO / "checkpoint", 36)]
-    compile_bundle(requests, path, device_form=True)
-    return path
+    return once(bundle_at, DEMO / "checkpoint", (None, 36), device_form=True)
 
 
 @pytest.fixture(scope="module")
-def cpu_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("cpu") / "bundle"
-    compile_bundle([LevelRequest(DEMO / "checkpoint")], path)
-    return path
+def cpu_bundle(once: Once) -> Path:
+    return once(bundle_at, DEMO / "checkpoint")
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.bundles import bundle_at
+from tests.once import Once
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually, write_bundle
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
@@ -30,19 +32,12 @@ TEXTS = SENTENCES[:3]
 
 
 @pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def versions(once: Once) -> dict[str, Path]:
     """Version → a bundle; two, whose weights and translations differ."""
     from hmc.artifact.bundle.manifest import read_manifest
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
 
-    folder, made = tmp_path_factory.mktemp("versions"), {}
-    for seed in (4, 5):
-        tiny_checkpoint_at(folder / f"checkpoint-{seed}", seed=seed)
-        path = folder / f"bundle-{seed}"
-        compile_bundle([LevelRequest(folder / f"checkpoint-{seed}", 24)], path)
-        made[read_manifest(path).version] = path
-    return made
+    paths = [once(bundle_at, once(tiny_checkpoint_at, seed=seed), (24,)) for seed in (4, 5)]
+    return {read_manifest(path).version: path for path in paths}
 
 
 def put_link(target: Path, at: Path) -> None:

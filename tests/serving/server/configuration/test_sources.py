@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
+from tests.command import hmc_command
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.cli.main import build
 from hmc.serving.server.configuration.reference import page
 from hmc.serving.server.configuration.report import as_toml, plain, shown
 from hmc.serving.server.configuration.schema import BUNDLES, schema
@@ -117,8 +116,7 @@ def test_what_is_printed_is_a_file_of_the_same_settings(file: Path, tmp_path: Pa
 
 
 def test_every_setting_has_a_meaning_and_an_option_with_its_default() -> None:
-    serve: Any = get_command(build()).commands["serve"]  # type: ignore[attr-defined]
-    options = {option.name: option for option in serve.params}
+    options = {option.name: option for option in hmc_command().commands["serve"].params}
     for setting in schema():
         assert setting.meaning, setting.key
         if setting.key == BUNDLES:

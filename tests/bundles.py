@@ -1,0 +1,25 @@
+"""Bundles that tests only read; `Once` compiles each of them once in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hmc.artifact.precisions import PRECISIONS, Precision
+from tests.tiny import SENTENCES
+
+
+def bundle_at(
+    path: Path,
+    checkpoint: Path,
+    heads: Sequence[int | None] = (None,),
+    precisions: Sequence[Precision] = ("fp32",),
+    device_form: bool | None = None,
+) -> None:
+    """Compiles a bundle: each number of heads in each precision. Integers are calibrated on SENTENCES."""
+    from hmc.compiler.bundle.requests import LevelRequest
+    from hmc.compiler.bundle.writer import compile_bundle
+
+    requests = [LevelRequest(checkpoint, number) for number in heads]
+    text = SENTENCES if any(PRECISIONS[precision].quantised for precision in precisions) else ()
+    compile_bundle(requests, path, precisions=precisions, calibration=text, device_form=device_form)

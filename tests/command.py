@@ -1,0 +1,30 @@
+"""The command `hmc`, run in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+from typer.testing import CliRunner, Result
+
+from hmc.cli.main import build
+
+
+@cache
+def hmc_command() -> Any:
+    """Every command with its options. They are read off the functions once, which takes longer than most tests."""
+    return get_command(build())
+
+
+def run_hmc(
+    words: Sequence[str | Path], *, stdin: bytes | None = None, env: Mapping[str, str | None] | None = None
+) -> Result:
+    """Runs `hmc WORDS…`, optionally with bytes on stdin and changes of the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.testing._get_command", lambda _: hmc_command())
+        return CliRunner().invoke(typer.Typer(), list(map(str, words)), input=stdin, env=env)
