@@ -88,8 +88,13 @@ def test_a_caller_without_rate_left_is_refused_before_the_body_arrives(guarded: 
 
 def test_a_key_in_the_body_is_found_without_parsing_it(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
+
+    def noted(body: bytes) -> dict[str, Any]:
+        parsed.append(body)
+        return {}
+
     for name in ("_from_json", "_from_form"):
-        monkeypatch.setattr(libretranslate, name, lambda body: parsed.append(body) or {})
+        monkeypatch.setattr(libretranslate, name, noted)
     text = 'b"api_key": "of-slow"'
     with httpx.Client(base_url=guarded, timeout=TIMEOUT_S) as web:
         for key in ({}, {"api_key": "wrong"}, {"api_key": 5}, {"api_key": '\\"of-slow'}):
@@ -126,7 +131,7 @@ def test_a_repeated_name_is_found_by_looking_at_each_name_once() -> None:
         bodies._object([(name, 0) for name in (*names, Name("name-1999"))])
     assert Name.compared < 2 * len(names)
     with pytest.raises(InvalidRequestError, match="'text' is there twice"):
-        bodies.message_from_json(b'{"texts": [], "text": 1, "text": 2}', pb.TranslateRequest.DESCRIPTOR)
+        bodies.message_from_json(b'{"texts": [], "text": 1, "text": 2}', cast(Any, pb.TranslateRequest.DESCRIPTOR))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
