@@ -145,6 +145,39 @@ def test_cancelled_sentences_make_room(setup: Setup) -> None:
     assert [setup.held(slot, 32) for slot in (1, 2)] == [source for _, source in more]
 
 
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_a_shorter_sentence_in_the_place_of_a_failed_one_gets_nothing_of_it(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """The encoder's output of a sentence is NaN, whether it got a slot and failed or was cancelled before. The encoder
+    writes as many positions as its longest sentence has."""
+
+    def only_what_is_encoded(binding: Any) -> None:
+        a = binding.arrays
+        for slot, source in zip(a["slots"][:, 0], a["source"], strict=True):
+            a["cross_key_0"][slot, 0, : len(source), 0] = np.where(source == NAN, np.nan, source)
+
+    NAN = 7777
+    monkeypatch.setattr(setup.session, "run_with_iobinding", only_what_is_encoded)
+    now, short = setup.sentences(3), setup.sentences(3, 3)
+    broken: tuple[Future[Any], list[int]] = (Future(), [NAN] * 120)
+    setup.fill(now, [0], 128, [broken])
+    if cancelled:
+        broken[0].cancel()
+    else:
+        setup.fill([broken], [1], 128)
+        view = setup.caches(128)["cross_key_0"].slots(1, 1)
+        bytes_at(view.address, view.bytes)[:] = 0  # as `Pools.clean` does
+        setup.staging.clean()
+    setup.fill(short[:1], [2], 128, short[1:])
+    setup.fill(short[1:], [3], 128)
+    for slot, (_, source) in zip((2, 3), short, strict=True):
+        view = setup.caches(128)["cross_key_0"].slots(1, slot)
+        values: npt.NDArray[Any] = bytes_at(view.address, view.bytes).view(np.float32)
+        assert values[:3].tolist() == source
+        assert np.isfinite(values).all()
+
+
 def test_its_memory_is_accounted_for_and_given_back(setup: Setup) -> None:
     with_caches = setup.memory.held
     assert with_caches >= setup.block.size + POSITIONS * 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 from tests.serving.fakes import GUARD_S, eventually
 from tests.tiny import SENTENCES
 
+from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InternalServiceError, InvalidRequestError
 from hmc.serving import DecodeOptions, Sampling, Translator
 from hmc.serving.arrays import Arrays
 from hmc.serving.requests.results import Decoded
+from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import batch, worker
 from hmc.serving.scheduling.engine import Engine, rows_of_worker
@@ -55,6 +58,39 @@ def test_scores_that_are_not_finite_fail_the_sentence_alone(
     with pytest.raises(InternalServiceError, match="not finite"):
         futures[1].result(GUARD_S)
     assert futures[0].result(GUARD_S).hypotheses == futures[2].result(GUARD_S).hypotheses == expected
+
+
+@pytest.mark.parametrize("options", CHECKED)
+@pytest.mark.parametrize("beside", [0, 1])
+def test_a_shorter_sentence_in_the_place_of_a_failed_one_is_as_if_alone(
+    lively_bundle: Path, monkeypatch: pytest.MonkeyPatch, options: DecodeOptions, beside: int
+) -> None:
+    """The encoder's output of the longer one is NaN. beside: sentences that keep the batch going meanwhile."""
+    manifest = read_manifest(lively_bundle)
+    opened = LevelSessions.open(lively_bundle, manifest.architecture, manifest.level("full"), Device("cpu"), 1)
+    engine = Engine(opened, queue_size=100, max_rows=16)
+    short, long, going = [5, 9, 0], [6] * 30 + [0], replace(options, min_length=19)
+    expected = engine.submit(short, options).result(30).hypotheses
+    expected_beside = engine.submit(SOURCE, going).result(30).hypotheses
+    encode, encoded = LevelSessions.encode, threading.Semaphore(0)
+
+    def broken(self: LevelSessions, sources: Any) -> tuple[Arrays, Any]:
+        cross, lengths = encode(self, sources)
+        for index in (index for index, source in enumerate(sources) if list(source) == long):
+            for values in cross.values():
+                values[index] = np.nan
+        encoded.release()
+        return cross, lengths
+
+    monkeypatch.setattr(LevelSessions, "encode", broken)
+    for _ in range(3):
+        others = [engine.submit(SOURCE, going) for _ in range(beside)]
+        assert not beside or encoded.acquire(timeout=30)
+        with pytest.raises(InternalServiceError, match="not finite"):
+            engine.submit(long, options).result(30)
+        assert engine.submit(short, options).result(30).hypotheses == expected
+        assert all(other.result(30).hypotheses == expected_beside for other in others)
+    engine.close()
 
 
 def test_an_error_while_text_is_made_reaches_the_caller(lively_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tests.once import Once
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually, write_bundle
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import InvalidRequestError, OverloadedError
 from hmc.serving import Translator
 from hmc.serving.client import Client
 from hmc.serving.levels.host import ModelHost
@@ -185,17 +185,21 @@ def test_the_same_version_is_not_loaded_again(host: ModelHost, bundle: Path, fac
     assert len(factory.made) == loaded
 
 
-def test_an_unexpected_error_does_not_end_the_watch(
-    host: ModelHost, bundle: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), OverloadedError("no memory: try again later")])
+def test_an_error_that_passes_is_raised_and_the_bundle_tried_again(
+    host: ModelHost, bundle: Path, factory: FakeFactory, error: Exception
 ) -> None:
-    async def fails() -> object:
-        raise RuntimeError("a bug")
-
     shutil.rmtree(bundle)
     write_bundle(bundle, version="fedcba9876543210")
-    looks_of(host, 4, fails)
-    (record,) = caplog.records
-    assert record.exc_info is not None
+    factory.fail["full"] = error
+    watch = looks_of(host, 1)
+    for _ in range(3):
+        with pytest.raises(type(error)):
+            looks(watch, 1)
+    assert host.version == "0123456789abcdef"
+    factory.fail.clear()
+    looks(watch, 1)
+    assert host.version == "fedcba9876543210"
 
 
 def test_levels_that_load_later_are_of_the_bundle_in_service(factory: FakeFactory, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.serving.fakes import FakeFactory, eventually
 
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.errors import DeviceUnavailableError, InvalidArtifactError
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.requests.answers import Answer
 from hmc.serving.requests.options import DecodeOptions, Target
@@ -135,3 +135,24 @@ def test_a_change_that_has_not_begun_is_dropped_with_its_call() -> None:
     asyncio.run(main())
     assert made == ["a", "c"]
     eventually(lambda: all(thread.name != "hmc-changes" for thread in threading.enumerate()))
+
+
+@pytest.mark.parametrize("selector", [Selector(), Selector(auto=True)])
+def test_a_default_level_without_its_device_is_an_error_after_one_try(
+    bundle: Path, factory: FakeFactory, selector: Selector
+) -> None:
+    made = ModelHost(bundle, factory, lazy=True, on_demand=True)
+    made.start()
+    factory.fail["full"] = DeviceUnavailableError("cuda is not there")
+
+    async def test(handlers: Handlers) -> None:
+        for tries in (1, 2):
+            with handlers.record() as record, pytest.raises(DeviceUnavailableError, match="cuda is not there"):
+                await handlers.translate(record, ["a"], selector, DecodeOptions(), [Target()])
+            assert factory.asked == ["full"] * tries
+        factory.fail.clear()
+        with handlers.record() as record:
+            answer = await handlers.translate(record, ["a"], selector, DecodeOptions(), [Target()])
+        assert answer.level == "full"
+
+    run(made, test)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from tests.serving.fakes import GUARD_S, FakeFactory, eventually, failure, wait_
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError, LevelNotFoundError
 from hmc.serving.client import Client, ModelInfo, Selector
 from hmc.serving.server.background import BackgroundServer
-from hmc.serving.server.janitor import clean
 from hmc.serving.server.settings import ServerSettings
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -144,24 +142,6 @@ def test_idle_levels_are_unloaded_by_themselves(bundles: dict[str, Path], factor
 def test_settings_that_make_no_sense(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         ServerSettings(**settings)
-
-
-def test_an_error_does_not_end_the_unloading_of_idle_levels() -> None:
-    rounds: list[float] = []
-
-    async def main() -> None:
-        closing = asyncio.Event()
-
-        async def sweep(unused_s: float) -> None:
-            rounds.append(unused_s)
-            if len(rounds) == 1:
-                raise RuntimeError("a bug")
-            closing.set()
-
-        await asyncio.wait_for(clean(sweep, 0.01, closing), 30)
-
-    asyncio.run(main())
-    assert rounds == [0.01, 0.01]
 
 
 # ---- health ----

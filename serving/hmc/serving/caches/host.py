@@ -94,7 +94,7 @@ class HostCaches(Caches):
 
     def clean(self, sentences: Sequence[int]) -> None:
         """See `Caches`."""
-        for buffer in self.self_attention.values():
+        for buffer in (*self.cross_attention.values(), *self.self_attention.values()):
             buffer.view[np.asarray(sentences, np.int64)] = 0
 
     def reorder(self, parents: Ints) -> None:

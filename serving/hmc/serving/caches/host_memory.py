@@ -14,7 +14,8 @@ from hmc.serving.arrays import DTYPES, Ints
 class HostBuffer:
     """One cache: the keys or the values of one layer. The first axis counts sentences, one other axis grows.
 
-    New memory is 0. A smaller shape frees no memory, and dropped sentences are not overwritten.
+    New memory is 0. A smaller shape frees no memory, and dropped sentences are not overwritten. What is written is
+    followed by 0 up to the capacity, whatever an earlier sentence left there: masks do not hide NaN.
     """
 
     def __init__(self, graph_input: Any, axis: str) -> None:
@@ -30,10 +31,14 @@ class HostBuffer:
         return self.view.shape[0], self.view.shape[self._axis]
 
     def write(self, start: int, values: npt.NDArray[Any]) -> None:
-        """Writes sentences from `start` on. The growing axis of `values` may be shorter than the buffer's."""
+        """Writes sentences from `start` on. Where the growing axis of `values` is shorter than the buffer's, the rest
+        becomes 0."""
         part: list[slice] = [slice(None)] * values.ndim
-        part[0], part[self._axis] = slice(start, start + len(values)), slice(values.shape[self._axis])
+        length = values.shape[self._axis]
+        part[0], part[self._axis] = slice(start, start + len(values)), slice(length)
         self.view[tuple(part)] = values
+        part[self._axis] = slice(length, None)
+        self.view[tuple(part)] = 0
 
     def resize(self, sentences: int, length: int, used: int) -> None:
         """Sets the capacity. The first `used` sentences stay, cut to `length`."""

@@ -38,8 +38,8 @@ class Caches(ABC):
 
     @abstractmethod
     def clean(self, sentences: Sequence[int]) -> None:
-        """Sets the target positions of failed sentences to 0. They may be NaN, which masks do not hide from a sentence
-        that gets this memory later: a weight of 0 times NaN is NaN."""
+        """Sets the keys and values of failed sentences to 0, of source and target. They may be NaN, which masks do not
+        hide from a sentence that gets this memory later: a weight of 0 times NaN is NaN."""
 
     @abstractmethod
     def reorder(self, parents: Ints) -> None:

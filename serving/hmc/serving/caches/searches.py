@@ -200,6 +200,7 @@ class Searches:
         """Clears the caches of failed searches, which may hold NaN."""
         self.wait()
         self.pools.clean(self._present, slots)
+        self._staging.clean()
 
     def warm_up(self) -> None:
         """Takes all memory and runs a step of every geometry and size, the encoder on every shape, and all readings of

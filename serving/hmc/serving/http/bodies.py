@@ -14,8 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import ClientDisconnect, Request
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.http.methods import Given
-from hmc.serving.http.statuses import invalid
+from hmc.serving.http.statuses import HttpError, invalid
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 """Largest body of a request."""
@@ -29,26 +28,45 @@ UNNAMED = 20
 """Unknown fields that an error names at most."""
 
 
-async def read_body(request: Request) -> bytes:
-    """Reads the whole body. Raises HttpError if it is too large or too slow."""
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                size += len(part)
-                if size > MAX_BODY_BYTES:
-                    raise invalid(
-                        f"the body is larger than {MAX_BODY_BYTES // 2**20} MiB, the most that is read: send fewer "
-                        "texts in a call",
-                        413,
-                    )
-                parts.append(part)
-    except TimeoutError:
-        raise invalid(f"the body did not arrive within {BODY_SECONDS:g} seconds", 408) from None
-    except ClientDisconnect:
-        raise asyncio.CancelledError from None
-    return b"".join(parts)
+class Body:
+    """The body of a request. It is read when the call has been admitted, and so after its token was checked."""
+
+    def __init__(self, request: Request) -> None:
+        self._request, self._ended = request, asyncio.Event()
+
+    async def read(self, most: int = MAX_BODY_BYTES) -> bytes:
+        """Reads the whole body, once. Raises HttpError if it has more than `most` bytes or is too slow, and
+        CancelledError if the client leaves."""
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in self._request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise _too_large(most)
+                    parts.append(part)
+        except TimeoutError:
+            late = invalid(f"the body did not arrive within {BODY_SECONDS:g} seconds", 408)
+            late.headers["Connection"] = "close"
+            raise late from None
+        except ClientDisconnect:
+            raise asyncio.CancelledError from None
+        finally:
+            self._ended.set()
+        return b"".join(parts)
+
+    async def left(self) -> None:
+        """Returns when the client has left. While the body is read, `read` notices it."""
+        await self._ended.wait()
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+
+
+def _too_large(most: int) -> HttpError:
+    return invalid(
+        f"the body is larger than {most // 2**20} MiB, the most that is read: send fewer texts in a call", 413
+    )
 
 
 def check_json_type(request: Request) -> None:
@@ -62,23 +80,11 @@ def check_json_type(request: Request) -> None:
         raise invalid(f"the content type is {declared or 'missing'}: send `Content-Type: application/json`", 415)
 
 
-async def given_json(body: bytes, kind: Descriptor) -> Given:
-    """Reads a message from JSON. What is wrong with it is raised by the returned function, as InvalidRequestError."""
-    try:
-        read = asyncio.to_thread(message_from_json, body, kind) if len(body) > THREAD_BYTES else None
-        message = message_from_json(body, kind) if read is None else await read
-    except InvalidRequestError as error:
-        return failing(error)
-    return lambda: message
-
-
-def failing(error: InvalidRequestError) -> Given:
-    """A request that cannot be read."""
-
-    def fail() -> Message:
-        raise error
-
-    return fail
+async def read_message(body: bytes, kind: Descriptor) -> Message:
+    """As `message_from_json`; large bodies are read in a thread."""
+    if len(body) > THREAD_BYTES:
+        return await asyncio.to_thread(message_from_json, body, kind)
+    return message_from_json(body, kind)
 
 
 def message_from_json(body: bytes, kind: Descriptor) -> Message:
@@ -116,10 +122,11 @@ def message_from_data(data: Any, kind: Descriptor) -> Message:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} is there twice")
+    made = dict[str, Any]()
+    for name, value in pairs:
+        if name in made:
+            raise ValueError(f"{name!r} is there twice")
+        made[name] = value
     return made
 
 

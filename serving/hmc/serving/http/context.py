@@ -26,6 +26,8 @@ class HttpContext:
         """peer: as gRPC writes it, such as `ipv4:127.0.0.1:50000`. timeout_s: seconds that the caller waits."""
         self._peer, self._metadata = peer, tuple(metadata)
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.refused: HttpError | None = None
+        """Why the body was not taken, if it was not. Its HTTP status is more exact than that of the gRPC status."""
         self._code: grpc.StatusCode | None = None
         self._message = ""
         self._initial: dict[str, str | bytes] = {}
@@ -101,7 +103,11 @@ class HttpContext:
 
     def error(self) -> HttpError:
         """The error that the call was aborted with."""
-        return error_of_call(self._code or grpc.StatusCode.UNKNOWN, self._message, self._trailing)
+        made = error_of_call(self._code or grpc.StatusCode.UNKNOWN, self._message, self._trailing)
+        if self.refused is not None:
+            made.status = self.refused.status
+            made.headers |= self.refused.headers
+        return made
 
 
 def _peer_of(request: Request) -> str:

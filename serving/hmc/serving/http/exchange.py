@@ -20,11 +20,6 @@ EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 Write = Callable[[bytes], Awaitable[None]]
 
 
-async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """Awaits `work`, and cancels it if the client closes the connection. The body must have been read."""
-    return await unless(gone(request), work)
-
-
 async def unless(left: Coroutine[Any, Any, None], work: Awaitable[T]) -> T:
     """Awaits `work`, and cancels it when `left` ends first."""
     working = asyncio.ensure_future(work)
@@ -108,7 +103,7 @@ class Answers(Response):
 
 
 class Lines:
-    """The lines of a body, without empty ones, while they arrive."""
+    """The lines of a body, without empty ones, while they arrive. Each byte is looked at once."""
 
     def __init__(self, request: Request, most: int) -> None:
         """most: bytes of the longest line. A longer one is cut, so that it is no JSON, and is the last."""
@@ -117,22 +112,24 @@ class Lines:
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
         """Raises CancelledError if the client leaves before the end."""
-        rest = b""
+        rest = bytearray()
         try:
             async for part in self._request.stream():
-                *whole, rest = (rest + part).split(b"\n")
-                for line in whole:
-                    if line.strip():
-                        yield line
+                first, *following = part.split(b"\n")
+                rest += first
+                for each in following:
+                    if rest.strip():
+                        yield bytes(rest)
+                    rest = bytearray(each)
                 if len(rest) > self._most:
-                    yield rest[: self._most]
+                    yield bytes(rest[: self._most])
                     return
         except ClientDisconnect:
             self._broken = True
             raise asyncio.CancelledError from None
         else:
             if rest.strip():
-                yield rest
+                yield bytes(rest)
         finally:
             self._ended.set()
 

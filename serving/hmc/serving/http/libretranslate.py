@@ -7,23 +7,29 @@ import html
 import json
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote_plus
 
 import grpc
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hmc.serving.http.bodies import read_body
+from hmc.serving.http.bodies import Body
 from hmc.serving.http.context import HttpContext
-from hmc.serving.http.exchange import unless_gone
+from hmc.serving.http.exchange import unless
 from hmc.serving.http.languages import Pair, language_name
 from hmc.serving.http.methods import Methods
 from hmc.serving.http.statuses import HttpError, invalid
 from hmc.v1 import translation_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["TranslationService"]
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+JSON_KEY = re.compile(rb'(?<!\\)"api_key"\s*:\s*("(?:[^"\\]|\\.){0,4096}")')
+FORM_KEY = re.compile(rb"(?:^|&)api_key=([^&]*)")
+KEYED_BYTES = 2**20
+"""Largest body of a call whose key is in the body: it is read before the key can be checked."""
 TAG = re.compile(r"<[/!?a-zA-Z]")
 MAX_ALTERNATIVES = 15
 N_BEST = "options.n_best"
@@ -58,61 +64,134 @@ def _shaped(call: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Aw
     return endpoint
 
 
+class _Sent:
+    """What a call sends. Its body is read when its token has been checked, unless the token can only be in the body."""
+
+    def __init__(self, request: Request, needs_token: bool) -> None:
+        self.body = Body(request)
+        self._request, self._needs_token = request, needs_token
+        self._kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        self._read: bytes | None = None
+
+    async def context(self) -> HttpContext:
+        """The context of an RPC of this call."""
+        request = self._request
+        if not self._needs_token or "authorization" in request.headers:
+            return HttpContext.of(request)
+        key = request.query_params.get("api_key") or _key_in(await self._bytes(), self._kind == JSON)
+        return HttpContext.of(request, {"authorization": f"Bearer {key}"} if key else None)
+
+    async def values(self) -> Values:
+        """The parameters, from a form, JSON or the query, as LibreTranslate takes them."""
+        body = await self._bytes()
+        if self._kind == JSON:
+            return await asyncio.to_thread(_from_json, body)
+        if body and self._kind not in {FORM, ""}:
+            raise invalid(f"content type {self._kind}: send JSON or {FORM}", 415)
+        return {**self._request.query_params, **await asyncio.to_thread(_from_form, body)}
+
+    async def _bytes(self) -> bytes:
+        if self._read is None:
+            known = not self._needs_token or "authorization" in self._request.headers
+            self._read = await self.body.read() if known else await self._short()
+        return self._read
+
+    async def _short(self) -> bytes:
+        try:
+            return await self.body.read(KEYED_BYTES)
+        except HttpError as error:
+            if error.status == 413:
+                error.message += ", or send the key in the header `Authorization: Bearer KEY`"
+            raise
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The parameters of a translation."""
+
+    texts: list[str]
+    is_list: bool
+    is_html: bool
+    alternatives: int
+    source: str
+    pair: Pair
+
+    @classmethod
+    def of(cls, values: Values, pairs: list[Pair]) -> _Wanted:
+        """pairs: what the server translates. Raises HttpError."""
+        texts, is_list = _texts(values)
+        source, target = _word(values, "source"), _word(values, "target")
+        is_html = _is_html(values, texts)
+        return cls(texts, is_list, is_html, _alternatives(values), source, _pair(pairs, source, target))
+
+    def request(self, alternatives: int) -> pb.TranslateRequest:
+        return pb.TranslateRequest(
+            texts=[html.unescape(text) for text in self.texts] if self.is_html else self.texts,
+            level=pb.LevelSelector(
+                source_language=self.pair.source, target_language=self.pair.target, model=self.pair.model
+            ),
+            options=pb.DecodingOptions(beam_size=max(4, self.alternatives + 1), n_best=alternatives + 1),
+        )
+
+    def answer(self, answer: pb.TranslateResponse) -> Values:
+        written = html.escape if self.is_html else str
+        translated = [written(one.text) for one in answer.translations]
+        others = [[written(other.text) for other in one.alternatives] for one in answer.translations]
+        said: Values = {"translatedText": translated if self.is_list else translated[0]}
+        if self.alternatives:
+            said["alternatives"] = others if self.is_list else others[0]
+        if self.source == "auto":
+            found = {"language": self.pair.source, "confidence": NOT_DETECTED}
+            said["detectedLanguage"] = [found] * len(self.texts) if self.is_list else found
+        return said
+
+
 class _LibreTranslate:
     def __init__(self, methods: Methods, needs_token: bool) -> None:
         self._methods, self._needs_token = methods, needs_token
 
     async def translate(self, request: Request) -> Values:
-        values = await _values(request)
-        texts, is_list = _texts(values)
-        source, target = _word(values, "source"), _word(values, "target")
-        is_html = _is_html(values, texts)
-        alternatives = _alternatives(values)
-        context = _context(request, values)
-        pairs = await self._pairs(request, values)
-        pair = _pair(pairs, source, target)
-        sent = pb.TranslateRequest(
-            texts=[html.unescape(text) for text in texts] if is_html else texts,
-            level=pb.LevelSelector(source_language=pair.source, target_language=pair.target, model=pair.model),
-            options=pb.DecodingOptions(beam_size=max(4, alternatives + 1), n_best=alternatives + 1),
-        )
-        answer = await unless_gone(request, self._translated(sent, context))
-        written = html.escape if is_html else str
-        translated = [written(one.text) for one in answer.translations]
-        others = [[written(other.text) for other in one.alternatives] for one in answer.translations]
-        said: Values = {"translatedText": translated if is_list else translated[0]}
-        if alternatives:
-            said["alternatives"] = others if is_list else others[0]
-        if source == "auto":
-            found = {"language": pair.source, "confidence": NOT_DETECTED}
-            said["detectedLanguage"] = [found] * len(texts) if is_list else found
-        return said
+        sent = _Sent(request, self._needs_token)
+        return await unless(sent.body.left(), self._translate(sent))
 
-    async def _translated(self, sent: pb.TranslateRequest, context: HttpContext) -> pb.TranslateResponse:
-        """The translations; without alternatives if one of the texts is divided into sentences."""
+    async def _translate(self, sent: _Sent) -> Values:
+        pairs = await self._pairs(await sent.context())
+        wanted: _Wanted | None = None
+
+        async def first() -> pb.TranslateRequest:
+            nonlocal wanted
+            wanted = _Wanted.of(await sent.values(), pairs)
+            return wanted.request(wanted.alternatives)
+
+        async def without_alternatives() -> pb.TranslateRequest:
+            assert wanted is not None
+            return wanted.request(0)
+
         method = SERVICE.methods_by_name["Translate"]
         try:
-            return cast("pb.TranslateResponse", await self._methods.unary(method, lambda: sent, context))
+            answer = await self._methods.unary(method, first, await sent.context())
         except HttpError as error:
             if N_BEST not in error.fields:
                 raise
-        sent.options.n_best = 1
-        return cast("pb.TranslateResponse", await self._methods.unary(method, lambda: sent, context))
+            answer = await self._methods.unary(method, without_alternatives, await sent.context())
+        assert wanted is not None
+        return wanted.answer(cast("pb.TranslateResponse", answer))
 
     async def detect(self, request: Request) -> list[Values]:
-        values = await _values(request)
-        _texts(values)
-        pairs = await self._pairs(request, values)
+        sent = _Sent(request, self._needs_token)
+        pairs = await self._pairs(await sent.context())
+        _texts(await sent.values())
         return [{"language": code, "confidence": NOT_DETECTED} for code in dict.fromkeys(p.source for p in pairs)]
 
     async def languages(self, request: Request) -> list[Values]:
-        pairs = await self._pairs(request, await _values(request))  # the Python client sends the key as a form here too
+        sent = _Sent(request, self._needs_token)
+        pairs = await self._pairs(await sent.context())
         sources = list(dict.fromkeys(p.source for p in pairs))
         codes = dict.fromkeys([*sources, *(p.target for p in pairs)])
         return [{"code": code, "name": language_name(code), "targets": _targets(pairs, code)} for code in codes]
 
     async def settings(self, request: Request) -> Values:
-        pairs = [] if self._needs_token else await self._pairs(request, {})
+        pairs = [] if self._needs_token else await self._pairs(HttpContext.of(request))
         first = pairs[0] if pairs else None
         return {
             "apiKeys": self._needs_token,
@@ -128,10 +207,13 @@ class _LibreTranslate:
             },
         }
 
-    async def _pairs(self, request: Request, values: Values) -> list[Pair]:
+    async def _pairs(self, context: HttpContext) -> list[Pair]:
         """The language pairs of the server's models."""
-        context = _context(request, values)
-        call = self._methods.unary(SERVICE.methods_by_name["ListModels"], pb.ListModelsRequest, context)
+
+        async def all_models() -> pb.ListModelsRequest:
+            return pb.ListModelsRequest()
+
+        call = self._methods.unary(SERVICE.methods_by_name["ListModels"], all_models, context)
         models = cast("pb.ListModelsResponse", await call).models
         return [Pair(m.source_language, target, m.name) for m in models for target in m.target_languages]
 
@@ -144,29 +226,24 @@ def _named(code: str | None) -> Values:
     return {"code": code or "", "name": language_name(code) if code else ""}
 
 
-def _context(request: Request, values: Values) -> HttpContext:
-    key = values.get("api_key")
-    if isinstance(key, str) and key:
-        return HttpContext.of(request, {"authorization": f"Bearer {key}"})
-    return HttpContext.of(request)
+def _key_in(body: bytes, is_json: bool) -> str:
+    """The API key in a body; empty if there is none. Nothing else of the body is read."""
+    if not is_json:
+        keys = FORM_KEY.findall(body)
+        return unquote_plus(keys[-1].decode(errors="replace")) if keys else ""
+    keys = JSON_KEY.findall(body)
+    try:
+        return str(json.loads(keys[-1])) if keys else ""
+    except ValueError:  # the whole body is no JSON either
+        return ""
 
 
-async def _values(request: Request) -> Values:
-    """The parameters of a call, from a form, JSON or the query, as LibreTranslate takes them."""
-    declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    body = await read_body(request)
-    if declared == "application/json":
-        return await asyncio.to_thread(_from_json, body)
-    if body and declared not in {"application/x-www-form-urlencoded", ""}:
-        raise invalid(f"content type {declared}: send JSON or application/x-www-form-urlencoded", 415)
+def _from_form(body: bytes) -> Values:
     try:
         form = parse_qs(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=2000)
     except ValueError as error:
         raise invalid("Invalid request: the form is not UTF-8, or has too many fields") from error
-    values: Values = dict(request.query_params)
-    for name, given in form.items():
-        values[name] = given if name == "q" and len(given) > 1 else given[-1]
-    return values
+    return {name: given if name == "q" and len(given) > 1 else given[-1] for name, given in form.items()}
 
 
 def _from_json(body: bytes) -> Values:

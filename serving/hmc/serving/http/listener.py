@@ -9,13 +9,99 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 KEEP_ALIVE_S = 30
 """Seconds after which an idle connection is closed."""
+HEAD_S = 20.0
+"""Seconds in which the line and the headers of a request must have arrived, from its first byte on, and those of the
+first request from the connection on."""
+REST_S = 60.0
+"""Seconds in which a body must have arrived that nobody reads, because its request has been answered already. The time
+of a body that is read: `bodies.BODY_SECONDS`."""
+PROBE_S, PROBES = 20, 3
+"""A connection without traffic is asked every so many seconds whether its client is there, and is closed when so many
+questions had no answer. This is how the end of a machine without a word is noticed."""
 BACKLOG = 1024
+
+
+class _Accepted(socket.socket):
+    """A connection, which counts until it is closed."""
+
+    counted: set[_Accepted]
+
+    def close(self) -> None:
+        self.counted.discard(self)
+        super().close()
+
+
+class _Listening(socket.socket):
+    """A socket that closes new connections at once while there are `most`."""
+
+    most: int
+    counted: set[_Accepted]
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        connection, address = super().accept()
+        if len(self.counted) >= self.most:
+            connection.close()
+            raise BlockingIOError  # to asyncio: nothing to accept
+        made = _Accepted(self.family, self.type, self.proto, fileno=connection.detach())
+        made.counted = self.counted
+        self.counted.add(made)
+        for name, value in (("TCP_KEEPIDLE", PROBE_S), ("TCP_KEEPINTVL", PROBE_S), ("TCP_KEEPCNT", PROBES)):
+            if hasattr(socket, name):  # not on every system
+                made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return made, address
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1 with time limits for what a client has begun to send."""
+
+    head_s, rest_s = HEAD_S, REST_S
+    _limit: asyncio.TimerHandle | None = None
+    _awaited: object = None
+    """What the limit is for."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._follow()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._follow()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._follow()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._set(None, 0.0)
+
+    def _follow(self) -> None:
+        """Sets the limit that holds now."""
+        state, cycle = self.conn.their_state, self.cycle
+        if state is h11.IDLE and self.timeout_keep_alive_task is None:
+            self._set(("head", cycle), self.head_s)
+        elif state is h11.SEND_BODY and cycle.response_complete:
+            self._set(("rest", cycle), self.rest_s)
+        else:
+            self._set(None, 0.0)
+
+    def _set(self, awaited: object, seconds: float) -> None:
+        if awaited == self._awaited:
+            return
+        if self._limit is not None:
+            self._limit.cancel()
+        self._awaited = awaited
+        self._limit = None if awaited is None else self.loop.call_later(seconds, self.transport.abort)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -30,10 +116,18 @@ class Listener:
     """An HTTP listener. Make it and use it on one event loop; start it once."""
 
     def __init__(
-        self, app: Starlette, host: str, port: int, tls_pair: tuple[bytes, bytes] | None, *, shared: bool = False
+        self,
+        app: Starlette,
+        host: str,
+        port: int,
+        tls_pair: tuple[bytes, bytes] | None,
+        *,
+        max_connections: int,
+        shared: bool = False,
     ) -> None:
         """Takes the port, but does not answer yet. port: 0 takes any free one. tls_pair: key and certificate chain.
-        shared: other processes of this user may listen on the port too.
+        max_connections: at the same time; further ones are closed at once. shared: other processes of this user may
+        listen on the port too.
 
         Raises OSError if it cannot listen there.
         """
@@ -42,7 +136,7 @@ class Listener:
         context = None if tls_pair is None else self._switching(*tls_pair)
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=_Protocol,
             ws="none",
             lifespan="off",
             loop="asyncio",
@@ -55,7 +149,7 @@ class Listener:
             ssl_context_factory=None if context is None else lambda _config, _default: context,
         )
         self._uvicorn = _Uvicorn(config)
-        self._socket = _bound(host, port, shared)
+        self._socket = _bound(host, port, shared, max_connections)
         self._serving: asyncio.Task[None] | None = None
         self.port: int = self._socket.getsockname()[1]
 
@@ -104,10 +198,11 @@ class Listener:
         await self._serving
 
 
-def _bound(host: str, port: int, shared: bool) -> socket.socket:
+def _bound(host: str, port: int, shared: bool, max_connections: int) -> socket.socket:
     """A socket that listens. Its protocol is named, because asyncio turns Nagle's algorithm off only then."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    made = socket.socket(family, kind, socket.IPPROTO_TCP)
+    made = _Listening(family, kind, socket.IPPROTO_TCP)
+    made.most, made.counted = max_connections, set()
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
         made.bind(address)

@@ -15,13 +15,14 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.http.context import HttpContext
 from hmc.serving.http.statuses import HttpError
 
 Handler: TypeAlias = Any
 """A `grpc.RpcMethodHandler`, which is generic for the type checker only."""
-Given = Callable[[], Message]
-"""Makes the message of a request, or raises HmcError. It is called when the call has been admitted."""
+Given = Callable[[], Awaitable[Message]]
+"""Reads the message of a request, or raises HmcError or HttpError. It is called when the call has been admitted."""
 
 
 class Details(grpc.HandlerCallDetails):
@@ -52,12 +53,12 @@ class Methods:
 
     async def unary(self, method: MethodDescriptor, given: Given, context: HttpContext) -> Message:
         """Calls a method of one answer. Raises HttpError."""
-        handler = await self._intercepted(path_of(method), lambda h: _with_message(h, given), context)
+        handler = await self._intercepted(path_of(method), lambda h: _with_message(h, given, context), context)
         return await _finish(handler.unary_unary(b"", context), method, context)
 
     async def answers(self, method: MethodDescriptor, given: Given, context: HttpContext) -> AsyncIterator[Message]:
         """Calls a method of many answers to one request. Raises HttpError, also between answers."""
-        handler = await self._intercepted(path_of(method), lambda h: _with_message(h, given), context)
+        handler = await self._intercepted(path_of(method), lambda h: _with_message(h, given, context), context)
         async for answer in _each(handler.unary_stream(b"", context), method, context):
             yield answer
 
@@ -65,7 +66,7 @@ class Methods:
         self,
         method: MethodDescriptor,
         requests: AsyncIterator[bytes],
-        decode: Callable[[bytes], Message],
+        decode: Callable[[bytes], Awaitable[Message]],
         context: HttpContext,
     ) -> AsyncIterator[Message]:
         """Calls a method of many answers to many requests. decode: makes a message of a request, or raises HmcError."""
@@ -142,25 +143,43 @@ def _next(
     return call
 
 
-def _with_message(handler: Handler, given: Given) -> Handler:
-    """The same handler, whose request is `given()` in place of what the bytes say."""
+def _with_message(handler: Handler, given: Given, context: HttpContext) -> Handler:
+    """The same handler, whose request is what `given` reads in place of what the bytes say."""
+
+    async def read() -> Message:
+        try:
+            return await given()
+        except HttpError as error:
+            context.refused = error
+            raise InvalidRequestError(error.message) from error
+
     if handler.unary_unary is not None:
-        return grpc.unary_unary_rpc_method_handler(handler.unary_unary, lambda _: given(), handler.response_serializer)
-    return grpc.unary_stream_rpc_method_handler(handler.unary_stream, lambda _: given(), handler.response_serializer)
+        return grpc.unary_unary_rpc_method_handler(handler.unary_unary, lambda _: read(), handler.response_serializer)
+    return grpc.unary_stream_rpc_method_handler(handler.unary_stream, lambda _: read(), handler.response_serializer)
 
 
 def _decoded(handler: Any) -> Any:
     """The same handler, which decodes its requests itself."""
-    decode = handler.request_deserializer
+
+    async def decode(data: bytes) -> Any:
+        made = handler.request_deserializer(data)
+        return await made if inspect.isawaitable(made) else made
 
     async def each(requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
         async for data in requests:
-            yield decode(data)
+            yield await decode(data)
+
+    async def unary(data: bytes, context: Any) -> Any:
+        return await handler.unary_unary(await decode(data), context)
+
+    async def answers(data: bytes, context: Any) -> AsyncIterator[Any]:
+        async for answer in handler.unary_stream(await decode(data), context):
+            yield answer
 
     if handler.unary_unary is not None:
-        return grpc.unary_unary_rpc_method_handler(lambda data, context: handler.unary_unary(decode(data), context))
+        return grpc.unary_unary_rpc_method_handler(unary)
     if handler.unary_stream is not None:
-        return grpc.unary_stream_rpc_method_handler(lambda data, context: handler.unary_stream(decode(data), context))
+        return grpc.unary_stream_rpc_method_handler(answers)
     return grpc.stream_stream_rpc_method_handler(lambda sent, context: handler.stream_stream(each(sent), context))
 
 

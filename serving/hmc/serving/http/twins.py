@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
+from typing import Any
 
 from google.protobuf.message import Message
 from starlette.requests import Request
@@ -14,16 +15,14 @@ from starlette.routing import Route
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.http.bodies import (
     MAX_BODY_BYTES,
+    Body,
     check_json_type,
-    failing,
-    given_json,
     json_of,
     message_from_data,
-    message_from_json,
-    read_body,
+    read_message,
 )
 from hmc.serving.http.context import HttpContext
-from hmc.serving.http.exchange import EVENTS, LINES, Answers, Lines, gone, unless, unless_gone
+from hmc.serving.http.exchange import EVENTS, LINES, Answers, Lines, gone, unless
 from hmc.serving.http.methods import Given, Methods
 from hmc.serving.http.routes import Twin, twins
 from hmc.serving.http.statuses import invalid
@@ -37,17 +36,19 @@ def twin_routes(methods: Methods) -> list[Route]:
 
 def _route(methods: Methods, twin: Twin) -> Route:
     async def one(request: Request) -> Response:
-        given, context = await _given(request, twin), HttpContext.of(request)
-        answer = await unless_gone(request, methods.unary(twin.method, given, context))
+        context = HttpContext.of(request)
+        given, left = _given(request, twin)
+        answer = await unless(left, methods.unary(twin.method, given, context))
         return await _json(answer, context)
 
     async def several(request: Request) -> Response:
-        given, context = await _given(request, twin), HttpContext.of(request)
+        context = HttpContext.of(request)
+        given, left = _given(request, twin)
         answers = methods.answers(twin.method, given, context)
         if EVENTS in request.headers.get("accept", ""):
-            first = await unless_gone(request, _first(answers))
+            first = await unless(left, _first(answers))
             return Answers(first, answers, EVENTS, context.headers(), gone(request))
-        return await _json(await unless_gone(request, _together(answers)), context)
+        return await _json(await unless(left, _together(answers)), context)
 
     async def stream(request: Request) -> Response:
         declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -56,27 +57,31 @@ def _route(methods: Methods, twin: Twin) -> Route:
         context = HttpContext.of(request)
         kind = twin.method.input_type
         sent = Lines(request, MAX_BODY_BYTES)
-        answers = methods.stream(twin.method, aiter(sent), lambda line: message_from_json(line, kind), context)
+        answers = methods.stream(twin.method, aiter(sent), lambda line: read_message(line, kind), context)
         return Answers(await unless(sent.left(), _first(answers)), answers, LINES, context.headers(), sent.left())
 
     endpoint = stream if twin.streams_requests else several if twin.streams_answers else one
     return Route(twin.path, endpoint, methods=[twin.verb])
 
 
-async def _given(request: Request, twin: Twin) -> Given:
-    """The message of a request. Raises HttpError if its body cannot be taken."""
-    kind = twin.method.input_type
-    if twin.verb == "POST":
-        check_json_type(request)
-        return await given_json(await read_body(request), kind)
-    values = dict(request.query_params)
-    try:
+def _given(request: Request, twin: Twin) -> tuple[Given, Coroutine[Any, Any, None]]:
+    """What reads the message of a request, and what returns when the client leaves. Raises HttpError if the body is not
+    declared as JSON."""
+    kind, body = twin.method.input_type, Body(request)
+
+    async def sent() -> Message:
+        return await read_message(await body.read(), kind)
+
+    async def asked() -> Message:
+        values = dict(request.query_params)
         if len(values) < len(request.query_params.multi_items()):
             raise InvalidRequestError("a parameter is there twice")
-        message = message_from_data(values, kind)
-    except InvalidRequestError as error:
-        return failing(error)
-    return lambda: message
+        return message_from_data(values, kind)
+
+    if twin.verb != "POST":
+        return asked, gone(request)
+    check_json_type(request)
+    return sent, body.left()
 
 
 async def _json(answer: Message, context: HttpContext) -> Response:

@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hmc.serving.arrays import round_up
 from hmc.serving.runtime.device_encoder import DeviceEncoder
 from hmc.serving.runtime.encoder_groups import CALL_POSITIONS
@@ -72,6 +74,8 @@ class Staging:
         """Source positions of the sentences that are staged."""
         self._places: dict[Key, int] = {}
         """Sentence → its place, of those that are staged."""
+        self._unclean = False
+        """Whether what earlier sentences left in the places may be NaN."""
 
     def capacity(self, room: int) -> int:
         """Sentences of so many source positions for which there are places."""
@@ -93,12 +97,24 @@ class Staging:
         following = self._following(len(others), room, upcoming)
         if following:
             self._room = room
+            self._wipe()
             sources = [*(each.source for each in others), *(source for _, source in following)]
             self._encoder.encode(sources, range(len(sources)), self._views(room), room)
             self._places = {key: len(others) + n for n, (key, _) in enumerate(following)}
             self._copy([(place, each.slot) for place, each in enumerate(others)], caches)
         else:
             self._encoder.encode([each.source for each in others], [each.slot for each in others], caches, room)
+
+    def clean(self) -> None:
+        """Has the places set to 0 before sentences are staged again: what a failed sentence left there may be NaN, and
+        the next one there may be shorter. Those that are staged now stay."""
+        self._unclean = True
+
+    def _wipe(self) -> None:
+        """No sentence may be staged, but for cancelled ones, which nobody has seen fail."""
+        if self._block is not None and (self._unclean or self._places):
+            self._block.write(np.zeros(self._block.size, np.uint8))
+            self._unclean = False
 
     def warm_up(self, room: int) -> None:
         """Runs the encoder on every shape that sentences of so many positions can need here."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from wsgiref.simple_server import WSGIServer
@@ -31,13 +31,12 @@ from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import Gate
 from hmc.serving.server.access.listening import join_address, local_host
 from hmc.serving.server.access.metrics_door import guarded
-from hmc.serving.server.bundle_watch import BundleWatch, watch
+from hmc.serving.server.bundle_watch import BundleWatch
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.health.model_health import ADMIN, TRANSLATION, model_health
-from hmc.serving.server.health.standard_services import NOT_SERVING, SERVING, Health, add_reflection
+from hmc.serving.server.health.standard_services import FAILURE_CHECK_S, NOT_SERVING, Health, add_reflection
 from hmc.serving.server.http_door import HttpDoor
 from hmc.serving.server.interceptors import EdgeInterceptor
-from hmc.serving.server.janitor import clean
 from hmc.serving.server.observing.calls import CallLog
 from hmc.serving.server.observing.metrics import Metrics, serve_metrics
 from hmc.serving.server.observing.traces import Traces, traces_to
@@ -45,6 +44,7 @@ from hmc.serving.server.processes.group import Group
 from hmc.serving.server.processes.membership import Membership, allowances_of
 from hmc.serving.server.servicers import AdminServicer, TranslationServicer
 from hmc.serving.server.settings import ServerSettings
+from hmc.serving.server.upkeep import Upkeep
 from hmc.serving.translator import Translator
 from hmc.serving.wire.pushback import ELSEWHERE_S
 from hmc.v1 import translation_pb2_grpc as rpc
@@ -55,6 +55,9 @@ HEALTH = "grpc.health.v1.Health"
 SERVICES = (TRANSLATION, ADMIN)
 FILES_CHECK_S = 1.0
 """Seconds between two looks at the tokens file and the TLS files."""
+IDLE_ROUNDS, LONGEST_IDLE_S = 4, 60.0
+"""Looks for idle levels in the time after which they are unloaded, so that this is at most a quarter of the time late;
+and most seconds between two looks."""
 
 
 def translator_factory(settings: ServerSettings) -> TranslatorFactory:
@@ -138,7 +141,7 @@ class Server:
         elif self._leads:
             self._servers.append(self._new_server((ADMIN,)))
             rpc.add_AdminServiceServicer_to_server(admin, self._servers[-1])
-        self._watching: list[asyncio.Task[None]] = []
+        self._upkeep = Upkeep(self._draining, self._metrics.upkeep)
         self._started = False
         self.port = 0
         self.admin_address = ""
@@ -203,8 +206,7 @@ class Server:
                 await self._membership.begin()
                 self._check_running()
             self._bind()
-            if self.settings.tokens is not None or self._certificates is not None:
-                self._watching.append(asyncio.create_task(self._watch_files()))
+            self._follow_files()
             if self.settings.metrics_port is not None and self._leads:
                 guard = (lambda app: guarded(app, self._gate)) if self._gate.guards_metrics else None
                 self._metrics_server, self.metrics_port = serve_metrics(
@@ -222,19 +224,25 @@ class Server:
             raise
         self._started = True
         if not self.draining:
-            health = {name: SERVING if serves else NOT_SERVING for name, serves in model_health(self.models).items()}
-            for name, status in health.items():
-                await self._health.set_all((name,), status)
-            following = self._health.follow(lambda: model_health(self.models))
-            self._watching.append(asyncio.create_task(following))
-            if self.settings.watch is not None:
-                watches = [
-                    BundleWatch(host, partial(self._handlers.reload, None, host.name)) for host in self.models.hosts
-                ]
-                self._watching.append(asyncio.create_task(watch(watches, self.settings.watch, self._draining)))
-            if self.settings.idle_unload is not None:
-                cleaning = clean(self._handlers.unload_idle, self.settings.idle_unload, self._draining)
-                self._watching.append(asyncio.create_task(cleaning))
+            self._health.follow(lambda: model_health(self.models))
+            await self._health.refresh()
+            self._follow_models()
+
+    def _follow_files(self) -> None:
+        if self.settings.tokens is not None:
+            self._upkeep.repeat("tokens", partial(asyncio.to_thread, self._gate.refresh), FILES_CHECK_S)
+        if self._certificates is not None:
+            self._upkeep.repeat("certificates", partial(asyncio.to_thread, self._refresh_certificates), FILES_CHECK_S)
+
+    def _follow_models(self) -> None:
+        self._upkeep.repeat("health", self._health.refresh, FAILURE_CHECK_S)
+        if self.settings.watch is not None:
+            for host in self.models.hosts:
+                look = BundleWatch(host, partial(self._handlers.reload, None, host.name)).look
+                self._upkeep.repeat(f"bundle {host.name}", look, self.settings.watch)
+        if (unused_s := self.settings.idle_unload) is not None:
+            pause = min(unused_s / IDLE_ROUNDS, LONGEST_IDLE_S)
+            self._upkeep.repeat("idle levels", partial(self._handlers.unload_idle, unused_s), pause)
 
     def _bind(self) -> None:
         settings = self.settings
@@ -268,15 +276,12 @@ class Server:
         The server does this by itself every second.
         """
         self._gate.refresh()
+        self._refresh_certificates()
+
+    def _refresh_certificates(self) -> None:
         if self._certificates is not None:
             self._certificates.refresh()
             self._http.follow(self._certificates)
-
-    async def _watch_files(self) -> None:
-        while not self.draining:
-            await asyncio.to_thread(self.refresh)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._draining.wait(), FILES_CHECK_S)
 
     async def wait(self) -> None:
         """Returns when the server has stopped."""
@@ -291,15 +296,26 @@ class Server:
         self._draining.set()
         if not self._started:
             self.models.stop_loading()
-        if self._membership is not None:
-            await self._membership.end()
-        await self._health.enter_graceful_shutdown()  # before the streams of watchers end
         grace = self.settings.drain_seconds if drain_seconds is None else drain_seconds
-        await asyncio.gather(*(server.stop(grace) for server in self._servers), self._http.stop(grace))
-        await asyncio.gather(*self._watching)
-        await asyncio.to_thread(self.models.close, False)
-        if self._traces is not None:
-            await asyncio.to_thread(self._traces.close)
+        async with AsyncExitStack() as steps:  # from the last line to the first, each of them even if another one fails
+            steps.callback(self._stop_metrics)
+            if self._traces is not None:
+                steps.push_async_callback(asyncio.to_thread, self._traces.close)
+            steps.push_async_callback(asyncio.to_thread, self.models.close, False)
+            steps.push_async_callback(self._upkeep.end)
+            steps.push_async_callback(self._stop_doors, grace)
+            steps.push_async_callback(self._health.enter_graceful_shutdown)  # before the streams of watchers end
+            if self._membership is not None:
+                steps.push_async_callback(self._membership.end)
+
+    async def _stop_doors(self, grace: float) -> None:
+        stopping = [*(server.stop(grace) for server in self._servers), self._http.stop(grace)]
+        ended = await asyncio.gather(*stopping, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, BaseException):
+                raise error
+
+    def _stop_metrics(self) -> None:
         if self._metrics_server is not None:
             self._metrics_server.shutdown()
             self._metrics_server.server_close()

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
 from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.errors import HmcError
+from hmc.artifact.errors import InvalidArtifactError, LevelNotFoundError
 from hmc.serving.levels.host import ModelHost
 
 log = logging.getLogger(__name__)
 
 State = tuple[str, tuple[tuple[str, int, int, int], ...]]
 """Where a path leads, and (name, size, time, inode) of every file there."""
+FAULTS_OF_FILES = (InvalidArtifactError, LevelNotFoundError)
+"""Errors that stay while the files do."""
 
 
 class BundleWatch:
@@ -27,39 +29,29 @@ class BundleWatch:
         self._last: State | None = None
         """What the last look has found."""
         self._tried: State | None = None
-        """What was read last, whether it could be used or not."""
+        """What was loaded last, or found to be of no use."""
 
     async def look(self) -> None:
         """Loads what lies at the path if it has another version than the bundle in service.
 
         Files that change between two looks are still being written, so they are not read. Files that cannot be used
-        are logged once and read again when they change.
+        are logged once and read again when they change. Other errors, such as a lack of memory, are raised, and the
+        next look tries again.
         """
         found = await asyncio.to_thread(state_of, self._host.bundle_path)
         last, self._last = self._last, found
         if found != last or found == self._tried:
             return
-        self._tried = found
         try:
             manifest = await asyncio.to_thread(read_manifest, self._host.bundle_path)
             if manifest.version != self._host.version:
                 await self._reload()
-        except HmcError as error:
+        except FAULTS_OF_FILES as error:
             log.error(
                 "model %s: what lies at %s now cannot be served, and the old bundle stays in service: %s",
                 self._host.name, self._host.bundle_path, error,
             )  # fmt: skip
-        except Exception:
-            log.exception("model %s: the bundle was not reloaded; the old one stays in service", self._host.name)
-
-
-async def watch(watches: Sequence[BundleWatch], seconds: float, closing: asyncio.Event) -> None:
-    """Looks again and again until `closing` is set. seconds: between two looks."""
-    while not closing.is_set():
-        for each in watches:
-            await each.look()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(closing.wait(), seconds)
+        self._tried = found
 
 
 def state_of(path: Path) -> State:

@@ -196,6 +196,7 @@ class Handlers:
 
     async def _lease(self, selector: Selector, priority: Priority) -> Lease:
         host, code = self._models.find(selector)
+        without_device: dict[str, DeviceUnavailableError] = {}
         with ExitStack() as wanted:  # so that a level that was loaded for this call is not unloaded before it is leased
             while True:
                 try:
@@ -204,6 +205,8 @@ class Handlers:
                     if not host.lazy:
                         raise
                     missing = error.level
+                if missing in without_device:  # it is the default level, so no other one can be chosen
+                    raise without_device[missing]
                 wanted.enter_context(host.residency.wanted(missing))
                 try:
                     await self._load(host, missing)
@@ -211,6 +214,7 @@ class Handlers:
                     if selector.name is not None:
                         raise
                     log.warning("level %s is left out: %s", missing, error)  # the selector now chooses another level
+                    without_device[missing] = error
 
     async def _load(self, host: ModelHost, name: str) -> LevelStatus:
         """Loads a level once for all calls that wait for it. A call that is cancelled leaves the load running."""

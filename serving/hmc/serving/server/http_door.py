@@ -51,7 +51,9 @@ class HttpDoor:
             check_port(settings.host, settings.http_port, "--http-port")
         app = application(self.methods, self._registry, self._ready, self._needs_token)
         pair = None if certificates is None else certificates.pair
-        self._listener = Listener(app, settings.host, settings.http_port, pair, shared=shared)
+        self._listener = Listener(
+            app, settings.host, settings.http_port, pair, max_connections=settings.max_connections, shared=shared
+        )
         await self._listener.start()
 
     def follow(self, certificates: Certificates) -> None:

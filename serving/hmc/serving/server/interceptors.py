@@ -78,7 +78,7 @@ class _Edge:
         async def call(data: bytes, context: Context) -> Any:
             try:
                 self._begin(context)
-                response = await behaviour(self._charged(data), context)
+                response = await behaviour(await self._charged(data), context)
             except BaseException as error:
                 data = b""  # gRPC keeps this frame, see `_fail`
                 await self._fail(error, context)
@@ -89,16 +89,22 @@ class _Edge:
         return call
 
     def answers(self, behaviour: Callable[..., Any]) -> Callable[[bytes, Context], AsyncIterator[Any]]:
-        return self._generator(lambda data, context, _: behaviour(self._charged(data), context))
+        async def begin(data: bytes, context: Context, _: object) -> Any:
+            return behaviour(await self._charged(data), context)
+
+        return self._generator(begin)
 
     def stream(self, behaviour: Callable[..., Any]) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[Any]]:
-        return self._generator(lambda requests, context, admitted: behaviour(self._each(requests, admitted), context))
+        async def begin(requests: AsyncIterator[bytes], context: Context, admitted: Callable[[], None]) -> Any:
+            return behaviour(self._each(requests, admitted), context)
 
-    def _generator(self, behaviour: Callable[..., Any]) -> Callable[[Any, Context], AsyncIterator[Any]]:
+        return self._generator(begin)
+
+    def _generator(self, begin: Callable[..., Awaitable[Any]]) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def call(sent: Any, context: Context) -> AsyncIterator[Any]:
             try:
                 admitted = self._begin(context)
-                async for response in behaviour(sent, context, admitted):
+                async for response in await begin(sent, context, admitted):
                     yield response
             except BaseException as error:
                 sent = None  # gRPC keeps this frame, see `_fail`
@@ -124,20 +130,22 @@ class _Edge:
     async def _each(self, requests: AsyncIterator[bytes], admitted: Callable[[], None]) -> AsyncIterator[Any]:
         async for data in requests:
             admitted()
-            request = self._parse(data)
+            request = await self._parse(data)
             await self._entry.pace(request)
             yield request
 
-    def _charged(self, data: bytes) -> Any:
-        request = self._parse(data)
+    async def _charged(self, data: bytes) -> Any:
+        request = await self._parse(data)
         self._entry.charge(request)
         return request
 
-    def _parse(self, data: bytes) -> Any:
+    async def _parse(self, data: bytes) -> Any:
+        """The request. Over HTTP it is read only now, so decoding it waits."""
         if self._decode is None:
             return data
         try:
-            return self._decode(data)
+            made = self._decode(data)
+            return await made if inspect.isawaitable(made) else made
         except DecodeError as error:
             raise InvalidRequestError(_why_not_decoded(data, self._decode)) from error
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from tests.serving.fakes import GUARD_S, FakeFactory, eventually, failure, write_bundle
+from tests.processes import environment
+from tests.serving.certificates import make_certificate
+from tests.serving.fakes import GUARD_S, FakeFactory, eventually, failure, wait_for, write_bundle
+from tests.serving.hostile import PREFACE
 
 from hmc.artifact.errors import (
     FailedPreconditionError,
@@ -21,6 +27,7 @@ from hmc.artifact.errors import (
     UnavailableError,
 )
 from hmc.serving.client import ONCE, Client
+from hmc.serving.server.access import binding
 from hmc.serving.server.access.binding import warnings_of
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.background import BackgroundServer
@@ -221,3 +228,68 @@ def test_calls_of_an_old_connection_end_after_the_grace(bundle: Path, factory: F
 def test_a_client_without_a_server_is_told(tmp_path: Path) -> None:
     with Client(f"unix:{tmp_path}/nobody.sock") as client, pytest.raises(UnavailableError):
         client.levels(timeout=GUARD_S)
+
+
+FROZEN = """
+import sys, grpc
+from hmc.v1 import translation_pb2 as pb, translation_pb2_grpc as rpc
+stub = rpc.TranslationServiceStub(grpc.insecure_channel(sys.argv[1]))
+if sys.argv[2] == "stream":
+    def requests():
+        yield pb.TranslateStreamRequest(id="1", text="hold")
+        input()
+    next(stub.TranslateStream(requests()))
+else:
+    stub.Translate(pb.TranslateRequest(texts=["hold"]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["call", "stream"])
+def test_a_client_that_vanishes_without_a_word_frees_its_place(
+    bundle: Path, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Its process is stopped, so that it answers nothing more, and its connection stays open."""
+    monkeypatch.setattr(binding, "KEEPALIVE_MS", 200)
+    monkeypatch.setattr(binding, "KEEPALIVE_ANSWER_MS", 200)
+    with BackgroundServer(bundle, ServerSettings(port=0), factory) as running:
+        command = [sys.executable, "-c", FROZEN, running.address, kind]
+        leaving = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment())
+        try:
+            full = factory["full"]
+            wait_for(full.changed, lambda: full.pending == 1, 60)
+            leaving.send_signal(signal.SIGSTOP)
+            wait_for(full.changed, full.futures[0].cancelled, 60)
+        finally:
+            leaving.kill()
+            leaving.communicate()
+
+
+def closed_by(running: BackgroundServer, sent: bytes) -> bytes:
+    """Sends bytes to the gRPC port, and returns what comes until the server closes. Fails if it never does."""
+    host, _, port = running.address.rpartition(":")
+    got = b""
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(sent)
+        try:
+            while part := connection.recv(65536):
+                got += part
+        except ConnectionError:
+            pass
+    return got
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_connection_that_never_begins_is_closed(
+    bundle: Path, factory: FakeFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    monkeypatch.setattr(binding, "HANDSHAKE_MS", 200)
+    cert, key = make_certificate(tmp_path) if tls else (None, None)
+    with BackgroundServer(bundle, ServerSettings(port=0, tls_cert=cert, tls_key=key), factory) as running:
+        said = closed_by(running, b"")
+        assert tls or b"before handshake timeout" in said
+
+
+def test_a_client_that_asks_for_answers_too_often_is_closed(bundle: Path, factory: FakeFactory) -> None:
+    settings, ping = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]), bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"12345678"
+    with BackgroundServer(bundle, ServerSettings(port=0), factory) as running:
+        assert b"too_many_pings" in closed_by(running, PREFACE + settings + 20 * ping)

@@ -41,6 +41,10 @@ def grpc_options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS),
+        (
+            "grpc.http2.ping_timeout_ms",
+            KEEPALIVE_ANSWER_MS,
+        ),  # else an answer has a minute, whatever the line above says
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", PING_MS),
         ("grpc.http2.max_ping_strikes", PING_STRIKES),

@@ -13,6 +13,7 @@ from hmc.serving.server.access.callers import Scope, caller
 from hmc.serving.server.access.gate import Credentials, Gate
 from hmc.serving.server.access.rates import units
 from hmc.serving.server.observing.calls import Call, CallLog
+from hmc.v1 import translation_pb2 as pb
 
 if TYPE_CHECKING:  # this type is generic for the type checker only
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
@@ -27,6 +28,13 @@ SCOPES_OF: Mapping[str, Scope] = {
 """Service → the scope that its calls need. Other services, such as reflection, need a caller who is known."""
 TEXTS, ADDED = ("texts", "text"), ("references", "target_prefixes", "target_prefix")
 """Fields of requests: texts to be translated or scored, which count against rates; and what counts in sizes only."""
+CHARGED = frozenset(
+    f"/{service.full_name}/{method.name}"
+    for service in pb.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+    if not method.client_streaming and any(name in method.input_type.fields_by_name for name in TEXTS)
+)
+"""Methods that are refused before their request is read if the rate of their caller is used up."""
 
 
 class Entry:
@@ -56,6 +64,8 @@ class Entry:
         current_caller.set(Turn(found.name, found.weight) if found.name else caller_at(context.peer()))
         begun.caller = found.name
         self._check_running()
+        if begun.method in CHARGED:
+            gate.check_rate(found)
         version = gate.version
 
         def again() -> None:

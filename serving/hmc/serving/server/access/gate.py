@@ -106,13 +106,20 @@ class Gate:
         content: TokensFile | None = None if self._file is None else self._file.value
         return {} if content is None else content.tokens
 
+    def check_rate(self, caller: Caller) -> None:
+        """Raises RateLimitedError if the caller's rate does not permit a single text now. Nothing is counted."""
+        self._take(caller, 1, only_look=True)
+
     def charge(self, caller: Caller, units: int) -> None:
         """Counts texts of a call against the caller's rate. units: see `rates.units`.
 
         Raises RateLimitedError if the rate is used up; nothing is counted then.
         """
+        self._take(caller, units, only_look=False)
+
+    def _take(self, caller: Caller, units: int, *, only_look: bool) -> None:
         allowance = self._allowance(caller)
-        wait = 0.0 if allowance is None else allowance.take(units)
+        wait = 0.0 if allowance is None else allowance.take(units, only_look=only_look)
         if allowance is not None and wait > 0:
             raise RateLimitedError(
                 f"{caller.name!r} may send {allowance.per_second:g} texts a second, {allowance.burst} at once, and has "

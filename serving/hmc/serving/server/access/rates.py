@@ -36,11 +36,12 @@ class Allowance:
         self._clock = clock
         self._filling = Filling(float(burst), clock())
 
-    def take(self, amount: int) -> float:
-        """Takes `amount` and returns 0, or takes nothing and returns the seconds until it can be taken."""
+    def take(self, amount: int, *, only_look: bool = False) -> float:
+        """Takes `amount` and returns 0, or takes nothing and returns the seconds until it can be taken. With
+        `only_look` it takes nothing in either case."""
         now, (level, at) = self._clock(), self._filling
         level = min(self.burst, level + (now - at) * self.per_second)
         missing = min(amount, self.burst) - level
         enough = missing <= 1e-9  # rounding of the level must not cost a wait
-        self._filling = Filling(level - amount if enough else level, now)
+        self._filling = Filling(level - amount if enough and not only_look else level, now)
         return 0.0 if enough else missing / self.per_second

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -45,19 +44,15 @@ class Health(aio.HealthServicer):
             self._reported[service] = status
             await self.set(service, status)
 
-    async def follow(self, health: Callable[[], Mapping[str, bool]]) -> None:
-        """Reports services as SERVING while they serve, and as NOT_SERVING otherwise. Returns when the server drains.
+    def follow(self, health: Callable[[], Mapping[str, bool]]) -> None:
+        """From the next `refresh` on, services are reported as SERVING while they serve, and as NOT_SERVING otherwise.
 
-        health: returns service name → whether it serves. Names that it returns no more become unknown. Checks ask it at
-        once; watchers learn of a change within FAILURE_CHECK_S.
+        health: returns service name → whether it serves. Names that it returns no more become unknown.
         """
         self._health = health
-        while not self._closing.is_set():
-            await self._refresh()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), FAILURE_CHECK_S)
 
-    async def _refresh(self) -> None:
+    async def refresh(self) -> None:
+        """Reports what serves now. Checks do so themselves; watchers learn of a change by it."""
         async with self._refreshing:
             if self._health is None or self._closing.is_set():
                 return
@@ -68,7 +63,7 @@ class Health(aio.HealthServicer):
                     await self.set_all((service,), status)
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:
-        await self._refresh()
+        await self.refresh()
         if self._reported.get(request.service) == UNKNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND)
         return await super().Check(request, context)

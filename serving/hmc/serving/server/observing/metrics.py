@@ -98,6 +98,9 @@ class Metrics:
             "hmc_tokens", "Tokens read (source) and written (target), by level.", [*LEVEL, "side"]
         )
         self._reloads = self._counter("hmc_reloads", "Reloads of a bundle, by model and outcome.", ["model", "outcome"])
+        self.upkeep = self._counter(
+            "hmc_background_errors", "Errors of work in the background, which is tried again, by work.", ["work"]
+        )
         self._queue = self._histogram("hmc_queue_seconds", "Seconds from arrival to the first computation, by level.")
         self._compute = self._histogram("hmc_compute_seconds", "Seconds of computation for a request, by level.")
         self._first = self._histogram(

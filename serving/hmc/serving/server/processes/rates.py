@@ -23,13 +23,13 @@ class SharedAllowance(Allowance):
         super().__init__(per_second, burst, time.monotonic)
         self._file = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def take(self, amount: int) -> float:
+    def take(self, amount: int, *, only_look: bool = False) -> float:
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             read = os.pread(self._file, STATE.size, 0)
             if len(read) == STATE.size:
                 self._filling = Filling(*STATE.unpack(read))
-            wait = super().take(amount)
+            wait = super().take(amount, only_look=only_look)
             os.pwrite(self._file, STATE.pack(*self._filling), 0)
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
