@@ -80,7 +80,7 @@ class Judge:
     def score(self, source: Sequence[int], written: Sequence[int], *, complete: bool = True) -> float:
         """source: ids with EOS. written: ids without; complete: EOS follows them."""
         target = torch.tensor([[*written, *([self.arch.eos_id] if complete else [])]])
-        shifted = torch.cat([torch.tensor([[self.arch.pad_id]]), target[:, :-1]], 1)
+        shifted = torch.cat([torch.tensor([[self.arch.decoder_start]]), target[:, :-1]], 1)
         states = self.model(torch.tensor([list(source)]), shifted)
         each = self.model.logits(states).log_softmax(-1).gather(-1, target[..., None])
         total, length = float(each.sum()), float(target.size(1))
@@ -92,8 +92,9 @@ class Judge:
         for seed in range(DRAWS):
             with self._moved(seed):
                 best = beam_search(
-                    self.model, [list(source)], beam=beam, max_length=limit, length_penalty=self.length_penalty
-                )
+                    self.model, [list(source)], openings=(), beam=beam, max_length=limit,
+                    length_penalty=self.length_penalty,
+                )  # fmt: skip
             found.add(tuple(best[0][0].ids))
         return set(pair) <= found
 
@@ -129,7 +130,7 @@ def reference_search(
     found: dict[int, Hypothesis] = {}
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
-        results = beam_search(model, [list(sources[i]) for i in rows], beam=beam, max_length=limit)
+        results = beam_search(model, [list(sources[i]) for i in rows], openings=(), beam=beam, max_length=limit)
         found |= {row: hypotheses[0] for row, hypotheses in zip(rows, results, strict=True)}
     return [found[i] for i in range(len(sources))]
 

@@ -74,7 +74,7 @@ def test_equals_the_pytorch_reference(
     mask_to_layout(model, checkpoint.layout, read_manifest(tiny_bundle).level(level).layout)
     vocabulary = Vocabulary(checkpoint.tokenizer)
     expected = beam_search(
-        model, [vocabulary.encode(t) for t in TEXTS], beam=beam, max_length=limit, length_penalty=penalty
+        model, [vocabulary.encode(t) for t in TEXTS], openings=(), beam=beam, max_length=limit, length_penalty=penalty
     )
     options = DecodeOptions(beam_size=beam, length_penalty=penalty, max_length=limit, n_best=beam)
     with Translator(tiny_bundle, level, device="cpu", threads=1) as translator:

@@ -214,9 +214,8 @@ def test_the_engine_translates_as_pytorch_does(opus: Path, tmp_path: Path, beam:
     save_checkpoint(checkpoint, tmp_path / "c")
     compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")
     vocabulary, texts = Vocabulary(checkpoint.tokenizer), [*SENTENCES, f">>deu<< {SENTENCES[0]}", "ü ☃ dog"]
-    found = beam_search(
-        model_from_checkpoint(checkpoint).eval(), [vocabulary.encode(t) for t in texts], beam=beam, max_length=20
-    )
+    model, sources = model_from_checkpoint(checkpoint).eval(), [vocabulary.encode(t) for t in texts]
+    found = beam_search(model, sources, openings=(), beam=beam, max_length=20)
     expected = [vocabulary.decode(hypotheses[0].ids) for hypotheses in found]
     with Translator(tmp_path / "b", device="cpu", threads=1) as translator:
         answers = translator.translate([*texts, "", ">>nld<<"], DecodeOptions(beam_size=beam, max_length=20))

@@ -61,9 +61,9 @@ def test_limits_of_single_sentences_give_what_each_sentence_alone_gives(beam: in
     torch.manual_seed(3)
     model, vocabulary = build_transformer(tiny_architecture()).eval(), Vocabulary(tiny_tokenizer())
     sources, limits = [vocabulary.encode(text) for text in SENTENCES[:5]], [4, 30, 1, 12, 7]
-    together = beam_search(model, sources, beam=beam, max_length=limits)
+    together = beam_search(model, sources, openings=(), beam=beam, max_length=limits)
     for source, limit, found in zip(sources, limits, together, strict=True):
-        [alone] = beam_search(model, [source], beam=beam, max_length=limit)
+        [alone] = beam_search(model, [source], openings=(), beam=beam, max_length=limit)
         assert [h.ids for h in found] == [h.ids for h in alone]
         assert [h.score for h in found] == pytest.approx([h.score for h in alone], abs=1e-4)
         assert all(len(h.ids) <= limit for h in found)

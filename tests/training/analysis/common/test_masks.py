@@ -36,7 +36,7 @@ def several_masks() -> Masks:
 
 def greedy_alone(subject: Subject, source: str) -> str:
     ids = subject.vocabulary.encode(source)
-    [[best]] = beam_search(subject.model, [ids], beam=1, max_length=2 * len(ids) + 10)
+    [[best]] = beam_search(subject.model, [ids], openings=(), beam=1, max_length=2 * len(ids) + 10)
     return subject.vocabulary.decode(best.ids)
 
 

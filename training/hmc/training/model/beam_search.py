@@ -32,16 +32,16 @@ def length_limit(model: Transformer, length: int) -> int:
 
 @torch.no_grad()
 def beam_search(
-    model: Transformer, sources: list[list[int]], *, beam: int = 4, length_penalty: float = 1.0,
-    max_length: int | Sequence[int] = 128, openings: Sequence[Sequence[int]] = (),
+    model: Transformer, sources: list[list[int]], *, openings: Sequence[Sequence[int]], beam: int = 4,
+    length_penalty: float = 1.0, max_length: int | Sequence[int] = 128,
 ) -> list[list[Hypothesis]]:  # fmt: skip
     """Translates `sources` (ids, EOS last); each result lists up to `beam` hypotheses, best first.
 
     Scores and the end of a search are those of Hugging Face generate with early stopping off: a sentence ends when no
     running hypothesis, scored at its present length, beats the worst of the `beam` best ended ones. max_length: longest
     translation in tokens, EOS included, one limit for all sentences or one for each; hypotheses that still run at the
-    limit count as ended. openings: the token with which each translation begins, whatever the model prefers; none, or a
-    list of at most one token for each source. A result is empty when no score is finite.
+    limit count as ended. openings: the tokens with which each translation begins, whatever the model prefers
+    (`Vocabulary.opening`): a list of at most one token for each source. A result is empty when no score is finite.
     """
     arch, device = model.arch, model.shared.weight.device
     limits = [max_length] * len(sources) if isinstance(max_length, int) else max_length
@@ -62,9 +62,10 @@ def beam_search(
     for length in range(1, max(limits) + 1):
         log_probs = model.step(tokens, cache, mask).float().log_softmax(-1).view(batch, beam, -1)
         log_probs[:, :, arch.pad_id] = float("-inf")
-        for n in (n for n, opening in enumerate(openings) if opening and length == 1):
-            log_probs[n] = float("-inf")
-            log_probs[n, :, openings[n][0]] = 0.0
+        for n, opening in enumerate(openings if length == 1 else ()):
+            if opening:
+                log_probs[n] = float("-inf")
+                log_probs[n, :, opening[0]] = 0.0
         total = (scores[:, :, None] + log_probs).view(batch, -1)
         top, flat = total.topk(2 * beam, dim=-1)
         parents, ids = flat // log_probs.size(-1), flat % log_probs.size(-1)

@@ -70,16 +70,20 @@ def position_mask(positions: Sequence[int], width: int) -> Tensor:
 def freeze(model: Transformer, part: Literal["encoder", "decoder", "matrices"] | None) -> list[nn.Parameter]:
     """Freezes a stack and its embeddings (Voita et al. 2019, section 6.2); returns the parameters left to train.
 
-    Embeddings shared by both stacks are frozen with either. When sources have their own embeddings, these belong to the
-    encoder. The decoder consists of self-attention, cross-attention and feed-forward layers. `matrices` freezes
-    everything but layer norms and biases. None freezes nothing.
+    A stack is its layers and the norm that ends it. Embeddings shared by both stacks are frozen with either. When
+    sources have their own embeddings, these belong to the encoder. An output matrix of its own belongs to the decoder,
+    whose layers are self-attention, cross-attention and feed-forward. `matrices` freezes everything but layer norms and
+    biases. None freezes nothing.
     """
     frozen: list[nn.Parameter] = []
     if part == "matrices":
         frozen = [p for p in model.parameters() if p.dim() > 1]
     elif part is not None:
         embeddings = model.shared if model.sources is None or part == "decoder" else model.sources
-        frozen = [p for module in (embeddings, getattr(model, part)) for p in module.parameters()]
+        norm = model.encoder_norm if part == "encoder" else model.decoder_norm
+        frozen = [p for module in (embeddings, getattr(model, part), norm) if module for p in module.parameters()]
+        if part == "decoder" and model.output is not None:
+            frozen.append(model.output)
     for parameter in frozen:
         parameter.requires_grad_(False)
     return [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -28,7 +28,7 @@ from hmc.training.pruning.nested_progress import LevelScores, NestedProgress
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.runs.folder import REQUEST, check_pruning_folder, take_over
 from hmc.training.runs.log import RunLog
-from hmc.training.runs.processes import seed_process
+from hmc.training.runs.processes import first_process_first, seed_process
 from hmc.training.runs.selection import Selection
 from hmc.training.runs.state import load_state, progress_from, save_state
 from hmc.training.runs.updater import Updater, make_fabric, make_optimizer
@@ -70,7 +70,7 @@ class NestedRun:
             request = {"source": str(source), "targets": [b.name for b in targets], "train": list(train), "dev": dev}
             text = request_text(out, request | {"nested_steps": steps}, settings)
         self.fabric = make_fabric(settings.run)
-        with self.fabric.rank_zero_first():
+        with first_process_first(self.fabric):
             if text and self.fabric.is_global_zero:
                 take_over(out, REQUEST, text)
             corpus = prune_corpus(self.base, train, settings, out / "cache")
@@ -114,19 +114,25 @@ class NestedRun:
                 trained = self.levels.trained(progress.step)
                 passes = [partial(self._mask, heads) for heads in trained]
                 rate = settings.warmed(settings.learning_rate * (1 - (progress.step - 1) / self.steps), progress.step)
-                update = self.updater.update(progress.step, None, {"weights": rate}, passes)
+                self.updater.update(progress.step, None, {"weights": rate}, passes)
                 log.advance(progress.step)
                 if progress.step % settings.run.log_every == 0:
-                    log.report(progress.step, {"loss": update.loss, "heads": float(trained[-1]), "rate": rate})
+                    scalars = self.updater.tally.line() | {"heads": float(trained[-1]), "rate": rate}
+                    log.report(progress.step, scalars)
                 last = progress.step == self.steps
                 if progress.step % settings.run.eval_every == 0 or last:
-                    self._evaluate(log)
-                if progress.step % settings.run.save_every == 0 or last:
+                    self.updater.tally.check()
+                    with first_process_first(self.fabric):
+                        if self.fabric.is_global_zero:
+                            self._evaluate(log)
+                # The evaluation has shown that the last weights can be used, even if the last update was skipped.
+                if (progress.step % settings.run.save_every == 0 and self.updater.tally.check()) or last:
                     progress.epoch, progress.index = self.stream.epoch, self.stream.index
                     save_state(self.state, self.model, self.updater.optimizer, asdict(progress), self.fabric)
-            if self.fabric.is_global_zero:
-                self._finish(log, written)
-        self.fabric.barrier()
+            self.fabric.barrier()  # the result is not written before every process has seen that it is missing
+            with first_process_first(self.fabric):
+                if self.fabric.is_global_zero:
+                    self._finish(log, written)
         return written
 
     # -- parts ---------------------------------------------------------------------------------------------------
@@ -179,9 +185,7 @@ class NestedRun:
         return (made.get("steps"), made.get("inputs")) == (self.steps, fingerprints_of(self.progress))
 
     def _evaluate(self, log: RunLog) -> None:
-        """Scores every level on dev by greedy search, and writes a checkpoint. Only the first process does."""
-        if not self.fabric.is_global_zero:
-            return
+        """Scores every level on dev by greedy search, and writes a checkpoint. For the first process."""
         scores, step = self._score(beam=1), self.progress.step
         log.report(step, {"dev BLEU": scores.bleu} | {f"h{h}": s.bleu for h, s in scores.by_heads.items()})
         save_checkpoint(self._checkpoint(scores), self.selection.path(step))

@@ -43,7 +43,7 @@ from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import PruneProgress, Stage, as_budgets, plan_latency_stages, plan_stages
 from hmc.training.runs.folder import REQUEST, check_pruning_folder, take_over
 from hmc.training.runs.log import RunLog
-from hmc.training.runs.processes import seed_process
+from hmc.training.runs.processes import first_process_first, seed_process
 from hmc.training.runs.state import load_state, progress_from, save_state
 from hmc.training.runs.updater import Updater, make_fabric, make_optimizer
 
@@ -98,7 +98,7 @@ class PruningRun:
         longest = min(settings.max_length, config.architecture.max_positions)
         teacher = load_teacher(settings.distill, source, config.architecture, self.vocabulary, longest)
         self.fabric = make_fabric(settings.run)
-        with self.fabric.rank_zero_first():
+        with first_process_first(self.fabric):
             if text and self.fabric.is_global_zero:
                 take_over(out, REQUEST, text)
             corpus = prune_corpus(self.source, train, settings, out / "cache")
@@ -146,9 +146,10 @@ class PruningRun:
         total = sum(s.steps for s in self.stages)
         done = sum(s.steps for s in self.stages[: progress.stage]) + progress.step
         with RunLog("prune", self.out, total, done, active=first) as log:
-            if first and not progress.before:
-                open_gates(self.model)
-                progress.before = self._evaluate(log, "before").to_json()
+            with first_process_first(self.fabric):
+                if first and not progress.before:
+                    open_gates(self.model)
+                    progress.before = self._evaluate(log, "before").to_json()
             for number, stage in enumerate(self.stages):
                 if number < progress.stage:
                     continue
@@ -159,8 +160,9 @@ class PruningRun:
                 else:
                     self._recover(stage, offset, log)
                 progress.stage, progress.step = number + 1, 0
-                self._save()
-        self.fabric.barrier()  # no process leaves before the last checkpoint is written
+                # A recovery ends with an evaluation, which has shown that the weights can be used.
+                if self.updater.tally.check() or stage.kind == "recover":
+                    self._save()
         return [self.out / stage.folder for stage in self.stages if stage.kind == "recover"]
 
     # -- stages --------------------------------------------------------------------------------------------------
@@ -175,14 +177,14 @@ class PruningRun:
                 closing.decide(progress, log.say)
             rates = closing.rates(step)
             rates["weights"] = self.settings.warmed(rates["weights"], offset + step)
-            update = self.updater.update(step, partial(closing.penalty, step), rates)
+            self.updater.update(step, partial(closing.penalty, step), rates)
             closing.after(step)
             log.advance(offset + step)
             if step % run.log_every == 0 or step == stage.steps:
-                scalars = {"loss": update.loss} | closing.scalars(step)
+                scalars = self.updater.tally.line() | closing.scalars(step)
                 log.report(offset + step, scalars)
                 progress.trajectory.append({"stage": progress.stage, "step": step, **scalars})
-            if step % run.save_every == 0:
+            if step % run.save_every == 0 and self.updater.tally.check():
                 closing.note(progress)
                 self._save()
         closing.finish(progress, log.say)
@@ -210,11 +212,10 @@ class PruningRun:
         measure = self.latency.measure
 
         def ms(choice: Choice) -> float:
-            found = (
-                measure(cut_model(self.source, self.model, *kept_parts(gates, choice)))
-                if self.fabric.is_global_zero
-                else 0.0
-            )
+            found = 0.0
+            with first_process_first(self.fabric):
+                if self.fabric.is_global_zero:
+                    found = measure(cut_model(self.source, self.model, *kept_parts(gates, choice)))
             return float(self.fabric.broadcast(found))
 
         return ms
@@ -242,20 +243,22 @@ class PruningRun:
         while progress.step < stage.steps:
             progress.step = step = progress.step + 1
             rate = self.settings.warmed(self.settings.learning_rate * (1 - (step - 1) / stage.steps), offset + step)
-            update = self.updater.update(
+            self.updater.update(
                 step, idle, {"weights": rate, "gates": 0.0, "neurons": 0.0, "sub_layers": 0.0, "layers": 0.0}
             )
             log.advance(offset + step)
             if step % run.log_every == 0:
-                log.report(offset + step, {"loss": update.loss, "rate": rate})
-            if step % run.save_every == 0:
+                log.report(offset + step, self.updater.tally.line() | {"rate": rate})
+            if step % run.save_every == 0 and self.updater.tally.check():
                 self._save()
-        if self.fabric.is_global_zero:
-            after = self._evaluate(log, f"after, {describe_kept(progress)}")
-            gates = (self.gates, self.neurons)
-            pruned = pruned_checkpoint(self.source, self.model, gates, progress, self.settings, after)
-            save_checkpoint(pruned, self.out / stage.folder)
-            log.say(f"wrote {self.out / stage.folder}")
+        self.updater.tally.check()
+        with first_process_first(self.fabric):  # no process leaves before the checkpoint is written
+            if self.fabric.is_global_zero:
+                after = self._evaluate(log, f"after, {describe_kept(progress)}")
+                gates = (self.gates, self.neurons)
+                pruned = pruned_checkpoint(self.source, self.model, gates, progress, self.settings, after)
+                save_checkpoint(pruned, self.out / stage.folder)
+                log.say(f"wrote {self.out / stage.folder}")
 
     # -- parts ---------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from types import TracebackType
@@ -55,14 +56,16 @@ class RunLog:
             self.bar.update(self.task, completed=step)
 
     def report(self, step: int, scalars: dict[str, float]) -> None:
-        """Shows the scalars of `step`, and writes them to TensorBoard and `log.jsonl`."""
+        """Shows the scalars of `step`, and writes them to TensorBoard and `log.jsonl`, where NaN and infinity are
+        null."""
         if not self.active:
             return
         status = "  ".join(f"{name} {value:.4g}" for name, value in scalars.items())
         self.bar.update(self.task, completed=step, status=status)
         for name, value in scalars.items():
             self.writer.add_scalar(name, value, step)
-        self.lines.write(json.dumps({"step": step, **scalars}) + "\n")
+        values = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
+        self.lines.write(json.dumps({"step": step, **values}) + "\n")
         self.lines.flush()
         if not self.console.is_terminal:
             done = max(step - self.start, 1)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
+
+from hmc.artifact.errors import HmcError
 
 
 def seed_process(fabric: Fabric, seed: int) -> None:
@@ -42,6 +46,24 @@ def restore_random_state(states: dict[str, Tensor], rank: int) -> None:
     torch.set_rng_state(states[_name("cpu", rank)])
     if _name("cuda", rank) in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states[_name("cuda", rank)])
+
+
+@contextmanager
+def first_process_first(fabric: Fabric) -> Iterator[None]:
+    """Runs the body in the first process, and then in the others. If it fails in the first one, it fails in all.
+
+    All processes must enter it. In the others it raises HmcError with the first one's message.
+    """
+    if fabric.global_rank and (problem := fabric.broadcast(None)):
+        raise HmcError(problem)
+    try:
+        yield
+    except Exception as error:
+        if fabric.is_global_zero:
+            fabric.broadcast(f"the first process stopped: {error or type(error).__name__}")
+        raise
+    if fabric.is_global_zero:
+        fabric.broadcast(None)
 
 
 def is_first_process() -> bool:

@@ -15,7 +15,12 @@ from torch import Tensor, nn
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.storage.files import replace_directory
 from hmc.artifact.storage.formats import Format
-from hmc.training.runs.processes import random_states, restore_random_state, saved_processes
+from hmc.training.runs.processes import (
+    first_process_first,
+    random_states,
+    restore_random_state,
+    saved_processes,
+)
 
 WEIGHTS, OPTIMIZER, RANDOM, PROGRESS = (
     "weights.safetensors",
@@ -37,8 +42,14 @@ def save_state(
     All processes must call it; the first one writes. Raises InvalidRequestError when `path` holds other files.
     """
     rng = random_states(fabric)
-    if not fabric.is_global_zero:
-        return
+    with first_process_first(fabric):
+        if fabric.is_global_zero:
+            _write_state(path, model, optimizer, progress, rng)
+
+
+def _write_state(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any], rng: dict[str, Tensor]
+) -> None:
     optim = optimizer.state_dict()
     moments = {
         f"{index}.{name}": torch.as_tensor(value).detach().clone().contiguous()

@@ -24,6 +24,7 @@ from hmc.training.model.transformer import Transformer
 from hmc.training.runs.loss import SummedLoss
 from hmc.training.runs.processes import leave_processes
 from hmc.training.runs.recipe import RunSection, TrainSection
+from hmc.training.runs.tally import Tally
 
 Masking = Callable[[Fabric, int, Sequence[Batch]], AbstractContextManager[object]]
 """(fabric, step, batches) → a context in which the model's masks are those of update `step`, made of `batches`."""
@@ -150,7 +151,7 @@ class Updater:
         if compiled:
             loss = cast(nn.Module, torch.compile(loss, dynamic=True))
         self.loss, self.optimizer = fabric.setup(loss, optimizer)
-        self.batches = batches
+        self.batches, self.tally = batches, Tally(fabric.device)
 
     def update(
         self,
@@ -164,6 +165,9 @@ class Updater:
         penalty: called once, in the last forward pass; returns a scalar. rates: learning rates of parameter groups by
         `name`; groups that are not named follow the schedule. passes: the masks of several forward passes over each
         batch, whose mean is the loss; without any there is one pass. Nothing here makes a GPU wait.
+
+        An update whose loss or gradient is NaN or infinite in any process changes neither weights nor moments;
+        `tally` counts it.
         """
         fabric = self.fabric
         batches = [next(self.batches).to(fabric.device) for _ in range(self.settings.accumulate)]
@@ -177,8 +181,12 @@ class Updater:
             summed = self._backward(batches, (fabric.world_size / total.double()).float(), penalty, passes)
         limit = self.settings.clip_norm or float("inf")
         norm = fabric.clip_gradients(self.loss, self.optimizer, max_norm=limit, error_if_nonfinite=False)
+        summed = self._all_sum(summed)
+        finite = summed.isfinite() if norm is None else summed.isfinite() & norm.isfinite()
+        self.optimizer.optimizer.found_inf = (~finite).float()  # the fused Adam then leaves everything as it is
         self.optimizer.step()
-        return Update(self._all_sum(summed), total, norm, rate)
+        self.tally.add(summed, total, finite)
+        return Update(summed, total, norm, rate)
 
     def _backward(
         self, batches: list[Batch], scale: Tensor, penalty: Callable[[], Tensor] | None, passes: Sequence[Masks]

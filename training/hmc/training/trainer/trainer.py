@@ -26,7 +26,7 @@ from hmc.training.model.checkpoints import export_tensors, import_tensors
 from hmc.training.model.evaluate import Scores, evaluate
 from hmc.training.runs.folder import RECIPE, check_training_folder, has_results, take_over
 from hmc.training.runs.log import RunLog
-from hmc.training.runs.processes import seed_process
+from hmc.training.runs.processes import first_process_first, seed_process
 from hmc.training.runs.recipe import Recipe, TrainSection, same_run
 from hmc.training.runs.selection import Selection
 from hmc.training.runs.shared import check_shared
@@ -78,7 +78,7 @@ class TrainingRun:
         resumes = self._is_same_recipe()
         self.fabric = make_fabric(recipe.run)  # after it, all processes have checked the folder: now it may be written
         check_shared(self.fabric, out, recipe.run.nodes)
-        with self.fabric.rank_zero_first():  # the first process writes these files, the other processes read them
+        with first_process_first(self.fabric):  # it writes these files, the other processes read them
             if self.fabric.is_global_zero and not (resumes and has_results(out)):
                 take_over(out, RECIPE, json.dumps(recipe.model_dump(mode="json", exclude={"run"}), indent=1))
             self.vocabulary = make_vocabulary(recipe, out)
@@ -125,19 +125,23 @@ class TrainingRun:
                 speed.add(update)
                 log.advance(progress.step)
                 if progress.step % run.log_every == 0:
-                    scalars = {"loss": update.loss, "norm": update.gradient_norm, "rate": update.rate}
+                    scalars = self.updater.tally.line() | {"norm": update.gradient_norm, "rate": update.rate}
                     scalars |= {"tokens/s": speed.restart(), "epoch": float(self.stream.epoch)}
                     log.report(progress.step, scalars)
                 last = progress.step == settings.steps
                 if progress.step % run.eval_every == 0 or last:
-                    self._evaluate(log)
+                    self.updater.tally.check()
+                    with first_process_first(self.fabric):
+                        if self.fabric.is_global_zero:
+                            self._evaluate(log)
                     speed.restart()
-                if progress.step % run.save_every == 0 or last:
+                # The evaluation has shown that the last weights can be used, even if the last update was skipped.
+                if (progress.step % run.save_every == 0 and self.updater.tally.check()) or last:
                     self._save()
             self.fabric.barrier()  # `final` is not written before every process has seen that it is missing
-            if self.fabric.is_global_zero:
-                self._finish(log)
-        self.fabric.barrier()  # no process leaves or reads `final` before it is written
+            with first_process_first(self.fabric):  # no process leaves or reads `final` before it is written
+                if self.fabric.is_global_zero:
+                    self._finish(log)
         return self.final
 
     # -- parts ---------------------------------------------------------------------------------------------------
@@ -156,7 +160,7 @@ class TrainingRun:
     def _layout(self, arch: Architecture) -> HeadLayout:
         """Returns the head layout of the run, which the run folder keeps: the file it came from may change."""
         path = self.out / "layout.json"
-        with self.fabric.rank_zero_first():
+        with first_process_first(self.fabric):
             if path.is_file():
                 return read_layout(path)
             layout = head_layout(self.recipe, arch)
@@ -188,9 +192,7 @@ class TrainingRun:
         self.stream.epoch, self.stream.index = self.progress.epoch, self.progress.index
 
     def _evaluate(self, log: RunLog) -> None:
-        """Scores dev with every head of the layout open and writes a checkpoint. Only the first process does."""
-        if not self.fabric.is_global_zero:
-            return
+        """Scores dev with every head of the layout open and writes a checkpoint. For the first process."""
         scores = evaluate(self.model, self.vocabulary, self.dev.pairs, beam=1, bf16="bf16" in self.recipe.run.precision)
         step = self.progress.step
         log.report(step, {"dev BLEU": scores.bleu})

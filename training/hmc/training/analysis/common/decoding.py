@@ -48,13 +48,13 @@ def translations(
     done = 0
     with RowMasks(model) as gates:
         for group in sentence_groups([len(row) for row in ids]):
-            sources = [ids[i] for i in group]
+            sources, openings = [ids[i] for i in group], [vocabulary.opening(texts[i]) for i in group]
             size = batch_tokens // (len(group) * beam * max(map(len, sources)))
             for rows, chunk in mask_chunks(layouts, gates.encoder_heads, size):
                 if beam == 1:
-                    decoded = _greedy(model, gates, sources, chunk)
+                    decoded = _greedy(model, gates, sources, openings, chunk)
                 else:
-                    decoded = _beams(model, gates, sources, chunk, beam)
+                    decoded = _beams(model, gates, sources, openings, chunk, beam)
                 for number, outputs in zip(rows.tolist(), decoded, strict=True):
                     for i, output in zip(group, outputs, strict=True):
                         found[number][i] = vocabulary.decode(output)
@@ -73,9 +73,12 @@ def best_ids(hypotheses: Sequence[Hypothesis]) -> list[int]:
     return hypotheses[0].ids
 
 
-def _greedy(model: Transformer, gates: RowMasks, sources: list[list[int]], masks: Tensor) -> list[list[list[int]]]:
+def _greedy(
+    model: Transformer, gates: RowMasks, sources: list[list[int]], openings: list[list[int]], masks: Tensor
+) -> list[list[list[int]]]:
     """Ids of B sources under masks `[M, total]`, as lists `[M][B]` of ids; an id may be EOS.
 
+    openings: the token with which each of the B translations begins, or none.
     Raises InvalidRequestError where the highest score of a running row is NaN or infinite.
     """
     arch, device = model.arch, masks.device
@@ -86,6 +89,7 @@ def _greedy(model: Transformer, gates: RowMasks, sources: list[list[int]], masks
     per_row = masks.repeat_interleave(len(sources), 0)  # [R, total]
     gates.set_decoder(per_row)
     limits = torch.tensor([length_limit(model, len(s)) for s in sources], device=device).repeat(len(masks))
+    first = torch.tensor([opening[0] if opening else -1 for opening in openings], device=device).repeat(len(masks))
     output = torch.full((len(per_row), int(limits.max())), arch.eos_id, device=device)
     rows = torch.arange(len(per_row), device=device)  # the row of `output` that each running row writes to
     ended = torch.zeros(len(per_row), dtype=torch.bool, device=device)
@@ -96,6 +100,8 @@ def _greedy(model: Transformer, gates: RowMasks, sources: list[list[int]], masks
         logits[:, arch.pad_id] = float("-inf")
         highest, best = logits.max(-1)  # NaN is the highest score
         broken = broken | ~(highest.isfinite() | ended).all()
+        if position == 0:
+            best = torch.where(first.ge(0), first, best)
         best = best.masked_fill(ended, arch.eos_id)
         output[rows, position] = best
         ended = ended | best.eq(arch.eos_id) | (limits[rows] <= position + 1)
@@ -115,13 +121,24 @@ def _greedy(model: Transformer, gates: RowMasks, sources: list[list[int]], masks
 
 
 def _beams(
-    model: Transformer, gates: RowMasks, sources: list[list[int]], masks: Tensor, beam: int
+    model: Transformer,
+    gates: RowMasks,
+    sources: list[list[int]],
+    openings: list[list[int]],
+    masks: Tensor,
+    beam: int,
 ) -> list[list[list[int]]]:
     """As `_greedy`, by beam search. The rows of a sentence keep their places in the batch, so the masks do not move."""
     batch = len(sources)
     gates.set_encoder(masks.repeat_interleave(batch, 0))
     gates.set_decoder(masks.repeat_interleave(batch * beam, 0))
     limits = [length_limit(model, len(source)) for source in sources]
-    found = beam_search(model, sources * len(masks), beam=beam, max_length=limits * len(masks))
+    found = beam_search(
+        model,
+        sources * len(masks),
+        openings=openings * len(masks),
+        beam=beam,
+        max_length=limits * len(masks),
+    )
     best = [best_ids(hypotheses) for hypotheses in found]
     return [best[start : start + batch] for start in range(0, len(best), batch)]

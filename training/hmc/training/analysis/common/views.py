@@ -66,22 +66,33 @@ def tokenize(subject: Subject, text: Text, *, forced: bool, progress: Progress =
     Raises InvalidArtifactError for NaN weights, InvalidRequestError where the model's scores are NaN.
     """
     subject.check_weights()
-    limit, eos = subject.model.arch.max_positions, subject.vocabulary.eos_id
-    sources = [subject.vocabulary.encode(side)[:-1] for side in text.sources]
-    references = [subject.vocabulary.encode(side, target=True)[:-1] for side in text.references] if forced else []
-    cut = sum(len(ids) >= limit for ids in [*sources, *references])
-    encoded = [[*ids[: limit - 1], eos] for ids in sources]
-    targets = [[*ids[: limit - 1], eos] for ids in references] if forced else _greedy(subject.model, encoded, progress)
-    return Prepared([TokenPair(*pair) for pair in zip(encoded, targets, strict=True)], cut)
+    limit, vocabulary = subject.model.arch.max_positions, subject.vocabulary
+    encoded = [vocabulary.encode_pair(*pair) for pair in text.pairs]
+    sources = [vocabulary.cut(source, limit) for source, _ in encoded]
+    if forced:
+        targets = [vocabulary.cut(target, limit) for _, target in encoded]
+    else:
+        openings = [vocabulary.opening(source) for source in text.sources]
+        targets = _greedy(subject.model, sources, openings, progress)
+    cut = sum(len(side) > limit for pair in encoded for side in pair[: 1 + forced])
+    return Prepared([TokenPair(*pair) for pair in zip(sources, targets, strict=True)], cut)
 
 
-def _greedy(model: Transformer, sources: list[list[int]], progress: Progress) -> list[list[int]]:
+def _greedy(
+    model: Transformer, sources: list[list[int]], openings: list[list[int]], progress: Progress
+) -> list[list[int]]:
     """Greedy translations, EOS last. `length_limit` bounds each by its own source."""
     targets: list[list[int]] = [[] for _ in sources]
     done = 0
     for rows in sentence_groups([len(ids) for ids in sources]):
         limits = [length_limit(model, len(sources[row])) for row in rows]
-        found = beam_search(model, [sources[row] for row in rows], beam=1, max_length=limits)
+        found = beam_search(
+            model,
+            [sources[row] for row in rows],
+            openings=[openings[row] for row in rows],
+            beam=1,
+            max_length=limits,
+        )
         for row, hypotheses in zip(rows, found, strict=True):
             # EOS is added also where the search ended at its limit.
             targets[row] = [*best_ids(hypotheses), model.arch.eos_id]
