@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmc.cli.common.errors import guarded
+from hmc.cli.common.parsing import CheckedCommand
 from hmc.cli.common.options import SERVER, WHERE, Tls, TlsCa, TlsCert, TlsKey, Token
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def group() -> typer.Typer:
     )
     app.callback()(lambda: None)
     for command in (load, unload, default, reload):
-        app.command()(guarded(command))
+        app.command(cls=CheckedCommand)(guarded(command))
     return app
 
 
