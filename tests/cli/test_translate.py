@@ -237,7 +237,10 @@ def test_a_text_that_is_cut_is_said(hmc: Hmc, tiny_bundle: Path, tmp_path: Path)
     [
         (["--bundle", "b", "--timeout", "3"], "--timeout is about --server: leave it out with --bundle"),
         (["--bundle", "b", "--token", "x"], "--token is about --server: leave it out with --bundle"),
-        (["--bundle", "b", "--tls-cert", "c", "--tls-key", "k"], "--tls-cert, --tls-key are about --server: leave them out"),
+        (
+            ["--bundle", "b", "--tls-cert", "c", "--tls-key", "k"],
+            "--tls-cert, --tls-key are about --server: leave them out",
+        ),
         (["--bundle", "b", "--tls-ca", "c"], "--tls-ca is about --server"),
         (["--server", "x:1", "--device", "cpu"], "--device, --threads and --workers are about --bundle"),
         (["--server", "x:1", "--workers", "2"], "--device, --threads and --workers are about --bundle"),

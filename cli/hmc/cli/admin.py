@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmc.cli.common.errors import guarded
-from hmc.cli.common.parsing import CheckedCommand
 from hmc.cli.common.options import SERVER, WHERE, Tls, TlsCa, TlsCert, TlsKey, Token
+from hmc.cli.common.parsing import CheckedCommand
 
 if TYPE_CHECKING:
     from hmc.serving.client import Client

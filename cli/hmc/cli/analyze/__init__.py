@@ -54,7 +54,9 @@ class LazyGroup(TyperGroup):
 def _load(name: str) -> Command:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     module, _, function = ANALYSES[name].partition(":")
-    app.command(name, cls=CheckedCommand)(guarded(getattr(import_module(f"hmc.cli.analyze.{module}"), function or "command")))
+    app.command(name, cls=CheckedCommand)(
+        guarded(getattr(import_module(f"hmc.cli.analyze.{module}"), function or "command"))
+    )
     return to_click(app)
 
 

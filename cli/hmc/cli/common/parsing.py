@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class CheckedCommand(TyperCommand):
     """A command whose options do not take another option for their value.
 
-    click would read `--eval test.en -o bundle` as the two files `test.en` and `-o`. Write `--option=-o` for a value that
-    is spelled like an option.
+    click would read `--eval test.en -o bundle` as the two files `test.en` and `-o`. Write `--option=-o` for a value
+    that is spelled like an option.
     """
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
