@@ -109,7 +109,7 @@ def test_unreadable_budgets(text: str, message: str) -> None:
 def test_budgets_that_a_model_cannot_meet(text: str) -> None:
     [budget] = parse_budgets(text)
     assert budget.problems(FULL)
-    with pytest.raises(InvalidRequestError, match="choose [01] to|could not see the source"):
+    with pytest.raises(InvalidRequestError, match=r"choose [01] to|could not see the source"):
         budget.select(scores(), FULL)
 
 
