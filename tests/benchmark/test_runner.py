@@ -11,7 +11,7 @@ from tests.manifests import changed_manifest
 
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, LevelNotFoundError
-from hmc.benchmark.runner import record, run_benchmark
+from hmc.benchmark.runner import check_recordable, record, run_benchmark
 from hmc.benchmark.settings import BenchmarkSettings
 
 
@@ -38,12 +38,16 @@ def test_all_levels(tiny_bundle: Path, src: Path, ref: Path) -> None:
     assert "h5: quality at beam 2" in steps
 
 
-def test_the_quality_reference_need_not_be_among_the_levels(tiny_bundle: Path, src: Path, ref: Path) -> None:
+def test_quality_and_times_have_one_reference_which_is_measured(tiny_bundle: Path, src: Path, ref: Path) -> None:
     report = run_benchmark(settings(tiny_bundle, src, ref, levels=("h5", "h12"), limit=2, memory=True))
-    assert [level.name for level in report.levels] == ["h5", "h12"]
-    assert report.levels[0].quality[0].reference_level == "full"
+    assert [level.name for level in report.levels] == ["full", "h5", "h12"]
+    assert {level.quality[0].reference_level for level in report.levels} == {"full"}
     assert report.levels[0].quality[0].sentences == 2
-    assert report.conditions.latency_reference == "h5"
+    assert report.conditions.latency_reference == report.conditions.quality_reference == "full"
+    assert report.levels[0].quality[0].bleu_delta == 0
+    assert report.levels[0].latency[0].ratio == 1
+    assert "divided by that of full," in report.contract
+    assert "ΔBLEU is against full," in report.contract
     assert report.levels[0].memory is not None
 
 
@@ -91,6 +95,28 @@ def test_recording(tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path) -> N
     assert after.level("h12").latency is None
     record(bundle, run_benchmark(settings(bundle, src, None, levels=("h5",))))
     assert validate(bundle).level("h5").quality == recorded.quality, "no references: the old quality stays"
+
+
+def test_a_recorded_quality_is_replaced_by_no_lesser_one(
+    tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path
+) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle, bundle)
+    both = {"batches": (1,), "rounds": 1, "levels": ("full", "h5")}
+    record(bundle, run_benchmark(settings(bundle, src, ref, **both)))
+    before = (bundle / "bundle.json").read_bytes()
+    for lesser, said in (({"limit": 2}, "and 2 at beam 2"), ({"beams": (1,)}, "and 4 at beam 1")):
+        chosen = settings(bundle, src, ref, **both | lesser)
+        report = run_benchmark(chosen)
+        for refused in (lambda report=report: record(bundle, report), lambda chosen=chosen: check_recordable(chosen)):
+            message = (
+                f"the quality of full on 4 sentences at beam 2, {said} would replace it: measure as many with --be"
+            )
+            with pytest.raises(InvalidRequestError, match=message):
+                refused()
+    assert (bundle / "bundle.json").read_bytes() == before
+    check_recordable(settings(bundle, src, None, **both | {"limit": 2}))  # without references no quality is recorded
+    record(bundle, run_benchmark(settings(bundle, src, ref, **both | {"beams": (1, 2)})))
 
 
 def test_what_cannot_be_measured_is_refused_before_anything_is(

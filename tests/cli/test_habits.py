@@ -14,6 +14,7 @@ from tests.processes import environment
 
 from hmc.cli.analyze import ANALYSES
 from hmc.cli.main import COMMANDS, HELP_WIDTH
+from hmc.serving.server.background import BackgroundServer
 
 LONG = 8
 """Options that a help text may list without panels."""
@@ -66,3 +67,27 @@ def test_help_in_a_pipe_is_not_wrapped_at_80_columns() -> None:
     command = [sys.executable, "-m", "hmc.cli", "prune", "--help"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
     assert max(map(len, ran.stdout.splitlines())) == int(HELP_WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["compile", "c", "--eval", "test.en", "-o", "b"], "'--eval': it takes 2 values, and -o is an option"),
+        (["compile", "c", "-o", "b", "--shortlist", "--precision", "int8"], "2 values, and --precision is an option"),
+        (["compile", "c", "--calibrate", "-o", "b"], "'--calibrate': it takes a value, and -o is an option"),
+        (["token", "new", "a", "--scope", "--json"], "'--scope': it takes a value, and --json is an option"),
+        (["admin", "load", "h6", "--server", "--token", "x"], "'--server': it takes a value, and --token is an option"),
+        (["analyze", "ablate", "c", "--seed", "-o", "x"], "it takes a value, and -o is an option"),
+    ],
+)
+def test_an_option_is_no_value_of_another(hmc: Hmc, words: list[str], said: str) -> None:
+    ran = hmc(*words)
+    assert ran.exit_code == 2
+    assert said in " ".join(ran.stderr.split())
+
+
+def test_a_value_may_be_spelled_like_an_option(hmc: Hmc, server: BackgroundServer) -> None:
+    for words in (["--level=h6", "a"], ["--level", "h6", "--", "--level"]):
+        assert hmc("translate", "--server", server.address, *words).exit_code == 0
+    ran = hmc("translate", "--server", server.address, "--target-prefix=--level", "a")
+    assert ran.exit_code == 0, ran.output

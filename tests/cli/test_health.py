@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Hmc
 from tests.serving.fakes import FakeFactory
+from tests.serving.http.conftest import url_of
 
 from hmc.serving.server.background import BackgroundServer
+from hmc.serving.server.settings import ServerSettings
 
 
 def test_a_server_that_serves(hmc: Hmc, server: BackgroundServer) -> None:
@@ -28,7 +31,10 @@ def test_a_server_that_does_not_serve(hmc: Hmc, server: BackgroundServer, factor
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--server", "localhost:1", "--timeout", "0.2"), "localhost:1 is not ready after 0.2 s"),
+        (
+            ("--server", "localhost:1", "--timeout", "2"),
+            "localhost:1 is not ready after 2 s: localhost:1: nothing answers there; is `hmc serve` running there",
+        ),
         (("--timeout", "0"), "--timeout 0: choose more than 0 seconds"),
         (("--server", "localhost"), "localhost"),
     ],
@@ -37,3 +43,12 @@ def test_what_stands_in_the_way_is_said(hmc: Hmc, arguments: tuple[str, ...], sa
     ran = hmc("health", *arguments)
     assert ran.exit_code == 2
     assert said in ran.stderr
+
+
+def test_the_port_of_http_is_told_apart(hmc: Hmc, fake_bundle: Path, factory: FakeFactory) -> None:
+    with BackgroundServer(fake_bundle, ServerSettings(port=0, http_port=0), factory) as running:
+        address = url_of(running).removeprefix("http://")
+        for command in (("health", "--timeout", "10"), ("levels",), ("translate", "a")):
+            ran = hmc(*command, "--server", address)
+            assert ran.exit_code == 2
+            assert f"{address} speaks HTTP, and this is a client of gRPC: give the port of gRPC" in ran.stderr

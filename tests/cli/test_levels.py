@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 from tests.cli.conftest import Hmc
-from tests.serving.fakes import FactoryOnDevices
+from tests.manifests import changed_manifest
+from tests.serving.fakes import FactoryOnDevices, FakeFactory
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.serving.client import Client
@@ -39,6 +40,25 @@ def test_bytes_of_a_server(hmc: Hmc, server: BackgroundServer) -> None:
     table = hmc("levels", "--server", server.address).stdout
     assert "MiB in memory" in table
     assert "The server's process has" in table
+
+
+def test_recorded_times_stay_when_a_server_has_answered(hmc: Hmc, fake_bundle: Path, factory: FakeFactory) -> None:
+    with changed_manifest(fake_bundle) as raw:
+        raw["levels"][0]["latency"] = {
+            "p50_ms": 111.1, "p95_ms": 122.2, "p99_ms": 133.3, "batch": 1, "beam": 4, "requests": 9, "machine": "m",
+        }  # fmt: skip
+    with BackgroundServer(fake_bundle, ServerSettings(port=0), factory) as running:
+        before = hmc("levels", "--server", running.address).stdout
+        with Client(running.address) as client:
+            client.translate(["a"])
+        after = hmc("levels", "--server", running.address).stdout
+    for table in (before, after):
+        assert "111.1" in table
+        assert "122.2" in table
+        assert "Times: requests of 1 at beam 4 on m." in table
+    assert "live p50 ms" not in before
+    assert "live p50 ms" in after
+    assert "live calls" in after
 
 
 def test_bytes_of_devices(hmc: Hmc, fake_bundle: Path) -> None:
@@ -75,15 +95,15 @@ def test_what_cannot_be_compared_is_told(hmc: Hmc, tiny_bundle: Path, tmp_path: 
         return " ".join(hmc("levels", bundle).stdout.split())
 
     assert "BLEU and chrF" not in reported()
-    record("full", 4, "1")
-    record("h5", 4, "1")
-    assert "BLEU and chrF: a, 4 sentences, beam 1. Times: requests of 1 at beam 1 on" in reported()
+    record("full", 3, "2")
     record("h5", 3, "2")
+    assert "BLEU and chrF: a, 3 sentences, beam 1. Times: requests of 2 at beam 1 on" in reported()
+    record("h12", 4, "1")
     assert (
-        "BLEU and chrF of different measurements, not to be compared: full: a, 4 sentences, beam 1; h5: a, 3 sentences,"
-        " beam 1." in reported()
+        "BLEU and chrF of different measurements, not to be compared: full, h12: a, 4 sentences, beam 1; h5: a, 3 "
+        "sentences, beam 1." in reported()
     )
-    assert "Times of different measurements, not to be compared: full: requests of 1 at beam 1" in reported()
+    assert "Times of different measurements, not to be compared: full, h12: requests of 1 at beam 1" in reported()
 
 
 def test_names_are_no_markup(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> None:

@@ -92,7 +92,6 @@ def test_a_second_signal_ends_a_process_that_loads(tmp_path: Path) -> None:
     with process:
         try:
             assert process.stdout.readline() == "loading\n"
-            assert "settings {" in process.stderr.readline()
             process.send_signal(signal.SIGTERM)
             assert "no further level is loaded" in process.stderr.readline()
             process.send_signal(signal.SIGTERM)
@@ -120,6 +119,33 @@ def test_a_busy_port(tmp_path: Path) -> None:
     assert ran.returncode == 2, ran.stderr
     assert "Traceback" not in ran.stderr
     assert f"port {port} on 127.0.0.1 is in use by another process: stop that one, or choose another" in ran.stderr
+    assert ran.stderr.startswith("hmc: "), "no log before the error"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nowhere"], ["BUNDLE", "--levels", "h99"], ["BUNDLE", "--processes", "2", "--tls-cert", "nowhere"]]
+)
+def test_a_failed_start_says_its_error_alone(tmp_path: Path, arguments: list[str]) -> None:
+    bundle = str(write_bundle(tmp_path / "b"))
+    words = [bundle if word == "BUNDLE" else word for word in arguments]
+    command = [sys.executable, "-m", "hmc.cli", "serve", *words, "--port", "0"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("hmc: "), ran.stderr
+
+
+def test_the_log_says_when_the_server_is_ready(tiny_bundle: Path, tmp_path: Path) -> None:
+    more = ("--device", "cpu", "--levels", "full,h5", "--http-port", "0", "--cache", tmp_path / "cache")
+    with serving(tiny_bundle, *more, "--log-texts") as (process, said):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        lines = process.stderr.read().splitlines()
+    assert sum("packing weights" in line for line in lines) == 1
+    [settings] = [number for number, line in enumerate(lines) if "settings {" in line]
+    [ready] = [number for number, line in enumerate(lines) if " ready: " in line]
+    assert settings < ready
+    assert f"ready: gRPC {said['address']}, HTTP {said['http_address']}; full, h5" in lines[ready]
 
 
 def test_a_file_of_settings_tokens_that_are_replaced_and_a_log_in_json(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -47,10 +47,16 @@ def test_what_is_printed_for_people(hmc: Hmc) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["a.b", "--scope", "translate"], "String should match pattern"),
-        (["a", "--scope", "root"], "scopes.0: Input should be 'translate', 'admin' or 'metrics'"),
-        (["a", "--scope", "admin", "--burst", "2"], "burst needs texts_per_second"),
-        (["a", "--scope", "admin", "--weight", "0"], "weight: Input should be greater than 0"),
+        (["a.b", "--scope", "translate"], "hmc: name 'a.b': choose 1 to 64 letters, digits, - and _\n"),
+        (["a b", "--scope", "translate"], "name 'a b': choose 1 to 64 letters"),
+        (["a", "--scope", "root"], "--scope root: choose translate, admin, metrics"),
+        (
+            ["a", "--scope", "admin", "--burst", "2"],
+            "--burst is about --texts-per-second: add it, or leave --burst out",
+        ),
+        (["a", "--scope", "admin", "--weight", "0"], "--weight 0: choose a number above 0"),
+        (["a", "--scope", "admin", "--texts-per-second", "nan"], "--texts-per-second nan: choose a number above 0"),
+        (["a", "--scope", "admin", "--max-characters", "0"], "--max-characters 0: choose 1 or more"),
     ],
 )
 def test_words_of_no_use(hmc: Hmc, words: list[str], said: str) -> None:

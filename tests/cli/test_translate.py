@@ -255,7 +255,13 @@ def test_an_empty_translation_is_said(hmc: Hmc, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--bundle", "b", "--timeout", "3"], "--tls-ca and --timeout are about --server"),
+        (["--bundle", "b", "--timeout", "3"], "--timeout is about --server: leave it out with --bundle"),
+        (["--bundle", "b", "--token", "x"], "--token is about --server: leave it out with --bundle"),
+        (
+            ["--bundle", "b", "--tls-cert", "c", "--tls-key", "k"],
+            "--tls-cert, --tls-key are about --server: leave them out",
+        ),
+        (["--bundle", "b", "--tls-ca", "c"], "--tls-ca is about --server"),
         (["--server", "x:1", "--device", "cpu"], "--device, --threads and --workers are about --bundle"),
         (["--server", "x:1", "--workers", "2"], "--device, --threads and --workers are about --bundle"),
         (["--server", "x:1", "--threads", "2"], "--device, --threads and --workers are about --bundle"),

@@ -44,7 +44,7 @@ def test_a_corpus_is_translated_and_what_failed_is_told(
         (["--engine", "local", "--file", "IN", "-o", "O", "--workers", "0"], "--workers 0: choose 1 or more"),
         (
             ["--engine", "local", "--file", "IN", "-o", "O", "--timeout", "3"],
-            "--tls-ca and --timeout are about --server",
+            "--timeout is about --server: leave it out with --engine",
         ),
         (["--engine", "local", "--file", "IN", "-o", "O", "--json", "--alignment"], "leave out --token-scores"),
         (["--file", "IN", "--field", "text"], "--field is about --engine"),

@@ -34,6 +34,7 @@ def test_a_second_run_repeats_nothing(hmc: Hmc, opus: Path, tmp_path: Path) -> N
     arguments = ("up", opus, "-o", tmp_path / "out", "--no-serve", "--json")
     first, second = (hmc(*arguments) for _ in range(2))
     assert first.exit_code == 0, first.output
+    assert "fp32: int8 is faster on a CPU, and needs text to calibrate with; give --source FILE" in first.stderr
     assert [(step["step"], step["kept"]) for step in steps(first.stdout)] == [("import", False), ("compile", False)]
     assert [(step["step"], step["kept"]) for step in steps(second.stdout)] == [("import", True), ("compile", True)]
     assert [step["folder"] for step in steps(first.stdout)] == [step["folder"] for step in steps(second.stdout)]
@@ -44,7 +45,9 @@ def test_another_option_or_model_gives_other_folders(hmc: Hmc, opus: Path, tmp_p
     common = ("up", opus, "-o", tmp_path / "out", "--no-serve", "--json")
     (tmp_path / "text.en").write_text("\n".join(SENTENCES) + "\n")
     plain = steps(hmc(*common).stdout)
-    int8 = steps(hmc(*common, "--source", tmp_path / "text.en").stdout)
+    calibrated = hmc(*common, "--source", tmp_path / "text.en")
+    assert "fp32" not in calibrated.stderr
+    int8 = steps(calibrated.stdout)
     assert int8[0] == plain[0] | {"kept": True}
     assert int8[1]["folder"] != plain[1]["folder"]
     assert [level.precision for level in validate(Path(int8[1]["folder"])).levels] == ["int8"]

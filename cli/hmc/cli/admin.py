@@ -11,6 +11,7 @@ import typer
 
 from hmc.cli.common.errors import guarded
 from hmc.cli.common.options import SERVER, WHERE, Tls, TlsCa, TlsCert, TlsKey, Token
+from hmc.cli.common.parsing import CheckedCommand
 
 if TYPE_CHECKING:
     from hmc.serving.client import Client
@@ -35,7 +36,7 @@ def group() -> typer.Typer:
     )
     app.callback()(lambda: None)
     for command in (load, unload, default, reload):
-        app.command()(guarded(command))
+        app.command(cls=CheckedCommand)(guarded(command))
     return app
 
 

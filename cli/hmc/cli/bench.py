@@ -29,7 +29,12 @@ def command(
         ),
     ] = None,
     levels: Annotated[
-        str, typer.Option(help="Level names separated by commas, or all.", rich_help_panel=QUALITY)
+        str,
+        typer.Option(
+            help="Level names separated by commas, or all. With --ref the level that others are compared with, "
+            "`full`, is measured too.",
+            rich_help_panel=QUALITY,
+        ),
     ] = "all",
     limit: Annotated[
         int, typer.Option(help="Read only the first N sentence pairs. 0: all.", metavar="N", rich_help_panel=QUALITY)
@@ -101,7 +106,8 @@ def command(
         bool,
         typer.Option(
             "--record",
-            help="Write quality and latency into the bundle's manifest, where `hmc serve` finds them.",
+            help="Write quality and latency into the bundle's manifest, where `hmc serve` finds them. Refused if fewer "
+            "sentences or another beam would replace a recorded quality.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,
@@ -170,11 +176,13 @@ def _check_outputs(settings: BenchmarkSettings, out: Path | None, plot: Path | N
     """Refuses, before the long measurement, outputs that cannot be written or that would overwrite an input."""
     from hmc.artifact.errors import InvalidRequestError
     from hmc.benchmark.report.plots import require_matplotlib
+    from hmc.benchmark.runner import check_recordable
     from hmc.cli.common.outputs import check_file, check_folder, check_not_read
 
     read = [settings.bundle, settings.src, *([settings.ref] if settings.ref else [])]
     if record:
         check_folder("--record", settings.bundle)
+        check_recordable(settings)
     if out is not None:
         check_file("--out", out)
         check_not_read("--out", out, read)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.common.options import WHERE, Server, Tls, TlsCa, TlsCert, TlsKey, Token
+from hmc.cli.common.options import WHERE, Server, Tls, TlsCa, TlsCert, TlsKey, Token, check_no_server_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,15 +28,17 @@ def command(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     timeout: Annotated[
-        float, typer.Option(help="Seconds to wait for the server's answer.", rich_help_panel=WHERE)
-    ] = 10.0,
+        float | None,
+        typer.Option(help="Seconds to wait for the server's answer.", show_default="10.0", rich_help_panel=WHERE),
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the levels as JSON.")] = False,
 ) -> None:
     """List the levels of a bundle, or of a running server: heads, size, quality and latency.
 
     The column MiB is the size on disk: files of this level alone + files that it shares with other levels.
 
-    With --server, the size in memory is listed too.
+    With --server, the size in memory is listed too, and as `live` the times of the calls that it has answered. The
+    other times are those that the bundle records.
     """
     from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.common.consoles import open_console
@@ -46,12 +48,12 @@ def command(
     check_stdout()
     if (bundle is None) == (server is None):
         raise InvalidRequestError("give exactly one of BUNDLE (a directory) and --server HOST:PORT")
-    if bundle is not None and model is not None:
-        raise InvalidRequestError("--model is about --server: a bundle is one model")
+    if bundle is not None:
+        check_no_server_options("BUNDLE", token=token, tls=Tls(tls_ca, tls_cert, tls_key), timeout=timeout, model=model)
     levels = (
         _of_bundle(bundle)
         if bundle is not None
-        else _of_server(str(server), model, token, Tls(tls_ca, tls_cert, tls_key), timeout)
+        else _of_server(str(server), model, token, Tls(tls_ca, tls_cert, tls_key), 10.0 if timeout is None else timeout)
     )
     if json_output:
         typer.echo(levels_as_json(levels))
@@ -98,6 +100,9 @@ def _table(levels: LevelList) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("heads", "enc/dec/cross", "parameters", "MiB", "BLEU", "Δ BLEU (95 %)", "chrF", "p50 ms", "p95 ms"):
         table.add_column(name, justify="right", no_wrap=True)
+    live = any(level.latency for level in levels.levels)
+    for name in ("live p50 ms", "live p95 ms", "live calls") if live else ():
+        table.add_column(name, justify="right", no_wrap=True)
     on_gpu = any(level.device_memory for level in levels.levels)
     if levels.device:
         table.add_column("MiB in memory", justify="right", no_wrap=True)
@@ -111,7 +116,11 @@ def _table(levels: LevelList) -> Table:
     table.caption, table.caption_justify = Text("\n".join(notes)) if notes else None, "left"
     for level in levels.levels:
         memory = [_mebibytes(level.memory), *([_mebibytes(level.device_memory)] if on_gpu else [])]
-        table.add_row(*_row(level), *([*memory, _serves(level, levels.device)] if levels.device else []))
+        table.add_row(
+            *_row(level),
+            *(_live(level) if live else []),
+            *([*memory, _serves(level, levels.device)] if levels.device else []),
+        )
     return table
 
 
@@ -132,9 +141,7 @@ def _measured(levels: LevelList) -> Iterator[str]:
         if quality:
             of = f"{quality.test_set}, {quality.sentences} sentences, beam {quality.beam}"
             scored.setdefault(of, []).append(level.name)
-        if level.latency:
-            timed.setdefault("calls that this server has answered", []).append(level.name)
-        elif recorded:
+        if recorded:
             of = f"requests of {recorded.batch} at beam {recorded.beam} on {recorded.machine}"
             timed.setdefault(of, []).append(level.name)
     for what, found in (("BLEU and chrF", scored), ("Times", timed)):
@@ -150,13 +157,19 @@ def _row(level: LevelInfo) -> list[str]:
     kinds = "/".join(str(sum(level.heads_by_kind.get(k, []))) for k in ("encoder_self", "decoder_self", "cross"))
     size = _mebibytes(level.disk) if level.disk else f"{level.bytes / 2**20:.1f}"
     row = [name, level.precision, str(level.heads), kinds, f"{level.parameters:,}", size]
-    quality, latency = level.quality, level.latency or level.recorded_latency
+    quality, latency = level.quality, level.recorded_latency
     if quality:
         interval = f"{quality.bleu_delta:+.2f} ({quality.ci_low:+.2f} to {quality.ci_high:+.2f})"
         row += [f"{quality.bleu:.2f}", interval, f"{quality.chrf:.2f}"]
     else:
         row += ["–"] * 3
     return row + ([f"{latency.p50_ms:.1f}", f"{latency.p95_ms:.1f}"] if latency else ["–"] * 2)
+
+
+def _live(level: LevelInfo) -> list[str]:
+    """Times of the calls that the server has answered at this level, and how many they are."""
+    at = level.latency
+    return [f"{at.p50_ms:.1f}", f"{at.p95_ms:.1f}", str(at.requests)] if at else ["–"] * 3
 
 
 def _mebibytes(shares: LevelBytes | None) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from hmc.cli.common.errors import guarded
+from hmc.cli.common.parsing import CheckedCommand
 
 # In the order of `hmc --help`. Each name is a module or package `hmc.cli.NAME` with a function `command`. On import it
 # may load only the standard library, typer and `hmc.cli.common.options`. The name of a reserved word ends in `_`.
@@ -53,7 +54,7 @@ def build() -> typer.Typer:
     )
     app.callback()(_common)
     for name in COMMANDS:
-        app.command(name.rstrip("_"))(guarded(import_module(f"hmc.cli.{name}").command))
+        app.command(name.rstrip("_"), cls=CheckedCommand)(guarded(import_module(f"hmc.cli.{name}").command))
     for name in GROUPS:
         app.add_typer(import_module(f"hmc.cli.{name}").group(), name=name)
     return app

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,14 +12,46 @@ if TYPE_CHECKING:
     from hmc.serving.server.settings import ServerSettings
 
 
-def serve_models(bundles: Sequence[str], settings: ServerSettings, *, json_output: bool) -> None:
-    """Serves `[NAME=]BUNDLE` until a signal, and prints the address, as JSON if asked. Raises as `open_models`."""
+log = logging.getLogger(__name__)
+
+
+def _nothing() -> None:
+    pass
+
+
+def serve_models(
+    bundles: Sequence[str], settings: ServerSettings, ready: Callable[[], None] = _nothing, *, json_output: bool
+) -> None:
+    """Serves `[NAME=]BUNDLE` until a signal, and prints the address, as JSON if asked. Raises as `open_models`.
+
+    ready: called when the server serves, before the log says so.
+    """
     import asyncio
 
-    asyncio.run((_serve_one if settings.processes == 1 else _serve_several)(bundles, settings, json_output))
+    def announce(summary: dict[str, Any]) -> None:
+        ready()
+        _log_ready(summary)
+        _announce(summary, json_output)
+
+    asyncio.run((_serve_one if settings.processes == 1 else _serve_several)(bundles, settings, announce))
 
 
-async def _serve_one(bundles: Sequence[str], settings: ServerSettings, json_output: bool) -> None:
+def _log_ready(summary: dict[str, Any]) -> None:
+    where = [f"gRPC {summary['address']}"]
+    where += [f"HTTP {summary['http_address']}"] if summary["http_address"] else []
+    where += [f"administration {summary['admin_address']}"] if summary["admin_address"] != summary["address"] else []
+    where += [f"metrics port {summary['metrics_port']}"] if summary["metrics_port"] is not None else []
+    levels = [
+        f"{f'{model}: ' if len(summary['models']) > 1 else ''}{', '.join(names) or 'levels on first use'}"
+        for model, names in summary["models"].items()
+    ]
+    log.info("ready: %s; %s", ", ".join(where), "; ".join(levels), extra={"fields": {"ready": summary}})
+
+
+Announce = Callable[[dict[str, Any]], None]
+
+
+async def _serve_one(bundles: Sequence[str], settings: ServerSettings, announce: Announce) -> None:
     import os
 
     from hmc.serving.levels.names import parse_models
@@ -27,18 +60,21 @@ async def _serve_one(bundles: Sequence[str], settings: ServerSettings, json_outp
     from hmc.serving.server.run import serve
 
     server = Server(open_models(parse_models(bundles), settings), settings)
-    if not await serve(server, lambda server: _announce(summary_of(server), json_output)):
+    if not await serve(server, lambda server: announce(summary_of(server))):
         os._exit(0)  # else a thread that loads a level would keep the process alive
 
 
-async def _serve_several(bundles: Sequence[str], settings: ServerSettings, json_output: bool) -> None:
+async def _serve_several(bundles: Sequence[str], settings: ServerSettings, announce: Announce) -> None:
     from hmc.serving.server.processes.supervisor import Supervisor
 
     with Supervisor(bundles, settings) as supervisor:
-        await supervisor.run(lambda summary: _announce(summary, json_output))
+        await supervisor.run(announce)
 
 
-def serve_on_ray(bundles: Sequence[str], settings: ServerSettings, replicas: str, *, json_output: bool) -> None:
+def serve_on_ray(
+    bundles: Sequence[str], settings: ServerSettings, replicas: str, say_settings: Callable[[], None], *,
+    json_output: bool,
+) -> None:  # fmt: skip
     """Serves `[NAME=]BUNDLE` behind Ray Serve until a signal, and prints the address, as JSON if asked. Raises as
     `hmc.serving.ray.running.run`."""
     import json
@@ -46,6 +82,8 @@ def serve_on_ray(bundles: Sequence[str], settings: ServerSettings, replicas: str
     from hmc.serving.ray.running import run
 
     def ready(address: str) -> None:
+        say_settings()
+        log.info("ready: gRPC %s, through Ray, with %s replicas", address, replicas)
         if json_output:
             typer.echo(json.dumps({"address": address, "replicas": replicas}))
         else:

@@ -295,10 +295,12 @@ def command(
     if ray and settings.processes > 1:
         raise InvalidRequestError("--processes is about a server without Ray: with --ray, give --replicas")
     set_up(settings.log_format, texts=settings.log_texts)
-    effective = shown(configuration)
-    logging.getLogger("hmc").info("settings %s", json.dumps(effective), extra={"fields": {"settings": effective}})
+
+    def say_settings() -> None:  # once it serves: an error is then not preceded by them
+        effective = shown(configuration)
+        logging.getLogger("hmc").info("settings %s", json.dumps(effective), extra={"fields": {"settings": effective}})
 
     if ray:
-        serve_on_ray(configuration.bundles, settings, replicas or "1", json_output=json_output)
+        serve_on_ray(configuration.bundles, settings, replicas or "1", say_settings, json_output=json_output)
         return
-    serve_models(configuration.bundles, settings, json_output=json_output)
+    serve_models(configuration.bundles, settings, say_settings, json_output=json_output)

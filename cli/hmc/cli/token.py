@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from hmc.cli.common.errors import guarded
+from hmc.cli.common.parsing import CheckedCommand
 
 LIMITS = "Limits"
 
@@ -15,7 +16,7 @@ def group() -> typer.Typer:
     """The group of the command new."""
     app = typer.Typer(no_args_is_help=True, help="Make tokens for `hmc serve --tokens`.")
     app.callback()(lambda: None)
-    app.command()(guarded(new))
+    app.command(cls=CheckedCommand)(guarded(new))
     return app
 
 

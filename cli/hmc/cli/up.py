@@ -118,6 +118,9 @@ def command(
         prune_steps=prune_steps,
     )
 
+    if not settings.precisions and not settings.sources:
+        note(console, "fp32: int8 is faster on a CPU, and needs text to calibrate with; give --source FILE for it")
+
     def done(step: StepDone) -> None:
         if as_json:
             typer.echo(json.dumps({"step": step.name, "folder": str(step.folder), "kept": step.kept}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.benchmark.fakes import quality
 
@@ -48,6 +48,22 @@ def test_an_even_fall_is_found_exactly(heads: int, first: int) -> None:
 
     fitting = max((n for n in range(1, heads + 1) if not keeps(n)), default=None)
     assert most_heads(heads, lambda n: not keeps(n)) == fitting
+
+
+@given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 50))
+def test_no_level_below_the_least_is_tried(heads: int, least: int, first: int) -> None:
+    """A level of fewer heads might have no cross-attention."""
+    assume(least <= heads)
+    asked: list[int] = []
+
+    def keeps(number: int) -> bool:
+        asked.append(number)
+        return number >= first
+
+    every = range(least, heads + 1)
+    assert fewest_heads(heads, keeps, least) == min((n for n in every if n >= first), default=None)
+    assert most_heads(heads, lambda n: not keeps(n), least) == max((n for n in every if n < first), default=None)
+    assert min(asked) >= least
 
 
 def test_a_level_that_fails_by_chance_does_not_end_the_search() -> None:

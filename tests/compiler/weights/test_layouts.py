@@ -12,7 +12,7 @@ from tests.tiny import random_layout
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.budgets import parse_budgets
-from hmc.artifact.model.heads import KINDS, HeadLayout, select_heads
+from hmc.artifact.model.heads import KINDS, HeadLayout, Kind, select_heads
 from hmc.compiler.weights.layouts import Target, choose_layout
 
 
@@ -31,7 +31,7 @@ def test_heads_are_ranked_by_what_is_asked_for(ranked: Checkpoint) -> None:
     assert by_gates != by_importance
     assert choose_layout(ranked, 12) == choose_layout(ranked, 12, "gates") == by_gates
     assert choose_layout(ranked, 12, "importance") == choose_layout(replace(ranked, gates=None), 12) == by_importance
-    [budget] = parse_budgets("enc=3,cross=0")
+    [budget] = parse_budgets("enc=3,cross=1")
     assert choose_layout(ranked, budget) == budget.select(ranked.gates, ranked.layout)
     assert choose_layout(ranked, budget, "importance") == budget.select(ranked.importance, ranked.layout)
 
@@ -56,6 +56,27 @@ def test_a_given_layout_is_taken_as_it_is(ranked: Checkpoint) -> None:
     assert choose_layout(replace(ranked, gates=None, importance=None), given) == given
 
 
+BLIND = "no head of cross-attention would stay open, so the decoder could not see the source"
+
+
+def test_a_decoder_keeps_a_view_of_its_source(ranked: Checkpoint) -> None:
+    best_elsewhere: dict[Kind, np.ndarray] = {kind: np.ones((2, 4), np.float32) for kind in KINDS}
+    best_elsewhere["cross"] -= 1
+    judged = replace(ranked, gates=best_elsewhere)
+    row = ((0,), (1,))
+    blind: list[Target] = [0, 3, *parse_budgets("0;cross=0;enc=0,dec=0,cross=0"), HeadLayout(row, row, ((), ()))]
+    for target in blind:
+        with pytest.raises(InvalidRequestError, match=BLIND):
+            choose_layout(judged, target)
+    seeing: list[Target] = [17, *parse_budgets("enc=0,dec=0,cross=1"), HeadLayout(((), ()), ((), ()), ((), (3,)))]
+    for target in seeing:
+        assert any(choose_layout(judged, target).cross)
+    closed = HeadLayout(row, row, ((), ())).to_json()
+    without = replace(ranked, config=ranked.config.model_copy(update={"head_layout": closed}))
+    with pytest.raises(InvalidRequestError, match=f"this head layout: {BLIND}"):
+        choose_layout(without, None)
+
+
 def test_a_given_layout_has_to_fit(ranked: Checkpoint) -> None:
     row = ((0,), (1,))
     with pytest.raises(InvalidRequestError, match="encoder_self: 3 layers, the architecture has 2"):
@@ -71,7 +92,7 @@ def test_a_given_layout_has_to_fit(ranked: Checkpoint) -> None:
     ("budget", "message"),
     [
         ("25", "--target-heads 25: this checkpoint has 24 open heads; removed heads cannot come back"),
-        ("-1", "--target-heads -1: this checkpoint has 24 open heads; choose 0 to 24"),
+        ("-1", "--target-heads -1: this checkpoint has 24 open heads; choose 1 to 24"),
         ("enc=9,dec=1", "--target-heads enc=9,dec=1: 9 heads of encoder_self asked for, this model has 8"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from tests.serving.fakes import FakeFactory, write_bundle
 from tests.serving.http.conftest import serving, url_of
 
@@ -91,6 +91,34 @@ def test_levels_side_by_side(page: Page, expected: str) -> None:
     expect(heads.locator("rect")).to_have_count(24)
     page.get_by_label("h12", exact=False).first.uncheck()
     expect(cards).to_have_count(2)
+
+
+def test_the_time_of_a_card_is_what_its_level_computed(page: Page) -> None:
+    """Neither the wait for another request counts, nor the first request of a level, which opens its graphs."""
+    asked: list[tuple[str, str]] = []
+    under_way: list[str] = []
+
+    def answer(route: Route) -> None:
+        sent = route.request.post_data_json or {}
+        level, beam = sent["level"]["name"], sent["options"]["beamSize"]
+        asked.append((level, sent["texts"][0]))
+        under_way.append(level)
+        assert len(under_way) == 1
+        answered = route.fetch()
+        first = [name for name, _ in asked].count(level) == 1
+        times = {"queueMs": 4000.0, "computeMs": 900.0 if first else {"full": 8.0, "h12": 6.0, "h5": 3.0}[level]}
+        under_way.remove(level)
+        route.fulfill(response=answered, json=answered.json() | times)
+        assert beam == 4
+
+    page.route("**/v1/translate", answer)
+    page.get_by_label("English").fill(TEXT)
+    for level, said in (("full", "8.0 ms"), ("h12", "6.0 ms"), ("h5", "3.0 ms")):
+        expect(page.get_by_role("article", name=level).locator("dd").first).to_have_text(said)
+    assert [name for name, _ in asked] == ["full", "full", "h12", "h12", "h5", "h5"]
+    page.get_by_label("English").fill(f"{TEXT} {TEXT}")
+    expect(page.get_by_role("article", name="h5").locator(".from")).to_have_text(f"{TEXT} {TEXT}")
+    assert [name for name, _ in asked[6:]] == ["full", "h12", "h5"]
 
 
 def test_by_keyboard_alone(page: Page) -> None:

@@ -111,6 +111,20 @@ def test_latency_budget_that_none_keeps_names_the_fastest() -> None:
         pick(Selector(latency_budget_ms=1), level("a", 1))
 
 
+def test_what_is_compared_is_what_is_printed() -> None:
+    near, just = level("h6", 2, drop=0.304, p95=6.3), level("h6", 2, drop=0.304, p95=6.04)
+    with pytest.raises(
+        LevelNotFoundError, match=re.escape("no level answers within 6 ms; the fastest is 'h6' with 6.3 ms")
+    ):
+        pick(Selector(latency_budget_ms=6), near)
+    assert pick(Selector(latency_budget_ms=6), just) == "h6"  # printed as 6.0
+    assert pick(Selector(max_bleu_drop=0.3), near) == "h6"  # printed as 0.30
+    with pytest.raises(
+        LevelNotFoundError, match=re.escape("no level loses at most 0.29 BLEU; the nearest is 'h6' with 0.30")
+    ):
+        pick(Selector(max_bleu_drop=0.29), near)
+
+
 def test_auto_is_the_best_level_where_there_is_no_load() -> None:
     assert pick(Selector(auto=True), HALF, FULL) == "full"
 

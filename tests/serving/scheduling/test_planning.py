@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.tiny import tiny_architecture
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.serving.decoding.constraints import Constraints
@@ -15,6 +16,7 @@ from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.planning import plan_job, why_on_host
 
 SOURCE = [5, 9, 40, 7, 0]
+LONGEST = tiny_architecture().max_positions - 1
 PLAIN = (
     DecodeOptions(),
     DecodeOptions(beam_size=1),
@@ -71,3 +73,25 @@ def test_a_level_for_cpus_has_no_search_in_its_graphs(lively_bundle: Path) -> No
     manifest = read_manifest(lively_bundle)
     level = LevelSessions.open(lively_bundle, manifest.architecture, manifest.level("h12"), Device("cpu"), 1)
     assert [plan_job(level, SOURCE, options, Constraints()).mode.variant for options in PLAIN] == [None, "greedy", None]
+
+
+@pytest.mark.parametrize(
+    ("options", "prefix", "limit"),
+    [
+        (DecodeOptions(), 0, 2 * len(SOURCE) + 10),
+        (DecodeOptions(min_length=30), 0, 30),
+        (DecodeOptions(), 25, 25 + 10),
+        (DecodeOptions(max_length=4), 0, 4),
+        (DecodeOptions(max_length=1000), 0, LONGEST),
+        (DecodeOptions(min_length=LONGEST), 0, LONGEST),
+    ],
+)
+def test_the_length_limit_is_the_documented_one(
+    sessions: LevelSessions, options: DecodeOptions, prefix: int, limit: int
+) -> None:
+    job = plan_job(sessions, SOURCE, options, Constraints((5,) * prefix))
+    assert job.rules.limit == limit
+
+
+def test_the_default_limit_is_at_most_what_the_model_takes(sessions: LevelSessions) -> None:
+    assert plan_job(sessions, [5] * 50 + [0], DecodeOptions(), Constraints()).rules.limit == LONGEST

@@ -66,7 +66,7 @@ def counts(pruned: Checkpoint) -> dict[Kind, int]:
     return {kind: sum(map(len, pruned.layout[kind])) for kind in KINDS}
 
 
-@pytest.mark.parametrize(("targets", "seed"), [([143], 1), ([72, 36], 1), ([72, 36], 2), ([7], 2), ([0], 1)])
+@pytest.mark.parametrize(("targets", "seed"), [([143], 1), ([72, 36], 1), ([72, 36], 2), ([7], 2), ([1], 1)])
 def test_a_run_ends_with_exactly_n_heads_and_every_gate_settled(
     folder: Path, tmp_path: Path, targets: list[int], seed: int
 ) -> None:
@@ -101,6 +101,21 @@ def head_closing(folder: Path, budget: HeadBudget | None, **settings: object) ->
     return HeadClosing(gates, budget, 20, SETTINGS.model_copy(update=settings))
 
 
+@pytest.mark.parametrize("number", [1, 3, None])
+def test_the_best_head_of_cross_attention_stays(folder: Path, number: int | None) -> None:
+    """log α falls with the position, and the heads of cross-attention come last."""
+    if number is None:
+        closing = head_closing(folder, None, l0_lambda=0.1)
+        closing.gates.set_log_alpha(-torch.arange(144) / 24)
+    else:
+        closing = head_closing(folder, HeadBudget(((KINDS, number),)))
+    kept = list(closing.layout().heads())
+    [seeing] = [head for head in kept if head.kind == "cross"]
+    first = next(i for i, head in enumerate(closing.gates.heads) if head.kind == "cross")
+    assert seeing == closing.gates.heads[first]
+    assert len(kept) == (number or 1)
+
+
 def test_lambda_alone_is_the_objective_of_the_paper(folder: Path) -> None:
     """L_C = Σ (1 - P(g = 0)) and nothing more in every update (Voita et al. 2019, 6.1); no gate is moved by rank."""
     strength = 0.05
@@ -114,7 +129,7 @@ def test_lambda_alone_is_the_objective_of_the_paper(folder: Path) -> None:
         assert pure.rates(step)["gates"] > 0
         pure.after(step)
     assert torch.equal(pure.gates.log_alpha(), log_alpha)
-    assert pure.layout().total == int((log_alpha > 0).sum()) < 144
+    assert pure.layout().total == int((log_alpha > 0).sum()) + 1 < 144, "and the best head of cross-attention"
     assert settled.penalty(16) > pure.penalty(16)
     assert settled.decided(20)
     settled.after(20)
@@ -296,6 +311,8 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
         (parse_budgets("enc=9;enc=9"), {}, "falling budgets"),
         (parse_budgets("enc=9"), {"scope": ("cross",)}, "outside --scope"),
         (parse_budgets("9"), {"l0_lambda": 0.1}, "either"),
+        (parse_budgets("9,0"), {}, "--target-heads: no head of cross-attention would stay open"),
+        (parse_budgets("cross=0"), {}, "no head of cross-attention would stay open"),
     ],
 )
 def test_impossible_requests(

@@ -66,6 +66,15 @@ def test_a_sandwich_is_the_largest_the_smallest_and_one_between() -> None:
     assert {tuple(levels([24, 12, 5], levels="one").trained(step)) for step in range(1, 101)} == {(24,), (12,), (5,)}
 
 
+def test_the_smallest_level_sees_its_source() -> None:
+    ranking = scores(1)
+    ranking["cross"] = ranking["cross"] - 100
+    with pytest.raises(
+        InvalidRequestError, match="nested level of 5 heads: no head of cross-attention would stay open"
+    ):
+        Levels(tiny_architecture().full_layout(), ranking, [24, 5], NestedSection(), seed=1, steps=100)
+
+
 def test_the_smallest_level_learns_only_vectors(folder: Path, tmp_path: Path) -> None:
     assert levels([24, 12, 5], levels="smallest").trained(7) == [5]
     section = NestedSection(heads="gates", levels="smallest")

@@ -11,6 +11,7 @@ from typing import Any
 
 from hmc.artifact.bundle.manifest import Level, Manifest
 from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
+from hmc.artifact.model.heads import fewest_that_see
 from hmc.artifact.precisions import Precision
 from hmc.benchmark.budget.advice import refusal
 from hmc.benchmark.budget.candidates import Meter, Workload
@@ -83,21 +84,24 @@ class BudgetSearch:
             shortlist=plan.shortlist,
             progress=progress,
         ) as builder:
-            head_scores(builder.checkpoint(checkpoint), "a search for a head budget", request.rank_by)
+            opened = builder.checkpoint(checkpoint)
+            scores = head_scores(opened, "a search for a head budget", request.rank_by)
+            least = fewest_that_see(scores, opened.layout)
             wanted = forms(plan.precisions, plan.shortlist)
             builder.prepare([(request, *form) for form in wanted])
             meter = Meter(builder.folder, self._test_set, self.workload, self.limits.confidence, progress, self.devices)
             whole = [builder.add(request, precision, with_shortlist=short) for precision, short in wanted]
             measured = _measure_whole(builder, meter, whole)
             for form, level in zip(wanted, whole, strict=True):
-                self.searches[_name(*form)] = self._search(builder, meter, form, measured[level.name])
+                self.searches[_name(*form)] = self._search(builder, meter, form, measured[level.name], least)
             self._check_found()
             return self._finish(builder, whole)
 
     def _search(
-        self, builder: BundleBuilder, meter: Meter, form: tuple[Precision, bool], everything: Candidate
+        self, builder: BundleBuilder, meter: Meter, form: tuple[Precision, bool], everything: Candidate, least: int
     ) -> Search:
-        """Searches one precision, with or without shortlists. everything: the measured level with all heads."""
+        """Searches one precision, with or without shortlists. everything: the measured level with all heads. least:
+        the fewest heads of a level."""
         [request], (precision, with_shortlist) = self.plan.requests, form
 
         def evaluate(heads: int) -> Candidate:
@@ -109,7 +113,7 @@ class BudgetSearch:
                 builder.discard(level.name)
             return candidate
 
-        return search(everything.heads, evaluate, self.limits)
+        return search(everything.heads, evaluate, self.limits, least)
 
     def _check_found(self) -> None:
         """Raises InvalidRequestError, with the reason of each precision, if no search found anything."""

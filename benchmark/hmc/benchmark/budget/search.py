@@ -88,7 +88,7 @@ class Candidate:
 
     def keeps_latency(self, limits: Limits) -> bool:
         """Whether the latency is kept. True where there is no such limit."""
-        return limits.max_latency_ms is None or self.p50_ms <= limits.max_latency_ms
+        return limits.max_latency_ms is None or round(self.p50_ms, 1) <= limits.max_latency_ms  # as it is printed
 
     def keeps(self, limits: Limits) -> bool:
         """Whether every limit is kept."""
@@ -116,8 +116,8 @@ class Search:
         return tuple(c for c in self.tried if c.heads > self.found.heads and not c.keeps_drop(self.limits))
 
 
-def search(heads: int, evaluate: Callable[[int], Candidate], limits: Limits) -> Search:
-    """Searches levels of 1 to `heads` heads. `evaluate` measures the level with a number of heads, once each.
+def search(heads: int, evaluate: Callable[[int], Candidate], limits: Limits, least: int = 1) -> Search:
+    """Searches levels of `least` to `heads` heads. `evaluate` measures the level with a number of heads, once each.
 
     With a BLEU drop alone it finds the fewest heads that keep the drop, with a latency alone the most heads that keep
     the latency. With both it finds the fewest heads that keep both: a level with more heads is slower. The level with
@@ -131,16 +131,16 @@ def search(heads: int, evaluate: Callable[[int], Candidate], limits: Limits) -> 
         return seen[number]
 
     if limits.max_bleu_drop is not None:
-        fewest_heads(heads, lambda number: tried(number).keeps_drop(limits))
+        fewest_heads(heads, lambda number: tried(number).keeps_drop(limits), least)
         found = min((c for c in seen.values() if c.keeps(limits)), key=lambda c: c.heads, default=None)
     else:
-        most_heads(heads, lambda number: tried(number).keeps_latency(limits))
+        most_heads(heads, lambda number: tried(number).keeps_latency(limits), least)
         found = max((c for c in seen.values() if c.keeps(limits)), key=lambda c: c.heads, default=None)
     return Search(limits, tuple(sorted(seen.values(), key=lambda c: -c.heads)), found)
 
 
-def fewest_heads(heads: int, keeps: Callable[[int], bool]) -> int | None:
-    """The fewest heads for which `keeps` is true, by bisection; None if it is false for `heads` itself.
+def fewest_heads(heads: int, keeps: Callable[[int], bool], least: int = 1) -> int | None:
+    """The fewest heads, `least` or more, for which `keeps` is true, by bisection; None if it is false for `heads`.
 
     Bisection is exact if every closed head costs BLEU. In practice BLEU does not fall evenly, and a level may fail by
     chance. So a few levels below the one found are tried as well. If one of them keeps the drop, bisection continues
@@ -154,22 +154,22 @@ def fewest_heads(heads: int, keeps: Callable[[int], bool]) -> int | None:
         return known[number]
 
     def bisect(upper: int) -> int:
-        return _bisect(upper, max((n for n, kept in known.items() if n < upper and not kept), default=0), holds)
+        return _bisect(upper, max((n for n, kept in known.items() if n < upper and not kept), default=least - 1), holds)
 
     if not holds(heads):
         return None
     found = bisect(heads)
     below = [found - distance for distance in sorted({*NEAR, max(1, heads // STRIDES)})]
-    better = [number for number in below if number >= 1 and holds(number)]
+    better = [number for number in below if number >= least and holds(number)]
     return bisect(min(better)) if better else found
 
 
-def most_heads(heads: int, fits: Callable[[int], bool]) -> int | None:
-    """The most heads for which `fits` is true, by bisection; None if it is false for one head."""
+def most_heads(heads: int, fits: Callable[[int], bool], least: int = 1) -> int | None:
+    """The most heads for which `fits` is true, by bisection; None if it is false for `least` heads."""
     if fits(heads):
         return heads
-    too_many = _bisect(heads, 0, lambda number: not fits(number))
-    return too_many - 1 or None
+    too_many = _bisect(heads, least - 1, lambda number: not fits(number))
+    return too_many - 1 if too_many > least else None
 
 
 def _bisect(upper: int, lower: int, holds: Callable[[int], bool]) -> int:

@@ -45,7 +45,7 @@ class Conditions:
     threads: int
     """Threads of each worker. 0: one for each physical core that the process may use."""
     quality_reference: str | None
-    """Level that BLEU is compared with. None: there were no references."""
+    """Level that BLEU is compared with, the same as `latency_reference`. None: there were no references."""
     latency_reference: str
     """Level that times are compared with."""
     memory: bool

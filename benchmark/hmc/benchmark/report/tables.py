@@ -64,8 +64,9 @@ def quality_table(report: Report) -> Table:
 
 def latency_table(report: Report) -> Table:
     """A row for each setting and level: percentiles, rates, and the ratio to the reference level."""
+    title = f"Latency of a request, ratio to {report.conditions.latency_reference}"
     numbers = ("p50\nms", "p95\nms", "p99\nms", "requests", "sent.\n/s", "tokens\n/s", "ratio")
-    table = table_of("Latency of a request", ("batch", "beam", "level"), numbers)
+    table = table_of(title, ("batch", "beam", "level"), numbers)
     for setting in settings_of(report.conditions):
         for level in report.levels:
             at = level.latency_at(setting)

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from typer.main import get_command as to_click
 
 from hmc.cli.common.errors import guarded
+from hmc.cli.common.parsing import CheckedCommand
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context  # the types of what is overridden; never imported
@@ -53,7 +54,9 @@ class LazyGroup(TyperGroup):
 def _load(name: str) -> Command:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     module, _, function = ANALYSES[name].partition(":")
-    app.command(name)(guarded(getattr(import_module(f"hmc.cli.analyze.{module}"), function or "command")))
+    app.command(name, cls=CheckedCommand)(
+        guarded(getattr(import_module(f"hmc.cli.analyze.{module}"), function or "command"))
+    )
     return to_click(app)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
 from hmc.cli.common.connection import connected
-from hmc.cli.common.options import NO_TLS, Tls
+from hmc.cli.common.options import NO_TLS, Tls, check_no_server_options
 from hmc.serving.documents.local import translate_document
 from hmc.serving.levels.choosing import Candidate, choose, runs_on
 from hmc.serving.levels.languages import Languages, with_code
@@ -54,6 +54,12 @@ class BackendOptions:
     token: str | None = None
     tls: Tls = NO_TLS
     timeout: float | None = None
+
+    def check_no_server(self, instead: str) -> None:
+        """See `check_no_server_options`."""
+        check_no_server_options(
+            instead, token=self.token, tls=self.tls, timeout=self.timeout, model=self.selector.model
+        )
 
 
 class Backend(Protocol):
@@ -95,8 +101,7 @@ def open_backend(options: BackendOptions) -> Iterator[Backend]:
         with connected(options.server, options.token, options.tls) as client:
             yield ServerBackend(client, options)
     elif options.bundle is not None:
-        if options.tls.given or options.timeout is not None:
-            raise InvalidRequestError("--tls-ca and --timeout are about --server: leave them out with --bundle")
+        options.check_no_server("--bundle")
         manifest, selector = read_manifest(options.bundle), options.selector
         level, code = level_of(manifest, selector, options.device), code_of(options.bundle, manifest, selector)
         translator = Translator(
@@ -243,9 +248,7 @@ def level_of(manifest: Manifest, selector: Selector, device: str) -> str | None:
 
 def code_of(bundle: Path, manifest: Manifest, selector: Selector) -> str:
     """The token of the target language that a selector chooses; empty: none. Raises InvalidRequestError if the bundle
-    has not the model or the languages of the selector."""
-    if selector.model is not None:
-        raise InvalidRequestError("--model is about --server: a bundle is one model")
+    has not the languages of the selector."""
     languages = Languages.of(bundle, manifest)
     if selector.source_language is not None and not languages.reads(selector.source_language):
         raise InvalidRequestError(f"--from {selector.source_language}: this bundle translates {languages}")

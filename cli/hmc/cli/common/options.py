@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 WHERE, LEVEL = "Where", "Level"
 """Panels of `--help`."""
 
+TOKEN_VARIABLE = "HMC_TOKEN"
 SERVER = typer.Option(help="Address of a running server.", metavar="HOST:PORT", rich_help_panel=WHERE)
 """Commands that always need a server use `Annotated[str, SERVER]`."""
 Server = Annotated[str | None, SERVER]
@@ -22,7 +23,8 @@ Bundle = Annotated[
     typer.Option(help="Bundle to load in this process, instead of a server.", metavar="DIR", rich_help_panel=WHERE),
 ]
 Token = Annotated[
-    str | None, typer.Option(help="Token, if the server requires one.", envvar="HMC_TOKEN", rich_help_panel=WHERE)
+    str | None,
+    typer.Option(help="Token, if the server requires one.", envvar=TOKEN_VARIABLE, rich_help_panel=WHERE),
 ]
 TlsCa = Annotated[
     Path | None,
@@ -54,13 +56,35 @@ class Tls:
     cert: Path | None = None
     key: Path | None = None
 
-    @property
-    def given(self) -> bool:
-        """Whether any file is named."""
-        return self != NO_TLS
-
 
 NO_TLS = Tls()
+
+
+def check_no_server_options(
+    instead: str, *, token: str | None = None, tls: Tls = NO_TLS, timeout: float | None = None, model: str | None = None
+) -> None:
+    """Raises InvalidRequestError for an option that only a server reads, where `instead` is used, such as `--bundle`.
+
+    A token in the environment may be meant for other commands, so it is no error.
+    """
+    import os
+
+    from hmc.artifact.errors import InvalidRequestError
+
+    given = {
+        "--token": token is not None and token != os.environ.get(TOKEN_VARIABLE),
+        "--tls-ca": tls.ca, "--tls-cert": tls.cert, "--tls-key": tls.key,
+        "--timeout": timeout is not None,
+    }  # fmt: skip
+    if named := [name for name, value in given.items() if value]:
+        is_or_are = "is" if len(named) == 1 else "are"
+        raise InvalidRequestError(
+            f"{', '.join(named)} {is_or_are} about --server: leave {'it' if len(named) == 1 else 'them'} out with "
+            f"{instead}"
+        )
+    if model is not None:
+        raise InvalidRequestError("--model is about --server: a bundle is one model")
+
 
 Device = Annotated[
     str, typer.Option(help="With --bundle: device, one of auto, cpu, cuda and cuda:N.", rich_help_panel=WHERE)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import KINDS, HeadLayout, HeadScores, Kind, rank_heads
+from hmc.artifact.model.heads import BLIND, KINDS, HeadLayout, HeadScores, Kind, rank_heads
 
 SHORT_NAMES: dict[str, Kind] = {"enc": "encoder_self", "dec": "decoder_self", "cross": "cross"}
 """Names of kinds in budgets, as in `enc=10,dec=20,cross=24`; the long names work too."""
@@ -69,10 +69,18 @@ class HeadBudget:
         problems = []
         for kinds, heads in self.parts:
             there = sum(len(row) for kind in kinds for row in layout[kind])
+            least = self.least(kinds)
             if not 0 <= heads <= there:
                 asked = f"{heads} heads of {' and '.join(kinds)}"
-                problems.append(f"{asked} asked for, this model has {there}; choose 0 to {there}")
+                problems.append(f"{asked} asked for, this model has {there}; choose {min(least, there)} to {there}")
+            elif heads < least:
+                problems.append(BLIND)
         return problems
+
+    @staticmethod
+    def least(kinds: Sequence[Kind]) -> int:
+        """The fewest heads that a part over `kinds` may keep: without cross-attention no decoder sees its source."""
+        return 1 if "cross" in kinds else 0
 
     def within(self, other: HeadBudget) -> bool:
         """True if both have the same parts, no part here has more heads than in `other`, and at least one has fewer."""

@@ -14,6 +14,8 @@ from hmc.artifact.errors import InvalidRequestError
 
 Kind = Literal["encoder_self", "decoder_self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+BLIND = "no head of cross-attention would stay open, so the decoder could not see the source; keep one or more"
+"""Why a layout is refused whose `sees_source` is false."""
 
 
 @dataclass(frozen=True, order=True)
@@ -101,6 +103,11 @@ class HeadLayout:
         """Open heads over all kinds and layers."""
         return sum(len(row) for kind in KINDS for row in self[kind])
 
+    @property
+    def sees_source(self) -> bool:
+        """True if a head of cross-attention is open: nothing else of a decoder depends on the source."""
+        return any(self.cross)
+
     def counts(self) -> dict[str, list[int]]:
         """Open heads per kind and layer."""
         return {kind: [len(row) for row in self[kind]] for kind in KINDS}
@@ -128,6 +135,11 @@ def rank_heads(scores: HeadScores, layout: HeadLayout) -> list[Head]:
     """Open heads of `layout` from the highest score to the lowest; ties break by kind, layer, index."""
     order = {head: position for position, head in enumerate(layout.heads())}
     return sorted(order, key=lambda h: (-float(scores[h.kind][h.layer, h.index]), order[h]))
+
+
+def fewest_that_see(scores: HeadScores, layout: HeadLayout) -> int:
+    """The fewest heads of highest score among which one is of cross-attention; 0 if `layout` has none."""
+    return next((n for n, head in enumerate(rank_heads(scores, layout), 1) if head.kind == "cross"), 0)
 
 
 def select_heads(scores: HeadScores, layout: HeadLayout, target: int) -> HeadLayout:

@@ -7,7 +7,7 @@ from typing import Literal
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.budgets import HeadBudget
-from hmc.artifact.model.heads import KINDS, HeadLayout, HeadScores
+from hmc.artifact.model.heads import BLIND, KINDS, HeadLayout, HeadScores
 
 Target = int | HeadBudget | HeadLayout
 """Heads that stay: a number over all kinds, a budget, or a given layout."""
@@ -20,9 +20,17 @@ def choose_layout(checkpoint: Checkpoint, target: Target | None, rank_by: Rankin
 
     A budget keeps the heads that rank best: by log α of the gates (Voita et al. 2019) or by I_h (Michel et al. 2019).
     rank_by None: by the gates if there are any, else by I_h. A budget that keeps all heads needs no ranking. Raises
-    InvalidRequestError for heads that the checkpoint does not have, and where it has no scores to rank by: any choice
-    would then be arbitrary.
+    InvalidRequestError for heads that the checkpoint does not have; where it has no scores to rank by, since any choice
+    would then be arbitrary; and where no head of cross-attention would stay.
     """
+    layout = _chosen(checkpoint, target, rank_by)
+    if not layout.sees_source:
+        asked = f"--target-heads {target}" if isinstance(target, int | HeadBudget) else "this head layout"
+        raise InvalidRequestError(f"{asked}: {BLIND}")
+    return layout
+
+
+def _chosen(checkpoint: Checkpoint, target: Target | None, rank_by: Ranking | None) -> HeadLayout:
     layout = checkpoint.layout
     if target is None:
         return layout
@@ -68,4 +76,6 @@ def _refuse(budget: HeadBudget, layout: HeadLayout, asked: str) -> None:
     there = f"this checkpoint has {layout.total} open heads"
     if heads > layout.total:
         raise InvalidRequestError(f"{asked}: {there}; removed heads cannot come back")
-    raise InvalidRequestError(f"{asked}: {there}; choose 0 to {layout.total}")
+    if heads == 0:
+        raise InvalidRequestError(f"{asked}: {BLIND}")
+    raise InvalidRequestError(f"{asked}: {there}; choose 1 to {layout.total}")

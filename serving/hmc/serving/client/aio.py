@@ -20,7 +20,7 @@ from hmc.serving.client.aio_status import Ending
 from hmc.serving.client.aio_stream import AsyncTextStream
 from hmc.serving.client.calls import Call, Level, Texts, Translating, Where
 from hmc.serving.client.connection import Addresses, Pair, connection
-from hmc.serving.client.errors import domain_errors, status_of
+from hmc.serving.client.errors import domain_errors, why_not_ready
 from hmc.serving.client.retries import Attempts, Retry
 from hmc.serving.client.window import Streaming, Window
 from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, ModelInfo, StreamAnswer
@@ -180,15 +180,15 @@ class AsyncClient:
         """See `Client.wait_ready`."""
         end = time.monotonic() + timeout
         request = health_pb2.HealthCheckRequest(service=calls.SERVICE)
-        reason = calls.NOT_SERVING
+        reason = calls.NO_ANSWER
         while (left := end - time.monotonic()) > 0:
             try:
-                status = (await self._health.Check(request, timeout=left, wait_for_ready=True)).status
+                status = (await self._health.Check(request, timeout=left)).status
                 if status == health_pb2.HealthCheckResponse.SERVING:
                     return
                 reason = calls.NOT_SERVING
             except grpc.RpcError as error:
-                reason = status_of(error)[1]
+                reason = why_not_ready(self.address, error) or reason
             await asyncio.sleep(min(0.05, max(0.0, end - time.monotonic())))
         raise UnavailableError(f"{self.address} is not ready after {timeout:g} s: {reason}")
 

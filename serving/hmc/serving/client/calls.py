@@ -27,6 +27,8 @@ SERVICE = "hmc.v1.TranslationService"
 """The name of the service, and of its health."""
 NOT_SERVING = "its health is not SERVING yet"
 """Why a server that answers is not ready."""
+NO_ANSWER = "no answer came in that time"
+"""Why a server is not ready if nothing is known of it."""
 Level = str | Selector | None
 """A level's name, a selector, or None for the server's default level."""
 

@@ -17,7 +17,7 @@ from hmc.artifact.errors import HmcError, UnavailableError
 from hmc.serving.client import calls
 from hmc.serving.client.calls import Call, Level, Texts, Translating, Where
 from hmc.serving.client.connection import Addresses, Pair, connection
-from hmc.serving.client.errors import domain_errors, status_of
+from hmc.serving.client.errors import domain_errors, why_not_ready
 from hmc.serving.client.retries import Attempts, Retry
 from hmc.serving.client.stream import TextStream
 from hmc.serving.client.window import Streaming, Window
@@ -207,15 +207,15 @@ class Client:
         """Returns when the server's health is SERVING. Raises UnavailableError after `timeout` seconds."""
         end = time.monotonic() + timeout
         request = health_pb2.HealthCheckRequest(service=calls.SERVICE)
-        reason = calls.NOT_SERVING
+        reason = calls.NO_ANSWER
         while (left := end - time.monotonic()) > 0:
             try:
-                status = self._health.Check(request, timeout=left, wait_for_ready=True).status
+                status = self._health.Check(request, timeout=left).status
                 if status == health_pb2.HealthCheckResponse.SERVING:
                     return
                 reason = calls.NOT_SERVING
             except grpc.RpcError as error:
-                reason = status_of(error)[1]
+                reason = why_not_ready(self.address, error) or reason
             time.sleep(min(0.05, max(0.0, end - time.monotonic())))
         raise UnavailableError(f"{self.address} is not ready after {timeout:g} s: {reason}")
 

@@ -26,9 +26,7 @@ def domain_errors(address: str, request_id: str | None = None) -> Iterator[None]
     except grpc.RpcError as error:
         code, message = status_of(error)
         if code is grpc.StatusCode.UNAVAILABLE:
-            message = f"{address}: {message}"
-            if "connect" in message:
-                message += "; is `hmc serve` running there, and do both sides use TLS, or neither?"
+            message = _no_connection(address, message) or f"{address}: {message}"
         refused = retry_after_s(sent_trailers(error))
         if code is grpc.StatusCode.DEADLINE_EXCEEDED and refused is None:  # else the server says more
             message = f"{address} gave no answer in time; allow more, send less, or choose a level with fewer heads"
@@ -39,6 +37,30 @@ def domain_errors(address: str, request_id: str | None = None) -> Iterator[None]
         if "closed" not in str(error).lower():
             raise
         raise UnavailableError(f"this client of {address} is closed: open another one", -1.0) from error
+
+
+def why_not_ready(address: str, error: grpc.RpcError) -> str:
+    """Why the health of a server could not be asked for; empty if no answer came in time."""
+    code, message = status_of(error)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ""
+    return _no_connection(address, message) or message
+
+
+def _no_connection(address: str, message: str) -> str:
+    """What gRPC's message about a connection means, and what to do; empty for other messages."""
+    if "http1" in message:
+        return (
+            f"{address} speaks HTTP, and this is a client of gRPC: give the port of gRPC, which is that of "
+            "`hmc serve --port` (50051 by default), not of --http-port"
+        )
+    if "connect" not in message:
+        return ""
+    nothing = "nothing answers there" if "Connection refused" in message else message
+    return (
+        f"{address}: {nothing}; is `hmc serve` running there, and do both sides use TLS, or neither? "
+        "`hmc serve BUNDLE` starts a server"
+    )
 
 
 def sent_trailers(error: grpc.RpcError) -> Iterable[tuple[str, str | bytes]] | None:

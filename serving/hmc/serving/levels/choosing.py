@@ -87,7 +87,8 @@ def _at_most(heads: int, ranked: Sequence[Candidate]) -> Level:
 
 
 def _cheapest_within(drop: float, ranked: Sequence[Candidate]) -> Level:
-    measured = [(-c.level.quality.bleu_delta, c.level) for c in ranked if c.level.quality]
+    # Rounded as the message prints it, and as `hmc levels` does: what is compared is what users read.
+    measured = [(round(-c.level.quality.bleu_delta, 2) + 0.0, c.level) for c in ranked if c.level.quality]
     if not measured:
         raise LevelNotFoundError(
             "max_bleu_drop: no level here has a recorded quality; compile the bundle with `--eval SRC REF`"
@@ -100,7 +101,7 @@ def _cheapest_within(drop: float, ranked: Sequence[Candidate]) -> Level:
 
 
 def _within_budget(budget_ms: int, ranked: Sequence[Candidate]) -> Level:
-    measured = [(p95, c.level) for c in ranked if (p95 := c.p95_ms()) is not None]
+    measured = [(round(p95, 1), c.level) for c in ranked if (p95 := c.p95_ms()) is not None]  # as it is printed
     if not measured:
         raise LevelNotFoundError(
             "latency_budget_ms: no level has a measured latency of single sentences; it has one after "
@@ -110,4 +111,4 @@ def _within_budget(budget_ms: int, ranked: Sequence[Candidate]) -> Level:
         if p95 <= budget_ms:
             return level
     p95, level = min(measured, key=lambda x: x[0])
-    raise LevelNotFoundError(f"no level answers within {budget_ms} ms; the fastest is {level.name!r} with {p95:.0f} ms")
+    raise LevelNotFoundError(f"no level answers within {budget_ms} ms; the fastest is {level.name!r} with {p95:g} ms")

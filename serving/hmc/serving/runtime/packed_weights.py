@@ -19,6 +19,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -47,6 +48,9 @@ Pack = Callable[[Path], None]
 
 _verified: set[tuple[str, int, int, int]] = set()
 """Weight files whose checksum this process has verified: path, inode, modification time, size."""
+_said: set[Path] = set()
+"""Folders of which this process has said that it packs weights into them."""
+_saying = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -102,12 +106,20 @@ class PackedWeights:
         digest = hashlib.sha256(source).hexdigest()[:DIGITS]
         found = self._find(digest)
         if found is None:
-            log.info("packing weights for this machine into %s", self.folder)
+            self._say_once()
             self._pack(digest, pack)
             found = self._find(digest)
         if found is None:
             raise OSError(f"{self.folder}: the packed weights just written are gone or damaged")
         return found
+
+    def _say_once(self) -> None:
+        """Logs that weights are packed: once for the folder, not for every graph."""
+        with _saying:
+            said = self.folder in _said
+            _said.add(self.folder)
+        if not said:
+            log.info("packing weights for this machine into %s; later starts find them there", self.folder)
 
     # -- reading -------------------------------------------------------------------------------------------------
 

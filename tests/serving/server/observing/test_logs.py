@@ -6,7 +6,10 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,15 @@ import grpc
 import pytest
 from tests.serving.fakes import FakeFactory, eventually, failure
 
+from hmc.artifact.errors import HmcError
+from hmc.serving import DecodeOptions
 from hmc.serving.client import Client
 from hmc.serving.server.access.tokens import line_of
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.observing.logs import JsonLines, TextLines, describe
 from hmc.serving.server.settings import ServerSettings
+from hmc.serving.text.segmentation import sentences
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
@@ -123,3 +129,68 @@ def test_errors_that_led_to_others_are_shown_and_safe_messages_kept() -> None:
     assert said.index("weights.bin") < said.index("which led to") < said.index("KeyError: (message withheld")
     assert SECRET not in said
     assert SECRET in describe(caught, texts=True)
+
+
+def test_no_log_at_any_level_holds_a_text(lively_bundle: Path, written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real translations and errors by gRPC and HTTP, with every logger of the process at DEBUG."""
+    handler, stream = written
+    handler.setFormatter(JsonLines())
+    logging.getLogger().setLevel(logging.DEBUG)
+    text = f"A {SECRET} dog.\nTwo {SECRET} men."
+    settings = ServerSettings(port=0, http_port=0, levels=("h5",), default_level="h5", device="cpu", log_calls=True)
+    options = DecodeOptions(beam_size=1, max_length=4)
+    with BackgroundServer(lively_bundle, settings) as running, Client(running.address) as client:
+        client.translate([text], options=options)
+        list(client.translate_stream([text, SECRET], options=options))
+        list(client.translate_tokens(SECRET, options=options))
+        list(client.translate_document(text, options=options, keep=[SECRET]))
+        client.score([SECRET], [SECRET])
+        refused: list[Callable[[], object]] = [
+            lambda: client.translate([SECRET], SECRET),
+            lambda: client.translate([SECRET], options=DecodeOptions(suppressed_tokens=(SECRET,))),
+            lambda: list(client.translate_document(text, keep=[f"({SECRET}"])),
+            lambda: client.translate([SECRET], target_prefixes=[SECRET * 8_000]),
+        ]
+        answered = 0
+        for call in refused:
+            with suppress(HmcError):
+                call()
+                answered += 1
+        assert answered < len(refused)
+        monkeypatch.setattr(sentences, "_divide", lambda given, _: sentences._whole(given, ValueError(f"at {given}")))
+        client.translate([text], options=options)
+        for path, kind, body in (
+            ("/v1/translate", "application/json", json.dumps({"texts": [text]})),
+            ("/v1/translate", "application/json", f'{{"texts": ["{SECRET}"'),
+            ("/v1/translate", "application/json", json.dumps({"texts": [SECRET], SECRET: SECRET})),
+            ("/translate", "application/json", json.dumps({"q": text, "source": "en", "target": "de"})),
+            ("/translate", "application/x-www-form-urlencoded", f"q={SECRET}&source=en&target=de"),
+            ("/translate", "application/x-www-form-urlencoded", f"q={SECRET}&source={SECRET}&target=de"),
+            ("/translate", "multipart/form-data; boundary=b", FORM.replace("\n", "\r\n")),
+            ("/translate", "multipart/form-data; boundary=b", f"{SECRET} {FORM}"),
+        ):
+            assert running.server is not None
+            url = str(running.server.http_address)
+            asked = urllib.request.Request(url + path, body.encode(), {"Content-Type": kind})
+            with suppress(urllib.error.HTTPError):
+                urllib.request.urlopen(asked, timeout=60).read()
+        eventually(lambda: stream.getvalue().count('"milliseconds"') >= 12)
+    assert '"level": "DEBUG"' in stream.getvalue()
+    assert "could not divide a text of" in stream.getvalue()
+    assert [line for line in stream.getvalue().splitlines() if SECRET in line] == []
+
+
+FORM = f"""--b
+Content-Disposition: form-data; name="q"
+
+{SECRET}
+--b
+Content-Disposition: form-data; name="source"
+
+en
+--b
+Content-Disposition: form-data; name="target"
+
+de
+--b--
+"""

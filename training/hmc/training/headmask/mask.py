@@ -43,6 +43,10 @@ class HeadMask:
         self.total = len(in_scope)
         self.scope = np.flatnonzero(in_scope)
         """Positions of the heads that may be masked, in the order of `model.attentions()`."""
+        cross = np.flatnonzero([head.kind == "cross" for head in layout.heads()])
+        self.cross = cross if np.isin(cross, self.scope).all() else cross[:0]
+        """Positions of the cross-attention heads if they may be masked. One of them stays open in every update: without
+        any, the decoder does not see the source."""
 
     @contextmanager
     def applied(self, fabric: Fabric, step: int, batches: Sequence[Batch]) -> Iterator[Tensor]:
@@ -66,6 +70,10 @@ class HeadMask:
         drawn = np.random.default_rng([self.seed, step, STREAM]).choice(self.scope, self.number, replace=False)
         mask = np.ones(self.total, np.float32)
         mask[drawn] = 0
+        if len(self.cross) and not mask[self.cross].any():
+            first = drawn[np.isin(drawn, self.cross)][0]
+            mask[self.scope[mask[self.scope] > 0][0]] = 0  # N heads stay masked: another one in place of the first
+            mask[first] = 1
         return to_device(torch.from_numpy(mask), device)
 
     def _important(self, fabric: Fabric, batches: Sequence[Batch]) -> Tensor:
@@ -81,5 +89,8 @@ class HeadMask:
             reduced: Any = fabric.all_reduce(importance, reduce_op="sum")
             importance = torch.as_tensor(reduced)
         scope = to_device(torch.from_numpy(self.scope), fabric.device)
+        if len(self.cross):  # the least important one is masked only where all of them would be
+            cross = to_device(torch.from_numpy(self.cross), fabric.device)
+            importance = importance.index_fill(0, cross[importance[cross].argmin()], -torch.inf)
         top = scope[importance[scope].topk(self.number).indices]
         return torch.ones(self.total, device=fabric.device).index_fill_(0, top, 0.0)

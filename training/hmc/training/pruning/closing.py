@@ -166,7 +166,20 @@ class HeadClosing(Closing[HeadGates]):
         kept = set((within or gates.layout).heads())
         closed = torch.tensor([head not in kept for head in gates.heads], device=gates.log_alpha().device)
         parts = [(gates.positions(kinds), heads) for kinds, heads in budget.parts] if budget else []
+        cross = gates.positions(("cross",))
+        self._cross = cross[~closed[cross]]
         super().__init__(gates, parts, closed, steps, settings)
+
+    def _keep(self, log_alpha: Tensor) -> Tensor:
+        """As `Closing._keep`, but the cross-attention head of highest log α always stays.
+
+        This changes something only where no such head would stay: the decoder could then not see the source.
+        """
+        log_alpha = log_alpha.detach()
+        if len(self._cross):
+            best = self._cross[log_alpha[self._cross].argmax()]
+            log_alpha = log_alpha.index_fill(0, best, torch.inf)
+        return super()._keep(log_alpha)
 
     def undecided(self) -> dict[str, float]:
         """Returns the gates (named KIND.LAYER.HEAD) that a decision now would force, with their P(g ≠ 0)."""

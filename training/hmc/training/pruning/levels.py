@@ -9,7 +9,7 @@ import numpy as np
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.budgets import HeadBudget
-from hmc.artifact.model.heads import KINDS, HeadLayout, HeadScores, Kind, rank_heads, select_heads
+from hmc.artifact.model.heads import BLIND, KINDS, HeadLayout, HeadScores, Kind, rank_heads, select_heads
 from hmc.training.pruning.settings import NestedSection
 
 OPEN_BONUS = 100.0
@@ -63,9 +63,14 @@ class Levels:
         self, layout: HeadLayout, ranking: HeadScores, budgets: Sequence[int], settings: NestedSection, seed: int,
         steps: int,
     ) -> None:  # fmt: skip
-        """layout: all heads. budgets: falling numbers of heads, the first of them all. steps: updates of the run."""
+        """layout: all heads. budgets: falling numbers of heads, the first of them all. steps: updates of the run.
+
+        Raises InvalidRequestError where the smallest level, which the others contain, has no cross-attention.
+        """
         self.layout, self.ranking, self.budgets, self.settings = layout, ranking, list(budgets), settings
         self.seed, self.steps = seed, steps
+        if not self.of(self.budgets[-1]).sees_source:
+            raise InvalidRequestError(f"nested level of {self.budgets[-1]} heads: {BLIND}")
 
     def of(self, heads: int) -> HeadLayout:
         """Returns the level of that many heads."""

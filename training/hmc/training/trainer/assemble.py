@@ -10,7 +10,7 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors, load_checkpo
 from hmc.artifact.checkpoint.layout_files import read_layout
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
-from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.model.heads import BLIND, HeadLayout
 from hmc.artifact.tokenizer.files import EVERY, TokenizerFiles, read_tokenizer, write_tokenizer
 from hmc.training.data.corpus import Segmentation, TokenCorpus
 from hmc.training.data.parallel_text import read_pairs
@@ -116,6 +116,8 @@ def head_layout(recipe: Recipe, arch: Architecture) -> HeadLayout:
     layout = read_layout(Path(recipe.model.layout))
     if problems := arch.layout_problems(layout):
         raise InvalidRequestError(f"model.layout {recipe.model.layout}: {'; '.join(problems)}")
+    if not layout.sees_source:
+        raise InvalidRequestError(f"model.layout {recipe.model.layout}: {BLIND}")
     return layout
 
 

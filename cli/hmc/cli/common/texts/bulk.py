@@ -51,8 +51,7 @@ def write_bulk(
     engine = _engine(bulk.engine)
     if where.bundle is None or where.server is not None:
         raise InvalidRequestError("--engine translates with a bundle: give --bundle DIR, and no --server")
-    if where.tls.given or where.timeout is not None:
-        raise InvalidRequestError("--tls-ca and --timeout are about --server: leave them out with --engine")
+    where.check_no_server("--engine")
     if not files or "-" in files or out is None:
         raise InvalidRequestError("--engine needs --file FILE, which it reads again when a run goes on, and --out DIR")
     if not is_url(out):

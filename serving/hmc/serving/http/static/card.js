@@ -56,7 +56,6 @@ export class Card {
   show(text, answer, languages) {
     const [translation] = answer.translations;
     this.text = translation.text;
-    this.milliseconds = answer.queueMs + answer.computeMs;
     this.element.removeAttribute("aria-busy");
     const warning = translation.sourceTruncated ? "The end of the text was cut off: it is longer than the model reads."
       : translation.hitMaxLength ? "The translation reached its length limit and may be incomplete." : null;
@@ -64,9 +63,14 @@ export class Card {
       ...reading(text, translation, { ...languages, level: this.level.name }),
       ...(translation.segments?.length > 1 ? [make("p", { class: "quiet sentences" }, `${translation.segments.length} sentences`)] : []),
       ...(warning ? [make("p", { class: "warned" }, warning)] : []));
-    this.took.querySelector("dd").textContent = time(this.milliseconds);
-    this.took.title = `Queue ${answer.queueMs.toFixed(1)} ms, computing ${answer.computeMs.toFixed(1)} ms, as the server measured them`;
     this.copy.hidden = !navigator.clipboard; // browsers have it with HTTPS and at localhost only
+  }
+
+  // The time in which the server computed an answer, without what it waited for other requests.
+  time(answer) {
+    this.milliseconds = answer.computeMs;
+    this.took.querySelector("dd").textContent = time(answer.computeMs);
+    this.took.title = `Computing ${answer.computeMs.toFixed(1)} ms, as the server measured it; it had waited ${answer.queueMs.toFixed(1)} ms before`;
   }
 
   fail(error, again) {

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 import secrets
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.server.access.callers import Caller, Scope
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+NAME = r"^[A-Za-z0-9_-]{1,64}$"
+Name = Annotated[str, Field(pattern=NAME)]
 """A token's name. It is a bare key in TOML, and safe in logs and in labels of metrics."""
 TOKEN_BYTES = 32
 """Random bytes of a new token. Nobody can guess 256 random bits, so one round of SHA-256 is enough at rest. Slow hashes
@@ -106,10 +109,16 @@ def digest(token: str) -> str:
 def line_of(name: str, token: str, scopes: Sequence[str], limits: dict[str, float]) -> str:
     """The line of the tokens file for a token. limits: other fields of `Entry`. Raises InvalidRequestError."""
     values: dict[str, Any] = {"sha256": digest(token), "scopes": list(scopes), **limits}
-    try:
-        TokensFile.model_validate({"tokens": {name: values}})
-    except ValidationError as error:
-        problem = error.errors(include_input=False)[0]
-        raise InvalidRequestError(f"{'.'.join(map(str, problem['loc'][1:]))}: {problem['msg']}") from error
+    if not re.fullmatch(NAME, name):
+        raise InvalidRequestError(f"name {name!r}: choose 1 to 64 letters, digits, - and _")
+    if unknown := [scope for scope in scopes if scope not in get_args(Scope)]:
+        raise InvalidRequestError(f"--scope {unknown[0]}: choose {', '.join(get_args(Scope))}")
+    for key, value in limits.items():
+        least = "1 or more" if key in ("burst", "max_characters") else "a number above 0"
+        if not 0 < value < math.inf:
+            raise InvalidRequestError(f"--{key.replace('_', '-')} {value:g}: choose {least}")
+    if "burst" in limits and "texts_per_second" not in limits:
+        raise InvalidRequestError("--burst is about --texts-per-second: add it, or leave --burst out")
+    TokensFile.model_validate({"tokens": {name: values}})
     written = ", ".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
     return f"tokens.{name} = {{ {written} }}"

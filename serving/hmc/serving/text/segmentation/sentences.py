@@ -84,7 +84,8 @@ def _divide(text: str, language: str) -> list[str]:
 
 
 def _whole(text: str, error: BaseException | None) -> list[str]:
-    log.warning("sentencex could not divide a text of %d characters, which stays whole: %s", len(text), error)
+    kind = "its parts were another text" if error is None else type(error).__name__  # a message may quote the text
+    log.warning("sentencex could not divide a text of %d characters, which stays whole: %s", len(text), kind)
     return [text]
 
 
