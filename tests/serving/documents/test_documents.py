@@ -18,7 +18,7 @@ from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.results import Translation
 from hmc.serving.requests.text_options import Segmentation, TextOptions
 from hmc.serving.text.segmentation.clauses import clauses
-from hmc.serving.text.segmentation.pieces import pieces
+from hmc.serving.text.segmentation.pieces import Piece, pieces
 from hmc.serving.text.source import Source
 from hmc.serving.text.tokenizer import shared_tokenizer
 
@@ -63,6 +63,19 @@ class Ready:
         return self.translator.submit(text, options, target)
 
 
+def parts_of(piece: Piece, reader: In) -> list[str]:
+    """What is translated of a piece. The tiny model has no room for long sentences: they are divided at line breaks
+    first, and then into clauses."""
+    if piece.text is None:
+        return []
+    if reader.source.fits(piece.text):
+        return [piece.text]
+    ends = [*(place for place, _ in piece.breaks), len(piece.text)]
+    begins = [0, *(place + 1 for place, _ in piece.breaks)]
+    lines = [piece.text[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    return [line[begin:end] for line in lines for begin, end in clauses(line, reader.source.fits)]
+
+
 @pytest.mark.parametrize("name", COUNTS)
 def test_as_many_sentences_come_out_as_went_in(name: str, loaded: Translator) -> None:
     text, reader = (DOCUMENTS / name).read_bytes().decode(), In(loaded, name.split(".")[1])
@@ -71,10 +84,8 @@ def test_as_many_sentences_come_out_as_went_in(name: str, loaded: Translator) ->
     made = "".join(piece.text for piece in found)
     assert made.count("\n") == text.count("\n")
     whole = [piece.text for piece in pieces(text, reader.language, lambda _: True) if piece.text is not None]
-    parts = sum(len(list(clauses(each, reader.source.fits))) for each in whole)
     assert len(whole) == COUNTS[name]
-    assert len(segments) >= parts  # sentences that the tiny model has no room for are divided, at line breaks first
-    assert len(segments) == parts or any(not reader.source.fits(each) and " " in each for each in whole)
+    assert len(segments) == sum(len(parts_of(piece, reader)) for piece in pieces(text, reader.language, lambda _: True))
     at, end = 0, 0
     for segment in segments:  # what lies between the sentences is the same on both sides
         assert text[at : segment.source_begin] == made[end : segment.target_begin]
@@ -103,6 +114,14 @@ def test_leaving_early_cancels(loaded: Translator) -> None:
     next(stream)
     stream.close()  # type: ignore[attr-defined]  # it is a generator
     assert next(translate_document(loaded, "A dog.", OPTIONS)).segment is not None
+    held = FakeTranslator("full", queue_size=1000)
+    stream = translate_document(Ready(held), "Go on.\n" + "hold on.\n" * 500)
+    assert next(stream).text == "full:Go on."
+    assert held.pending > 0
+    stream.close()  # type: ignore[attr-defined]
+    assert held.pending == 0
+    assert all(future.cancelled() for future in held.futures[1:])
+    held.release.set()
 
 
 def test_the_token_of_the_target_language_goes_before_every_sentence() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -165,15 +167,25 @@ def test_a_stream_of_lines(web: httpx.Client) -> None:
 
 
 def test_answers_of_a_stream_come_while_lines_are_sent(web: httpx.Client) -> None:
-    answered: list[str] = []
+    """Each line is sent when the line before it has been answered. httpx would send them all first."""
 
-    def body() -> Any:
-        for n in range(3):
-            yield json.dumps({"id": str(n), "text": "a"}).encode() + b"\n"
+    def send(n: int) -> None:
+        line = json.dumps({"id": str(n), "text": "a"}).encode() + b"\n"
+        connection.send(b"%x\r\n%s\r\n" % (len(line), line))
 
-    with web.stream("POST", "/v1/stream", content=body(), headers={"Content-Type": "application/x-ndjson"}) as response:
-        answered += [json.loads(line)["id"] for line in response.iter_lines()]
-    assert sorted(answered) == ["0", "1", "2"]
+    connection = http.client.HTTPConnection(web.base_url.host, web.base_url.port or 80, timeout=20)
+    with closing(connection):
+        connection.putrequest("POST", "/v1/stream")
+        connection.putheader("Content-Type", "application/x-ndjson")
+        connection.putheader("Transfer-Encoding", "chunked")
+        connection.endheaders()
+        send(0)
+        response = connection.getresponse()
+        for n in range(1, 4):
+            assert json.loads(response.readline())["id"] == str(n - 1)
+            send(n)
+        connection.send(b"0\r\n\r\n")
+        assert [json.loads(line)["id"] for line in response.read().splitlines()] == ["3"]
 
 
 def test_administration(web: httpx.Client) -> None:

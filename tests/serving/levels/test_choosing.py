@@ -104,6 +104,12 @@ def test_latency_measured_here_goes_before_the_recorded_one() -> None:
     assert pick(Selector(latency_budget_ms=50), too_few, HALF) == "full"
 
 
+def test_a_latency_recorded_for_several_sentences_does_not_count() -> None:
+    assert FULL.latency is not None
+    of_eight = FULL.model_copy(update={"latency": FULL.latency.model_copy(update={"batch": 8})})
+    assert pick(Selector(latency_budget_ms=50), of_eight, HALF) == "h6"
+
+
 def test_latency_budget_that_none_keeps_names_the_fastest() -> None:
     with pytest.raises(LevelNotFoundError, match="the fastest is 'h3' with 9 ms"):
         pick(Selector(latency_budget_ms=1), *ALL)

@@ -61,6 +61,7 @@ def test_a_model_of_one_language_has_no_token(tmp_path: Path) -> None:
 
 def test_a_model_of_many_sources_reads_all() -> None:
     assert Languages("mul", ("en",)).reads("tlh")
+    assert not Languages("de", ("en",)).reads("tlh")
 
 
 def test_texts_get_the_token_once() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from tests.serving.fakes import GUARD_S, eventually
 
@@ -34,28 +34,36 @@ def test_one_that_is_alone_waits_for_others_and_keeps_others_out() -> None:
             assert leave.wait(GUARD_S)
             events.append("step ends")
 
+    def waiting(count: int) -> None:
+        eventually(lambda: len(turns._turns.changed._waiters) == count)  # type: ignore[attr-defined]
+
     def capture() -> None:
         with turns.shared(GPU):  # a worker captures within its step
             asked.set()
             with turns.alone(GPU):
+                assert events == ["step ends"]
+                late.append(pool.submit(other, "other"))
+                waiting(2)
                 events.append("captured")
-                late.append(pool.submit(other))
-            events.append("goes on")
 
-    def other() -> None:
+    def other(name: str) -> None:
         with turns.shared(GPU):
-            assert "captured" in events
+            events.append(name)
 
-    late: list[object] = []
-    with ThreadPoolExecutor(3) as pool:
+    late: list[Future[None]] = []
+    with ThreadPoolExecutor(4) as pool:
         first = pool.submit(step)
         assert inside.wait(GUARD_S)
         second = pool.submit(capture)
         assert asked.wait(GUARD_S)
+        waiting(1)
+        late.append(pool.submit(other, "one that comes while another wants to be alone"))
+        waiting(2)
         leave.set()
-        first.result(GUARD_S)
-        second.result(GUARD_S)
-    assert events == ["step ends", "captured", "goes on"]
+        for each in (first, second, *late):
+            each.result(GUARD_S)
+    assert events[:2] == ["step ends", "captured"]
+    assert len(events) == 4
 
 
 def test_a_capture_keeps_threads_off_every_cuda_device() -> None:

@@ -53,6 +53,13 @@ def test_weights_divide_the_starts() -> None:
     assert Counter(starts(line, owners, 100)) == {"a": 60, "b": 20, "c": 20}
 
 
+def test_a_new_weight_of_a_caller_holds_for_all_it_has_in_the_line() -> None:
+    line = FairLine()
+    owners = {"a": filled(line, A, 100), "b": filled(line, B, 100)}
+    owners["a"] += filled(line, Caller("a", 3.0), 1)
+    assert Counter(starts(line, owners, 80)) == {"a": 60, "b": 20}
+
+
 def test_long_texts_and_wide_beams_cost_more_turns() -> None:
     line = FairLine()
     owners = {"a": filled(line, A, 100, length=12), "b": filled(line, B, 100, length=4)}

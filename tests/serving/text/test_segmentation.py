@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import sentencex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,9 +89,19 @@ def test_long_sentences_are_divided_at_clauses_then_words_then_anywhere() -> Non
     assert sentences("x" * 25, "en", 10) == ["x" * 10, "x" * 10, "x" * 5]
 
 
-def test_many_quotation_marks_take_no_quadratic_time() -> None:
+def test_many_quotation_marks_take_no_quadratic_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library, whose time grows with the square of a text, gets no long one."""
+    given, segment = list[str](), sentencex.segment
+
+    def noted(language: str, text: str) -> list[str]:
+        given.append(text)
+        return segment(language, text)
+
+    monkeypatch.setattr(sentencex, "segment", noted)
     text = '"' * 64_000 + " a."
     assert "".join(piece.source for piece in pieces(text, "en", lambda part: len(part) < 500)) == text
+    assert "".join(given) == text
+    assert max(map(len, given)) <= 4000
 
 
 def test_line_breaks_within_a_sentence_are_put_back() -> None:

@@ -185,6 +185,8 @@ def test_calls_of_one_connection_beyond_the_limit_wait(bundle: Path, factory: Fa
         calls = [stub.Translate.future(pb.TranslateRequest(texts=[f"hold {n}"])) for n in range(3)]
         full = factory["full"]
         full.wait_for(lambda: full.pending == 2)
+        code, _ = failure(lambda: stub.Translate(pb.TranslateRequest(texts=["late"]), timeout=1))
+        assert code == "DEADLINE_EXCEEDED"  # it waits behind the third, which waits too
         assert [text for text in full.texts if text.startswith("hold")] in (["hold 0", "hold 1"], ["hold 1", "hold 0"])
         full.release.set()
         assert [call.result(GUARD_S).translations[0].text for call in calls] == [f"full:hold {n}" for n in range(3)]
@@ -202,17 +204,34 @@ def test_old_connections_are_replaced_without_a_lost_call(
         return admit(self, begun, context)
 
     monkeypatch.setattr(Entry, "admit", noted)
-    settings = ServerSettings(port=0, connection_age_seconds=0.2, connection_idle_seconds=0.2)
-    with BackgroundServer(bundle, settings, factory) as running, Client(running.address) as client:
+    settings = ServerSettings(port=0, connection_age_seconds=0.2, connection_idle_seconds=0)
+    with BackgroundServer(bundle, settings, factory) as running, Client(running.address, retry=ONCE) as client:
         answered: list[str] = []
         held = threading.Thread(target=lambda: answered.append(client.translate(["hold"])[0].text))
         held.start()
         factory["full"].wait_for(lambda: factory["full"].pending == 1)
         with Client(running.address) as other:
-            eventually(lambda: bool(other.levels(timeout=GUARD_S).levels) and len(peers) >= 3, 60)
+            eventually(lambda: bool(other.levels(timeout=GUARD_S).levels) and len(peers) >= 6, 60)  # several ages long
         factory["full"].release.set()
         held.join(GUARD_S)
         assert answered == ["full:hold"]
+
+
+def test_a_connection_without_calls_is_closed(bundle: Path, factory: FakeFactory) -> None:
+    settings = ServerSettings(port=0, connection_idle_seconds=0.2)
+    with BackgroundServer(bundle, settings, factory) as running, grpc.insecure_channel(running.address) as channel:
+        closed, states = threading.Event(), list[grpc.ChannelConnectivity]()
+
+        def see(state: grpc.ChannelConnectivity) -> None:
+            states.append(state)
+            if state is grpc.ChannelConnectivity.IDLE and grpc.ChannelConnectivity.READY in states:
+                closed.set()
+
+        channel.subscribe(see)
+        stub: Any = rpc.TranslationServiceStub(channel)
+        assert stub.Translate(pb.TranslateRequest(texts=["a"])).level == "full"
+        assert closed.wait(20)
+        assert stub.Translate(pb.TranslateRequest(texts=["a"])).level == "full"
 
 
 def test_calls_of_an_old_connection_end_after_the_grace(bundle: Path, factory: FakeFactory) -> None:

@@ -7,12 +7,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from tests.serving.fakes import GUARD_S, FakeFactory, eventually, write_bundle
+from tests.serving.fakes import GUARD_S, FakeClock, FakeFactory, eventually, write_bundle
 
 from hmc.artifact.errors import (
     HmcError,
@@ -22,10 +24,13 @@ from hmc.artifact.errors import (
     UnauthenticatedError,
 )
 from hmc.serving.client import Client
+from hmc.serving.server.access import gate
 from hmc.serving.server.access.callers import caller
+from hmc.serving.server.access.rates import Allowance
 from hmc.serving.server.access.tokens import line_of
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.handlers import Handlers
+from hmc.serving.server.processes import membership
 from hmc.serving.server.settings import ServerSettings
 
 LINES = {
@@ -33,7 +38,7 @@ LINES = {
     "operator": line_of("operator", "t-operator", ["admin"], {}),
     "prometheus": line_of("prometheus", "t-prometheus", ["metrics"], {}),
     "slow": line_of("slow", "t-slow", ["translate"], {"texts_per_second": 0.001, "burst": 3}),
-    "quick": line_of("quick", "t-quick", ["translate"], {"texts_per_second": 200, "burst": 1}),
+    "paced": line_of("paced", "t-paced", ["translate"], {"texts_per_second": 1, "burst": 1}),
     "small": line_of("small", "t-small", ["translate"], {"max_characters": 5}),
 }
 
@@ -111,10 +116,18 @@ def test_a_rate_refuses_calls(shared: BackgroundServer) -> None:
             list(slow.translate_tokens("a"))
 
 
-def test_a_rate_holds_up_streams(shared: BackgroundServer) -> None:
-    """All are answered, although a call of as many texts in a row would be refused."""
-    with client_of(shared, "quick") as quick:
-        assert len(list(quick.translate_stream(["a"] * 20))) == 20
+def test_a_rate_holds_up_streams(shared: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are answered, and none before the rate permits it."""
+    clock = FakeClock()
+
+    async def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr(gate, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(membership, "Allowance", partial(Allowance, clock=clock))
+    with client_of(shared, "paced") as paced:
+        assert len(list(paced.translate_stream(["a"] * 20))) == 20
+    assert clock.now == pytest.approx(19)
 
 
 def test_sizes(shared: BackgroundServer) -> None:
@@ -145,7 +158,9 @@ def test_handlers_know_the_caller(shared: BackgroundServer, monkeypatch: pytest.
     assert seen == [("reader", 3.0), ("reader", 3.0), ("--token", 1.0)]
 
 
-def test_tokens_rotate_under_load(bundle: Path, factory: FakeFactory, tmp_path: Path) -> None:
+def test_tokens_rotate_under_load(
+    bundle: Path, factory: FakeFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Clients move from an old token to a new one while both are in the file. No call fails."""
     path, stop = tmp_path / "tokens.toml", threading.Event()
     old, new = (line_of(name, f"t-{name}", ["translate"], {}) for name in ("old", "new"))
@@ -171,7 +186,9 @@ def test_tokens_rotate_under_load(bundle: Path, factory: FakeFactory, tmp_path: 
             loads = [pool.submit(load) for _ in range(3)]
             try:
                 assert not works("new")
-                path.write_text("broken = ")  # and the old ones stay
+                path.write_text("broken = ")
+                eventually(lambda: "what was read before stays in force" in caplog.text, 30)
+                assert works("old")
                 path.write_text(f"{old}\n{new}")
                 eventually(lambda: works("new"), 30)
                 present[0] = "new"

@@ -104,7 +104,15 @@ def test_every_process_answers(service: Service) -> None:
 
 def test_weights_are_in_memory_once(service: Service) -> None:
     memory = service.samples("hmc_memory_bytes")
-    assert all(value > 0 for key, value in memory.items() if 'part="shared"' in key)
+    shared = {key: value for key, value in memory.items() if 'part="shared"' in key}
+    assert {label for label in ("0", "1") if any(f'process="{label}"' in key for key in shared)} == {"0", "1"}
+    assert min(shared.values()) > 0
+    mapped = [
+        {Path(each.path).stat().st_ino for each in worker.memory_maps() if "/packed/" in each.path}
+        for worker in service.workers()
+    ]
+    assert mapped[0]
+    assert mapped[0] == mapped[1]  # the same files
 
 
 def defaults(service: Service) -> set[str]:
