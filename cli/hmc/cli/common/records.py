@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hmc.serving.requests.answers import StreamAnswer
     from hmc.serving.requests.options import DecodeOptions
     from hmc.serving.requests.results import Alternative, Token, Translation
+    from hmc.serving.requests.text_options import Segmentation
 
 
 def write_lines(backend: Backend, lines: Iterator[str], options: DecodeOptions, prefix: str, json_output: bool) -> None:
@@ -26,6 +27,21 @@ def write_lines(backend: Backend, lines: Iterator[str], options: DecodeOptions, 
             if not json_output:
                 warn_if_cut(answer.index, answer.result(), "translated")
             _write((json.dumps(record(text, answer), ensure_ascii=False) if json_output else plain(answer)) + "\n")
+
+
+def write_texts(
+    backend: Backend, texts: Iterator[str], options: DecodeOptions, prefix: str, json_output: bool,
+    segmentation: Segmentation,
+) -> None:  # fmt: skip
+    """Translates and prints each text of any length. Line breaks stay, unless several hypotheses are printed."""
+    for index, text in enumerate(texts):
+        answer = backend.text(index, text, options, prefix, segmentation)
+        if json_output:
+            _write(json.dumps(record(text, answer), ensure_ascii=False) + "\n")
+            continue
+        warn_if_cut(index, answer.result(), "translated", "text")
+        made = plain(answer) if options.n_best > 1 else answer.result().text
+        _write(made.removesuffix("\n") + "\n")
 
 
 def write_pieces(backend: Backend, lines: Iterator[str], options: DecodeOptions, prefix: str) -> None:
@@ -56,12 +72,13 @@ def plain(answer: StreamAnswer) -> str:
     return "\t".join(one_line(hypothesis.text) for hypothesis in answer.result().hypotheses)
 
 
-def warn_if_cut(index: int, translation: Translation, done: str) -> None:
-    """Warns on standard error about a source that was cut. With --json the record has a field for it."""
+def warn_if_cut(index: int, translation: Translation, done: str, what: str = "line") -> None:
+    """Warns on standard error about a source that was cut. With --json the record has a field for it. what: a line of
+    the input, or another kind of text."""
     if translation.source_truncated:
         kept = translation.source_tokens - 1
         sys.stderr.write(
-            f"hmc: line {index + 1}: only its first {kept} tokens are {done}, since more do not fit the model; "
+            f"hmc: {what} {index + 1}: only its first {kept} tokens are {done}, since more do not fit the model; "
             "split it into sentences\n"
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.cli.common.texts.lines import read_text
+from hmc.serving.requests.text_options import Segmentation, TextOptions
 
 if TYPE_CHECKING:
     from hmc.cli.common.backends import Backend
@@ -17,14 +18,17 @@ if TYPE_CHECKING:
 
 
 def write_document(
-    backend: Backend, texts: Sequence[str], file: Path | None, options: DecodeOptions, keep: Sequence[str]
-) -> None:
+    backend: Backend, texts: Sequence[str], file: Path | None, options: DecodeOptions, keep: Sequence[str],
+    segmentation: Segmentation,
+) -> None:  # fmt: skip
     """Translates running text, and writes each piece as soon as it is translated. keep: regular expressions; what they
     match is copied. Raises InvalidRequestError for text arguments, which are lines, and as `matches`."""
     if texts:
-        raise InvalidRequestError("--document reads running text from --file or stdin: leave out the texts")
+        raise InvalidRequestError(
+            "--document reads running text from --file or stdin; texts on the command line need no --document"
+        )
     text = read_text(file)
-    for piece in backend.document(text, options, matches(text, keep)):
+    for piece in backend.document(text, options, TextOptions(segmentation, keep=matches(text, keep))):
         sys.stdout.buffer.write(piece.text.encode())
         sys.stdout.buffer.flush()
 
