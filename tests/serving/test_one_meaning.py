@@ -9,9 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.cli.conftest import Hmc
-from typer.testing import CliRunner
+from tests.serving.http.conftest import url_of
+from typer.testing import CliRunner, Result
 
-from hmc.cli.main import app
+from hmc.cli.main import build
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.client import Client
 from hmc.serving.client.aio import AsyncClient
@@ -26,8 +27,10 @@ PARAGRAPHS = (
 
 @pytest.fixture
 def hmc() -> Hmc:
-    def run(*arguments: str | Path, stdin: bytes | None = None):
-        return CliRunner().invoke(app, [str(each) for each in arguments], input=stdin)
+    """As in the tests of the command."""
+
+    def run(*arguments: str | Path, stdin: bytes | None = None) -> Result:
+        return CliRunner().invoke(build(), [str(each) for each in arguments], input=stdin, env={"COLUMNS": "200"})
 
     return run
 
@@ -73,7 +76,7 @@ def test_every_door_translates_every_sentence(
         made[f"hmc translate {where[0]}"] = ran.stdout.removesuffix("\n")
         ran = hmc("translate", *where, "--level", "full", "--document", stdin=text.encode())
         made[f"hmc translate {where[0]} --document"] = ran.stdout
-    url = f"http://{server.http_address}"
+    url = url_of(server)
     found = httpx.post(f"{url}/v1/translate", json={"texts": [text]}, timeout=60).json()
     made["HTTP"] = found["translations"][0]["text"]
     asked = {"q": text, "source": "en", "target": "de"}
