@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hmc.cli.common.backends import Backend
     from hmc.serving.requests.answers import StreamAnswer
     from hmc.serving.requests.options import DecodeOptions
-    from hmc.serving.requests.results import Alternative, Token, Translation
+    from hmc.serving.requests.results import Alternative, Segment, Token, Translation
     from hmc.serving.requests.text_options import Segmentation
 
 
@@ -81,6 +81,16 @@ def warn_if_cut(index: int, translation: Translation, done: str, what: str = "li
             f"hmc: {what} {index + 1}: only its first {kept} tokens are {done}, since more do not fit the model; "
             "split it into sentences\n"
         )
+    if done == "translated":
+        warn_if_incomplete(f"{what} {index + 1}", translation)
+
+
+def warn_if_incomplete(name: str, found: Translation | Segment) -> None:
+    """Warns on standard error about a translation in which something may be missing. name: of its source."""
+    if found.hit_max_length:
+        sys.stderr.write(f"hmc: {name}: the translation reached its greatest length and may be incomplete\n")
+    elif found.much_shorter:
+        sys.stderr.write(f"hmc: {name}: the translation is much shorter than the text; something may be missing\n")
 
 
 def record(text: str, answer: StreamAnswer) -> dict[str, Any]:
@@ -94,6 +104,7 @@ def record(text: str, answer: StreamAnswer) -> dict[str, Any]:
         "alternatives": [_hypothesis(other) for other in others],
         "source_tokens": translation.source_tokens,
         "source_truncated": translation.source_truncated,
+        "much_shorter": translation.much_shorter,
         **asked,
         "level": answer.level,
         "bundle_version": answer.bundle_version,

@@ -155,6 +155,6 @@ def with_segment(text: str, translation: Translation) -> Translation:
         return translation
     segment = Segment(
         begin, end, 0, len(translation.text), translation.score, translation.source_tokens, translation.target_tokens,
-        translation.hit_max_length, translation.tokens, translation.source_pieces,
+        translation.hit_max_length, translation.tokens, translation.source_pieces, translation.much_shorter,
     )  # fmt: skip
     return replace(translation, segments=(segment,))

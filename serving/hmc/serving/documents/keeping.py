@@ -112,4 +112,5 @@ async def _around(submit: Submit, rest: Sequence[str], options: DecodeOptions, f
         target_tokens=tokens,
         hit_max_length=any(each.hit_max_length for each in used),
         source_truncated=any(each.source_truncated for each in used),
+        much_shorter=any(each.much_shorter for each in used),
     )

@@ -83,6 +83,9 @@ class _LibreTranslate:
         said: Values = {"translatedText": translated if is_list else translated[0]}
         if alternatives:
             said["alternatives"] = others if is_list else others[0]
+        incomplete = [one.hit_max_length or one.much_shorter or one.source_truncated for one in answer.translations]
+        if any(incomplete):  # no field of LibreTranslate's own, so its clients pass over it
+            said["mayBeIncomplete"] = incomplete if is_list else incomplete[0]
         if source == "auto":
             found = {"language": pair.source, "confidence": NOT_DETECTED}
             said["detectedLanguage"] = [found] * len(texts) if is_list else found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.cli.common.records import warn_if_incomplete
 from hmc.cli.common.texts.lines import read_text
 from hmc.serving.requests.text_options import Segmentation, TextOptions
 
@@ -31,6 +32,8 @@ def write_document(
     for piece in backend.document(text, options, TextOptions(segmentation, keep=matches(text, keep))):
         sys.stdout.buffer.write(piece.text.encode())
         sys.stdout.buffer.flush()
+        if piece.segment is not None:
+            warn_if_incomplete(f"characters {piece.segment.source_begin}-{piece.segment.source_end}", piece.segment)
 
 
 def matches(text: str, patterns: Sequence[str]) -> tuple[str, ...]:
