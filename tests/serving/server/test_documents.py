@@ -100,3 +100,15 @@ def test_what_a_document_cannot_have(client: Client) -> None:
         list(client.translate_document("a", options=DecodeOptions(n_best=2)))
     assert "".join(piece.text for piece in client.translate_document(" a b \n", segmentation="auto")) == " full:a b \n"
     assert list(client.translate_document("")) == []
+
+
+def test_a_text_has_at_most_a_mebibyte(client: Client, stub: Any) -> None:
+    text = "x" * (2**20 + 1)
+    for request in (pb.TranslateRequest(texts=[text]), pb.TranslateDocumentRequest(text=text)):
+        method = stub.Translate if isinstance(request, pb.TranslateRequest) else stub.TranslateDocument
+        code, said = failure(lambda m=method, r=request: list(m(r, timeout=20)) if m is not stub.Translate else m(r))
+        assert (code, "is longer than 1048576 bytes: split it or shorten it" in said) == ("INVALID_ARGUMENT", True), (
+            said
+        )
+    made = "".join(piece.text for piece in client.translate_document("\n" * 2**20, timeout=60))
+    assert made == "\n" * 2**20

@@ -72,7 +72,7 @@ class _LibreTranslate:
         pairs = await self._pairs(request, values)
         pair = _pair(pairs, source, target)
         sent = pb.TranslateRequest(
-            texts=[html.unescape(text) for text in texts] if is_html else texts,
+            texts=await asyncio.to_thread(_unescaped, texts) if is_html else texts,
             level=pb.LevelSelector(source_language=pair.source, target_language=pair.target, model=pair.model),
             options=pb.DecodingOptions(beam_size=max(4, alternatives + 1), n_best=alternatives + 1),
         )
@@ -213,6 +213,13 @@ def _is_html(values: Values, texts: list[str]) -> bool:
     if kind == "html" and any(TAG.search(text) for text in texts):
         raise invalid("this server does not translate HTML with tags: send the text between them, with format text")
     return bool(kind == "html")
+
+
+def _unescaped(texts: list[str]) -> list[str]:
+    try:
+        return [html.unescape(text) for text in texts]
+    except ValueError as error:  # Python reads no number of more than 4300 digits
+        raise invalid("Invalid request: q has a character reference of too many digits") from error
 
 
 def _alternatives(values: Values) -> int:
