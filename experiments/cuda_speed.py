@@ -164,7 +164,9 @@ def quality(watch: Watch, given: list[Path], out: Path) -> dict[str, Any]:
     with Translator(bundle, "full", device="cpu") as exact, Translator(bundle, "full-fp16", device="cuda") as half:
         for beam in (1, 4):
             options = DecodeOptions(beam_size=beam)
-            expected, got = ([t.text for t in each.translate(texts, options)] for each in (exact, half))
+            expected, got = (
+                [t.text for t in each.translate(texts, options, segmentation="none")] for each in (exact, half)
+            )
             found[f"beam {beam}"] = {
                 "fp32": BLEU().corpus_score(expected, [references]).score,
                 "fp16": BLEU().corpus_score(got, [references]).score,

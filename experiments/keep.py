@@ -38,41 +38,47 @@ TRACED = DecodeOptions(alignment=True)
 
 def plain(translator: Translator, text: str, _phrase: str) -> str:
     """No protection."""
-    return translator.translate([text])[0].text
+    return translator.translate([text], segmentation="none")[0].text
 
 
 def placeholder(word: str) -> Way:
     """A word stands for the phrase."""
-    return lambda translator, text, phrase: translator.translate([text.replace(phrase, word)])[0].text.replace(
-        word, phrase
-    )
+    return lambda translator, text, phrase: translator.translate([text.replace(phrase, word)], segmentation="none")[
+        0
+    ].text.replace(word, phrase)
 
 
 def forced(translator: Translator, text: str, phrase: str) -> str:
     """What attends to the phrase, and all after it, gives way to a target prefix that ends with the phrase."""
 
     def size(part: str) -> int:
-        return len(translator.translate([part], TRACED)[0].source_pieces) - 1 if part.strip() else 0
+        return (
+            len(translator.translate([part], TRACED, segmentation="none")[0].source_pieces) - 1 if part.strip() else 0
+        )
 
-    found = translator.translate([text], TRACED)[0]
+    found = translator.translate([text], TRACED, segmentation="none")[0]
     begin = text.index(phrase)
     first, last = size(text[:begin]), size(text[: begin + len(phrase)])
     hits = [n for n, token in enumerate(found.tokens) if first <= token.attention.index(max(token.attention)) < last]
     if not hits:
         return found.text
     prefix = "".join(token.piece for token in found.tokens[: hits[0]]).replace("▁", " ").strip()
-    return translator.translate([text], target_prefixes=[f"{prefix} {phrase}".strip()])[0].text
+    return translator.translate([text], target_prefixes=[f"{prefix} {phrase}".strip()], segmentation="none")[0].text
 
 
 def around(translator: Translator, text: str, phrase: str) -> str:
     """The text before and after the phrase is translated by itself."""
-    done = [each.text for each in translator.translate([part.strip() for part in text.split(phrase)])]
+    done = [
+        each.text for each in translator.translate([part.strip() for part in text.split(phrase)], segmentation="none")
+    ]
     return f" {phrase} ".join(done)
 
 
 def pasted(translator: Translator, text: str, phrase: str) -> str:
     """The number 99 stands for the phrase; the word that attends most to it gives way to the phrase."""
-    return paste(translator.translate([text.replace(phrase, "99")], TRACED)[0], {"99": phrase}) or ""
+    return (
+        paste(translator.translate([text.replace(phrase, "99")], TRACED, segmentation="none")[0], {"99": phrase}) or ""
+    )
 
 
 def kept(translator: Translator, text: str, phrase: str) -> str:

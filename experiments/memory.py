@@ -73,7 +73,7 @@ def work(task: Task) -> dict[str, Any]:
         opened[-1].warm_up()
     found["loaded"] = pss()
     for translator in opened:
-        translator.translate(task.texts[:SENTENCES], DecodeOptions(max_length=task.max_length))
+        translator.translate(task.texts[:SENTENCES], DecodeOptions(max_length=task.max_length), segmentation="none")
     found["used"] = pss()
     time.sleep(IDLE_SECONDS)
     found["idle"] = pss()
@@ -91,7 +91,7 @@ def work(task: Task) -> dict[str, Any]:
 def _translate(opened: list[Translator], texts: tuple[str, ...], count: int) -> dict[str, int]:
     for start in range(0, count, BATCH):
         batch = [texts[(start + i) % len(texts)] for i in range(min(BATCH, count - start))]
-        opened[start // BATCH % len(opened)].translate(batch)
+        opened[start // BATCH % len(opened)].translate(batch, segmentation="none")
     time.sleep(IDLE_SECONDS)
     return pss()
 

@@ -214,7 +214,7 @@ def right_answers(bundles: list[Path], level: str, texts: list[str], beam: int) 
     found: dict[str, dict[str, str]] = {}
     for bundle in bundles:
         with Translator(bundle, level, device="cpu") as translator:
-            answers = translator.translate(texts, DecodeOptions(beam_size=beam))
+            answers = translator.translate(texts, DecodeOptions(beam_size=beam), segmentation="none")
         found[read_manifest(bundle).version] = {t: a.text for t, a in zip(texts, answers, strict=True)}
     if len(found) < len(bundles) or len({json.dumps(each) for each in found.values()}) < len(bundles):
         raise WorkerError("the bundles translate alike: give bundles of different weights")

@@ -21,7 +21,10 @@ class FakeTranslator:
     ) -> None:
         self.function, self.on_call = function, on_call
 
-    def translate(self, texts: Sequence[str], options: DecodeOptions | None = None) -> list[Translation]:
+    def translate(
+        self, texts: Sequence[str], options: DecodeOptions | None = None, *, segmentation: str = "auto"
+    ) -> list[Translation]:
+        assert segmentation == "none", "what is measured is one sentence a text"
         beam = (options or DecodeOptions()).beam_size
         if self.on_call:
             self.on_call(texts, beam)

@@ -218,7 +218,7 @@ def test_a_translation_stays_on_its_line() -> None:
 
 def test_a_text_that_is_cut_is_said(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> None:
     long = "dog " * 500
-    ran = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, "A dog.", long)
+    ran = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, stdin=f"A dog.\n{long}\n".encode())
     assert ran.exit_code == 0
     (said,) = ran.stderr.splitlines()
     assert said.startswith("hmc: line 2: only its first ")
@@ -231,7 +231,7 @@ def test_a_text_that_is_cut_is_said(hmc: Hmc, tiny_bundle: Path, tmp_path: Path)
     (tmp_path / "short").write_text("A dog.\nA dog.\n")
     scored = hmc("score", "--bundle", tiny_bundle, tmp_path / "long", tmp_path / "short")
     assert scored.stderr == said.replace("translated", "scored with") + "\n"
-    reported = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, "--json", long)
+    reported = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, "--json", stdin=long.encode())
     assert reported.stderr == ""
     assert json.loads(reported.stdout)["source_truncated"]
 

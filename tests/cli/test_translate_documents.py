@@ -41,7 +41,7 @@ def test_a_bundle_keeps_what_expressions_match(hmc: Hmc, tiny_bundle: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "stdin", "said"),
     [
-        (["--document", "a"], b"", "leave out the texts"),
+        (["--document", "a"], b"", "texts on the command line need no --document"),
         (["--document", "--json"], b"", "--document writes plain text"),
         (["--document", "--keep", "("], b"a", "is no regular expression"),
         (["--keep", "a"], b"a", "add --document"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +32,7 @@ from hmc.cli.common.options import (
 
 if TYPE_CHECKING:
     from hmc.serving.requests.options import Sampling
+    from hmc.serving.requests.text_options import Segmentation
 
 INPUT, SEARCH, LIMITS, SAMPLE, OUTPUT = "Input", "Search", "Limits on the translation", "Sampling", "Output"
 
@@ -38,7 +40,10 @@ INPUT, SEARCH, LIMITS, SAMPLE, OUTPUT = "Input", "Search", "Limits on the transl
 def command(
     texts: Annotated[
         list[str] | None,
-        typer.Argument(help="Texts to translate. Without any: the lines of --file or of stdin.", metavar="[TEXT]..."),
+        typer.Argument(
+            help="Texts of any length. Without any: the lines of --file or of stdin, a sentence each.",
+            metavar="[TEXT]...",
+        ),
     ] = None,
     file: Annotated[
         list[str] | None,
@@ -57,6 +62,15 @@ def command(
             rich_help_panel=INPUT,
         ),
     ] = False,
+    segmentation: Annotated[
+        str | None,
+        typer.Option(
+            help="Where a text on the command line, or of --document, is divided: auto (at lines and sentences, if it "
+            "has several), sentence or none.",
+            show_default="auto; with --document sentence",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
     keep: Annotated[
         list[str] | None,
         typer.Option(
@@ -227,10 +241,11 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Translate texts. Each line of input gives one line of output, as soon as it is ready. Empty lines stay empty."""
+    """Translate texts. Each line of --file or stdin gives one line of output, as soon as it is ready. Empty lines stay
+    empty. A text on the command line may have several sentences and lines: it is divided, and its layout stays."""
     from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.common.backends import BackendOptions, open_backend
-    from hmc.cli.common.records import write_lines, write_pieces
+    from hmc.cli.common.records import write_lines, write_pieces, write_texts
     from hmc.cli.common.texts.bulk import BulkOptions, one_file, write_bulk
     from hmc.cli.common.texts.documents import write_document
     from hmc.cli.common.texts.files import check_files, opened, write_file
@@ -275,6 +290,8 @@ def command(
         return
     bulk.check_absent()
     lines_of = one_file(file)
+    running_text = document or (bool(texts) and not incremental)
+    divide = _segmentation(segmentation, running_text, document)
     if restart and out is None:
         raise InvalidRequestError("--restart is about --out: leave it out")
     if out is not None and (document or incremental):
@@ -294,13 +311,23 @@ def command(
         return
     if document:
         with open_backend(where) as backend:
-            write_document(backend, texts or [], lines_of, options, keep or [])
+            write_document(backend, texts or [], lines_of, options, keep or [], divide)
         return
     with open_lines(texts or [], lines_of) as lines, open_backend(where) as backend:
         if incremental:
             write_pieces(backend, lines, options, target_prefix)
         else:
-            write_lines(backend, lines, options, target_prefix, json_output)
+            write = partial(write_texts, segmentation=divide) if running_text else write_lines
+            write(backend, lines, options, target_prefix, json_output)
+
+
+def _segmentation(name: str | None, running_text: bool, document: bool) -> Segmentation:
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.serving.requests.text_options import Segmentation
+
+    if name is not None and not running_text:
+        raise InvalidRequestError("--segmentation is about running text: add --document, or give texts as arguments")
+    return Segmentation.of(name or ("sentence" if document else "auto"))
 
 
 def _sampling(sample: bool, **given: float | None) -> Sampling | None:

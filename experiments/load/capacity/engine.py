@@ -68,7 +68,7 @@ def measure_engine(bundle: Path, level: str, texts: Sequence[str], beam: int) ->
     options = DecodeOptions(beam_size=beam)
     with Translator(bundle, level, device="cpu", threads=1, workers=1) as translator:
         translator.warm_up()
-        steps = tuple(answer.target_tokens + 1 for answer in translator.translate(texts, options))
+        steps = tuple(answer.target_tokens + 1 for answer in translator.translate(texts, options, segmentation="none"))
         usual = sorted(range(len(texts)), key=lambda n: steps[n])[len(texts) // 2 :][:SENTENCES]
         stepping = [
             tuple(np.median([running_step(translator, texts, steps, options, number) for _ in range(REPEATS)], axis=0))
@@ -79,12 +79,12 @@ def measure_engine(bundle: Path, level: str, texts: Sequence[str], beam: int) ->
         for copies in COPIES * REPEATS:
             for n in usual:
                 before = translator.work.total.encoder_seconds
-                translator.translate([texts[n]] * copies, options)
+                translator.translate([texts[n]] * copies, options, segmentation="none")
                 encoding.append((copies, translator.work.total.encoder_seconds - before))
         before = translator.work.total.decoder_seconds
         with graph_seconds() as runs:
             for n in usual * REPEATS:
-                translator.translate([texts[n]], options)
+                translator.translate([texts[n]], options, segmentation="none")
         outside = translator.work.total.decoder_seconds - before - sum(runs)
         paused = alone_s(translator, texts[:PAUSED], options, PAUSE_S) - alone_s(translator, texts[:PAUSED], options)
     of_a_step = max(0.0, outside) / (REPEATS * sum(steps[n] for n in usual))
@@ -116,7 +116,7 @@ def alone_s(translator: Translator, texts: Sequence[str], options: DecodeOptions
     for text in texts:
         time.sleep(pause_s)
         before = translator.work.total
-        translator.translate([text], options)
+        translator.translate([text], options, segmentation="none")
         after = translator.work.total
         found.append(after.encoder_seconds + after.decoder_seconds - before.encoder_seconds - before.decoder_seconds)
     return statistics.median(found)

@@ -12,11 +12,13 @@ from types import TracebackType
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
+from hmc.serving.documents.local import translate_texts
 from hmc.serving.requests.answers import DeviceUse
 from hmc.serving.requests.caller import ANYONE, Caller
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Target, scoring_options, targets_of
 from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Decoded, Partial, Translation
+from hmc.serving.requests.text_options import Segmentation
 from hmc.serving.requests.work import LevelWork
 from hmc.serving.runtime.device import CudaAttention, resolve_devices
 from hmc.serving.runtime.memory.account import memory_of
@@ -217,13 +219,26 @@ class Translator:
         texts: Sequence[str],
         options: DecodeOptions | None = None,
         target_prefixes: Sequence[str] = (),
+        segmentation: Segmentation | str = Segmentation.AUTO,
     ) -> list[Translation]:
-        """Translates any number of texts and returns the translations in their order. The longest texts start first.
+        """Translates any number of texts and returns the translations in their order. The longest start first.
 
-        target_prefixes: how each translation begins; none, or one for each text. Raises InvalidRequestError for the
-        first text that cannot be translated, with its index; then nothing is returned.
+        target_prefixes: how each translation begins; none, or one for each text. segmentation: whether texts are
+        divided into sentences, as in the service: "auto", "sentence" or "none". With "none" each text is one sentence
+        for the model, and one that it has no room for is cut (`source_truncated`), as by `submit`.
+
+        Raises InvalidRequestError for the first text that cannot be translated, with its index; then nothing is
+        returned.
         """
-        return self._submit_all(texts, options, targets_of(texts, target_prefixes, complete=False))
+        targets = targets_of(texts, target_prefixes, complete=False)
+        chosen, options = Segmentation.of(segmentation), options or DecodeOptions()
+        if chosen is Segmentation.NONE:
+            return self._submit_all(texts, options, targets)
+
+        def submit(parts: Sequence[str], targets: Sequence[Target], of: Sequence[int]) -> list[Translation]:
+            return self._submit_all(parts, options, targets, of)
+
+        return translate_texts(self.source, submit, texts, options, targets, chosen)
 
     def score(
         self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions | None = None
@@ -237,15 +252,21 @@ class Translator:
         return self._submit_all(texts, scoring_options(options), targets_of(texts, references, complete=True))
 
     def _submit_all(
-        self, texts: Sequence[str], options: DecodeOptions | None, targets: Sequence[Target]
+        self,
+        texts: Sequence[str],
+        options: DecodeOptions | None,
+        targets: Sequence[Target],
+        indices: Sequence[int] | None = None,
     ) -> list[Translation]:
+        """indices: of each text, for errors; None: they count from 0."""
         futures: list[Future[Translation] | None] = [None] * len(texts)
         try:
             for index in sorted(range(len(texts)), key=lambda i: -len(texts[i])):
                 try:
                     futures[index] = self.submit(texts[index], options, targets[index], block=True)
                 except InvalidRequestError as error:
-                    raise InvalidRequestError(f"text {index}: {error}") from error
+                    number = index if indices is None else indices[index]
+                    raise InvalidRequestError(f"text {number}: {error}") from error
             return [_result(future) for future in futures if future is not None]
         except BaseException:
             for future in futures:

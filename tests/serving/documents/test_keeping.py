@@ -7,9 +7,11 @@ import re
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
-from hmc.serving.documents.keeping import Keeper
+from hmc.serving.documents.keeping import Keeper, occurrences
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.results import Token, Translation
 from hmc.serving.requests.text_options import TextOptions
@@ -73,3 +75,18 @@ def test_a_text_of_phrases_only_is_copied() -> None:
 def test_refused_phrases(phrases: tuple[str, ...], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         TextOptions(keep=phrases)
+
+
+@given(st.text("ab."), st.lists(st.text("ab.", min_size=1, max_size=4), min_size=1, max_size=6))
+def test_occurrences_are_those_of_a_regular_expression(text: str, phrases: list[str]) -> None:
+    pattern = re.compile("|".join(map(re.escape, sorted(phrases, key=len, reverse=True))))
+    assert occurrences(text, phrases) == (pattern.findall(text), pattern.split(text))
+
+
+@pytest.mark.timeout(60)
+def test_many_long_phrases_in_a_long_text() -> None:
+    """A regular expression of these compares 2 000 000 characters at every place of the text."""
+    phrases = ["a" * 990 + f"b{n}" for n in range(2000)]
+    text = "a" * 64_000
+    assert occurrences(text, phrases) == ([], [text])
+    assert occurrences(f"{text}b7.", phrases) == ([phrases[7]], [text[990:], "."])

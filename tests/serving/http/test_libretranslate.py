@@ -110,3 +110,10 @@ def test_health_and_settings(web: httpx.Client) -> None:
         "source": {"code": "en", "name": "English"},
         "target": {"code": "de", "name": "German"},
     }
+
+
+def test_a_character_reference_of_many_digits_is_refused(web: httpx.Client) -> None:
+    body = {"q": f"&#{'9' * 5000};", "source": "en", "target": "de", "format": "html"}
+    refused = web.post("/translate", json=body)
+    assert refused.status_code == 400
+    assert "character reference" in refused.json()["error"]

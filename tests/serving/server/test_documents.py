@@ -18,9 +18,9 @@ TEXT = "# Title\n\n- A dog. A cat.\n"
 
 
 def test_texts_of_several_lines_are_divided(client: Client, factory: FakeFactory) -> None:
-    answer = client.translate([TEXT, "One. Line.\n"], return_segments=True)
-    assert [t.text for t in answer] == ["# full:Title\n\n- full:A dog. full:A cat.\n", "full:One. Line.\n"]
-    assert factory["full"].texts == ["Title", "A dog.", "A cat.", "One. Line.\n"]
+    answer = client.translate([TEXT, "One line.\n"], return_segments=True)
+    assert [t.text for t in answer] == ["# full:Title\n\n- full:A dog. full:A cat.\n", "full:One line.\n"]
+    assert factory["full"].texts == ["Title", "A dog.", "A cat.", "One line.\n"]
     first = answer[0]
     assert [TEXT[s.source_begin : s.source_end] for s in first.segments] == ["Title", "A dog.", "A cat."]
     assert [first.text[s.target_begin : s.target_end] for s in first.segments] == [
@@ -28,7 +28,7 @@ def test_texts_of_several_lines_are_divided(client: Client, factory: FakeFactory
     ]  # fmt: skip
     assert (first.score, first.source_tokens, first.target_tokens) == (-0.5, 9, 12)
     whole = answer[1].segments[0]
-    assert (whole.source_begin, whole.source_end, whole.target_begin, whole.target_end) == (0, 10, 0, 16)
+    assert (whole.source_begin, whole.source_end, whole.target_begin, whole.target_end) == (0, 9, 0, 15)
 
 
 def test_segmentation_of_a_request(client: Client) -> None:
@@ -103,3 +103,15 @@ def test_what_a_document_cannot_have(client: Client) -> None:
         list(client.translate_document("a", options=DecodeOptions(n_best=2)))
     assert "".join(piece.text for piece in client.translate_document(" a b \n", segmentation="auto")) == " full:a b \n"
     assert list(client.translate_document("")) == []
+
+
+def test_a_text_has_at_most_a_mebibyte(client: Client, stub: Any) -> None:
+    text = "x" * (2**20 + 1)
+    for request in (pb.TranslateRequest(texts=[text]), pb.TranslateDocumentRequest(text=text)):
+        method = stub.Translate if isinstance(request, pb.TranslateRequest) else stub.TranslateDocument
+        code, said = failure(lambda m=method, r=request: list(m(r, timeout=20)) if m is not stub.Translate else m(r))
+        assert (code, "is longer than 1048576 bytes: split it or shorten it" in said) == ("INVALID_ARGUMENT", True), (
+            said
+        )
+    made = "".join(piece.text for piece in client.translate_document("\n" * 2**20, timeout=60))
+    assert made == "\n" * 2**20

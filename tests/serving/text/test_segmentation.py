@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,6 +22,7 @@ WORDS = st.sampled_from(
      "00:00:01,000 --> 00:00:02,000", '"', "'", "x" * 40, "。", "你好", "\x1c", "\x85", "a@b.de", "İ",
      "\u3000", "\u202f"]
 )  # fmt: skip
+SIZE = 256 * 1024
 TEXTS = st.one_of(st.text(), st.lists(WORDS, max_size=40).map(" ".join), st.lists(WORDS, max_size=60).map("".join))
 
 
@@ -112,3 +114,64 @@ def test_line_breaks_within_a_sentence_are_put_back() -> None:
     assert sentence.put_back("Ich dachte nie, dass wir ankommen.") == "Ich dachte nie,\n> dass wir ankommen."
     assert sentence.put_back("Nie") == "Nie\n> "
     assert Piece(0, "a", "a").put_back("b c") == "b c"
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+def test_every_line_end_counts_alike(end: str) -> None:
+    """The ends are those of `str.splitlines`. Lines of a list, and running text that was wrapped."""
+    items = "Two men play football\nA dog\nBread and butter\nMilk and honey\nCheese\n"
+    items += "Opening hours of the public library for all its readers\n"
+    wrapped = (
+        "The committee met again in the old town hall and\nAnna spoke for an hour about the state of roads in\nSpain.\n"
+    )
+    for text in (items, wrapped, f"{items}\n{wrapped}"):
+        expected = sentences(text, "en")
+        assert len(expected) == (1 if text is wrapped else 6 if text is items else 7)
+        assert sentences(text.replace("\n", end), "en") == expected
+
+
+ATOMS = (
+    "x@....", "@", ".", "'", '"', "\u201c", "\u00ab", "(", ")", "1. ", "a) ", "- ", " ", "\t", "|", "\\",
+    "> ", ">", "# ", "`", "~",
+    "1:", "-->", "www.", "http://", "a. ", "a.' ", "Vol. ", "der 2. ", "M. ", "ein", "\n", "\r", "\u2028", "a\n",
+    "\u3002", "! ",
+    "a, ", "\u2013 ", "\ufeff", "[x] ", "aa. b\n", "<", "x", "\u00c9 ",
+)  # fmt: skip
+"""What the rules of division look for."""
+ATTACKS = int(os.environ.get("HMC_HOSTILE_TEXTS", "20"))
+
+
+@pytest.mark.timeout(300 if ATTACKS == 20 else 0)
+@settings(max_examples=ATTACKS, deadline=None, database=None, derandomize=ATTACKS == 20)
+@given(
+    st.lists(st.tuples(st.sampled_from(ATOMS), st.sampled_from([1, 1, 3, 50, 5000, 300_000])), min_size=1, max_size=4),
+    st.sampled_from(["en", "de", "fr"]),
+)
+def test_256_kb_of_anything_are_divided(parts: list[tuple[str, int]], language: str) -> None:
+    """An expression that is quadratic takes minutes here."""
+    once = "".join(atom * times for atom, times in parts)[:SIZE]
+    text = (once * (SIZE // len(once) + 1))[: SIZE - 5] + " Z. a"
+    found = list(pieces(text, language, lambda part: len(part) < 2000))
+    assert "".join(piece.source for piece in found) == text
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("atom", ATOMS)
+def test_256_kb_of_one_thing_are_divided(atom: str) -> None:
+    once = (atom * SIZE)[:SIZE]
+    text = f"x@{once} y@"
+    assert "".join(piece.source for piece in pieces(text, "de", lambda part: len(part) < 2000)) == text
+
+
+@pytest.mark.parametrize(
+    ("line", "copied"),
+    [
+        ("x@y.de", True), ("<x@y.de>", True), ("<@y.de", True), ("x@y.>", True), ("http://a", True),
+        ("<a_1://b>", True),
+        ("www.a", True), ("www.", False), ("x@y", False), ("x@.y", False), ("x@y.", False), ("x@y@a.de", False),
+        ("@a.de", False), ("a b@c.de", False), ("a-b://c", False), ("http://", False), ("http://a b", False),
+        ("a.b", False),
+    ],
+)  # fmt: skip
+def test_lines_that_are_an_address(line: str, copied: bool) -> None:
+    assert sentences(line, "en") == ([] if copied else [line])

@@ -30,6 +30,7 @@ TRANSLATION = Translation(
     6,
     source_truncated=True,
     hit_max_length=True,
+    much_shorter=True,
     alternatives=(Alternative("a", -0.5, 3, True, (Token("▁a", -0.125), Token("</s>"))), Alternative("", -1.5)),
     tokens=(Token("▁Grüße", -0.25, (0.5, 0.25, 0.25)), Token("</s>", -0.0)),
     source_pieces=("▁a", "▁b", "</s>"),

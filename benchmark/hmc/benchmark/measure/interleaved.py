@@ -31,7 +31,7 @@ def time_requests(
     """
     requests = requests_of(sentences, batch)
     for translator in translators.values():
-        translator.translate(requests[0], options)
+        translator.translate(requests[0], options, segmentation="none")
     names = list(translators)
     seconds = np.zeros((rounds, len(names), len(requests)))
     for turn in range(rounds):
@@ -40,7 +40,7 @@ def time_requests(
             time.sleep(SETTLE_S)
             for number, request in enumerate(requests):
                 start = time.perf_counter()
-                translators[name].translate(request, options)
+                translators[name].translate(request, options, segmentation="none")
                 seconds[turn, names.index(name), number] = time.perf_counter() - start
     return {name: float(ms) for name, ms in zip(names, best_times(seconds) * 1000.0, strict=True)}
 

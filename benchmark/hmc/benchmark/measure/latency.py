@@ -111,7 +111,7 @@ def _run(translator: Translates, requests: Sequence[Sequence[str]], setting: Set
     done = _Round([])
     for request in requests:
         start = time.perf_counter()
-        translations = translator.translate(request, options)
+        translations = translator.translate(request, options, segmentation="none")
         done.seconds.append(time.perf_counter() - start)
         done.sentences += len(translations)
         done.tokens += sum(translation.target_tokens for translation in translations)

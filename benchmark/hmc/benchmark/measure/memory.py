@@ -85,7 +85,7 @@ def run_request(request: MemoryRequest) -> MemoryResult:
         translator.warm_up()
         for start in range(0, len(request.sentences), request.batch):
             options = DecodeOptions(beam_size=request.beam)
-            translator.translate(request.sentences[start : start + request.batch], options)
+            translator.translate(request.sentences[start : start + request.batch], options, segmentation="none")
         return MemoryResult(peak_bytes(), before, process_bytes())
 
 

@@ -33,8 +33,10 @@ Progress = Callable[[str], None]
 class Translates(Protocol):
     """The part of `Translator` that measuring quality and latency uses."""
 
-    def translate(self, texts: Sequence[str], options: DecodeOptions | None = None) -> list[Translation]:
-        """Returns translations in the order of the texts."""
+    def translate(
+        self, texts: Sequence[str], options: DecodeOptions | None = None, *, segmentation: str = "auto"
+    ) -> list[Translation]:
+        """Returns translations in the order of the texts. Each text is measured as one sentence: segmentation none."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def silent(_: str) -> None:
 
 def translate_all(translator: Translates, level: str, sources: Sequence[str], beam: int) -> Output:
     """Translates every source in one call, so that the engine fills its batch as it would for a document."""
-    translations = translator.translate(sources, DecodeOptions(beam_size=beam))
+    translations = translator.translate(sources, DecodeOptions(beam_size=beam), segmentation="none")
     cut = sum(translation.source_truncated for translation in translations)
     return Output(level, tuple(translation.text for translation in translations), cut)
 

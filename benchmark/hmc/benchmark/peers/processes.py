@@ -64,7 +64,7 @@ def load_level(bundle: Path, level: str, workers: int) -> Translate:
     translator = Translator(bundle, level, device="cpu", workers=workers)
 
     def translate(texts: Texts, beam: int) -> list[str]:
-        return [t.text for t in translator.translate(texts, DecodeOptions(beam_size=beam))]
+        return [t.text for t in translator.translate(texts, DecodeOptions(beam_size=beam), segmentation="none")]
 
     return translate
 

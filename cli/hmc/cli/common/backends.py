@@ -73,12 +73,18 @@ class Backend(Protocol):
         input before these, for errors."""
         ...
 
+    def text(
+        self, index: int, text: str, options: DecodeOptions, prefix: str, segmentation: Segmentation
+    ) -> StreamAnswer:
+        """The translation of a text of any length, divided as `Client.translate` does. `index` + 1 is its number."""
+        ...
+
     def stream(self, index: int, text: str, options: DecodeOptions, prefix: str) -> Iterator[Partial]:
         """Pieces of the translation of one text as they become certain, then the whole. `index` + 1 is its line."""
         ...
 
-    def document(self, text: str, options: DecodeOptions, keep: tuple[str, ...]) -> Iterator[DocumentPiece]:
-        """The pieces of a translated text of any length, in order. keep: phrases that are copied."""
+    def document(self, text: str, options: DecodeOptions, texts: TextOptions) -> Iterator[DocumentPiece]:
+        """The pieces of a translated text of any length, in order."""
         ...
 
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
@@ -136,9 +142,22 @@ class ServerBackend:
         with _numbered(index):
             yield from self._client.translate_tokens(text, self._selector, options, self._timeout, target_prefix=prefix)
 
-    def document(self, text: str, options: DecodeOptions, keep: tuple[str, ...]) -> Iterator[DocumentPiece]:
+    def text(
+        self, index: int, text: str, options: DecodeOptions, prefix: str, segmentation: Segmentation
+    ) -> StreamAnswer:
         """See `Backend`."""
-        return self._client.translate_document(text, self._selector, options, self._timeout, keep=keep)
+        prefixes = [prefix] if prefix else ()
+        with _numbered(index, "text"):
+            answer = self._client.translate(
+                [text], self._selector, options, self._timeout, target_prefixes=prefixes, segmentation=segmentation
+            )
+        return StreamAnswer(index, answer[0], None, answer.level, answer.bundle_version)
+
+    def document(self, text: str, options: DecodeOptions, texts: TextOptions) -> Iterator[DocumentPiece]:
+        """See `Backend`."""
+        return self._client.translate_document(
+            text, self._selector, options, self._timeout, keep=texts.keep, segmentation=texts.segmentation
+        )
 
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
         """See `Backend`."""
@@ -190,9 +209,17 @@ class BundleBackend:
         with _numbered(index):
             yield from self._translator.stream(with_code(text, self._code), options, Target(prefix))
 
-    def document(self, text: str, options: DecodeOptions, keep: tuple[str, ...]) -> Iterator[DocumentPiece]:
+    def text(
+        self, index: int, text: str, options: DecodeOptions, prefix: str, segmentation: Segmentation
+    ) -> StreamAnswer:
         """See `Backend`."""
-        texts = TextOptions(Segmentation.SENTENCE, keep=keep)
+        prefixes = [prefix] if prefix else ()
+        with _numbered(index, "text"):
+            found = self._translator.translate([with_code(text, self._code)], options, prefixes, segmentation)
+        return StreamAnswer(index, found[0], None, self._translator.level.name, self._translator.manifest.version)
+
+    def document(self, text: str, options: DecodeOptions, texts: TextOptions) -> Iterator[DocumentPiece]:
+        """See `Backend`."""
         return translate_document(self._translator, text, options, texts, self._code)
 
     def score(self, texts: Sequence[str], references: Sequence[str], options: DecodeOptions) -> list[StreamAnswer]:
@@ -264,9 +291,10 @@ def _checked(answer: StreamAnswer, first: int) -> StreamAnswer:
 
 
 @contextmanager
-def _numbered(index: int) -> Iterator[None]:
-    """Adds the number of the line to errors about a text that are raised inside."""
+def _numbered(index: int, what: str = "line") -> Iterator[None]:
+    """Adds the number of the line, or of another kind of text, to errors about a text that are raised inside."""
     try:
         yield
     except InvalidRequestError as error:
-        raise InvalidRequestError(f"line {index + 1}: {error}") from error
+        said = str(error).removeprefix("texts[0]: ").removeprefix("text 0: ").removeprefix("texts[0] ")
+        raise InvalidRequestError(f"{what} {index + 1}: {said}") from error

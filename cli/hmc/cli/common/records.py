@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from hmc.cli.common.backends import Backend
     from hmc.serving.requests.answers import StreamAnswer
     from hmc.serving.requests.options import DecodeOptions
-    from hmc.serving.requests.results import Alternative, Token, Translation
+    from hmc.serving.requests.results import Alternative, Segment, Token, Translation
+    from hmc.serving.requests.text_options import Segmentation
 
 
 def write_lines(backend: Backend, lines: Iterator[str], options: DecodeOptions, prefix: str, json_output: bool) -> None:
@@ -27,6 +28,21 @@ def write_lines(backend: Backend, lines: Iterator[str], options: DecodeOptions, 
                 warn_if_cut(answer.index, answer.result(), "translated")
             warn_if_empty(answer.index, answer.result())
             _write((json.dumps(record(text, answer), ensure_ascii=False) if json_output else plain(answer)) + "\n")
+
+
+def write_texts(
+    backend: Backend, texts: Iterator[str], options: DecodeOptions, prefix: str, json_output: bool,
+    segmentation: Segmentation,
+) -> None:  # fmt: skip
+    """Translates and prints each text of any length. Line breaks stay, unless several hypotheses are printed."""
+    for index, text in enumerate(texts):
+        answer = backend.text(index, text, options, prefix, segmentation)
+        if json_output:
+            _write(json.dumps(record(text, answer), ensure_ascii=False) + "\n")
+            continue
+        warn_if_cut(index, answer.result(), "translated", "text")
+        made = plain(answer) if options.n_best > 1 else answer.result().text
+        _write(made.removesuffix("\n") + "\n")
 
 
 def write_pieces(backend: Backend, lines: Iterator[str], options: DecodeOptions, prefix: str) -> None:
@@ -58,14 +74,25 @@ def plain(answer: StreamAnswer) -> str:
     return "\t".join(one_line(hypothesis.text) for hypothesis in answer.result().hypotheses)
 
 
-def warn_if_cut(index: int, translation: Translation, done: str) -> None:
-    """Warns on standard error about a source that was cut. With --json the record has a field for it."""
+def warn_if_cut(index: int, translation: Translation, done: str, what: str = "line") -> None:
+    """Warns on standard error about a source that was cut. With --json the record has a field for it. what: a line of
+    the input, or another kind of text."""
     if translation.source_truncated:
         kept = translation.source_tokens - 1
         sys.stderr.write(
-            f"hmc: line {index + 1}: only its first {kept} tokens are {done}, since more do not fit the model; "
+            f"hmc: {what} {index + 1}: only its first {kept} tokens are {done}, since more do not fit the model; "
             "split it into sentences\n"
         )
+    if done == "translated":
+        warn_if_incomplete(f"{what} {index + 1}", translation)
+
+
+def warn_if_incomplete(name: str, found: Translation | Segment) -> None:
+    """Warns on standard error about a translation in which something may be missing. name: of its source."""
+    if found.hit_max_length:
+        sys.stderr.write(f"hmc: {name}: the translation reached its greatest length and may be incomplete\n")
+    elif found.much_shorter:
+        sys.stderr.write(f"hmc: {name}: the translation is much shorter than the text; something may be missing\n")
 
 
 def warn_if_empty(index: int, translation: Translation) -> None:
@@ -88,6 +115,7 @@ def record(text: str, answer: StreamAnswer) -> dict[str, Any]:
         "alternatives": [_hypothesis(other) for other in others],
         "source_tokens": translation.source_tokens,
         "source_truncated": translation.source_truncated,
+        "much_shorter": translation.much_shorter,
         **asked,
         "level": answer.level,
         "bundle_version": answer.bundle_version,

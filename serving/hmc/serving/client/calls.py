@@ -225,10 +225,6 @@ def name(request_id: str | None) -> str:
 
 
 def _handling(segmentation: Segmentation | str, keep: Sequence[str]) -> dict[str, Any]:
-    try:
-        chosen = Segmentation(segmentation)
-    except ValueError:
-        names = ", ".join(each.value for each in Segmentation)
-        raise InvalidRequestError(f"segmentation {segmentation!r}: choose {names}") from None
+    chosen = Segmentation.of(segmentation)
     check_list(keep, "keep")
     return {"segmentation": converters.segmentation_to_proto(chosen), "keep": TextOptions(keep=tuple(keep)).keep}

@@ -40,6 +40,7 @@ class Joined:
         segment = Segment(
             piece.begin, piece.end, begin, self._size, translation.score, translation.source_tokens,
             translation.target_tokens, translation.hit_max_length, translation.tokens, translation.source_pieces,
+            translation.much_shorter,
         )  # fmt: skip
         return glue + made, segment
 
@@ -79,6 +80,7 @@ def _sum(total: Translation, added: Translation) -> Translation:
         target_tokens=tokens,
         source_truncated=total.source_truncated or added.source_truncated,
         hit_max_length=total.hit_max_length or added.hit_max_length,
+        much_shorter=total.much_shorter or added.much_shorter,
         queue_s=begin,
         compute_s=end - begin,
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
 from hmc.artifact.errors import FailedPreconditionError, InternalServiceError
@@ -17,6 +19,8 @@ Submit = Callable[[str, DecodeOptions, Target], Awaitable[Translation]]
 """Translates one text. Cancelling it cancels the search."""
 NUMBERS = ("12", "10", "99", "100", "55", "30", "20", "88", "40", "2014", "1000", "60", "70", "90", "15", "25", "80")
 """What stands for a phrase: models copy round and short numbers more often than anything else that was tried."""
+AT_ONCE = 100_000
+"""Characters of a text times phrases that are searched in it before the event loop serves others."""
 TRIES = 3
 """Numbers that are tried for each phrase, at the same time."""
 
@@ -25,8 +29,7 @@ class Keeper:
     """Copies phrases."""
 
     def __init__(self, phrases: Sequence[str]) -> None:
-        longest_first = sorted(set(phrases), key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if phrases else None
+        self._phrases = tuple(dict.fromkeys(phrases))
 
     async def translate(self, submit: Submit, text: str, options: DecodeOptions, target: Target) -> Translation:
         """Translates a text with every phrase in it.
@@ -35,21 +38,24 @@ class Keeper:
         each number once. 3. The words that attend most to the numbers give way to the phrases. 4. If the level cannot
         trace attention, the text around the phrases is translated by itself.
         """
-        found = self._pattern.findall(text) if self._pattern else []
+        if not self._phrases:
+            return await submit(text, options, target)
+        if len(text) * len(self._phrases) > AT_ONCE:
+            found, rest = await asyncio.to_thread(occurrences, text, self._phrases)
+        else:
+            found, rest = occurrences(text, self._phrases)
         if not found:
             return await submit(text, options, target)
-        assert self._pattern is not None
-        if any(map(str.isalpha, self._pattern.sub("", text))):
+        if any(map(str.isalpha, "".join(rest))):
             plain = await submit(text, options, target)
-            if all(plain.text.count(phrase) >= found.count(phrase) for phrase in found):
+            if all(plain.text.count(phrase) >= times for phrase, times in Counter(found).items()):
                 return plain
-        return await self._with_numbers(submit, text, options, target, found)
+        return await self._with_numbers(submit, text, options, target, found, rest)
 
     async def _with_numbers(
-        self, submit: Submit, text: str, options: DecodeOptions, target: Target, found: Sequence[str]
-    ) -> Translation:
-        assert self._pattern is not None
-        rest = self._pattern.split(text)
+        self, submit: Submit, text: str, options: DecodeOptions, target: Target, found: Sequence[str],
+        rest: Sequence[str],
+    ) -> Translation:  # fmt: skip
         if not any(map(str.isalpha, "".join(rest))):
             return Translation(text, 0.0, 0, 0)
         free = [number for number in NUMBERS if number not in "".join(rest) and number not in target.text]
@@ -70,6 +76,29 @@ class Keeper:
                 if pasted is not None:
                     return replace(traced, text=pasted, tokens=(), source_pieces=())
         return await _around(submit, rest, options, found)
+
+
+def occurrences(text: str, phrases: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The phrases in a text in their order, and what lies before, between and after them. Of phrases that overlap, the
+    first counts, and of those that begin at the same place the longest.
+
+    Each phrase is searched by itself, in a time that grows with the text: a regular expression of all phrases would try
+    every one of them at every place.
+    """
+    places = [(at, -len(phrase), phrase) for phrase in phrases if (at := text.find(phrase)) >= 0]
+    heapify(places)
+    found, rest, end = list[str](), list[str](), 0
+    while places:
+        at, _, phrase = places[0]
+        if at >= end:
+            found.append(phrase)
+            rest.append(text[end:at])
+            end = at + len(phrase)
+        if (following := text.find(phrase, end)) >= 0:
+            heapreplace(places, (following, -len(phrase), phrase))
+        else:
+            heappop(places)
+    return found, [*rest, text[end:]]
 
 
 def _woven(rest: Sequence[str], between: Sequence[str]) -> str:
@@ -112,4 +141,5 @@ async def _around(submit: Submit, rest: Sequence[str], options: DecodeOptions, f
         target_tokens=tokens,
         hit_max_length=any(each.hit_max_length for each in used),
         source_truncated=any(each.source_truncated for each in used),
+        much_shorter=any(each.much_shorter for each in used),
     )

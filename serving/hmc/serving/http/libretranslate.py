@@ -125,8 +125,9 @@ class _Wanted:
         return cls(texts, is_list, is_html, _alternatives(values), source, _pair(pairs, source, target))
 
     def request(self, alternatives: int) -> pb.TranslateRequest:
+        """Raises HttpError. Markup of many characters takes long: call it in a thread."""
         return pb.TranslateRequest(
-            texts=[html.unescape(text) for text in self.texts] if self.is_html else self.texts,
+            texts=_unescaped(self.texts) if self.is_html else self.texts,
             level=pb.LevelSelector(
                 source_language=self.pair.source, target_language=self.pair.target, model=self.pair.model
             ),
@@ -140,6 +141,9 @@ class _Wanted:
         said: Values = {"translatedText": translated if self.is_list else translated[0]}
         if self.alternatives:
             said["alternatives"] = others if self.is_list else others[0]
+        incomplete = [one.hit_max_length or one.much_shorter or one.source_truncated for one in answer.translations]
+        if any(incomplete):  # no field of LibreTranslate's own, so its clients pass over it
+            said["mayBeIncomplete"] = incomplete if self.is_list else incomplete[0]
         if self.source == "auto":
             found = {"language": self.pair.source, "confidence": NOT_DETECTED}
             said["detectedLanguage"] = [found] * len(self.texts) if self.is_list else found
@@ -161,11 +165,11 @@ class _LibreTranslate:
         async def first() -> pb.TranslateRequest:
             nonlocal wanted
             wanted = _Wanted.of(await sent.values(), pairs)
-            return wanted.request(wanted.alternatives)
+            return await asyncio.to_thread(wanted.request, wanted.alternatives)
 
         async def without_alternatives() -> pb.TranslateRequest:
             assert wanted is not None
-            return wanted.request(0)
+            return await asyncio.to_thread(wanted.request, 0)
 
         method = SERVICE.methods_by_name["Translate"]
         try:
@@ -287,6 +291,13 @@ def _is_html(values: Values, texts: list[str]) -> bool:
     if kind == "html" and any(TAG.search(text) for text in texts):
         raise invalid("this server does not translate HTML with tags: send the text between them, with format text")
     return bool(kind == "html")
+
+
+def _unescaped(texts: list[str]) -> list[str]:
+    try:
+        return [html.unescape(text) for text in texts]
+    except ValueError as error:  # Python reads no number of more than 4300 digits
+        raise invalid("Invalid request: q has a character reference of too many digits") from error
 
 
 def _alternatives(values: Values) -> int:

@@ -110,6 +110,7 @@ def _joined(parts: list[pb.TranslateDocumentResponse]) -> Message:
         source_tokens=sum(segment.source_tokens for segment in segments),
         target_tokens=sum(segment.target_tokens for segment in segments),
         hit_max_length=any(segment.hit_max_length for segment in segments),
+        much_shorter=any(segment.much_shorter for segment in segments),
     )
     served = next((part for part in parts if part.level), pb.TranslateDocumentResponse())
     return pb.TranslateResponse(translations=[whole], level=served.level, bundle_version=served.bundle_version)

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+SHORTEST = 10
+"""Tokens of the shortest source whose translation can be much shorter."""
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -89,6 +92,8 @@ class Segment:
     """As in `Alternative`."""
     source_pieces: tuple[str, ...] = ()
     """As in `Translation`."""
+    much_shorter: bool = False
+    """As in `Translation`."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,9 @@ class Translation:
     """See `Decoded.compute_s`."""
     segments: tuple[Segment, ...] = ()
     """The sentences of the text. Empty if they were not requested."""
+    much_shorter: bool = False
+    """Whether the translation of the text, or of a sentence of it, has less than half as many tokens as its source,
+    which has SHORTEST tokens or more; something may be missing."""
 
     @property
     def blank(self) -> bool:

@@ -18,11 +18,20 @@ class Segmentation(Enum):
     """Whether and where texts are divided before they are translated."""
 
     AUTO = "auto"
-    """A text of one line that the model has room for is translated as one. All others are divided."""
+    """A text of one sentence on one line that the model has room for is translated as one. All others are divided."""
     SENTENCE = "sentence"
     """Every text is divided at lines and sentences, and sentences that the model has no room for at clauses."""
     NONE = "none"
-    """No text is divided. One that the model has no room for is refused."""
+    """No text is divided. One that the model has no room for is refused by the service, and cut by `Translator`."""
+
+    @classmethod
+    def of(cls, name: Segmentation | str) -> Segmentation:
+        """A segmentation by its name. Raises InvalidRequestError for a name that none has."""
+        try:
+            return cls(name)
+        except ValueError:
+            names = ", ".join(each.value for each in cls)
+            raise InvalidRequestError(f"segmentation {name!r}: choose {names}") from None
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 
-from hmc.serving.documents.documents import Divider, check_keep, with_segment
+from hmc.artifact.errors import InvalidRequestError
+from hmc.serving.documents.dividing import Divided, Dividing, with_segment
+from hmc.serving.documents.documents import Divider, at, check_keep
 from hmc.serving.documents.joining import Joined
+from hmc.serving.documents.windows import LONG
 from hmc.serving.levels.slots import Lease
 from hmc.serving.requests.caller import current_caller
 from hmc.serving.requests.options import DecodeOptions, Target
@@ -17,6 +21,8 @@ from hmc.serving.server.streams.waiting_line import WaitingLine
 from hmc.serving.wire.limits import AnswerSize
 from hmc.serving.wire.status import seconds_left
 
+CHUNK_TEXTS = 16
+"""Short texts that are divided before the event loop serves other calls."""
 Wait = Callable[[Future[Translation], AnswerSize], Awaitable[Translation]]
 """Waits for a translation and adds it to the size of the answer. Cancelling it cancels the search."""
 Run = Callable[[Lease, Sequence[str], DecodeOptions, Sequence[Target]], Awaitable[list[Translation]]]
@@ -42,13 +48,14 @@ class Documents:
         check_keep(options, self._texts)
         size = AnswerSize()
         divider = self._divider(options, size, wait_at_first=False)
-        if all(await divider.whole(texts)) and not self._texts.keep:
+        divided = await self._divided(divider.dividing, texts)
+        if all(each.whole for each in divided) and not self._texts.keep:
             done = await run(self._lease, texts, options, targets)
             return (
                 [with_segment(*pair) for pair in zip(texts, done, strict=True)] if self._texts.return_segments else done
             )
         total = AnswerSize()
-        async with aclosing(divider.translate(texts, targets, window)) as results:
+        async with aclosing(divider.translate(divided, targets, window)) as results:
             return [total.add(translation) async for translation in results]
 
     async def stream(self, text: str, options: DecodeOptions, joined: Joined) -> AsyncGenerator[DocumentPiece]:
@@ -57,6 +64,21 @@ class Documents:
         async with aclosing(divider.document(text, joined)) as found:
             async for piece in found:
                 yield DocumentPiece(piece.text, piece.segment, self._lease.level.name, self._lease.bundle_version)
+
+    async def _divided(self, dividing: Dividing, texts: Sequence[str]) -> list[Divided]:
+        """How each text is divided. Raises InvalidRequestError with the index of a text that cannot be."""
+        found: list[Divided] = []
+        for index, text in enumerate(texts):
+            try:
+                divided = (
+                    dividing.checked(text) if len(text) < LONG else await asyncio.to_thread(dividing.checked, text)
+                )
+            except InvalidRequestError as error:
+                raise at(index, error) from error
+            found.append(divided)
+            if index % CHUNK_TEXTS == 0:
+                await asyncio.sleep(0)
+        return found
 
     def _divider(self, options: DecodeOptions, size: AnswerSize | None, *, wait_at_first: bool) -> Divider:
         self._begun = wait_at_first
@@ -69,4 +91,5 @@ class Documents:
                 self._begun = True
             return await self._wait(future, size or AnswerSize())
 
-        return Divider(self._lease.slot.translator.source, submit, options, self._texts, self._lease.code)
+        dividing = Dividing(self._lease.slot.translator.source, options, self._texts, self._lease.code)
+        return Divider(dividing, submit)

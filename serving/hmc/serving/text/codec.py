@@ -9,7 +9,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.requests.options import DecodeOptions, Target
-from hmc.serving.requests.results import Alternative, Decoded, Hypothesis, Token, Translation
+from hmc.serving.requests.results import SHORTEST, Alternative, Decoded, Hypothesis, Token, Translation
 from hmc.serving.text.tokenizer import Tokenizer
 
 
@@ -51,6 +51,7 @@ class Codec:
             source_pieces=tuple(self._tokenizer.source_piece(i) for i in source) if options.alignment else (),
             queue_s=decoded.queue_s,
             compute_s=decoded.compute_s,
+            much_shorter=len(source) >= SHORTEST and 2 * best.target_tokens < len(source),
         )
 
     def _alternative(self, found: Hypothesis, options: DecodeOptions) -> Alternative:

@@ -113,6 +113,7 @@ def translation_to_proto(translation: Translation) -> pb.Translation:
         tokens=_tokens_to_proto(translation.tokens),
         source_pieces=translation.source_pieces,
         segments=[_segment_to_proto(segment) for segment in translation.segments],
+        much_shorter=translation.much_shorter,
     )
 
 
@@ -134,6 +135,7 @@ def translation_from_proto(message: pb.Translation, queue_ms: float = 0.0, compu
         tokens=_tokens_from_proto(message.tokens),
         source_pieces=tuple(message.source_pieces),
         segments=tuple(map(_segment_from_proto, message.segments)),
+        much_shorter=message.much_shorter,
         queue_s=queue_ms / 1000.0,
         compute_s=compute_ms / 1000.0,
     )

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.cli.common.records import warn_if_incomplete
 from hmc.cli.common.texts.lines import read_text
+from hmc.serving.requests.text_options import Segmentation, TextOptions
 
 if TYPE_CHECKING:
     from hmc.cli.common.backends import Backend
@@ -17,16 +19,21 @@ if TYPE_CHECKING:
 
 
 def write_document(
-    backend: Backend, texts: Sequence[str], file: Path | None, options: DecodeOptions, keep: Sequence[str]
-) -> None:
+    backend: Backend, texts: Sequence[str], file: Path | None, options: DecodeOptions, keep: Sequence[str],
+    segmentation: Segmentation,
+) -> None:  # fmt: skip
     """Translates running text, and writes each piece as soon as it is translated. keep: regular expressions; what they
     match is copied. Raises InvalidRequestError for text arguments, which are lines, and as `matches`."""
     if texts:
-        raise InvalidRequestError("--document reads running text from --file or stdin: leave out the texts")
+        raise InvalidRequestError(
+            "--document reads running text from --file or stdin; texts on the command line need no --document"
+        )
     text = read_text(file)
-    for piece in backend.document(text, options, matches(text, keep)):
+    for piece in backend.document(text, options, TextOptions(segmentation, keep=matches(text, keep))):
         sys.stdout.buffer.write(piece.text.encode())
         sys.stdout.buffer.flush()
+        if piece.segment is not None:
+            warn_if_incomplete(f"characters {piece.segment.source_begin}-{piece.segment.source_end}", piece.segment)
 
 
 def matches(text: str, patterns: Sequence[str]) -> tuple[str, ...]:

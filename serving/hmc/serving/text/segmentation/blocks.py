@@ -41,21 +41,23 @@ def _may_follow(before: Line, line: Line) -> bool:
 def _linked(text: str, paragraph: list[Line]) -> Iterator[tuple[Span, ...]]:
     width = max((line.spans[0][1] - line.begin for line in paragraph), default=0)
     block: list[Span] = []
+    before = None
     for line in paragraph:
         span = line.spans[0]
-        if block and (span[1] - block[0][0] > MAX_BLOCK or not _goes_on(text, block[-1], line, width)):
+        if before and (span[1] - block[0][0] > MAX_BLOCK or not _goes_on(text, before, line, width)):
             yield tuple(block)
             block = []
         block.append(span)
+        before = line
     if block:
         yield tuple(block)
 
 
-def _goes_on(text: str, before: Span, line: Line, width: int) -> bool:
+def _goes_on(text: str, before: Line, line: Line, width: int) -> bool:
     """Whether the sentence at the end of `before` may go on in `line`. width: of the longest line of the paragraph."""
     begin, end = line.spans[0]
-    if text[begin].islower() and text[before[1] - 1] not in ENDS:
+    last = before.spans[0][1]
+    if text[begin].islower() and text[last - 1] not in ENDS:
         return True
-    first = begin + len(text[begin : min(end, begin + width)].split(maxsplit=1)[0])
-    column = text.rfind("\n", 0, before[0]) + 1
-    return width >= NARROWEST and before[1] - column + 1 + first - begin > width
+    first = len(text[begin : min(end, begin + width)].split(maxsplit=1)[0])
+    return width >= NARROWEST and last - before.begin + 1 + first > width

@@ -20,7 +20,6 @@ MONTH = re.compile(
 """A German date or ordinal at the beginning of a line, which is no item of a list."""
 FENCE = re.compile(r"(`{3,}|~{3,})")
 TIMES = re.compile(r"[\d:.,]+\s*-->\s*[\d:.,]+|WEBVTT\b")
-ADDRESS = re.compile(r"<?(?:\w+://\S+|www\.\S+|[^\s@]+@[^\s@]+\.[^\s@]+)>?")
 CELL, FIELD = re.compile(r"(?:\\.|[^|\t])+"), re.compile(r"[^\t]+")
 
 
@@ -76,7 +75,7 @@ def _words(text: str, begin: int, end: int, start: int) -> Line:
     marked = at > start
     heading = _match(HEADING, text, at, end)
     span = stripped(text, heading, end)
-    if not has_letter(text, span) or ADDRESS.fullmatch(text, *span):
+    if not has_letter(text, span) or _is_address(text[slice(*span)]):
         return Line(begin, end, quote=quote, opens=True, closes=True)
     table = text[span[0]] == "|"
     if table or "\t" in text[slice(*span)]:
@@ -84,6 +83,20 @@ def _words(text: str, begin: int, end: int, start: int) -> Line:
         spans = tuple(cell for cell in cells if has_letter(text, cell))
         return Line(begin, end, spans, quote, opens=True, closes=True)
     return Line(begin, end, (span,), quote, opens=marked or heading > at, closes=heading > at)
+
+
+def _is_address(part: str) -> bool:
+    """Whether a part of a line is one URL or e-mail address, in angle brackets or not. Its time grows with the length
+    of the part, which no regular expression of this rule does."""
+    if len(part.split(maxsplit=1)) > 1:
+        return False
+    url = part.removeprefix("<")
+    scheme, mark, rest = url.partition("://")
+    if mark and rest and scheme.replace("_", "a").isalnum():
+        return True
+    name, _, domain = part.partition("@")
+    is_mail = bool(name) and "@" not in domain and "." in domain[1:-1]
+    return is_mail or (url.startswith("www.") and len(url) > len("www."))
 
 
 def stripped(text: str, begin: int, end: int) -> Span:

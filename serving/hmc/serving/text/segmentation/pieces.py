@@ -62,10 +62,11 @@ def pieces(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[Pi
 def _sentences(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[Piece]:
     for block in blocks(text):
         joined = " ".join(text[begin:end] for begin, end in block)
+        within = _Within(block)
         for span in sentences(joined, language):
             if not has_letter(joined, span):
                 continue
-            parts = _within(block, span)
+            parts = within.parts(span)
             whole = _piece(text, parts)
             if fits(whole.text or ""):
                 yield whole
@@ -75,15 +76,28 @@ def _sentences(text: str, language: str, fits: Callable[[str], bool]) -> Iterato
                     yield Piece(begin + first, text[begin + first : begin + last], text[begin + first : begin + last])
 
 
-def _within(block: Sequence[Span], span: Span) -> list[Span]:
-    """The parts of the text that a span of the joined block covers."""
-    found, at = [], 0
-    for begin, end in block:
-        first, last = max(span[0], at), min(span[1], at + end - begin)
-        if first < last:
-            found.append((begin + first - at, begin + last - at))
-        at += end - begin + 1
-    return found
+class _Within:
+    """Where the spans of a joined block lie in the text. Each line is looked at once for all spans, and once more for
+    each span that ends in it."""
+
+    def __init__(self, block: Sequence[Span]) -> None:
+        self._block = block
+        self._line, self._at = 0, 0
+        """The line in which the last span ended, and its offset in the joined block."""
+
+    def parts(self, span: Span) -> list[Span]:
+        """The parts of the text that a span covers, which begins after the span of the call before."""
+        found = []
+        while self._line < len(self._block):
+            begin, end = self._block[self._line]
+            first, last = max(span[0], self._at), min(span[1], self._at + end - begin)
+            if first < last:
+                found.append((begin + first - self._at, begin + last - self._at))
+            if self._at + end - begin >= span[1]:
+                break
+            self._at += end - begin + 1
+            self._line += 1
+        return found
 
 
 def _piece(text: str, parts: Sequence[Span]) -> Piece:

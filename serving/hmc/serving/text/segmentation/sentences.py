@@ -12,6 +12,8 @@ log = logging.getLogger(__name__)
 
 MAX_PART = 4000
 """Characters that the library gets at once: its time grows with their square where quotation marks abound."""
+MAX_TAIL = 200
+"""Characters at the end of a sentence by which it is known whether the next one belongs to it."""
 SENTENCE_END = re.compile(r"[.!?…。！？]['\"’”»)\]]*\s+|[。！？]")
 NUMBERED = re.compile(
     r"(?:^|[\s(])(?:vols?|nos?|nr|figs?|abb|kap|ch|chap|sect?|art|pp?|s|bd|abs|tab|ziff|eq|tel|hr|z|anm|cf|vgl)\.\s*$",
@@ -59,14 +61,22 @@ def _parts(text: str) -> Iterator[Span]:
 
 def _sizes(text: str, language: str) -> list[int]:
     """Characters of each sentence with the white space after it; they add up to the whole text."""
-    divided = _divide(re.sub(r"[^\S ]", " ", text), language)
-    merged: list[str] = []
-    for part in divided:
-        if merged and _belongs(merged[-1], part, language):
-            merged[-1] += part
+    plain = re.sub(r"[^\S ]", " ", text)
+    sizes: list[int] = []
+    at = 0
+    for part in _divide(plain, language):
+        if sizes and _belongs(_tail(plain, at - sizes[-1], at), part, language):
+            sizes[-1] += len(part)
         else:
-            merged.append(part)
-    return [len(part) for part in merged]
+            sizes.append(len(part))
+        at += len(part)
+    return sizes
+
+
+def _tail(text: str, begin: int, end: int) -> str:
+    """The last characters of a sentence from `begin` to `end`: all that the rules read. `_` stands for what is left
+    out, so that no rule takes their first one for the beginning of a sentence or of a word."""
+    return text[begin:end] if end - begin <= MAX_TAIL else "_" + text[end - MAX_TAIL : end]
 
 
 def _divide(text: str, language: str) -> list[str]:
