@@ -29,7 +29,7 @@ test: $(VENV)/.dev-ready ## Run every test, TEST_JOBS at a time
 lint: $(VENV)/.dev-ready ## Check style, types and the imports between rooms
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -n 2
+	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: $(VENV)/.dev-ready ## Fix what can be fixed mechanically
