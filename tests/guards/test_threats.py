@@ -12,7 +12,7 @@ THREATS = 25
 
 def rows_of(page: str) -> dict[str, list[str]]:
     """Threat → the tests that its row names, as `FILE::NAME` below `tests/`."""
-    table = page.split("## What HMC does\n")[1].split("\n## ")[0]
+    table = page.split("## What HMC does\n")[1].split("\n## ", maxsplit=1)[0]
     cells = [row.strip("|").split("|") for row in table.splitlines() if row.startswith("| ")][1:]
     return {threat.strip(): re.findall(r"`([^`]+)`", tests) for threat, _, tests in cells}
 
