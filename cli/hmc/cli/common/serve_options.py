@@ -72,7 +72,9 @@ Watch = Annotated[
 MaxConnections = Annotated[
     int | None,
     typer.Option(
-        help="Most connections; further ones are closed at once.", show_default="1024", rich_help_panel=LIMITS
+        help="Most connections to each port; further ones are closed at once.",
+        show_default="1024",
+        rich_help_panel=LIMITS,
     ),
 ]
 MaxStreams = Annotated[

@@ -104,7 +104,7 @@ class ServerSettings:
     """Seconds between two looks at the paths of the bundles. A new version that is put there is loaded and replaces the
     old one, as by Reload. None: no looks."""
     max_connections: int = 1024
-    """Most connections at a time; further ones are closed at once."""
+    """Most connections at a time, to each of the gRPC and HTTP ports; further ones are closed at once."""
     max_streams: int = 1024
     """Most calls at a time on one connection; the client holds back further ones."""
     max_message_mib: int = 64
