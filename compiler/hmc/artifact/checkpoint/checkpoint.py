@@ -150,7 +150,7 @@ def is_marian(path: Path) -> bool:
     """Whether `path` is a Hugging Face MarianMT model, which has to be imported first. Any path may be asked about."""
     try:
         config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and config.get("model_type") == "marian" and "architecture" not in config
 
@@ -162,7 +162,7 @@ def _read_config(path: Path) -> CheckpointConfig:
             version = raw["schema_version"]
             raise HmcError(f"config.json has schema version {version}; this hmc reads {SCHEMA_VERSION}: upgrade hmc")
         return CheckpointConfig.model_validate(raw)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise HmcError(f"config.json is not JSON: {error}") from error
     except ValidationError as error:
         details = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())

@@ -48,7 +48,7 @@ def _read(folder: Path, arch: Architecture) -> tuple[Extras, list[str]]:
             continue
         try:
             raw = json.loads((folder / name).read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             problems.append(f"{name} is not JSON: {error}")
             continue
         if not isinstance(raw, dict):

@@ -21,7 +21,7 @@ def read_layout(path: Path) -> HeadLayout:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InvalidRequestError(f"head layout {path} does not exist; give a checkpoint or a JSON file") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"head layout {path} is not JSON: {error}") from error
     if isinstance(value, dict):
         value = value.get("head_layout", value)

@@ -35,10 +35,10 @@ def m2m100_languages(folder: Path, size: int) -> tuple[dict[str, int], list[str]
     """Language → its token, for a vocabulary file of `size` entries."""
     config = _json(folder / TOKENIZER_CONFIG)
     listed = [match[1] for token in listed_tokens(folder, config) if (match := M2M100_TOKEN.fullmatch(token))]
-    kind = config.get("language_codes", "m2m100")
+    kind = str(config.get("language_codes", "m2m100"))
     if not listed and kind not in OF_M2M100:
         return {}, [f"{TOKENIZER_CONFIG}: language_codes {kind!r} is unknown; known: {', '.join(OF_M2M100)}"]
-    codes = listed or OF_M2M100[str(kind)].split()
+    codes = listed or OF_M2M100[kind].split()
     return {code: size + number for number, code in enumerate(dict.fromkeys(codes))}, []
 
 

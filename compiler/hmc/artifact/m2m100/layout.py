@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hmc.artifact.marian.layout import ACTIVATIONS, CONFIG
+from hmc.artifact.marian.layout import ACTIVATIONS, CONFIG, classes_of
 from hmc.artifact.model.architecture import Architecture
 
 MODEL_TYPE, CLASS = "m2m_100", "M2M100ForConditionalGeneration"
@@ -35,9 +35,9 @@ class M2M100Config(BaseModel):
 
 def architecture_of(raw: dict[str, Any], unk_id: int, *, own_output: bool) -> tuple[Architecture | None, list[str]]:
     """Reads config.json as an Architecture, and lists every reason why it cannot be one."""
-    classes = raw.get("architectures") or [CLASS]
+    classes = classes_of(raw, CLASS)
     if CLASS not in classes:
-        return None, [f"{CONFIG} describes {', '.join(map(str, classes))}, not {CLASS}"]
+        return None, [f"{CONFIG} describes {', '.join(classes)}, not {CLASS}"]
     try:
         config = M2M100Config.model_validate({name: value for name, value in raw.items() if value is not None})
     except ValidationError as error:

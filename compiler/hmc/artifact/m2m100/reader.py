@@ -54,7 +54,8 @@ def import_m2m100(
     problems += wrong
     found, wrong = _named(stored)
     problems += wrong
-    size = len(found[TARGET_EMBEDDING]) if TARGET_EMBEDDING in found else int(raw.get("vocab_size") or 0)
+    named = raw.get("vocab_size")
+    size = len(found[TARGET_EMBEDDING]) if TARGET_EMBEDDING in found else named if isinstance(named, int) else 0
     files, wrong = read_files(folder, size, languages)
     problems += wrong
     arch, wrong = architecture_of(raw, _unknown(files), own_output=OUTPUT in found)

@@ -77,18 +77,24 @@ def read_json(file: Path) -> tuple[dict[str, Any], list[str]]:
     """The object in a JSON file, and its problems."""
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of thousands of digits, too deep
         return {}, [f"{file.name} is not JSON: {error}"]
     return (raw, []) if isinstance(raw, dict) else ({}, [f"{file.name} must be one JSON object"])
 
 
+def classes_of(raw: dict[str, Any], default: str) -> list[str]:
+    """The classes of Transformers that config.json names; `default` if it names none."""
+    classes = raw.get("architectures") or [default]
+    return list(map(str, classes if isinstance(classes, list) else [classes]))
+
+
 def architecture_of(raw: dict[str, Any], unk_id: int) -> tuple[Architecture | None, list[str]]:
     """Reads config.json as an Architecture, and lists every reason why it cannot be one."""
-    kind, classes = raw.get("model_type"), raw.get("architectures") or ["MarianMTModel"]
+    kind, classes = raw.get("model_type"), classes_of(raw, "MarianMTModel")
     if kind is None and "architectures" not in raw:
         return None, ["config.json describes no model of Transformers: it has neither model_type nor architectures"]
     if kind != "marian" or "MarianMTModel" not in classes:
-        return None, [f"config.json describes {', '.join(map(str, classes))} (model_type {kind!r}), not MarianMTModel"]
+        return None, [f"config.json describes {', '.join(classes)} (model_type {kind!r}), not MarianMTModel"]
     problems = [
         f"config.json: {name} is {json.dumps(raw[name])}: {why}"
         for name, (wanted, why) in MUST_BE.items()

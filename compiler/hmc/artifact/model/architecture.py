@@ -23,6 +23,12 @@ STACK_NORM = "layer_norm"
 """`encoder.layer_norm` and `decoder.layer_norm`: the norm that a stack may end with."""
 
 
+LARGEST = 2**31 - 1
+"""Largest size of anything in a model: ONNX Runtime and SentencePiece count in 32 bits."""
+MOST_LAYERS, MOST_HEADS = 1024, 1024
+"""Layers of a stack, and heads of a layer. A config that says more is damaged, and reading it would not end."""
+
+
 class Architecture(BaseModel):
     """Sizes of the model. `heads` and `ffn_dim` are the numbers per layer before pruning.
 
@@ -31,19 +37,19 @@ class Architecture(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    vocab_size: int = Field(gt=0)
+    vocab_size: int = Field(gt=0, le=LARGEST)
     """Size of the target vocabulary, and of the source vocabulary unless `source_vocab_size` is given."""
-    source_vocab_size: int | None = Field(default=None, gt=0, exclude_if=lambda size: size is None)
+    source_vocab_size: int | None = Field(default=None, gt=0, le=LARGEST, exclude_if=lambda size: size is None)
     """Size of the source vocabulary; None: both sides share one. Two vocabularies have two embeddings, and EOS, unk
     and pad have the same ids in both."""
-    d_model: int = Field(gt=0, multiple_of=2)
-    ffn_dim: int = Field(gt=0)
-    encoder_layers: int = Field(gt=0)
-    decoder_layers: int = Field(gt=0)
-    heads: int = Field(gt=0)
-    head_dim: int = Field(gt=0)
+    d_model: int = Field(gt=0, le=LARGEST, multiple_of=2)
+    ffn_dim: int = Field(gt=0, le=LARGEST)
+    encoder_layers: int = Field(gt=0, le=MOST_LAYERS)
+    decoder_layers: int = Field(gt=0, le=MOST_LAYERS)
+    heads: int = Field(gt=0, le=MOST_HEADS)
+    head_dim: int = Field(gt=0, le=LARGEST)
     activation: Activation = "relu"
-    max_positions: int = Field(default=512, gt=1)
+    max_positions: int = Field(default=512, gt=1, le=LARGEST)
     scale_embedding: bool = True
     pad_id: int = Field(ge=0)
     """Pads sources and starts the decoder. Marian's embedding of it is zero. Training with tied embeddings may change

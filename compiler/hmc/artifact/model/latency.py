@@ -162,7 +162,7 @@ def read_table(file: Path) -> LatencyTable:
         return LatencyTable.model_validate(content)
     except OSError as error:
         raise InvalidRequestError(f"latency table {file} cannot be read ({error.strerror}); {advice}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"latency table {file} is not JSON ({error}); {advice}") from error
     except ValidationError as error:
         first = error.errors()[0]

@@ -71,7 +71,7 @@ def _checked(raw: Mapping[str, Value]) -> tuple[Options | None, list[str]]:
     numbers = {}
     for name in ("enc-depth", "dec-depth", "transformer-heads", "transformer-dim-ffn"):
         value = text_of(raw, name)
-        if not value.isascii() or not value.isdigit() or not int(value):
+        if not value.isascii() or not value.isdigit() or len(value) > 10 or not int(value):
             wrong.append(f"{OPTIONS}: {name} must be a whole number, and is {value!r}")
         else:
             numbers[name] = int(value)

@@ -14,6 +14,8 @@ from hmc.artifact.tokenizer.pieces import load_pieces
 
 Entries = dict[str, int]
 """Piece → token id."""
+LONGEST_ID = 10
+"""Digits of an id."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,12 @@ def _of_text(path: Path) -> Entries:
     except UnicodeDecodeError as error:
         raise HmcError(f"{path.name} is not UTF-8 (byte {error.start})") from error
     raw = parse_yaml(text, path.name)
-    wrong = [piece for piece, value in raw.items() if not isinstance(value, str) or not value.strip().isdecimal()]
+    # Longer numbers are no ids, and Python refuses to read those of thousands of digits.
+    wrong = [
+        piece
+        for piece, value in raw.items()
+        if not isinstance(value, str) or not value.strip().isdecimal() or len(value.strip()) > LONGEST_ID
+    ]
     if wrong:
         raise HmcError(f"{path.name}: {wrong[0]!r} has no id: it must be a mapping from pieces to whole numbers")
     return {piece: int(str(value)) for piece, value in raw.items()}

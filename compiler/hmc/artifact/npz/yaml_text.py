@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hmc.artifact.distribution import how_to_install
@@ -10,13 +10,15 @@ from hmc.artifact.errors import FailedPreconditionError, HmcError
 
 Value = str | list[Any] | dict[str, Any]
 """A scalar as it is written, a sequence or a mapping."""
+DEEPEST = 8
+"""Sequences and mappings within each other."""
 
 
 def parse_yaml(text: str, name: str) -> dict[str, Value]:
     """The mapping in a YAML text. name: of its file, for messages. No tag makes an object.
 
-    Raises HmcError if it is no mapping, holds one key twice or refers to itself, and FailedPreconditionError where
-    PyYAML is not installed.
+    Raises HmcError if it is no mapping, holds one key twice, has an alias or nests too deep, and
+    FailedPreconditionError where PyYAML is not installed.
     """
     try:
         import yaml
@@ -24,8 +26,7 @@ def parse_yaml(text: str, name: str) -> dict[str, Value]:
         raise FailedPreconditionError(f"{name} is YAML, which needs PyYAML: {how_to_install('compile')}") from error
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        node = yaml.compose(text, Loader=loader)
-        value = _plain(node, name, 0)
+        value = _document(yaml.parse(text, Loader=loader), name)
     except yaml.YAMLError as error:
         place = getattr(error, "problem_mark", None)
         where = f" (line {place.line + 1})" if place else ""
@@ -35,23 +36,48 @@ def parse_yaml(text: str, name: str) -> dict[str, Value]:
     return value
 
 
-def _plain(node: Any, name: str, depth: int) -> Value:
-    """The value of a node. Depth is bounded, so that a node within itself ends."""
-    if depth > 8:
-        raise HmcError(f"{name} nests deeper than any file of Marian")
-    if node is None:
-        return {}
-    if node.id == "scalar":
-        return str(node.value)
-    if node.id == "sequence":
-        return [_plain(each, name, depth + 1) for each in node.value]
+def _document(events: Iterator[Any], name: str) -> Value:
+    """The only document of a text; {} if there is none."""
+    value: Value = {}
+    documents = 0
+    for event in events:
+        kind = type(event).__name__
+        if kind == "DocumentStartEvent":
+            documents += 1
+        elif kind not in ("StreamStartEvent", "StreamEndEvent", "DocumentEndEvent"):
+            value = _value(event, events, name)
+    if documents > 1:
+        raise HmcError(f"{name} holds {documents} documents of YAML; it must be one mapping")
+    return value
+
+
+def _value(event: Any, events: Iterator[Any], name: str, depth: int = 0) -> Value:
+    """The value that begins with `event`; the rest of it is taken from `events`.
+
+    Depth is bounded, and an alias is refused: a few aliases can stand for any number of values.
+    """
+    kind, line = type(event).__name__, event.start_mark.line + 1
+    if kind == "ScalarEvent":
+        return str(event.value)
+    if kind == "AliasEvent":
+        raise HmcError(
+            f"{name}, line {line}: an alias (*{event.anchor}), which no file of Marian has; write its value out instead"
+        )
+    if depth >= DEEPEST:
+        raise HmcError(f"{name}, line {line}: nests deeper than any file of Marian; copy the file again")
+    if kind == "SequenceStartEvent":
+        items: list[Any] = []
+        while type(each := next(events)).__name__ != "SequenceEndEvent":
+            items.append(_value(each, events, name, depth + 1))
+        return items
     found: dict[str, Value] = {}
-    for key, value in node.value:
-        if key.id != "scalar":
-            raise HmcError(f"{name}, line {key.start_mark.line + 1}: a key must be a word")
+    while type(key := next(events)).__name__ != "MappingEndEvent":
+        where = f"{name}, line {key.start_mark.line + 1}"
+        if type(key).__name__ != "ScalarEvent":
+            raise HmcError(f"{where}: a key must be a word")
         if key.value in found:
-            raise HmcError(f"{name}, line {key.start_mark.line + 1}: {key.value!r} is there twice")
-        found[str(key.value)] = _plain(value, name, depth + 1)
+            raise HmcError(f"{where}: {key.value!r} is there twice")
+        found[str(key.value)] = _value(next(events), events, name, depth + 1)
     return found
 
 

@@ -51,7 +51,7 @@ class Format:
     def _marker_content(self, folder: Path) -> dict[str, Any] | None:
         try:
             content = json.loads((folder / self.marker).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return content if isinstance(content, dict) and self.recognises(content) else None
 

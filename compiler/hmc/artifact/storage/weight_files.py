@@ -77,7 +77,7 @@ def _places(index: Path) -> tuple[dict[str, str], list[str]]:
     """Tensor → name of its file."""
     try:
         raw = json.loads(index.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         return {}, [f"{index.name} is not JSON: {error}"]
     places = raw.get("weight_map") if isinstance(raw, dict) else None
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):

@@ -115,7 +115,7 @@ def parse_vocabulary(content: bytes, name: str = VOCABULARY) -> tuple[dict[str, 
     """Parses a vocabulary file into piece → id, and lists its problems. The ids must be 0 to V - 1, each once."""
     try:
         raw = json.loads(content)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         return {}, [f"{name} is not JSON: {error}"]
     if not isinstance(raw, dict) or not all(isinstance(value, int) for value in raw.values()):
         return {}, [f"{name} must be one object from pieces to whole numbers"]
