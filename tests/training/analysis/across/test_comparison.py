@@ -11,6 +11,7 @@ from tests.training.analysis.helpers import LOSS, two_texts
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.across import compare, correlate
+from hmc.training.analysis.common.curves import masked_within
 from hmc.training.analysis.common.measure import Settings
 from hmc.training.analysis.common.result import Result, write_result
 from hmc.training.analysis.common.subject import Subject, Text
@@ -100,4 +101,4 @@ def test_spread_of_importance_is_set_against_the_first_system(subject: Subject, 
 )
 def test_heads_masked_within_a_point_of_bleu(bleu: list[float], most: int) -> None:
     curve = [{"masked": 9 * n, "bleu": {"value": value}} for n, value in enumerate(bleu)]
-    assert cumulative.masked_within(curve) == most
+    assert masked_within(curve) == most

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from tests.tiny import tiny_checkpoint_at
+from tests.artifact.model.test_latency import table, whole
+from tests.tiny import SENTENCES, tiny_checkpoint_at
 from tests.training.analysis.helpers import scored_bundle
+from tests.training.pruning.test_run_inputs import SETTINGS, write
 
 from hmc.artifact.bundle.manifest import read_manifest, write_manifest
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.ffn import parse_neuron_budgets
 from hmc.artifact.model.heads import KINDS, HeadLayout
 from hmc.training.analysis.across import budgets, survivors, trajectory
 from hmc.training.analysis.common.result import Result, write_result
 from hmc.training.analysis.common.subject import Subject, Text
+from hmc.training.analysis.figures.pruning import draw_trajectory
 from hmc.training.analysis.masking import importance
+from hmc.training.pruning.latency.goals import LatencyGoal, LatencyPlan
+from hmc.training.pruning.run import PruningRun
 
 A = HeadLayout.from_json({"encoder_self": [[0, 1], [2]], "decoder_self": [[0, 1, 2], []], "cross": [[1], [0, 3]]})
 B = HeadLayout.from_json({"encoder_self": [[1, 3], [2, 3]], "decoder_self": [[3], []], "cross": [[1, 2], [0, 3]]})
@@ -171,3 +179,36 @@ def test_what_is_no_trajectory_is_refused(tmp_path: Path, content: str) -> None:
         trajectory.analyse({"t": tmp_path / "t.json"})
     with pytest.raises(InvalidRequestError, match="cannot be read"):
         trajectory.analyse({"t": tmp_path / "none.json"})
+
+
+@pytest.mark.parametrize("asked", ["neurons", "both", "latency"])
+def test_a_trajectory_of_every_kind_of_budget(tmp_path: Path, asked: str) -> None:
+    """The files are those that runs of `hmc prune` write."""
+    corpus = write(tmp_path / "text", SENTENCES * 2)
+    tiny_checkpoint_at(tmp_path / "c")
+    neurons = parse_neuron_budgets("" if asked == "latency" else "50%")
+    plan = None
+    if asked == "latency":
+        plan = LatencyPlan(table(), (LatencyGoal("2x", table().ms(whole()) / 2),))
+    PruningRun(
+        tmp_path / "c", [9] if asked == "both" else [], [corpus], corpus, tmp_path / "p", SETTINGS, neurons,
+        latency=plan,
+    ).run()  # fmt: skip
+    result = trajectory.analyse({asked: tmp_path / "p" / "trajectory.json"})
+    points = result.data["runs"][asked]["points"]
+    expected = {"neurons": ["neurons"], "both": ["heads", "neurons"], "latency": ["heads", "latency_ms"]}
+    assert set(expected[asked]) <= set(trajectory.quantities(points))
+    table_of = trajectory.summary(result)
+    assert len(table_of.rows) == 1
+    assert len(table_of.rows[0]) == len(table_of.columns)
+    assert ("latency ms" in table_of.columns) == (asked == "latency")
+    assert "neurons" in table_of.columns
+    assert [path.suffix for path in draw_trajectory(result, tmp_path)] == [".svg", ".png"]
+
+
+def test_tables_of_results_need_no_pytorch() -> None:
+    modules = "across.budgets", "across.compare", "across.trajectory", "across.survivors", "figures.pruning"
+    imports = "; ".join(f"import hmc.training.analysis.{module}" for module in modules)
+    check = f"import sys; sys.modules['torch'] = None; {imports}"
+    finished = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr

@@ -9,6 +9,7 @@ import pytest
 from tests.training.analysis.helpers import DEMO, LOSS, loss_of, without
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.training.analysis.common.curves import ORDERS
 from hmc.training.analysis.common.measure import Settings
 from hmc.training.analysis.common.subject import Subject, Text, read_text
 from hmc.training.analysis.masking import cumulative, groups, profile
@@ -31,7 +32,7 @@ def test_groups_mask_ranks_in_order(subject: Subject, text: Text) -> None:
 def test_cumulative_curves_share_their_ends(subject: Subject, text: Text) -> None:
     ranking = RankBy().rank(subject, text)
     result = cumulative.analyse(subject, text, ranking, LOSS, groups=4)
-    most, least = (result.data["curves"][order] for order in cumulative.ORDERS)
+    most, least = (result.data["curves"][order] for order in ORDERS)
     assert [point["masked"] for point in most] == [point["masked"] for point in least] == [0, 3, 6, 9, 12]
     assert (most[0], most[-1]) == (least[0], least[-1])
     assert most[1]["loss"]["value"] == pytest.approx(loss_of(subject, text, without(list(ranking.heads[:3]))), rel=1e-5)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.training.analysis.common.curves import ORDERS, WITHIN, masked_within
 from hmc.training.analysis.common.result import Result, read_result, versions
 from hmc.training.analysis.common.summary import Summary, interval, plain
-from hmc.training.analysis.masking.cumulative import ORDERS, WITHIN, masked_within
 
 COMMAND = "compare"
 COMPARABLE = ("importance", "groups", "cumulative")

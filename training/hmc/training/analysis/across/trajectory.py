@@ -1,4 +1,4 @@
-"""Gates during pruning: expected open heads by kind, the budget, and the number of gates still undecided."""
+"""Gates during pruning: what is expected to stay, the budget, and the number of gates still undecided."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from hmc.training.analysis.common.result import Result, versions
 from hmc.training.analysis.common.summary import Summary, plain
 
 COMMAND = "trajectory"
-NEEDED = ("stage", "step", "open", "unsettled")
+NEEDED = ("stage", "step")
+QUANTITIES = {
+    "heads": ("open", "budget", "unsettled"),
+    "neurons": ("neurons", "neuron_budget", "neurons_unsettled"),
+    "latency_ms": ("latency_ms", "latency_budget_ms", ""),
+}
+"""What a budget may be of → fields of a point: what is expected to stay, the budget, gates that have not settled."""
 
 
 def analyse(files: Mapping[str, Path]) -> Result:
@@ -44,7 +50,8 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], str]:
         raise InvalidRequestError(f"{path}: not JSON: {error}") from error
     if not (isinstance(points, list) and points and all(_is_point(point) for point in points)):
         raise InvalidRequestError(
-            f"{path}: not a trajectory.json of hmc prune: it needs points with the numbers {', '.join(NEEDED)}"
+            f"{path}: not a trajectory.json of hmc prune: it needs points with the numbers {', '.join(NEEDED)}, and "
+            f"{' or '.join(fields[0] for fields in QUANTITIES.values())}"
         )
     return points, hashlib.sha256(content).hexdigest()
 
@@ -52,8 +59,9 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], str]:
 def _is_point(point: object) -> bool:
     if not isinstance(point, dict):
         return False
-    numbers = [point.get(key) for key in NEEDED]
-    return all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
+    known = [fields for fields in QUANTITIES.values() if fields[0] in point]
+    numbers = [point[key] for fields in known for key in fields if key in point] + [point.get(key) for key in NEEDED]
+    return bool(known) and all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
 
 
 def _counted(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -65,7 +73,8 @@ def _counted(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             before = found[-1]["update"]
         kinds = {kind: point.get(f"open/{kind}") for kind in KINDS}
         kept = {key: point.get(key) for key in ("stage", "budget", "open", "unsettled")}
-        found.append({"update": before + point["step"], **kept, "kinds": kinds})
+        more = {key: point[key] for fields in list(QUANTITIES.values())[1:] for key in fields if key in point}
+        found.append({"update": before + point["step"], **kept, "kinds": kinds, **more})
     return found
 
 
@@ -74,12 +83,21 @@ def stages(points: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]
     return [[p for p in points if p["stage"] == stage] for stage in dict.fromkeys(p["stage"] for p in points)]
 
 
+def quantities(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The `QUANTITIES` that the points of a run have."""
+    return [name for name, fields in QUANTITIES.items() if any(p.get(fields[0]) is not None for p in points)]
+
+
 def summary(result: Result) -> Summary:
-    """One row per run and closing stage."""
+    """One row per run and closing stage. Columns of neurons and of latency are there if a run has them."""
+    runs = result.data["runs"]
+    there = {name for run in runs.values() for name in quantities(run["points"])}
+    more = [name for name in QUANTITIES if name in there and name != "heads"]
     rows = []
-    for name, run in result.data["runs"].items():
+    for name, run in runs.items():
         for number, stage in enumerate(stages(run["points"]), 1):
             last = stage[-1]
+            unsettled = [point["unsettled"] for point in stage if point["unsettled"] is not None]
             rows.append((
                 name,
                 str(number),
@@ -87,8 +105,10 @@ def summary(result: Result) -> Summary:
                 plain(last["budget"], 0),
                 plain(last["open"], 1),
                 *(plain(last["kinds"][kind], 1) for kind in KINDS),
-                plain(max(point["unsettled"] for point in stage), 0),
+                plain(max(unsettled, default=None), 0),
                 plain(last["unsettled"], 0),
+                *(plain(last.get(field), 1) for each in more for field in QUANTITIES[each] if field),
             ))  # fmt: skip
     columns = ("run", "stage", "until update", "budget", "open", *KINDS, "most unsettled", "unsettled at the end")
-    return Summary("Expected open heads while gates close", columns, tuple(rows))
+    fields = tuple(field.replace("_", " ") for each in more for field in QUANTITIES[each] if field)
+    return Summary("What is expected to stay while gates close", columns + fields, tuple(rows))

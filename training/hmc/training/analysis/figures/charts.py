@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hmc.training.analysis.common.curves import ORDERS
 from hmc.training.analysis.figures.style import COLOURS, GREY, MARKERS
-from hmc.training.analysis.masking.cumulative import ORDERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,6 +10,7 @@ import numpy as np
 
 from hmc.artifact.model.heads import KINDS
 from hmc.training.analysis.across.compare import metric_of
+from hmc.training.analysis.common.curves import ORDERS
 from hmc.training.analysis.common.per_head import table_of
 from hmc.training.analysis.common.result import Result
 from hmc.training.analysis.figures.charts import cumulative_curves, error_bars, group_bars, histogram, zero_line
@@ -23,7 +24,6 @@ from hmc.training.analysis.figures.style import (
     figure,
     save_figure,
 )
-from hmc.training.analysis.masking.cumulative import ORDERS
 from hmc.training.data.parallel_text import corpus_names
 
 WIDE, HIGH = 6.5, 4.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hmc.artifact.model.heads import KINDS
-from hmc.training.analysis.across.trajectory import stages
+from hmc.training.analysis.across.trajectory import QUANTITIES, quantities, stages
 from hmc.training.analysis.common.result import Result
 from hmc.training.analysis.figures.charts import METRIC_TITLES
 from hmc.training.analysis.figures.style import COLOURS, GREY, KIND_TITLES, MARKERS, SEQUENTIAL, figure, save_figure
@@ -18,6 +18,12 @@ from hmc.training.analysis.figures.style import COLOURS, GREY, KIND_TITLES, MARK
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+EXPECTED = {
+    "heads": "expected open heads",
+    "neurons": "expected open neurons",
+    "latency_ms": "expected latency [ms]",
+}
+"""What a trajectory may show → the title of its axis."""
 BAND = 0.18
 """Opacity of the band between least and most."""
 
@@ -123,36 +129,53 @@ def _interval(axes: Axes, point: Mapping[str, Any], reference: str, colour: str)
 
 
 def draw_trajectory(result: Result, folder: Path) -> list[Path]:
-    """`trajectory`: above, expected open heads by kind and the budget; below, the number of undecided gates."""
+    """`trajectory`: for heads, neurons and latency, if a run has them, what is expected to stay, and the budget; at the
+    bottom the number of undecided gates."""
     runs: Mapping[str, Any] = result.data["runs"]
-    with figure(6.5, 5.0) as drawn:
-        above, below = drawn.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    there = {name for run in runs.values() for name in quantities(run["points"])}
+    shown = [name for name in QUANTITIES if name in there]
+    with figure(6.5, 2.0 + 3.0 * len(shown)) as drawn:
+        *above, below = drawn.subplots(len(shown) + 1, 1, sharex=True, height_ratios=(*(3 for _ in shown), 1))
         for number, run in enumerate(runs.values()):
-            _run(above, below, run["points"], first=not number)
-        for axes in (above, below):
+            for axes, name in zip(above, shown, strict=True):
+                _run(axes, run["points"], name, first=not number)
+            for name in shown:
+                if field := QUANTITIES[name][2]:
+                    style = ":" if name == "neurons" else "-"
+                    _line(below, run["points"], field, color="black", linestyle=style, label="" if number else name)
+        for axes, name in zip(above, shown, strict=True):
+            axes.set_ylabel(EXPECTED[name])
+            axes.legend(frameon=False, fontsize=8)
+        for axes in (*above, below):
             axes.grid(alpha=0.25)
             axes.set_xlim(left=0)
             axes.set_ylim(bottom=0)
-        above.set_ylabel("expected open heads")
-        above.legend(frameon=False, fontsize=8)
+        if len(below.get_legend_handles_labels()[1]) > 1:
+            below.legend(frameon=False, fontsize=8)
         below.set_ylabel("gates not settled")
         below.set_xlabel("update of a closing stage" + (f" ({len(runs)} runs)" if len(runs) > 1 else ""))
+        points = next(iter(runs.values()))["points"]
+        for stage in stages(points)[:-1]:
+            for axes in (*above, below):
+                axes.axvline(stage[-1]["update"], color=GREY, linewidth=0.6)
         return save_figure(drawn, folder / "trajectory")
 
 
-def _run(above: Axes, below: Axes, points: Sequence[Mapping[str, Any]], *, first: bool) -> None:
-    """All lines of a run. Only the first run has labels, and a thin vertical line at the start of each stage."""
-    x = [point["update"] for point in points]
-    for number, kind in enumerate(KINDS):
-        values = [np.nan if point["kinds"][kind] is None else point["kinds"][kind] for point in points]
-        label = KIND_TITLES[kind] if first else None
-        above.plot(x, values, color=COLOURS[number], marker=MARKERS[number], markersize=3, linewidth=1.2, label=label)
-    above.plot(x, [point["open"] for point in points], color="black", linewidth=1.4, label="all" if first else None)
-    budget = [np.nan if point["budget"] is None else point["budget"] for point in points]
-    if first and not np.isnan(budget).all():
-        above.plot(x, budget, color=GREY, linestyle=":", linewidth=1.2, label="budget")
-    below.plot(x, [point["unsettled"] for point in points], color="black", linewidth=1.2)
+def _run(axes: Axes, points: Sequence[Mapping[str, Any]], name: str, *, first: bool) -> None:
+    """The lines of a run for one quantity. Only the first run has labels and a budget."""
+    kept, budget, _ = QUANTITIES[name]
+    for number, kind in enumerate(KINDS if name == "heads" else ()):
+        of_kind = [{"update": point["update"], kind: point["kinds"][kind]} for point in points]
+        marked = {"color": COLOURS[number], "marker": MARKERS[number], "markersize": 3}
+        _line(axes, of_kind, kind, label=KIND_TITLES[kind] if first else "", **marked)
+    _line(axes, points, kept, color="black", linewidth=1.4, label="all" if first else "")
     if first:
-        for stage in stages(points)[:-1]:
-            for axes in (above, below):
-                axes.axvline(stage[-1]["update"], color=GREY, linewidth=0.6)
+        _line(axes, points, budget, color=GREY, linestyle=":", label="budget")
+
+
+def _line(axes: Axes, points: Sequence[Mapping[str, Any]], field: str, *, label: str, **style: Any) -> None:
+    """The field over the updates, where a point has it; no line where none has."""
+    values = [np.nan if point.get(field) is None else point[field] for point in points]
+    if not np.isnan(values).all():
+        x = [point["update"] for point in points]
+        axes.plot(x, values, label=label or None, **{"linewidth": 1.2} | style)

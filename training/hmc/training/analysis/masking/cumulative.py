@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from hmc.training.analysis.common.curves import ORDERS, WITHIN, masked_within
 from hmc.training.analysis.common.masks import close_heads
 from hmc.training.analysis.common.measure import Settings, measure
 from hmc.training.analysis.common.result import Result, versions
@@ -16,9 +16,6 @@ from hmc.training.analysis.masking.groups import GROUPS, split_heads
 from hmc.training.analysis.masking.ranking import Ranking
 
 COMMAND = "cumulative"
-ORDERS = ("most_important_first", "least_important_first")
-WITHIN = 1.0
-"""BLEU points that `masked_within` allows by default."""
 
 
 def analyse(
@@ -69,16 +66,6 @@ def gap(curves: dict[str, list[dict[str, Any]]], name: str) -> float:
         areas.append(float(np.trapezoid(values, masked / masked[-1])))
     most, least = areas
     return least - most if name == "bleu" else most - least
-
-
-def masked_within(curve: Sequence[Mapping[str, Any]], drop: float = WITHIN) -> int:
-    """Largest number of heads masked, group by group, with BLEU at most `drop` points below that of all heads."""
-    whole, most = curve[0]["bleu"]["value"], 0
-    for point in curve:
-        if whole - point["bleu"]["value"] > drop:
-            break
-        most = point["masked"]
-    return most
 
 
 def summary(result: Result) -> Summary:
