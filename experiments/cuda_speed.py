@@ -116,7 +116,8 @@ def measure_setting(
     batches = [sources[start : start + batch] for start in range(0, count, batch)]
     times, written = measure(systems, batches, beam, options.rounds, 0.0)
     twice, _ = measure(longer, batches, beam, options.rounds, 0.0)
-    agreed = agreement(written, options.target)
+    # The stand-ins write nothing, so translations that a graph on the device collects are empty there.
+    agreed = dict.fromkeys(written, 0.0) if over_stand_ins() else agreement(written, options.target)
     row: dict[str, Any] = {}
     print(f"\nbatch {batch}, beam {beam} (median of {options.rounds} rounds)")
     for name, seconds in times.items():

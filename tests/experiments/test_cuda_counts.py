@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from experiments.support.counting.process import Task
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, TensorProto, helper
-from tests.experiments.conftest import Experiment
+from tests.experiments.conftest import DEMO, Experiment
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.bundle.checks import validate
@@ -121,3 +122,22 @@ def test_nothing_is_refused(
     found = fresh(task(folder / "bundle", "refusals"), counting_libraries)
     assert len(found) == 2
     assert all(row == {"errors": [], "on_host": {}} for row in found.values()), found
+
+
+def test_the_comparison_of_speeds_runs_to_its_end(
+    experiment: Experiment, counting_libraries: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(DEMO / "checkpoint", tmp_path / "out" / "checkpoint")
+    texts = []
+    for name in ("test.en", "test.de"):
+        texts.append(tmp_path / name)
+        lines = (DEMO / name).read_text(encoding="utf-8").splitlines()[:4]
+        texts[-1].write_text("\n".join(lines) + "\n", encoding="utf-8")
+    ran = experiment(
+        "cuda_speed", "--out", tmp_path / "out", "--libraries", counting_libraries, "--settings", "1x1,2x4",
+        "--rounds", "1", "--stream", "2", "--precisions", "fp16", "--quality", DEMO / "checkpoint", *texts,
+    )  # fmt: skip
+    assert ran.status == 0, ran.output
+    assert set(ran.report["settings"]) == {"1x1", "2x4"}
+    assert set(ran.report["settings"]["2x4"]) == {"hmc full-fp16", "hmc h36-fp16"}
+    assert set(ran.report["quality"]) == {"beam 1", "beam 4"}
