@@ -13,8 +13,12 @@ import pytest
 from tests.cli.conftest import Hmc
 from tests.processes import environment
 from tests.serving.fakes import FakeFactory
+from tests.tiny import tiny_checkpoint_at
 
+from hmc.artifact.checkpoint.checkpoint import save_checkpoint
 from hmc.cli.common.records import plain, record
+from hmc.compiler.bundle.requests import LevelRequest
+from hmc.compiler.bundle.writer import compile_bundle
 from hmc.serving.requests.answers import StreamAnswer
 from hmc.serving.requests.results import Alternative, Translation
 from hmc.serving.server.background import BackgroundServer
@@ -230,6 +234,22 @@ def test_a_text_that_is_cut_is_said(hmc: Hmc, tiny_bundle: Path, tmp_path: Path)
     reported = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, "--json", long)
     assert reported.stderr == ""
     assert json.loads(reported.stdout)["source_truncated"]
+
+
+def test_an_empty_translation_is_said(hmc: Hmc, tmp_path: Path) -> None:
+    checkpoint = tiny_checkpoint_at(tmp_path / "random")
+    checkpoint.tensors["final_logits_bias"][checkpoint.architecture.eos_id] = 1e4  # every translation ends at once
+    save_checkpoint(checkpoint, tmp_path / "c")
+    compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")
+    (tmp_path / "texts").write_text("\nA dog.\n")
+    for how in (["", "A dog."], ["--incremental", "", "A dog."], ["--json", "", "A dog."]):
+        ran = hmc("translate", "--bundle", tmp_path / "b", *how)
+        assert ran.exit_code == 0
+        (said,) = ran.stderr.splitlines()
+        assert said.startswith("hmc: line 2: the translation is empty, though the text is not; try another level")
+    ran = hmc("translate", "--bundle", tmp_path / "b", "--file", tmp_path / "texts", "--out", tmp_path / "out")
+    assert [line for line in ran.stderr.splitlines() if "is empty" in line] == [said]
+    assert (tmp_path / "out").read_text() == "\n\n"
 
 
 @pytest.mark.parametrize(

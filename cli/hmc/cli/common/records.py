@@ -25,6 +25,7 @@ def write_lines(backend: Backend, lines: Iterator[str], options: DecodeOptions, 
             text = sent.pop(answer.index)
             if not json_output:
                 warn_if_cut(answer.index, answer.result(), "translated")
+            warn_if_empty(answer.index, answer.result())
             _write((json.dumps(record(text, answer), ensure_ascii=False) if json_output else plain(answer)) + "\n")
 
 
@@ -38,6 +39,7 @@ def write_pieces(backend: Backend, lines: Iterator[str], options: DecodeOptions,
             if piece.translation is not None:
                 _write(one_line(piece.translation.text.removeprefix(written)) + "\n")
                 warn_if_cut(index, piece.translation, "translated")
+                warn_if_empty(index, piece.translation)
 
 
 def _remember(lines: Iterator[str], sent: dict[int, str]) -> Iterator[str]:
@@ -63,6 +65,15 @@ def warn_if_cut(index: int, translation: Translation, done: str) -> None:
         sys.stderr.write(
             f"hmc: line {index + 1}: only its first {kept} tokens are {done}, since more do not fit the model; "
             "split it into sentences\n"
+        )
+
+
+def warn_if_empty(index: int, translation: Translation) -> None:
+    """Warns on standard error about an empty translation of a text that is not blank."""
+    if not translation.text and not translation.blank:
+        sys.stderr.write(
+            f"hmc: line {index + 1}: the translation is empty, though the text is not; try another level or precision, "
+            "and see that the text is in the language that the model reads\n"
         )
 
 

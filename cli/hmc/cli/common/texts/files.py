@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.cli.common.outputs import check_file
-from hmc.cli.common.records import plain, record, warn_if_cut
+from hmc.cli.common.records import plain, record, warn_if_cut, warn_if_empty
 from hmc.serving.client.files import FileProgress, FileTranslation
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def write_file(
             text = sent.popleft()
             if not json_output:
                 warn_if_cut(job.first + answer.index, answer.result(), "translated")
+            warn_if_empty(job.first + answer.index, answer.result())
             job.write(json.dumps(record(text, answer), ensure_ascii=False) if json_output else plain(answer))
     return job.finish()
 
