@@ -242,6 +242,7 @@ def test_an_empty_translation_is_said(hmc: Hmc, tmp_path: Path) -> None:
     save_checkpoint(checkpoint, tmp_path / "c")
     compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")
     (tmp_path / "texts").write_text("\nA dog.\n")
+    said = ""
     for how in (["", "A dog."], ["--incremental", "", "A dog."], ["--json", "", "A dog."]):
         ran = hmc("translate", "--bundle", tmp_path / "b", *how)
         assert ran.exit_code == 0

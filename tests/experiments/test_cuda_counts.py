@@ -15,6 +15,7 @@ import pytest
 from experiments.support.counting.child import fresh
 from experiments.support.counting.libraries import environment_with
 from experiments.support.counting.process import Task
+from experiments.support.counting.workload import DEMO
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, TensorProto, helper

@@ -18,7 +18,23 @@ from hmc.artifact.errors import HmcError
 from hmc.artifact.npz.yaml_text import parse_yaml
 from hmc.pipelines.importing.forms import import_model
 
-VALUES = (None, True, -1, 0, 1, 2**70, 1.5, "", "x", "256k", [], [1, [2]], {}, {"x": None}, float("nan"))
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2**70,
+    1.5,
+    "",
+    "x",
+    "256k",
+    [],
+    [1, [2]],
+    {},
+    {"x": None},
+    float("nan"),
+)
 """Put in the place of every value of a file of JSON or YAML."""
 CONTENTS = (
     b"", b"\0", b"\xff\xfe", b"null", b"[]", b"3", b'"x"', b"{}", b"{", b"[" * 100_000, b'{"a":' * 100_000,
@@ -28,7 +44,7 @@ CONTENTS = (
 LARGEST = 200_000
 """Bytes of the largest file that counts as small."""
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what other libraries warn of is not ours to fix
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # what other libraries warn of is not ours to fix
 
 
 def pickled(folder: Path) -> None:
@@ -54,8 +70,18 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param) / "model"
     WRITERS[request.param](folder)
-    import_model(folder)
+    read(folder)
     return folder
+
+
+def read(folder: Path) -> None:
+    """Imports the model. No file of CTranslate2 names languages, so they are given."""
+    of_ctranslate2 = (folder / "model.bin").is_file()
+    import_model(
+        folder,
+        source_language="en" if of_ctranslate2 else None,
+        target_language="de" if of_ctranslate2 else None,
+    )
 
 
 def files(folder: Path) -> Iterator[tuple[Path, bytes]]:
@@ -66,7 +92,7 @@ def files(folder: Path) -> Iterator[tuple[Path, bytes]]:
 def ends_well(folder: Path) -> None:
     """Nothing but HmcError may come out. An import may also succeed."""
     with suppress(HmcError):
-        import_model(folder)
+        read(folder)
 
 
 def test_every_value_of_every_config(model: Path, tmp_path: Path) -> None:

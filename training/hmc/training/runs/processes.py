@@ -60,7 +60,7 @@ def first_process_first(fabric: Fabric) -> Iterator[None]:
         yield
     except Exception as error:
         if fabric.is_global_zero:
-            fabric.broadcast(f"the first process stopped: {error or type(error).__name__}")
+            fabric.broadcast(f"the first process stopped: {str(error) or type(error).__name__}")
         raise
     if fabric.is_global_zero:
         fabric.broadcast(None)
