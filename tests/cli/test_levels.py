@@ -55,7 +55,7 @@ def test_recorded_times_stay_when_a_server_has_answered(hmc: Hmc, fake_bundle: P
     for table in (before, after):
         assert "111.1" in table
         assert "122.2" in table
-        assert "Times: requests of 1 at beam 4 on m." in table
+        assert "requests of 1 at beam 4 on m" in table
     assert "live p50 ms" not in before
     assert "live p50 ms" in after
     assert "live calls" in after
