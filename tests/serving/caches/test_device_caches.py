@@ -104,6 +104,19 @@ def decode(
     return list(zip(hypotheses, certain, strict=True))
 
 
+def given_scores(sessions: LevelSessions, sources: list[list[int]], targets: list[tuple[int, ...]]) -> list[float]:
+    """The score of a given translation of each sentence."""
+    running = Engine(sessions, queue_size=500, max_rows=12)
+    try:
+        futures = [
+            running.submit(source, DecodeOptions(beam_size=1), Constraints(tuple(target), True))
+            for source, target in zip(sources, targets, strict=True)
+        ]
+        return [future.result(120).hypotheses[0].score for future in futures]
+    finally:
+        running.close()
+
+
 @pytest.mark.parametrize("options", OPTIONS, ids=["greedy", "beam", "penalties", "sampling", "top-p", "alignment"])
 def test_same_translations_as_the_host_caches(lively_bundle: Path, on_device: Path, options: DecodeOptions) -> None:
     sources = some_sources(25)
@@ -282,9 +295,12 @@ def test_fp16_graphs_translate_as_fp32_ones(on_device: Path, options: DecodeOpti
     found = decode(opened(on_device, "full-fp16"), sources, [options])
     best = [(a[0][0], b[0][0]) for a, b in zip(expected, found, strict=True)]
     same = [one[0] == other[0] for one, other in best]
-    assert np.mean(same) >= 0.7
+    assert np.mean(same) >= 0.8  # the model is random: where one token differs, all that follow do
     for (_, one, _), (_, other, _) in (pair for pair, equal in zip(best, same, strict=True) if equal):
         assert one == pytest.approx(other, abs=0.01)
+    targets = [one[0] for one, _ in best]
+    scores = [given_scores(opened(on_device, level), sources, targets) for level in ("full", "full-fp16")]
+    np.testing.assert_allclose(scores[1], scores[0], atol=0.01)
 
 
 def test_a_level_of_an_earlier_version_is_refused(lively_bundle: Path) -> None:

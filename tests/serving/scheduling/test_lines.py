@@ -92,6 +92,23 @@ def test_a_caller_that_was_away_gets_nothing_for_the_past() -> None:
     assert Counter(starts(line, owners, 40)) == {"a": 20, "b": 20}
 
 
+def test_nobody_pays_for_what_was_before_the_line_was_empty() -> None:
+    line = FairLine()
+    assert starts(line, {"a": filled(line, A, 1, length=400)}, 1) == ["a"]
+    owners = {"a": filled(line, A, 10), "b": filled(line, B, 10)}
+    assert Counter(starts(line, owners, 4)) == {"a": 2, "b": 2}
+
+
+def test_callers_that_have_left_are_forgotten() -> None:
+    line = FairLine()
+    owners = {"a": filled(line, A, 1000)}
+    for n in range(500):
+        owners[str(n)] = filled(line, Caller(str(n)), 1)
+        starts(line, owners, 2)
+    assert line.callers == {"a"}
+    assert len(line._ahead) < 50
+
+
 @given(st.lists(st.tuples(st.sampled_from(["put", "pop", "remove"]), st.integers(0, 3), st.integers(1, 5))))
 def test_any_order_of_calls_keeps_every_sentence_once(events: list[tuple[str, int, int]]) -> None:
     """Sentences of one caller keep their order, `first` and iteration say what `pop` gives."""
