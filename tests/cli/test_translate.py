@@ -197,10 +197,10 @@ def test_incremental_errors_name_the_line(hmc: Hmc, server: BackgroundServer, ti
         lines = b"fine\n\n" + b"x" * 100_000 + b"\n"
         ran = hmc("translate", *where, "--incremental", stdin=lines)
         assert ran.exit_code == 2
-        assert ran.stderr.startswith("hmc: line 3: text ")
+        assert ran.stderr.splitlines()[-1].startswith("hmc: line 3: text ")
         assert ran.stdout.count("\n") == 2
         ran = hmc("translate", *where, "--incremental", stdin=b"fine\nb\xffd\n")
-        assert ran.stderr.startswith("hmc: stdin is not UTF-8: byte 0xff at offset 6, in line 2")
+        assert ran.stderr.splitlines()[-1].startswith("hmc: stdin is not UTF-8: byte 0xff at offset 6, in line 2")
 
 
 def test_no_limit_is_no_limit(hmc: Hmc, server: BackgroundServer) -> None:
@@ -220,7 +220,7 @@ def test_a_text_that_is_cut_is_said(hmc: Hmc, tiny_bundle: Path, tmp_path: Path)
     long = "dog " * 500
     ran = hmc("translate", "--bundle", tiny_bundle, "--beam", 1, stdin=f"A dog.\n{long}\n".encode())
     assert ran.exit_code == 0
-    (said,) = ran.stderr.splitlines()
+    said = next(line for line in ran.stderr.splitlines() if "greatest length" not in line)
     assert said.startswith("hmc: line 2: only its first ")
     settings = ServerSettings(port=0, device="cpu", levels=("full",))
     with BackgroundServer(tiny_bundle, settings) as server:

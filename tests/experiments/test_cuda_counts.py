@@ -19,7 +19,7 @@ from experiments.support.counting.workload import DEMO
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, TensorProto, helper
-from tests.experiments.conftest import DEMO, Experiment
+from tests.experiments.conftest import Experiment
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.bundle.checks import validate

@@ -144,7 +144,7 @@ def test_memory_of_the_device_comes_back(bundle: Path) -> None:
 
     def translate() -> None:
         with Translator(bundle, "full-fp16", device="cuda") as translator:
-            translator.translate(TEXTS, OPTIONS["beam"])
+            translator.translate(TEXTS, OPTIONS["beam"], segmentation="none")
         gc.collect()
 
     translate()  # CUDA's libraries allocate what they keep

@@ -45,13 +45,13 @@ def test_equals_the_reference(
     translator: Translator, reference: Reference, pieces: Pieces, case: dict[str, Any]
 ) -> None:
     options = options_of(case)
-    for text, found in zip(TEXTS, translator.translate(TEXTS, options), strict=True):
+    for text, found in zip(TEXTS, translator.translate(TEXTS, options, segmentation="none"), strict=True):
         expected = reference.beam_search(source_ids(pieces, text), options, limit=LIMIT)
         assert_same(found, expected, pieces, options.n_best)
 
 
 def test_some_translations_end_and_some_do_not(translator: Translator) -> None:
-    found = translator.translate(TEXTS, options_of({}))
+    found = translator.translate(TEXTS, options_of({}), segmentation="none")
     lengths = {h.target_tokens for t in found for h in t.hypotheses if not h.hit_max_length}
     assert len(lengths) >= 4  # otherwise these tests would say little about ends
     assert any(t.hit_max_length for t in found)
@@ -62,7 +62,7 @@ def test_all_options_in_one_batch_as_each_alone(translator: Translator) -> None:
     jobs = [(text, options_of(case)) for case in CASES for text in TEXTS]
     together = [future.result() for future in [translator.submit(t, o, block=True) for t, o in jobs]]
     for (text, options), found in zip(jobs, together, strict=True):
-        alone = translator.translate([text], options)[0]
+        alone = translator.translate([text], options, segmentation="none")[0]
         assert [t.piece for t in found.tokens] == [t.piece for t in alone.tokens], options
         assert [a.text for a in found.alternatives] == [a.text for a in alone.alternatives], options
         assert found.score == pytest.approx(alone.score, abs=1e-4)
@@ -71,14 +71,14 @@ def test_all_options_in_one_batch_as_each_alone(translator: Translator) -> None:
 def test_suppressed_tokens_and_phrases(translator: Translator, reference: Reference, pieces: Pieces) -> None:
     options = options_of({})
     for text in TEXTS:
-        free = translator.translate([text], options)[0]
+        free = translator.translate([text], options, segmentation="none")[0]
         written = [t.piece for t in free.tokens if t.piece != "</s>"]
         if not written:
             continue
         first, pair = written[0], pieces.decode_pieces(written[-2:])
         strict = replace(options, suppressed_tokens=(first,), suppressed_phrases=(pair,))
         phrases = [(pieces.piece_to_id(first),), tuple(pieces.encode(pair))]
-        found = translator.translate([text], strict)[0]
+        found = translator.translate([text], strict, segmentation="none")[0]
         assert found.tokens != free.tokens
         expected = reference.beam_search(source_ids(pieces, text), strict, limit=LIMIT, phrases=phrases)
         assert_same(found, expected, pieces, 4)
@@ -92,7 +92,7 @@ def test_a_phrase_of_several_tokens_may_begin_but_not_be_completed(
         source = source_ids(pieces, text)
         for beam, words in ((1, 2), (4, 3)):
             options = options_of({"beam_size": beam, "n_best": 1})
-            free = translator.translate([text], options)[0]
+            free = translator.translate([text], options, segmentation="none")[0]
             ids = tuple(pieces.piece_to_id(t.piece) for t in free.tokens if t.piece != "</s>")
             for start in range(len(ids) - words + 1):
                 seen += 1
@@ -113,7 +113,7 @@ def test_many_suppressed_tokens_leave_the_best_of_the_rest(
     options = options_of({"suppressed_tokens": tuple(names), "suppress_unknown": True})
     phrases = [(i,) for i in range(3, 100)]
     for text in TEXTS:
-        found = translator.translate([text], options)[0]
+        found = translator.translate([text], options, segmentation="none")[0]
         expected = reference.beam_search(source_ids(pieces, text), options, limit=LIMIT, phrases=phrases)
         assert_same(found, expected, pieces, 4)
 
@@ -121,7 +121,7 @@ def test_many_suppressed_tokens_leave_the_best_of_the_rest(
 def test_when_every_token_is_suppressed_the_translation_stops(translator: Translator, pieces: Pieces) -> None:
     names = tuple(pieces.id_to_piece(i) for i in range(3, 120))
     options = options_of({"suppressed_tokens": names, "suppress_unknown": True, "min_length": 5})
-    for text, found in zip(TEXTS, translator.translate(TEXTS, options), strict=True):
+    for text, found in zip(TEXTS, translator.translate(TEXTS, options, segmentation="none"), strict=True):
         assert (found.text, found.target_tokens, found.hit_max_length) == ("", 0, True), text
 
 
@@ -136,11 +136,11 @@ def test_when_every_token_is_suppressed_the_translation_stops(translator: Transl
 )
 def test_options_that_the_model_cannot_follow(translator: Translator, options: DecodeOptions, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        translator.translate(TEXTS, options)
+        translator.translate(TEXTS, options, segmentation="none")
 
 
 def test_scores_of_an_n_best_list_descend_and_token_scores_add_up(translator: Translator) -> None:
-    for found in translator.translate(TEXTS, options_of({"length_penalty": 0.8})):
+    for found in translator.translate(TEXTS, options_of({"length_penalty": 0.8}), segmentation="none"):
         best = found.hypotheses
         assert [h.score for h in best] == sorted((h.score for h in best), reverse=True)
         for h in best:

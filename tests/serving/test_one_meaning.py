@@ -91,3 +91,17 @@ def test_a_text_is_one_sentence_on_request(translator: Translator, server: Backg
     assert translator.translate([text])[0].text != whole
     with Client(server.address) as client:
         assert client.translate([text], segmentation="none")[0].text == whole
+
+
+def test_a_translation_that_was_stopped_says_so(
+    translator: Translator, server: BackgroundServer, lively_bundle: Path, hmc: Hmc
+) -> None:
+    text, options = PARAGRAPHS[0], DecodeOptions(max_length=1)
+    assert translator.translate([text], options)[0].hit_max_length
+    with Client(server.address) as client:
+        assert client.translate([text], options=options)[0].hit_max_length
+    for where in (("--bundle", lively_bundle), ("--server", server.address)):
+        arguments = ("translate", *where, "--level", "full", "--max-length", "1")
+        said = "the translation reached its greatest length and may be incomplete"
+        assert said in hmc(*arguments, text).stderr
+        assert hmc(*arguments, "--document", stdin=text.encode()).stderr.count(said) == 4

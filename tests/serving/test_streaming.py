@@ -32,7 +32,7 @@ def test_the_pieces_make_the_translation(translator: Translator, options: Decode
     for text in TEXTS:
         *pieces, last = translator.stream(text, options)
         assert last.translation is not None
-        assert last.translation.text == translator.translate([text], options)[0].text
+        assert last.translation.text == translator.translate([text], options, segmentation="none")[0].text
         assert "".join(p.text for p in pieces) == last.translation.text
         assert all(p.translation is None and p.text for p in pieces)
         several += len(pieces) > 1
@@ -85,5 +85,5 @@ def test_progress_that_raises_changes_nothing(translator: Translator, caplog: py
     options = DecodeOptions(beam_size=1, max_length=LIMIT)
     with caplog.at_level(logging.ERROR):
         found = [translator.submit(t, options, None, fail).result().text for t in TEXTS]
-    assert found == [t.text for t in translator.translate(TEXTS, options)]
+    assert found == [t.text for t in translator.translate(TEXTS, options, segmentation="none")]
     assert "the progress callback of a translation raised" in caplog.text

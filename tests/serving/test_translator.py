@@ -39,14 +39,14 @@ def translator(request: pytest.FixtureRequest, tiny_bundle: Path) -> Iterator[Tr
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_translation_does_not_depend_on_the_rest_of_the_batch(translator: Translator, beam: int) -> None:
     options = DecodeOptions(beam_size=beam, n_best=beam)
-    together = translator.translate(TEXTS, options)
-    alone = [translator.translate([text], options)[0] for text in TEXTS]
+    together = translator.translate(TEXTS, options, segmentation="none")
+    alone = [translator.translate([text], options, segmentation="none")[0] for text in TEXTS]
     assert [t.text for t in together] == [t.text for t in alone]
     texts = [[[a.text for a in t.alternatives] for t in found] for found in (together, alone)]
     assert texts[0] == texts[1]
     assert [t.score for t in together] == pytest.approx([t.score for t in alone], abs=1e-5)
     shuffled = random.Random(0).sample(range(len(TEXTS)), len(TEXTS))
-    again = translator.translate([TEXTS[i] for i in shuffled], options)
+    again = translator.translate([TEXTS[i] for i in shuffled], options, segmentation="none")
     assert [again[shuffled.index(i)].text for i in range(len(TEXTS))] == [t.text for t in alone]
 
 
@@ -54,7 +54,9 @@ def test_beams_of_different_size_run_side_by_side(translator: Translator) -> Non
     options = [DecodeOptions(beam_size=b, length_penalty=p) for b, p in ((1, 1.0), (4, 0.0), (2, 1.5), (5, 1.0))]
     jobs = [(text, options[i % 4]) for i, text in enumerate(TEXTS)]
     futures = [translator.submit(text, o) for text, o in jobs]
-    assert [f.result().text for f in futures] == [translator.translate([t], o)[0].text for t, o in jobs]
+    assert [f.result().text for f in futures] == [
+        translator.translate([t], o, segmentation="none")[0].text for t, o in jobs
+    ]
 
 
 @pytest.mark.parametrize("level", ["full", "h12", "h5"])
@@ -78,7 +80,7 @@ def test_equals_the_pytorch_reference(
     )
     options = DecodeOptions(beam_size=beam, length_penalty=penalty, max_length=limit, n_best=beam)
     with Translator(tiny_bundle, level, device="cpu", threads=1) as translator:
-        found = translator.translate(TEXTS, options)
+        found = translator.translate(TEXTS, options, segmentation="none")
     for hypotheses, translation in zip(expected, found, strict=True):
         best = translation.hypotheses
         assert [vocabulary.decode(h.ids) for h in hypotheses] == [t.text for t in best]
@@ -86,11 +88,11 @@ def test_equals_the_pytorch_reference(
 
 
 def test_blank_text_is_an_empty_translation(translator: Translator) -> None:
-    assert [t.text for t in translator.translate(["", "   ", SENTENCES[0]])][:2] == ["", ""]
+    assert [t.text for t in translator.translate(["", "   ", SENTENCES[0]], segmentation="none")][:2] == ["", ""]
 
 
 def test_long_text_is_cut_and_says_so(translator: Translator) -> None:
-    long = translator.translate([" ".join(SENTENCES * 3)], DecodeOptions(max_length=4))[0]
+    long = translator.translate([" ".join(SENTENCES * 3)], DecodeOptions(max_length=4), segmentation="none")[0]
     assert long.source_truncated
     assert long.source_tokens == 96
     assert long.hit_max_length
@@ -99,9 +101,9 @@ def test_long_text_is_cut_and_says_so(translator: Translator) -> None:
 
 def test_a_huge_text_names_its_place_and_the_limit(translator: Translator) -> None:
     with pytest.raises(InvalidRequestError, match=r"text 1: .*65,536; divide it"):
-        translator.translate(["a", "x" * 100_000])
+        translator.translate(["a", "x" * 100_000], segmentation="none")
     with pytest.raises(InvalidRequestError, match="put a single text in a list"):
-        translator.translate("a text")
+        translator.translate("a text", segmentation="none")
 
 
 def test_lone_surrogate_is_refused(translator: Translator) -> None:
@@ -152,7 +154,10 @@ def test_cancelled_work_frees_the_engine(tiny_bundle: Path, steps: HeldSteps) ->
             assert future.cancel()
         steps.release()
         eventually(lambda: translator.pending == 0)
-        assert translator.translate([SENTENCES[0]])[0].text == translator.translate([SENTENCES[0]])[0].text
+        assert (
+            translator.translate([SENTENCES[0]], segmentation="none")[0].text
+            == translator.translate([SENTENCES[0]], segmentation="none")[0].text
+        )
 
 
 def test_a_full_queue_refuses_and_recovers(tiny_bundle: Path, steps: HeldSteps) -> None:
@@ -168,7 +173,9 @@ def test_a_full_queue_refuses_and_recovers(tiny_bundle: Path, steps: HeldSteps) 
             flood()
         steps.release()
         assert len({f.result().text for f in accepted}) == 1
-        assert len(translator.translate(SENTENCES)) == len(SENTENCES)  # any number of texts: waits for space
+        assert len(translator.translate(SENTENCES, segmentation="none")) == len(
+            SENTENCES
+        )  # any number of texts: waits for space
 
 
 def test_unknown_level_and_broken_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -205,5 +212,10 @@ def test_a_level_with_few_rows_is_warmed_up_with_what_fits(tiny_bundle: Path, ma
     with Translator(tiny_bundle, "h5", device="cpu", max_rows=max_rows, workers=workers) as translator:
         translator.warm_up()
         with pytest.raises(InvalidRequestError, match=r"beam_size 4: this server runs at most \d rows .* or fewer"):
-            translator.translate(["A man."])
-        assert translator.translate(["A man."], DecodeOptions(beam_size=1, max_length=5))[0].target_tokens == 5
+            translator.translate(["A man."], segmentation="none")
+        assert (
+            translator.translate(["A man."], DecodeOptions(beam_size=1, max_length=5), segmentation="none")[
+                0
+            ].target_tokens
+            == 5
+        )

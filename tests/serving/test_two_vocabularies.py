@@ -61,7 +61,7 @@ def test_translations_are_those_of_a_plain_search(folder: Path, tokenizer: Token
         for text in TEXTS:
             source = (*tokenizer.encode(text), checkpoint.architecture.eos_id)
             best = reference.beam_search(source, options, limit=LIMIT)[0]
-            [ours] = translator.translate([text], options)
+            [ours] = translator.translate([text], options, segmentation="none")
             assert ours.text == tokenizer.decode(best.ids)
             assert ours.score == pytest.approx(best.score, abs=2e-4)
             written |= set(best.ids)
@@ -72,15 +72,15 @@ def test_translations_are_those_of_a_plain_search(folder: Path, tokenizer: Token
 def test_a_sentence_does_not_depend_on_its_company(folder: Path, level: str) -> None:
     with Translator(folder / "b", level, device="cpu", threads=1) as translator:
         options = DecodeOptions(no_repeat_ngram_size=1)
-        alone = [translator.translate([text], options)[0] for text in TEXTS]
-        together = translator.translate(TEXTS, options)
+        alone = [translator.translate([text], options, segmentation="none")[0] for text in TEXTS]
+        together = translator.translate(TEXTS, options, segmentation="none")
         assert [(t.text, t.score) for t in alone] == [(t.text, t.score) for t in together]
         assert len({t.text for t in together}) > 3
 
 
 def test_alignment_names_the_pieces_of_each_side(folder: Path, tokenizer: Tokenizer) -> None:
     with Translator(folder / "b", "full", device="cpu", threads=1) as translator:
-        [found] = translator.translate([TEXTS[0]], DecodeOptions(alignment=True))
+        [found] = translator.translate([TEXTS[0]], DecodeOptions(alignment=True), segmentation="none")
         assert list(found.source_pieces) == [*map(tokenizer.source_piece, tokenizer.encode(TEXTS[0])), "</s>"]
         assert tokenizer.decode([i for t in found.tokens if (i := tokenizer.find(t.piece)) is not None]) == found.text
         [scored] = translator.score([TEXTS[0]], [GERMAN[0]])

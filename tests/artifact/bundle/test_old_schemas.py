@@ -58,9 +58,11 @@ def test_readable_schemas_are_whole_and_translate_as_before(bundle: Path) -> Non
     for beam, expected in TRANSLATIONS.items():
         options = DecodeOptions(beam_size=beam, max_length=8)
         with Translator(bundle, "full", device="cpu", threads=1, cache="none") as translator:
-            assert [found.text for found in translator.translate(SENTENCES[:3], options)] == expected
+            assert [
+                found.text for found in translator.translate(SENTENCES[:3], options, segmentation="none")
+            ] == expected
         with Translator(bundle, "full-int8", device="cpu", threads=1, cache="none") as translator:
-            assert all(found.text for found in translator.translate(SENTENCES[:3], options))
+            assert all(found.text for found in translator.translate(SENTENCES[:3], options, segmentation="none"))
 
 
 @pytest.mark.parametrize("bundle", [5], indirect=True)
@@ -73,7 +75,7 @@ def test_graphs_that_nothing_opens_any_more_change_nothing(bundle: Path) -> None
     write_manifest(manifest, bundle)
     assert validate(bundle) == read_manifest(bundle)
     with Translator(bundle, "full", device="cpu", threads=1, cache="none") as translator:
-        found = translator.translate(SENTENCES[:3], DecodeOptions(beam_size=1, max_length=8))
+        found = translator.translate(SENTENCES[:3], DecodeOptions(beam_size=1, max_length=8), segmentation="none")
     assert [each.text for each in found] == TRANSLATIONS[1]
 
 

@@ -103,7 +103,7 @@ def our_ids(checkpoint: Checkpoint, folder: Path, texts: list[str]) -> list[list
     tokenizer = open_tokenizer(checkpoint.tokenizer)
     options = DecodeOptions(beam_size=1, max_length=LIMIT, token_scores=True)
     with Translator(folder / "b", device="cpu", threads=1) as translator:
-        found = [t.hypotheses[0] for t in translator.translate(texts, options)]
+        found = [t.hypotheses[0] for t in translator.translate(texts, options, segmentation="none")]
     numbers = {tokenizer.piece(i): i for i in range(tokenizer.size)}
     return [[numbers[token.piece] for token in one.tokens if token.piece != "</s>"] for one in found]
 

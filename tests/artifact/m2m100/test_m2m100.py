@@ -80,7 +80,7 @@ def test_two_hundred_inputs_give_equal_ids(written: tuple[Path, Any, Any], bundl
     expected = expected_ids(model, tokenizer, texts, beam, target)
     options = DecodeOptions(beam_size=beam, max_length=LIMIT, token_scores=True)
     with Translator(bundle, level="full", device="cpu", threads=1) as translator:
-        answers = translator.translate(texts, options)
+        answers = translator.translate(texts, options, segmentation="none")
     assert [[own.find(token.piece) for token in answer.tokens] for answer in answers] == expected
     assert [answer.text for answer in answers] == [text_of(tokenizer, ids) for ids in expected]
     assert all(answer.tokens[0].score == 0 for answer in answers)
@@ -98,12 +98,12 @@ def test_a_text_may_name_its_target_language(written: tuple[Path, Any, Any], bun
     own = open_tokenizer(load_checkpoint(bundle.parent / "checkpoint").tokenizer)
     with Translator(bundle, level="full", device="cpu", threads=1) as translator:
         options = DecodeOptions(beam_size=4, max_length=LIMIT, token_scores=True)
-        answers = translator.translate([f">>{code}<< {text}" for text in texts], options)
+        answers = translator.translate([f">>{code}<< {text}" for text in texts], options, segmentation="none")
         assert [[own.find(token.piece) for token in answer.tokens] for answer in answers] == expected
         scored = translator.score([f">>{code}<< {texts[5]}"], [answers[5].text], options)
         assert scored[0].tokens[0] == answers[5].tokens[0]
         with pytest.raises(InvalidRequestError, match=">>xx<<"):
-            translator.translate([">>xx<< A dog."])
+            translator.translate([">>xx<< A dog."], segmentation="none")
 
 
 def test_the_server_chooses_by_language(bundle: Path) -> None:

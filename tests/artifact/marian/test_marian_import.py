@@ -218,7 +218,9 @@ def test_the_engine_translates_as_pytorch_does(opus: Path, tmp_path: Path, beam:
     found = beam_search(model, sources, openings=(), beam=beam, max_length=20)
     expected = [vocabulary.decode(hypotheses[0].ids) for hypotheses in found]
     with Translator(tmp_path / "b", device="cpu", threads=1) as translator:
-        answers = translator.translate([*texts, "", ">>nld<<"], DecodeOptions(beam_size=beam, max_length=20))
+        answers = translator.translate(
+            [*texts, "", ">>nld<<"], DecodeOptions(beam_size=beam, max_length=20), segmentation="none"
+        )
     assert [a.text for a in answers] == [*expected, "", ""]
     assert answers[len(SENTENCES)].source_tokens == answers[0].source_tokens + 1
 
@@ -236,5 +238,10 @@ def test_a_model_from_outside(data: Path, tmp_path: Path) -> None:
     save_checkpoint(checkpoint, tmp_path / "c")
     compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")
     with Translator(tmp_path / "b", device="cpu", threads=1) as translator:
-        texts = [t.text for t in translator.translate(["Two dogs run across the grass.", "A man plays the guitar."])]
+        texts = [
+            t.text
+            for t in translator.translate(
+                ["Two dogs run across the grass.", "A man plays the guitar."], segmentation="none"
+            )
+        ]
     assert texts == ["Zwei Hunde rennen über das Gras.", "Ein Mann spielt Gitarre."]

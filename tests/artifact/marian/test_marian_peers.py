@@ -35,7 +35,12 @@ def ours(tmp_path: Path, beam: int) -> list[str]:
 
     compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")
     with Translator(tmp_path / "b", device="cpu", threads=1) as translator:
-        return [t.text for t in translator.translate(SENTENCES, DecodeOptions(beam_size=beam, max_length=LIMIT))]
+        return [
+            t.text
+            for t in translator.translate(
+                SENTENCES, DecodeOptions(beam_size=beam, max_length=LIMIT), segmentation="none"
+            )
+        ]
 
 
 def test_transformers_tokenizes_and_translates_alike(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_transformers_translates_alike(marian: Path, tmp_path: Path) -> None:
     for beam in (1, 4):
         written = model.generate(**batch, num_beams=beam, max_length=LIMIT + 1, forced_eos_token_id=None)
         with Translator(tmp_path / "b", device="cpu", threads=1) as translator:
-            ours = translator.translate(SENTENCES, DecodeOptions(beam_size=beam, max_length=LIMIT))
+            ours = translator.translate(SENTENCES, DecodeOptions(beam_size=beam, max_length=LIMIT), segmentation="none")
         assert [t.text for t in ours] == tokenizer.batch_decode(written, skip_special_tokens=True)
 
 
@@ -223,6 +223,6 @@ def test_a_model_from_outside_translates_as_with_one_vocabulary(data: Path, tmp_
     found = []
     for name in ("one", "two"):
         with Translator(tmp_path / f"b-{name}", device="cpu", threads=1) as translator:
-            found.append([(t.text, t.score) for t in translator.translate(texts)])
+            found.append([(t.text, t.score) for t in translator.translate(texts, segmentation="none")])
     assert [text for text, _ in found[0]] == [text for text, _ in found[1]]
     assert [score for _, score in found[0]] == pytest.approx([score for _, score in found[1]], abs=1e-4)

@@ -33,7 +33,7 @@ def ours(release: Path, folder: Path, beam: int, penalty: float = 1.0) -> list[s
         compile_bundle([LevelRequest(folder / "c")], folder / "b")
     options = DecodeOptions(beam_size=beam, max_length=LIMIT, length_penalty=penalty)
     with Translator(folder / "b", device="cpu", threads=1) as translator:
-        return [t.text for t in translator.translate(TEXTS, options)]
+        return [t.text for t in translator.translate(TEXTS, options, segmentation="none")]
 
 
 def write_transformers(folder: Path, release: Path, arch: Architecture, tensors: Tensors) -> None:

@@ -79,7 +79,7 @@ def test_served_levels_agree_with_the_shorter_model(tmp_path: Path, form: str, b
         manifest = compile_bundle([LevelRequest(tmp_path / name)], tmp_path / f"b-{name}", device_form=form == "device")
         assert manifest.levels[0].name == ("h12f94l2" if name == "less" else "f94")
         with Translator(tmp_path / f"b-{name}", threads=1, cache="none") as translator:
-            answers = translator.translate(SENTENCES, DecodeOptions(beam_size=beam, max_length=12))
+            answers = translator.translate(SENTENCES, DecodeOptions(beam_size=beam, max_length=12), segmentation="none")
             found[name] = [answer.text for answer in answers]
     assert found["less"] == found["short"]
 
@@ -90,7 +90,9 @@ def test_integer_levels_without_a_layer_translate(tmp_path: Path, precision: str
     save_checkpoint(less, tmp_path / "less")
     compile_bundle([LevelRequest(tmp_path / "less")], tmp_path / "b", precisions=(precision,), calibration=SENTENCES)  # type: ignore[arg-type]
     with Translator(tmp_path / "b", threads=1, cache="none") as translator:
-        assert len(translator.translate(SENTENCES, DecodeOptions(beam_size=1, max_length=12))) == len(SENTENCES)
+        assert len(
+            translator.translate(SENTENCES, DecodeOptions(beam_size=1, max_length=12), segmentation="none")
+        ) == len(SENTENCES)
 
 
 def test_transformers_gets_the_layers_that_are_left(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_two_vocabularies_are_compiled_once_and_translate(tmp_path: Path) -> Non
     assert compile_teacher(checkpoint, tmp_path / "teacher", "int8", SENTENCES) == bundle
     assert times(bundle) == before
     with open_teacher(bundle, DistillSettings(beam=16, workers=2)) as translator:
-        assert len(translator.translate(SENTENCES)) == len(SENTENCES)
+        assert len(translator.translate(SENTENCES, segmentation="none")) == len(SENTENCES)
         assert translator.level.precision == "int8"
 
 

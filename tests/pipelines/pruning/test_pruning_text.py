@@ -90,7 +90,7 @@ def test_from_a_model_and_english_to_served_levels(models: Models, english: Path
     )
     assert ran.exit_code == 0, ran.output
     with Translator(tmp_path / "bundle", threads=1) as translator:
-        assert translator.translate(["A dog runs across the grass."])[0].text
+        assert translator.translate(["A dog runs across the grass."], segmentation="none")[0].text
 
 
 def test_an_interrupted_run_translates_nothing_again(models: Models, english: Path, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_alignment_is_the_mean_attention_of_the_heads(
         alignment=True,
         attention_heads=() if chosen == "default" else names(heads),
     )
-    for text, found in zip(TEXTS, translator.translate(TEXTS, options), strict=True):
+    for text, found in zip(TEXTS, translator.translate(TEXTS, options, segmentation="none"), strict=True):
         source = source_ids(pieces, text)
         assert [pieces.piece_to_id(p) for p in found.source_pieces] == list(source)
         for h in found.hypotheses:
@@ -54,9 +54,9 @@ def test_alignment_is_the_mean_attention_of_the_heads(
 
 def test_alignment_does_not_depend_on_the_rest_of_the_batch(translator: Translator) -> None:
     options = DecodeOptions(beam_size=3, max_length=LIMIT, alignment=True, token_scores=True)
-    together = translator.translate([*TEXTS, *TEXTS], options)
+    together = translator.translate([*TEXTS, *TEXTS], options, segmentation="none")
     for text, found in zip([*TEXTS, *TEXTS], together, strict=True):
-        alone = translator.translate([text], options)[0]
+        alone = translator.translate([text], options, segmentation="none")[0]
         assert found.text == alone.text
         attention, expected = ([t.attention for t in x.tokens] for x in (found, alone))
         np.testing.assert_allclose(attention, expected, rtol=0, atol=1e-5)
@@ -79,17 +79,19 @@ def test_coverage_penalty_equals_the_reference(
         options = DecodeOptions(
             beam_size=4, n_best=4, max_length=LIMIT, token_scores=True, coverage_penalty=beta, length_penalty=0.6
         )
-        found = translator.translate([text], options)[0]
+        found = translator.translate([text], options, segmentation="none")[0]
         expected = reference.beam_search(source_ids(pieces, text), options, limit=LIMIT, heads=last_layer(reference))
         assert_same(found, expected, pieces, 4)
-        plain = translator.translate([text], DecodeOptions(beam_size=4, max_length=LIMIT, length_penalty=0.6))[0]
+        plain = translator.translate(
+            [text], DecodeOptions(beam_size=4, max_length=LIMIT, length_penalty=0.6), segmentation="none"
+        )[0]
         changed += plain.text != found.text
     assert changed > 0 or beta < 1
 
 
 def test_int8_levels_align_too(lively_bundle: Path) -> None:
     with Translator(lively_bundle, "full-int8", device="cpu", threads=1) as translator:
-        for found in translator.translate(TEXTS, DecodeOptions(alignment=True, max_length=LIMIT)):
+        for found in translator.translate(TEXTS, DecodeOptions(alignment=True, max_length=LIMIT), segmentation="none"):
             sums = np.sum([t.attention for t in found.tokens], axis=1)
             np.testing.assert_allclose(sums, 1.0, atol=1e-5)
             assert len(found.tokens[0].attention) == len(found.source_pieces) == found.source_tokens
@@ -100,14 +102,14 @@ def test_heads_that_are_closed_or_do_not_exist(translator: Translator, reference
     closed = [f"cross.{n}.{i}" for n in range(2) for i in range(4) if f"cross.{n}.{i}" not in known]
     for name in [*closed, "cross.7.0", "decoder_self.0.0", "5"]:
         with pytest.raises(InvalidRequestError, match=f"attention head '{name}': the cross heads open at this level"):
-            translator.translate(TEXTS, DecodeOptions(alignment=True, attention_heads=(name,)))
+            translator.translate(TEXTS, DecodeOptions(alignment=True, attention_heads=(name,)), segmentation="none")
 
 
 def test_alignment_refuses_what_it_cannot_do(lively_bundle: Path, translator: Translator) -> None:
     with pytest.raises(InvalidRequestError, match="attention_heads serve alignment and coverage_penalty"):
-        translator.translate(["a"], DecodeOptions(attention_heads=("cross.0.0",)))
+        translator.translate(["a"], DecodeOptions(attention_heads=("cross.0.0",)), segmentation="none")
     with pytest.raises(InvalidRequestError, match="score the sampled translation with alignment"):
-        translator.translate(["a"], DecodeOptions(alignment=True, sampling=Sampling()))
+        translator.translate(["a"], DecodeOptions(alignment=True, sampling=Sampling()), segmentation="none")
     manifest = read_manifest(lively_bundle)
     bare = [level.name for level in manifest.levels if not any(level.layout.cross)]
     for name in bare:

@@ -28,7 +28,9 @@ def test_a_prefix_is_kept_and_scored(
 ) -> None:
     fields: dict[str, Any] = {"beam_size": 4, "n_best": 4, "max_length": LIMIT, "token_scores": True}
     options = DecodeOptions(**(fields | case))
-    for text, prefix, found in zip(TEXTS, PREFIXES, translator.translate(TEXTS, options, PREFIXES), strict=True):
+    for text, prefix, found in zip(
+        TEXTS, PREFIXES, translator.translate(TEXTS, options, PREFIXES, segmentation="none"), strict=True
+    ):
         ids = tuple(pieces.encode(prefix))
         assert_same(
             found,
@@ -44,7 +46,7 @@ def test_scoring_a_translation_gives_the_score_it_was_found_with(translator: Tra
     cases: list[dict[str, Any]] = [{}, {"length_penalty": 0.5, "repetition_penalty": 1.4}, {"coverage_penalty": 0.3}]
     for penalties in cases:
         options = DecodeOptions(beam_size=3, n_best=3, max_length=60, token_scores=True, **penalties)
-        for text, t in zip(TEXTS, translator.translate(TEXTS, options), strict=True):
+        for text, t in zip(TEXTS, translator.translate(TEXTS, options, segmentation="none"), strict=True):
             for h in t.hypotheses:
                 ids = tuple(pieces.piece_to_id(token.piece) for token in h.tokens)
                 given = Constraints(ids, complete=True)  # by its tokens: the text may be written with others
@@ -70,21 +72,21 @@ def test_scores_of_any_text_equal_the_reference(translator: Translator, referenc
         assert scored.score == pytest.approx(sum(expected) / len(ids) ** 0.7, abs=2e-4)
         assert scored.target_tokens == len(ids)
         assert not scored.hit_max_length
-    best = translator.translate(TEXTS, DecodeOptions(beam_size=4, max_length=60))
+    best = translator.translate(TEXTS, DecodeOptions(beam_size=4, max_length=60), segmentation="none")
     worse = translator.score(TEXTS, references)
     assert sum(b.score > w.score for b, w in zip(best, worse, strict=True)) >= 7
 
 
 def test_a_prefix_that_is_too_long_is_refused(translator: Translator) -> None:
     with pytest.raises(InvalidRequestError, match=r"text 0: target of .* tokens: at most 3 fit here"):
-        translator.translate(["A man"], DecodeOptions(max_length=3), ["A man is standing"])
+        translator.translate(["A man"], DecodeOptions(max_length=3), ["A man is standing"], segmentation="none")
     with pytest.raises(InvalidRequestError, match="at most 95 fit here"):
         translator.score(["A man"], [" ".join(TEXTS * 3)])
 
 
 def test_texts_and_targets_pair_up(translator: Translator) -> None:
     with pytest.raises(InvalidRequestError, match="1 target_prefixes for 2 texts: give one for each"):
-        translator.translate(["a", "b"], target_prefixes=["a"])
+        translator.translate(["a", "b"], target_prefixes=["a"], segmentation="none")
     with pytest.raises(InvalidRequestError, match="0 references for 1 texts"):
         translator.score(["a"], [])
     with pytest.raises(InvalidRequestError, match="put a single text in a list"):
@@ -103,9 +105,12 @@ def test_a_level_of_an_earlier_version_is_refused_with_a_reason(
         sessions = translator._engine.sessions
         files = {n: d for n, d in sessions.level.files.items() if "decoder_" not in n}
         monkeypatch.setattr(sessions, "level", sessions.level.model_copy(update={"files": files}))
-        assert translator.translate(["A man"])[0].text == translator.translate(["A man"])[0].text
+        assert (
+            translator.translate(["A man"], segmentation="none")[0].text
+            == translator.translate(["A man"], segmentation="none")[0].text
+        )
         with pytest.raises(FailedPreconditionError, match=r"without the sampling decoder.*compile the bundle again"):
-            translator.translate(["A man"], DecodeOptions(sampling=Sampling()))
+            translator.translate(["A man"], DecodeOptions(sampling=Sampling()), segmentation="none")
         monkeypatch.setattr(sessions, "scores_wanted", False)
         with pytest.raises(FailedPreconditionError, match="compiled before target prefixes"):
             plan_job(sessions, [5, 0], DecodeOptions(), Constraints((4,)))

@@ -69,7 +69,7 @@ def test_draws_what_the_reference_draws(
     translator: Translator, reference: Reference, pieces: Pieces, case: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:
     options = options_of(case)
-    for text, found in zip(TEXTS, translator.translate(TEXTS, options), strict=True):
+    for text, found in zip(TEXTS, translator.translate(TEXTS, options, segmentation="none"), strict=True):
         source = source_ids(pieces, text)
         samples = found.hypotheses
         drawn = Counter(tuple(pieces.piece_to_id(t.piece) for t in s.tokens) for s in samples)
@@ -89,16 +89,19 @@ def test_samples_do_not_depend_on_the_rest_of_the_batch(translator: Translator) 
     jobs += [(t, DecodeOptions(beam_size=2, max_length=LIMIT)) for t in TEXTS]
     together = [future.result() for future in [translator.submit(t, o, block=True) for t, o in jobs]]
     for (text, options), found in zip(jobs, together, strict=True):
-        alone = translator.translate([text], options)[0]
+        alone = translator.translate([text], options, segmentation="none")[0]
         assert [h.text for h in found.hypotheses] == [h.text for h in alone.hypotheses]
 
 
 def test_seeds_differ_and_no_seed_differs_each_time(translator: Translator) -> None:
     text, hot = TEXTS[1], {"temperature": 3.0}
-    seeded = [translator.translate([text], options_of((hot, {}), seed=s, n_best=1))[0].text for s in range(8)]
+    seeded = [
+        translator.translate([text], options_of((hot, {}), seed=s, n_best=1), segmentation="none")[0].text
+        for s in range(8)
+    ]
     assert len(set(seeded)) >= 6
     free = DecodeOptions(sampling=Sampling(temperature=3.0), max_length=LIMIT)
-    assert len({translator.translate([text], free)[0].text for _ in range(8)}) >= 6
+    assert len({translator.translate([text], free, segmentation="none")[0].text for _ in range(8)}) >= 6
 
 
 @pytest.mark.parametrize("case", [{"temperature": 1.3}, {"top_p": 0.9, "temperature": 1.3}, {"top_k": 6}], ids=str)
@@ -114,7 +117,7 @@ def test_frequencies_are_the_probabilities(
             token_scores=True,
             sampling=Sampling(seed=seed, **case),
         )
-        found = translator.translate([text], options)[0]
+        found = translator.translate([text], options, segmentation="none")[0]
         counts.update(pieces.piece_to_id(h.tokens[0].piece) for h in found.hypotheses)
     may = reference.allowed((), DecodeOptions())
     sampling = Sampling(**case)
@@ -128,7 +131,7 @@ def test_frequencies_are_the_probabilities(
 
 
 def test_a_sampled_translation_may_be_given_a_prefix(translator: Translator, pieces: Pieces) -> None:
-    found = translator.translate(TEXTS, options_of(({}, {})), ["A man"] * len(TEXTS))
+    found = translator.translate(TEXTS, options_of(({}, {})), ["A man"] * len(TEXTS), segmentation="none")
     start = pieces.encode("A man", out_type=str)
     for h in (h for t in found for h in t.hypotheses):
         assert [t.piece for t in h.tokens][: len(start)] == start
@@ -138,7 +141,7 @@ def test_when_every_token_is_suppressed_the_sample_ends(translator: Translator, 
     names = tuple(pieces.id_to_piece(i) for i in range(3, 120))
     for sampling in (Sampling(seed=1), Sampling(seed=1, top_p=0.5)):
         options = DecodeOptions(sampling=sampling, suppressed_tokens=names, suppress_unknown=True, min_length=3)
-        for found in translator.translate(TEXTS, options):
+        for found in translator.translate(TEXTS, options, segmentation="none"):
             assert (found.text, found.target_tokens, found.hit_max_length) == ("", 0, True)
 
 

@@ -40,7 +40,7 @@ def open_level(bundle: Path, level: str, cache: str | Path) -> Translator:
 
 def translations(bundle: Path, level: str, cache: str | Path) -> list[list[Translation]]:
     with open_level(bundle, level, cache) as translator:
-        answers = [translator.translate(SENTENCES[:4], options) for options in OPTIONS]
+        answers = [translator.translate(SENTENCES[:4], options, segmentation="none") for options in OPTIONS]
     return [[plain(answer) for answer in each] for each in answers]
 
 
@@ -281,7 +281,9 @@ def test_processes_may_pack_at_once(lively_bundle: Path, tmp_path: Path) -> None
     for level, (out, errors) in zip(levels, outputs, strict=True):
         assert not errors
         with open_level(lively_bundle, level, tmp_path) as translator:
-            assert out.strip() == str([t.text for t in translator.translate(["A dog runs.", "Two men."])])
+            assert out.strip() == str(
+                [t.text for t in translator.translate(["A dog runs.", "Two men."], segmentation="none")]
+            )
     assert not list(tmp_path.glob("packed/*/.new-*"))
     assert not list(tmp_path.glob("packed/*/*/.*"))
 
@@ -305,9 +307,9 @@ def test_unused_files_are_removed(lively_bundle: Path, tmp_path: Path) -> None:
 
 def test_the_cache_may_be_deleted_while_it_is_in_use(lively_bundle: Path, tmp_path: Path) -> None:
     with open_level(lively_bundle, "h12", tmp_path) as translator:
-        expected = [t.text for t in translator.translate(SENTENCES[:3])]
+        expected = [t.text for t in translator.translate(SENTENCES[:3], segmentation="none")]
         shutil.rmtree(tmp_path / "packed")
-        assert [t.text for t in translator.translate(SENTENCES[:3])] == expected
+        assert [t.text for t in translator.translate(SENTENCES[:3], segmentation="none")] == expected
         with open_level(lively_bundle, "h5", tmp_path):
             assert files(tmp_path, "weights")
 

@@ -30,13 +30,13 @@ def test_graphs_of_another_bundle_are_not_opened(tmp_path: Path, name: str, cach
         tiny_checkpoint_at(tmp_path / f"c{seed}", seed=seed)
     compile_bundle([LevelRequest(tmp_path / "c1", name="full")], tmp_path / "b")
     with Translator(tmp_path / "b", device="cpu", cache=cache) as translator:
-        before = [t.text for t in translator.translate(SENTENCES[:4], BEAM)]
+        before = [t.text for t in translator.translate(SENTENCES[:4], BEAM, segmentation="none")]
         compile_bundle([LevelRequest(tmp_path / "c2", name="full")], tmp_path / "b")
         with pytest.raises(FailedPreconditionError, match=r"another bundle was put in its place\. Reload the bundle"):
-            translator.translate(SENTENCES[:4], LATER[name])
-        assert [t.text for t in translator.translate(SENTENCES[:4], BEAM)] == before
+            translator.translate(SENTENCES[:4], LATER[name], segmentation="none")
+        assert [t.text for t in translator.translate(SENTENCES[:4], BEAM, segmentation="none")] == before
     with Translator(tmp_path / "b", device="cpu", cache=cache) as translator:
-        translator.translate(SENTENCES[:4], LATER[name])
+        translator.translate(SENTENCES[:4], LATER[name], segmentation="none")
 
 
 @pytest.mark.parametrize("when", ["before a level is packed", "before a graph is packed", "without a cache"])
@@ -62,12 +62,12 @@ def test_weights_that_are_changed_in_place(tmp_path: Path, when: str) -> None:
         with Translator(tmp_path / "b", device="cpu", cache=cache, manifest=manifest) as translator:
             change(wrong)
             with refused:
-                translator.translate(SENTENCES[:4], LATER["attention"])
+                translator.translate(SENTENCES[:4], LATER["attention"], segmentation="none")
     change(right)
     found = []
     for kept in (cache, "none"):
         with Translator(tmp_path / "b", device="cpu", cache=kept) as translator:
-            found.append([t.text for t in translator.translate(SENTENCES[:4], LATER["attention"])])
+            found.append([t.text for t in translator.translate(SENTENCES[:4], LATER["attention"], segmentation="none")])
     assert found[0] == found[1]
 
 
@@ -110,7 +110,7 @@ def test_the_same_bundle_compiled_again_is_accepted(tmp_path: Path) -> None:
     compile_bundle(requests, tmp_path / "b")
     with Translator(tmp_path / "b", device="cpu") as translator:
         compile_bundle(requests, tmp_path / "b")
-        translator.translate(SENTENCES[:4], LATER["attention"])
+        translator.translate(SENTENCES[:4], LATER["attention"], segmentation="none")
 
 
 def test_a_bundle_that_is_gone(tmp_path: Path) -> None:
@@ -119,4 +119,4 @@ def test_a_bundle_that_is_gone(tmp_path: Path) -> None:
     with Translator(tmp_path / "b", device="cpu") as translator:
         (tmp_path / "b").rename(tmp_path / "elsewhere")
         with pytest.raises(FailedPreconditionError, match="another bundle was put in its place"):
-            translator.translate(SENTENCES[:4], LATER["attention"])
+            translator.translate(SENTENCES[:4], LATER["attention"], segmentation="none")

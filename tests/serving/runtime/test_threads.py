@@ -117,7 +117,7 @@ def test_a_level_gets_the_limited_number_of_threads(tiny_bundle: Path, monkeypat
 
     monkeypatch.setattr(Opener, "_options", noted)
     with Translator(tiny_bundle, "full", device="cpu") as translator:
-        assert translator.translate(SENTENCES[:1])
+        assert translator.translate(SENTENCES[:1], segmentation="none")
     assert set(asked) == {1}
 
 

@@ -82,7 +82,7 @@ def test_text_is_made_off_the_decode_thread(lively_bundle: Path, monkeypatch: py
 
     monkeypatch.setattr(Codec, "translation", noted)
     with Translator(lively_bundle, "h12", device="cpu", threads=1) as translator:
-        assert translator.translate(SENTENCES)
+        assert translator.translate(SENTENCES, segmentation="none")
         assert threads
         assert not threads & {*translator._engine.workers}
 

@@ -149,7 +149,7 @@ class PutTogether:
 
 
 def with_segment(text: str, translation: Translation) -> Translation:
-    """The translation of a text that was not divided, with the one sentence that it is. None if it is blank."""
+    """The translation of a text that was not divided, with its one segment. A blank text has no segment."""
     begin, end = stripped(text, 0, len(text))
     if begin == end:
         return translation

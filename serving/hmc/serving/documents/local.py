@@ -84,10 +84,10 @@ def translate_texts(
     done = iter(submit(sent, aims, of))
     made = []
     for whole, found in zip(divided, parts, strict=True):
-        text = PutTogether(whole, segments=False)
+        together = PutTogether(whole, segments=False)
         for part in found:
-            text.add(part, None if part.sent is None else next(done))
-        made.append(text.translation())
+            together.add(part, None if part.sent is None else next(done))
+        made.append(together.translation())
     return made
 
 
