@@ -8,10 +8,10 @@ import pytest
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import FailedPreconditionError
-from hmc.serving import translator as translators
 from hmc.serving.client import Client
 from hmc.serving.levels.byte_shares import union_bytes
 from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -88,14 +88,14 @@ def test_nothing_is_loaded_beyond_the_bound(
         missing(lively_bundle, FULL), alone + missing(lively_bundle, small, FULL), together(weights, FULL, small)
     )
     assert alone + missing(lively_bundle, large, FULL) > bound
-    opened, load = list[str](), translators.LevelSessions.open
+    opened, load = list[str](), LevelSessions.open
 
     def noted(bundle: Path, architecture: object, level: object, *rest: object, **more: object) -> object:
         opened.append(level.name)  # type: ignore[attr-defined]
         return load(bundle, architecture, level, *rest, **more)  # type: ignore[arg-type]
 
     with BackgroundServer(lively_bundle, settings(cache, bound)) as running, Client(running.address) as client:
-        monkeypatch.setattr(translators.LevelSessions, "open", noted)
+        monkeypatch.setattr(LevelSessions, "open", noted)
         assert client.translate(["A dog."], small, SHORT).level == small
         assert opened == [small]
         for _ in range(2):

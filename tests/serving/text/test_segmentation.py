@@ -97,7 +97,7 @@ def test_many_quotation_marks_take_no_quadratic_time(monkeypatch: pytest.MonkeyP
 
     def noted(language: str, text: str) -> list[str]:
         given.append(text)
-        return segment(language, text)
+        return list[str](segment(language, text))
 
     monkeypatch.setattr(sentencex, "segment", noted)
     text = '"' * 64_000 + " a."

@@ -67,8 +67,7 @@ def test_a_sandwich_is_the_largest_the_smallest_and_one_between() -> None:
 
 
 def test_the_smallest_level_sees_its_source() -> None:
-    ranking = scores(1)
-    ranking["cross"] = ranking["cross"] - 100
+    ranking = {**scores(1), "cross": scores(1)["cross"] - 100}
     with pytest.raises(
         InvalidRequestError, match="nested level of 5 heads: no head of cross-attention would stay open"
     ):

@@ -104,15 +104,6 @@ def warn_if_empty(index: int, translation: Translation) -> None:
         )
 
 
-def warn_if_empty(index: int, translation: Translation) -> None:
-    """Warns on standard error about an empty translation of a text that is not blank."""
-    if not translation.text and not translation.blank:
-        sys.stderr.write(
-            f"hmc: line {index + 1}: the translation is empty, though the text is not; try another level or precision, "
-            "and see that the text is in the language that the model reads\n"
-        )
-
-
 def record(text: str, answer: StreamAnswer) -> dict[str, Any]:
     """All fields of an answer. Tokens, alignment and source pieces are there only if they were requested."""
     translation = answer.result()
