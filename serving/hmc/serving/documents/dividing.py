@@ -13,6 +13,7 @@ from hmc.serving.requests.source_side import SourceSide
 from hmc.serving.requests.text_options import Segmentation, TextOptions
 from hmc.serving.text.segmentation.lines import LINE_END, stripped
 from hmc.serving.text.segmentation.pieces import Piece, pieces
+from hmc.serving.text.segmentation.sentences import MAX_PART, SENTENCE_END
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,10 @@ class Divided:
             yield Part(replace(piece, begin=piece.begin + skipped) if skipped else piece, sent)
 
     def several(self) -> bool:
-        """Whether more than one part would be translated."""
+        """Whether more than one part would be translated. A long text without any end of a sentence counts as one: it
+        is divided for the library that finds sentences, and not because it has several."""
+        if len(self.text) > MAX_PART and not SENTENCE_END.search(self.text):
+            return False
         found = (piece for piece in pieces(self.text[len(self.own) :], self.source.language, lambda _: True))
         return sum(1 for _, piece in zip(range(2), (p for p in found if p.text is not None), strict=False)) > 1
 
