@@ -242,14 +242,18 @@ def test_an_empty_translation_is_said(hmc: Hmc, tmp_path: Path) -> None:
     save_checkpoint(checkpoint, tmp_path / "c")
     compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")
     (tmp_path / "texts").write_text("\nA dog.\n")
-    said = ""
-    for how in (["", "A dog."], ["--incremental", "", "A dog."], ["--json", "", "A dog."]):
+    said = "the translation is empty, though the text is not; try another level"
+    for name, how in (
+        ("text 2", ["", "A dog."]),
+        ("text 2", ["--json", "", "A dog."]),
+        ("line 2", ["--incremental", "", "A dog."]),
+        ("line 2", ["--file", str(tmp_path / "texts")]),
+        ("line 2", ["--file", str(tmp_path / "texts"), "--out", str(tmp_path / "out")]),
+    ):
         ran = hmc("translate", "--bundle", tmp_path / "b", *how)
         assert ran.exit_code == 0
-        (said,) = ran.stderr.splitlines()
-        assert said.startswith("hmc: line 2: the translation is empty, though the text is not; try another level")
-    ran = hmc("translate", "--bundle", tmp_path / "b", "--file", tmp_path / "texts", "--out", tmp_path / "out")
-    assert [line for line in ran.stderr.splitlines() if "is empty" in line] == [said]
+        (warning,) = [line for line in ran.stderr.splitlines() if "is empty" in line]
+        assert warning.startswith(f"hmc: {name}: {said}")
     assert (tmp_path / "out").read_text() == "\n\n"
 
 

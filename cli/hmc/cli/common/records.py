@@ -37,6 +37,7 @@ def write_texts(
     """Translates and prints each text of any length. Line breaks stay, unless several hypotheses are printed."""
     for index, text in enumerate(texts):
         answer = backend.text(index, text, options, prefix, segmentation)
+        warn_if_empty(index, answer.result(), "text")
         if json_output:
             _write(json.dumps(record(text, answer), ensure_ascii=False) + "\n")
             continue
@@ -95,12 +96,12 @@ def warn_if_incomplete(name: str, found: Translation | Segment) -> None:
         sys.stderr.write(f"hmc: {name}: the translation is much shorter than the text; something may be missing\n")
 
 
-def warn_if_empty(index: int, translation: Translation) -> None:
-    """Warns on standard error about an empty translation of a text that is not blank."""
+def warn_if_empty(index: int, translation: Translation, what: str = "line") -> None:
+    """Warns on standard error about an empty translation of a text that is not blank. what: see `warn_if_cut`."""
     if not translation.text and not translation.blank:
         sys.stderr.write(
-            f"hmc: line {index + 1}: the translation is empty, though the text is not; try another level or precision, "
-            "and see that the text is in the language that the model reads\n"
+            f"hmc: {what} {index + 1}: the translation is empty, though the text is not; try another level or "
+            "precision, and see that the text is in the language that the model reads\n"
         )
 
 
