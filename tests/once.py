@@ -32,7 +32,7 @@ class Once:
         While a process makes it, others wait for it. Raises ValueError where two calls could not be told apart: `make`
         must be a function of a module, and its arguments must be described by their `repr`.
         """
-        path = self.root / f"{make.__name__}-{_key(make, args, kwargs)}"
+        path = self.root / f"{make.__name__.strip('_')}-{_key(make, args, kwargs)}"
         self.root.mkdir(parents=True, exist_ok=True)
         with path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -44,7 +45,11 @@ class Worker:
             [python, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=environment,
         )  # fmt: skip
-        self.about = self._read()
+        try:
+            self.about = self._read()
+        except WorkerError:
+            self.close()
+            raise
 
     def ask(self, request: Any) -> Any:
         """Sends a request and waits for the answer. Raises WorkerError when the process ends instead."""
@@ -59,10 +64,11 @@ class Worker:
     def close(self) -> None:
         """Ends the process."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):  # the process has ended before it read a request
+            self._process.stdin.close()
         self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._process.stdout.close()
 
     def _read(self) -> Any:
         assert self._process.stdout is not None

@@ -126,8 +126,8 @@ def test_the_page_sets_up_a_service(shell: Shell, folder: Path) -> None:
     assert ran >= 30
     lines = [json.loads(line) for line in (folder / "service" / "hmc.log").read_text().splitlines()]
     ended = [(line["rpc"].rpartition("/")[2], line["status"], line["caller"]) for line in lines if "status" in line]
-    assert ("TranslateStream", "OK", "website") in ended
-    assert ("TranslateStream", "UNAUTHENTICATED", "") in ended
+    assert ("Translate", "OK", "website") in ended
+    assert ("Translate", "UNAUTHENTICATED", "") in ended
     assert any("replaces" in line["message"] for line in lines)
     assert not any("hmc_" in line["message"] for line in lines if "settings" not in line["message"])  # no token
 

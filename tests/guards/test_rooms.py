@@ -19,7 +19,7 @@ ROOMS = (
     "hmc.cli",
 )
 ROOTS = ("protos", "compiler", "training", "serving", "benchmark", "pipelines", "cli", "experiments")
-MOST = 14
+MOST = 20
 """Modules of one folder."""
 OF_ONE_KIND = ("hmc/cli", "hmc/cli/analyze", "hmc/training/analysis/figures")
 """Folders whose files are siblings of one kind, a command or a figure each: these may have more."""

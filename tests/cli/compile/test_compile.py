@@ -40,12 +40,12 @@ def test_heads_by_share_by_kind_and_by_file(hmc: Hmc, prunable: Path, tmp_path: 
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     levels = {level["name"]: level["head_layout"] for level in json.loads(ran.stdout)["levels"]}
-    assert list(levels) == ["h12", "enc2-dec5-cross4", "mine", "checkpoint"]
+    assert list(levels) == ["h12", "enc2-dec5-cross4", "mine", prunable.name]
     assert levels["mine"] == layout
     heads = {name: [sum(map(len, rows)) for rows in kept.values()] for name, kept in levels.items()}
     assert sum(heads["h12"]) == 12
     assert heads["enc2-dec5-cross4"] == [2, 5, 4]
-    assert sum(heads["checkpoint"]) == 24
+    assert sum(heads[prunable.name]) == 24
 
 
 @pytest.mark.parametrize(

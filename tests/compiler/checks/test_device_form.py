@@ -23,12 +23,17 @@ from hmc.compiler.checks.runs import BrokenGraphError, check_runs
 
 PROBE = [[5, 6, 7, 2], [8, 9, 2]]
 ARCH = tiny_architecture()
-NONE = HeadLayout.full(2, 2, 0)
+ONE: dict[str, list[list[int]]] = {"encoder_self": [[], []], "decoder_self": [[], []], "cross": [[], [1]]}
 LAYOUTS = {
     "full": ARCH.full_layout(),
     "uneven": random_layout(ARCH, 5),
-    "none": NONE,
-    **{f"no {kind}": HeadLayout.from_json(ARCH.full_layout().to_json() | {kind: [[], []]}) for kind in KINDS},
+    "one": HeadLayout.from_json(ONE),
+    **{
+        f"no {kind} but one" if kind == "cross" else f"no {kind}": HeadLayout.from_json(
+            ARCH.full_layout().to_json() | {kind: ONE[kind]}
+        )
+        for kind in KINDS
+    },
 }
 
 

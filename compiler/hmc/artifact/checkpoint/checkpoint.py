@@ -162,11 +162,11 @@ def _read_config(path: Path) -> CheckpointConfig:
             version = raw["schema_version"]
             raise HmcError(f"config.json has schema version {version}; this hmc reads {SCHEMA_VERSION}: upgrade hmc")
         return CheckpointConfig.model_validate(raw)
-    except (ValueError, RecursionError) as error:
-        raise HmcError(f"config.json is not JSON: {error}") from error
     except ValidationError as error:
         details = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise HmcError(f"config.json: {details}") from error
+    except (ValueError, RecursionError) as error:
+        raise HmcError(f"config.json is not JSON: {error}") from error
 
 
 def _tensor_problems(file: Path, expected: Mapping[str, tuple[int, ...]]) -> list[str]:

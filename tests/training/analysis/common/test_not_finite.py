@@ -99,7 +99,7 @@ def test_a_result_that_holds_nan_is_refused(subject: Subject, uneven_checkpoint:
 def test_a_trajectory_with_nan_is_refused(tmp_path: Path) -> None:
     points = [{"stage": 0, "step": 1, "open": math.nan, "unsettled": 0.0}]
     (tmp_path / "trajectory.json").write_text(json.dumps(points))
-    with pytest.raises(InvalidRequestError, match="with the numbers stage, step, open, unsettled"):
+    with pytest.raises(InvalidRequestError, match="with the numbers stage, step, and open or neurons"):
         trajectory.analyse({"run": tmp_path / "trajectory.json"})
 
 

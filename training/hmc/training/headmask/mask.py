@@ -91,6 +91,6 @@ class HeadMask:
         scope = to_device(torch.from_numpy(self.scope), fabric.device)
         if len(self.cross):  # the least important one is masked only where all of them would be
             cross = to_device(torch.from_numpy(self.cross), fabric.device)
-            importance = importance.index_fill(0, cross[importance[cross].argmin()], -torch.inf)
+            importance = importance.index_fill(0, cross[importance[cross].argmin(0, keepdim=True)], -torch.inf)
         top = scope[importance[scope].topk(self.number).indices]
         return torch.ones(self.total, device=fabric.device).index_fill_(0, top, 0.0)

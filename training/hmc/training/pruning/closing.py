@@ -177,7 +177,7 @@ class HeadClosing(Closing[HeadGates]):
         """
         log_alpha = log_alpha.detach()
         if len(self._cross):
-            best = self._cross[log_alpha[self._cross].argmax()]
+            best = self._cross[log_alpha[self._cross].argmax(0, keepdim=True)]
             log_alpha = log_alpha.index_fill(0, best, torch.inf)
         return super()._keep(log_alpha)
 

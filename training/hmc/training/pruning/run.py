@@ -269,6 +269,7 @@ class PruningRun:
 
     def _save(self) -> None:
         self.progress.epoch, self.progress.index = self.stream.epoch, self.stream.index
+        self.progress.tally = self.updater.tally.state()
         # Masks have no parameters. The sampled gates return meanwhile, so that their log α are part of the state.
         former = [(module, module.gate) for module in gated_modules(self.model)]
         for gates in self._gate_sets():
@@ -287,3 +288,4 @@ class PruningRun:
         self.progress = progress_from(PruneProgress, saved, state)
         self.inputs.check_same(self.progress, state)
         self.stream.epoch, self.stream.index = self.progress.epoch, self.progress.index
+        self.updater.tally.restore(self.progress.tally)

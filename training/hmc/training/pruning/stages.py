@@ -61,6 +61,8 @@ class PruneProgress:
     """Dev scores of the checkpoint before pruning."""
     trajectory: list[dict[str, Any]] = field(default_factory=list)
     """State of the gates each time that a closing stage logged."""
+    tally: list[float] = field(default_factory=list)
+    """`Tally.state` since the last line of the log; empty in states of earlier versions."""
     undecided: dict[str, float] = field(default_factory=dict)
     """Heads whose gates were decided by rank in the last closing stage → P(g ≠ 0) at that time."""
     neurons: dict[Stack, list[list[int]]] | None = None

@@ -38,6 +38,15 @@ class Tally:
             counted.zero_()
         return found | ({"skipped": float(skipped)} if skipped else {})
 
+    def state(self) -> list[float]:
+        """What a resumed run needs for the same next line: the summed loss, its tokens and the skipped updates."""
+        return [float(counted) for counted in (self._loss, self._tokens, self._skipped)]
+
+    def restore(self, state: list[float]) -> None:
+        """Goes on from a `state`; an empty one is that of the start."""
+        for counted, value in zip((self._loss, self._tokens, self._skipped), state, strict=False):
+            counted.fill_(value)
+
     def check(self) -> bool:
         """Returns whether the last update was made. Raises InvalidRequestError when too many in a row were skipped."""
         if int(self._longest) >= MOST_SKIPPED:
