@@ -40,8 +40,8 @@ protos: $(VENV)/.dev-ready ## Regenerate the committed gRPC stubs
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=protos --pyi_out=protos --grpc_python_out=protos $(PROTOS)
 
 docs: $(VENV)/.dev-ready ## Write the pages that are made from the code
-	$(BIN)/python -m hmc.serving.wire.meanings docs/statuses.md
-	$(BIN)/python -m hmc.serving.server.configuration.reference > docs/settings.md.new
+	$(BIN)/python -m hmc.serving.wire.status docs/statuses.md
+	$(BIN)/python -m hmc.serving.server.configuration.report > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
 
 release: $(VENV)/.dev-ready ## Build wheel, source distribution, bills of materials and checksums into dist/

@@ -18,7 +18,7 @@ from sacrebleu.metrics import BLEU
 
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.documents.local import translate_document
-from hmc.serving.requests.text_options import Segmentation, TextOptions
+from hmc.serving.requests.options import Segmentation, TextOptions
 from hmc.serving.text.segmentation.sentences import sentences
 
 GREEDY = DecodeOptions(beam_size=1)

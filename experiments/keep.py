@@ -13,10 +13,9 @@ from collections.abc import Callable
 from sacrebleu.metrics import CHRF
 
 from hmc.serving import Translator
+from hmc.serving.documents.keeping import paste
 from hmc.serving.documents.local import translate_document
-from hmc.serving.documents.pasting import paste
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.text_options import Segmentation, TextOptions
+from hmc.serving.requests.options import DecodeOptions, Segmentation, TextOptions
 
 FRAMES = (
     ("A man is standing next to {}.", "Ein Mann steht neben {}."),

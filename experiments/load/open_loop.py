@@ -19,7 +19,7 @@ import grpc
 import numpy as np
 
 from experiments.support.worker import serve
-from hmc.serving.wire.pushback import TRAILER
+from hmc.serving.wire.metadata import TRAILER
 from hmc.v1 import translation_pb2 as pb
 
 METHOD = "/hmc.v1.TranslationService/Translate"

@@ -19,8 +19,7 @@ from hmc.artifact.checkpoint.checkpoint import save_checkpoint
 from hmc.cli.common.records import plain, record
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
-from hmc.serving.requests.answers import StreamAnswer
-from hmc.serving.requests.results import Alternative, Translation
+from hmc.serving.requests.results import Alternative, StreamAnswer, Translation
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 

@@ -16,7 +16,7 @@ from tests.processes import REPOSITORY
 from tests.serving.fakes import write_bundle
 
 from hmc.serving.server.app import open_models
-from hmc.serving.server.health.model_health import model_health
+from hmc.serving.server.health import model_health
 from hmc.serving.server.settings import ServerSettings
 
 KUBERNETES = REPOSITORY / "deploy" / "kubernetes"

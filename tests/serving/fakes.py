@@ -19,11 +19,9 @@ from hmc.artifact.errors import OverloadedError, TooLargeError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.tokenizer.files import TOKENIZER
-from hmc.serving.requests.answers import DeviceUse
-from hmc.serving.requests.caller import ANYONE, Caller
+from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import MAX_TEXT_BYTES, DecodeOptions, Target
-from hmc.serving.requests.priority import Priority
-from hmc.serving.requests.results import Alternative, Translation
+from hmc.serving.requests.results import Alternative, DeviceUse, Translation
 from hmc.serving.requests.work import LevelWork
 
 ARCHITECTURE = Architecture(

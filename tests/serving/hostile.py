@@ -11,8 +11,8 @@ import grpc
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
 
-from hmc.serving.wire.meanings import STATUSES_OF_CALLS, STATUSES_OF_TEXTS
 from hmc.serving.wire.messages import CODE_OF_NUMBER
+from hmc.serving.wire.status import STATUSES_OF_CALLS, STATUSES_OF_TEXTS
 from hmc.v1 import translation_pb2 as pb
 
 FILE: Any = pb.DESCRIPTOR

@@ -13,7 +13,7 @@ from hmc.cli.common.options import WHERE, Server, Tls, TlsCa, TlsCert, TlsKey, T
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hmc.serving.requests.answers import LevelBytes, LevelInfo, LevelList
+    from hmc.serving.requests.results import LevelBytes, LevelInfo, LevelList
 
 
 def command(
@@ -73,7 +73,7 @@ def _of_bundle(path: Path) -> LevelList:
     from hmc.artifact.errors import InvalidArtifactError
     from hmc.serving.levels.byte_shares import disk_shares
     from hmc.serving.levels.choosing import rank
-    from hmc.serving.requests.answers import LevelInfo, LevelList
+    from hmc.serving.requests.results import LevelInfo, LevelList
 
     manifest = read_manifest(path)
     try:

@@ -56,8 +56,7 @@ async def _serve_one(bundles: Sequence[str], settings: ServerSettings, announce:
 
     from hmc.serving.levels.names import parse_models
     from hmc.serving.server.app import Server, open_models
-    from hmc.serving.server.observing.summary import summary_of
-    from hmc.serving.server.run import serve
+    from hmc.serving.server.run import serve, summary_of
 
     server = Server(open_models(parse_models(bundles), settings), settings)
     if not await serve(server, lambda server: announce(summary_of(server))):

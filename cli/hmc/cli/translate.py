@@ -31,8 +31,7 @@ from hmc.cli.common.options import (
 )
 
 if TYPE_CHECKING:
-    from hmc.serving.requests.options import Sampling
-    from hmc.serving.requests.text_options import Segmentation
+    from hmc.serving.requests.options import Sampling, Segmentation
 
 INPUT, SEARCH, LIMITS, SAMPLE, OUTPUT = "Input", "Search", "Limits on the translation", "Sampling", "Output"
 
@@ -323,7 +322,7 @@ def command(
 
 def _segmentation(name: str | None, running_text: bool, document: bool) -> Segmentation:
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.serving.requests.text_options import Segmentation
+    from hmc.serving.requests.options import Segmentation
 
     if name is not None and not running_text:
         raise InvalidRequestError("--segmentation is about running text: add --document, or give texts as arguments")

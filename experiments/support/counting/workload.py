@@ -16,8 +16,8 @@ import sentencepiece
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.tokenizer.files import TOKENIZER
 from hmc.serving.decoding.constraints import Constraints
+from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Target
-from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Decoded
 from hmc.serving.scheduling.pool_budget import IDLE_S
 from hmc.serving.translator import Translator

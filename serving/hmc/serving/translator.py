@@ -13,12 +13,9 @@ from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.serving.documents.local import translate_texts
-from hmc.serving.requests.answers import DeviceUse
-from hmc.serving.requests.caller import ANYONE, Caller
-from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Target, scoring_options, targets_of
-from hmc.serving.requests.priority import Priority
-from hmc.serving.requests.results import Decoded, Partial, Translation
-from hmc.serving.requests.text_options import Segmentation
+from hmc.serving.requests.caller import ANYONE, Caller, Priority
+from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Segmentation, Target, scoring_options, targets_of
+from hmc.serving.requests.results import Decoded, DeviceUse, Partial, Translation
 from hmc.serving.requests.work import LevelWork
 from hmc.serving.runtime.device import CudaAttention, resolve_devices
 from hmc.serving.runtime.memory.account import memory_of
@@ -29,8 +26,7 @@ from hmc.serving.runtime.threads import check_threads
 from hmc.serving.scheduling.engine import Engine, rows_of_worker
 from hmc.serving.scheduling.postprocessor import announce_cancellation, set_exception, set_result
 from hmc.serving.scheduling.warm_up import warm_up
-from hmc.serving.text.certain import CertainText
-from hmc.serving.text.codec import Codec
+from hmc.serving.text.codec import CertainText, Codec
 from hmc.serving.text.source import Source
 from hmc.serving.text.tokenizer import shared_tokenizer
 

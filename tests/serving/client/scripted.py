@@ -12,8 +12,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from hmc.serving.wire.pushback import TRAILER
-from hmc.serving.wire.request_ids import KEY
+from hmc.serving.wire.metadata import KEY, TRAILER
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 

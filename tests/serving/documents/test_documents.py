@@ -14,11 +14,9 @@ from tests.serving.fakes import FakeTranslator
 
 from hmc.serving import Translator
 from hmc.serving.documents.local import translate_document
-from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.options import DecodeOptions, Segmentation, Target, TextOptions
 from hmc.serving.requests.results import Translation
-from hmc.serving.requests.text_options import Segmentation, TextOptions
-from hmc.serving.text.segmentation.clauses import clauses
-from hmc.serving.text.segmentation.pieces import Piece, pieces
+from hmc.serving.text.segmentation.pieces import Piece, clauses, pieces
 from hmc.serving.text.source import Source
 from hmc.serving.text.tokenizer import shared_tokenizer
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
 from hmc.serving.documents.keeping import Keeper, occurrences
-from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.options import DecodeOptions, Target, TextOptions
 from hmc.serving.requests.results import Token, Translation
-from hmc.serving.requests.text_options import TextOptions
 
 URL = "https://a.de/x?y=1"
 

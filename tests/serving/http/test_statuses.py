@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from hmc.serving.http.app import application
 from hmc.serving.http.methods import Methods
-from hmc.serving.wire.http_status import HTTP_STATUS
+from hmc.serving.wire.status import HTTP_STATUS
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 

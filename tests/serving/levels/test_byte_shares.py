@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.serving.levels.byte_shares import byte_shares, disk_shares
-from hmc.serving.requests.answers import LevelBytes
+from hmc.serving.requests.results import LevelBytes
 
 
 def test_a_file_of_two_levels_is_shared() -> None:

@@ -19,8 +19,8 @@ from hmc.artifact.errors import (
 from hmc.serving.levels.controller import AutoPolicy
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.status import LevelStatus
+from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.selectors import Selector
 
 OPTIONS = DecodeOptions()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hmc.serving.levels.latency import LatencyWindow
-from hmc.serving.requests.answers import LatencySummary
+from hmc.serving.requests.results import LatencySummary
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.serving.levels.host import ModelHost
-from hmc.serving.requests.answers import LevelBytes
 from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.requests.results import LevelBytes
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.process_memory import process_bytes, return_free_memory

@@ -24,8 +24,8 @@ from hmc.serving import DecodeOptions, Translation, Translator
 from hmc.serving.arrays import Arrays
 from hmc.serving.caches.device import DeviceCaches
 from hmc.serving.caches.host import HostCaches
+from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import MAX_TOKENS
-from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Decoded, Hypothesis
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.device_encoder import DeviceEncoder

@@ -17,8 +17,8 @@ from tests.serving.fakes import GUARD_S, FakeClock, eventually
 from hmc.artifact.bundle.manifest import VARIANTS, read_manifest
 from hmc.artifact.errors import OverloadedError, UnavailableError
 from hmc.serving.decoding.sampling import GREATEST, uniforms
+from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import DecodeOptions, Sampling
-from hmc.serving.requests.priority import Priority
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import batch, planning
 from hmc.serving.scheduling.engine import Engine

@@ -12,9 +12,8 @@ from hmc.artifact.errors import InvalidRequestError, OverloadedError
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Job, Mode
 from hmc.serving.decoding.state import Rules
-from hmc.serving.requests.caller import Caller, caller_at
+from hmc.serving.requests.caller import Caller, Priority, caller_at
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.priority import Priority
 from hmc.serving.scheduling.lines import FairLine
 from hmc.serving.scheduling.queue import WaitingQueue
 

@@ -9,8 +9,8 @@ import pytest
 from tests.serving.fakes import GUARD_S, FakeClock, eventually
 
 from hmc.serving.decoding.job import Mode
+from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import DecodeOptions, Sampling
-from hmc.serving.requests.priority import Priority
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import batch
 from hmc.serving.scheduling.engine import Engine

@@ -19,8 +19,8 @@ from hmc.artifact.errors import OverloadedError
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Job, Mode
 from hmc.serving.decoding.state import Rules
+from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Decoded
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions

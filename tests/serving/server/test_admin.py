@@ -21,7 +21,7 @@ from hmc.artifact.errors import (
     UnavailableError,
 )
 from hmc.serving.client import Client
-from hmc.serving.requests.answers import LevelBytes
+from hmc.serving.requests.results import LevelBytes
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings

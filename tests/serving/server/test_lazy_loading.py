@@ -13,8 +13,8 @@ from tests.serving.fakes import FakeFactory, eventually
 
 from hmc.artifact.errors import DeviceUnavailableError, InvalidArtifactError
 from hmc.serving.levels.host import ModelHost
-from hmc.serving.requests.answers import Answer
 from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.results import Answer
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.server.changes import ChangeThread
 from hmc.serving.server.handlers import Handlers

@@ -19,7 +19,7 @@ from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.server import handlers
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.wire.limits import AnswerSize
+from hmc.serving.wire.rules import AnswerSize
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 

@@ -14,7 +14,7 @@ from hmc.artifact.errors import DeadlineExceededError, OverloadedError
 from hmc.serving.client import ONCE, Client
 from hmc.serving.requests.caller import Caller
 from hmc.serving.server.background import BackgroundServer
-from hmc.serving.wire.pushback import ELSEWHERE_S, TRAILER, retry_after_s, trailers
+from hmc.serving.wire.metadata import ELSEWHERE_S, TRAILER, retry_after_s, retry_trailers
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
@@ -118,8 +118,8 @@ def test_the_caller_of_a_call_is_the_host_that_it_comes_from(client: Client, fac
 
 
 def test_trailers_are_read_as_written() -> None:
-    assert trailers(ValueError("a")) == trailers(OverloadedError("a")) == ()
-    assert trailers(OverloadedError("a", 0.0)) == ((TRAILER, "1"),)
+    assert retry_trailers(ValueError("a")) == retry_trailers(OverloadedError("a")) == ()
+    assert retry_trailers(OverloadedError("a", 0.0)) == ((TRAILER, "1"),)
     assert retry_after_s([("other", "1"), (TRAILER, "250")]) == 0.25
     assert retry_after_s([(TRAILER, "soon")]) == -1.0
     assert retry_after_s(None) is None

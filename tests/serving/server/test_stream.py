@@ -21,12 +21,11 @@ from hmc.artifact.errors import (
 )
 from hmc.serving.client import Client
 from hmc.serving.levels.slots import Lease, Slot
+from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import DecodeOptions, Target
-from hmc.serving.requests.priority import Priority
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.server.streams.answering import answer_each
-from hmc.serving.server.streams.waiting_line import WaitingLine
+from hmc.serving.server.streams import WaitingLine, answer_each
 from hmc.serving.translator import Translator
 from hmc.v1 import translation_pb2 as pb
 

@@ -17,7 +17,7 @@ from hmc.artifact.errors import (
     OverloadedError,
 )
 from hmc.serving.client import Client
-from hmc.serving.requests.priority import Priority
+from hmc.serving.requests.caller import Priority
 from hmc.serving.server.background import BackgroundServer
 from hmc.v1 import translation_pb2 as pb
 

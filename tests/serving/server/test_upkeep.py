@@ -17,11 +17,11 @@ from hmc.artifact.errors import OverloadedError
 from hmc.serving.client import Client
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.server import upkeep
+from hmc.serving.server.access.certificates import Watched
 from hmc.serving.server.access.tokens import line_of
-from hmc.serving.server.access.watched import Watched
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.bundle_watch import BundleWatch
-from hmc.serving.server.health.standard_services import Health
+from hmc.serving.server.health import Health
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.upkeep import Upkeep
 

@@ -7,10 +7,9 @@ import dataclasses
 import pytest
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.requests.answers import Answer
-from hmc.serving.requests.results import Alternative, Segment, Token, Translation
+from hmc.serving.requests.results import Alternative, Answer, Segment, Token, Translation
 from hmc.serving.wire import messages as converters
-from hmc.serving.wire.limits import AnswerSize, check_address, check_token, translation_bytes
+from hmc.serving.wire.rules import AnswerSize, check_address, check_token, translation_bytes
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hmc.serving.wire.meanings import MEANINGS, STATUSES_OF_CALLS, page
-from hmc.serving.wire.status import TABLE
+from hmc.serving.wire.status import MEANINGS, STATUSES_OF_CALLS, TABLE, page
 from hmc.v1 import translation_pb2 as pb
 
 

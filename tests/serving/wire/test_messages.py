@@ -7,7 +7,9 @@ import pytest
 
 from hmc.artifact.bundle.manifest import Latency, Quality
 from hmc.artifact.errors import InternalServiceError, InvalidRequestError, LevelNotFoundError, OverloadedError
-from hmc.serving.requests.answers import (
+from hmc.serving.requests.options import DecodeOptions, Sampling
+from hmc.serving.requests.results import (
+    Alternative,
     Answer,
     DeviceUse,
     LatencySummary,
@@ -15,9 +17,9 @@ from hmc.serving.requests.answers import (
     LevelInfo,
     LevelList,
     ModelInfo,
+    Token,
+    Translation,
 )
-from hmc.serving.requests.options import DecodeOptions, Sampling
-from hmc.serving.requests.results import Alternative, Token, Translation
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters

@@ -6,8 +6,7 @@ import pytest
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.wire.messages import options_from_proto, selector_from_proto
-from hmc.serving.wire.rules import check_request
-from hmc.serving.wire.stream_settings import MAX_REMEMBERED_BYTES, checked_settings
+from hmc.serving.wire.rules import MAX_REMEMBERED_BYTES, check_request, checked_settings
 from hmc.v1 import translation_pb2 as pb
 
 GOOD = {"level": pb.LevelSelector(max_heads=36), "options": pb.DecodingOptions(beam_size=2, n_best=2)}

@@ -24,11 +24,9 @@ from hmc.cli.common.options import NO_TLS, Tls, check_no_server_options
 from hmc.serving.documents.local import translate_document
 from hmc.serving.levels.choosing import Candidate, choose, runs_on
 from hmc.serving.levels.languages import Languages, with_code
-from hmc.serving.requests.answers import StreamAnswer
-from hmc.serving.requests.options import DecodeOptions, Target
-from hmc.serving.requests.results import DocumentPiece, Partial, Translation
+from hmc.serving.requests.options import DecodeOptions, Segmentation, Target, TextOptions
+from hmc.serving.requests.results import DocumentPiece, Partial, StreamAnswer, Translation
 from hmc.serving.requests.selectors import OF_THE_MODEL, Selector
-from hmc.serving.requests.text_options import Segmentation, TextOptions
 from hmc.serving.translator import Translator
 
 if TYPE_CHECKING:

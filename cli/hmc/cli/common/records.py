@@ -8,14 +8,12 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hmc.serving.requests.lines import one_line
+from hmc.serving.requests.checks import one_line
 
 if TYPE_CHECKING:
     from hmc.cli.common.backends import Backend
-    from hmc.serving.requests.answers import StreamAnswer
-    from hmc.serving.requests.options import DecodeOptions
-    from hmc.serving.requests.results import Alternative, Segment, Token, Translation
-    from hmc.serving.requests.text_options import Segmentation
+    from hmc.serving.requests.options import DecodeOptions, Segmentation
+    from hmc.serving.requests.results import Alternative, Segment, StreamAnswer, Token, Translation
 
 
 def write_lines(backend: Backend, lines: Iterator[str], options: DecodeOptions, prefix: str, json_output: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from hmc.serving.requests.answers import LevelInfo, LevelList
+    from hmc.serving.requests.results import LevelInfo, LevelList
 
 
 def show_checkpoints(paths: list[Path], as_json: bool) -> None:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.storage.rows import TEXTS, has_lone_surrogate, json_row, parquet_batches, parquet_table
 from hmc.pipelines.bulk.places import opened
-from hmc.serving.requests.lines import decode_line
+from hmc.serving.requests.checks import decode_line
 
 LONGEST = 1 << 20
 """Most bytes of a line. A longer one is no sentence; the file may be no text at all."""

@@ -11,7 +11,7 @@ from typing import Any
 from hmc.artifact.storage.rows import needs
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.bulk.shards import Found
-from hmc.serving.requests.lines import one_line
+from hmc.serving.requests.checks import one_line
 
 TRANSLATIONS, NOTES = "translations", "notes"
 """The folders of the output."""

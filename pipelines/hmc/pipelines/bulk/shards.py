@@ -10,8 +10,8 @@ from hmc.artifact.errors import InternalServiceError, InvalidRequestError
 from hmc.pipelines.bulk.corpus import Line
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.serving.levels.languages import with_code
+from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import Target
-from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Translation
 from hmc.serving.translator import Translator
 

@@ -22,7 +22,7 @@ from hmc.pipelines.distillation.sources import Line, all_lines, read_sources, sa
 from hmc.pipelines.distillation.teacher import as_checkpoint, compile_teacher, open_teacher, precision_of
 from hmc.pipelines.folders.taken import taken_folder
 from hmc.pipelines.progress import Meter, Report, Step, silent
-from hmc.serving.requests.priority import Priority
+from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.results import Translation
 from hmc.serving.translator import Translator
 

@@ -17,20 +17,24 @@ if TYPE_CHECKING:
     from hmc.serving.client.files import FileProgress
     from hmc.serving.client.retries import ONCE, Retry
     from hmc.serving.client.translate_files import translate_file, translate_file_async
-    from hmc.serving.requests.answers import (
+    from hmc.serving.requests.options import DecodeOptions, Sampling, Segmentation
+    from hmc.serving.requests.results import (
+        Alternative,
         Answer,
         DeviceUse,
+        DocumentPiece,
         LatencySummary,
         LevelBytes,
         LevelInfo,
         LevelList,
         ModelInfo,
+        Partial,
+        Segment,
         StreamAnswer,
+        Token,
+        Translation,
     )
-    from hmc.serving.requests.options import DecodeOptions, Sampling
-    from hmc.serving.requests.results import Alternative, DocumentPiece, Partial, Segment, Token, Translation
     from hmc.serving.requests.selectors import Selector
-    from hmc.serving.requests.text_options import Segmentation
 
 __all__ = [
     "ONCE",
@@ -70,13 +74,11 @@ __getattr__, __dir__ = lazy_names(
         "hmc.serving.client.files": ("FileProgress",),
         "hmc.serving.client.retries": ("ONCE", "Retry"),
         "hmc.serving.client.translate_files": ("translate_file", "translate_file_async"),
-        "hmc.serving.requests.answers": (
-            "Answer", "DeviceUse", "LatencySummary", "LevelBytes", "LevelInfo", "LevelList", "ModelInfo",
-            "StreamAnswer",
+        "hmc.serving.requests.options": ("DecodeOptions", "Sampling", "Segmentation"),
+        "hmc.serving.requests.results": (
+            "Alternative", "Answer", "DeviceUse", "DocumentPiece", "LatencySummary", "LevelBytes", "LevelInfo",
+            "LevelList", "ModelInfo", "Partial", "Segment", "StreamAnswer", "Token", "Translation",
         ),
-        "hmc.serving.requests.options": ("DecodeOptions", "Sampling"),
-        "hmc.serving.requests.results": ("Alternative", "DocumentPiece", "Partial", "Segment", "Token", "Translation"),
         "hmc.serving.requests.selectors": ("Selector",),
-        "hmc.serving.requests.text_options": ("Segmentation",),
     },
 )  # fmt: skip

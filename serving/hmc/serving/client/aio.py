@@ -23,10 +23,9 @@ from hmc.serving.client.connection import Addresses, Pair, connection
 from hmc.serving.client.errors import domain_errors, why_not_ready
 from hmc.serving.client.retries import Attempts, Retry
 from hmc.serving.client.window import Streaming, Window
-from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, ModelInfo, StreamAnswer
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import DocumentPiece, Partial
-from hmc.serving.wire.request_ids import KEY
+from hmc.serving.requests.results import Answer, DocumentPiece, LevelInfo, LevelList, ModelInfo, Partial, StreamAnswer
+from hmc.serving.wire.metadata import KEY
 from hmc.v1 import translation_pb2_grpc as rpc
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from hmc.artifact.errors import HmcError
 from hmc.serving.client.retries import Attempts
 from hmc.serving.client.window import Window, check_texts
-from hmc.serving.requests.answers import StreamAnswer
+from hmc.serving.requests.results import StreamAnswer
 from hmc.v1 import translation_pb2 as pb
 
 T = TypeVar("T")

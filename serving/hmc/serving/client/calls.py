@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, ModelInfo
 from hmc.serving.requests.checks import check_list, check_text
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import DocumentPiece, Partial
+from hmc.serving.requests.options import DecodeOptions, Segmentation, TextOptions
+from hmc.serving.requests.results import Answer, DocumentPiece, LevelInfo, LevelList, ModelInfo, Partial
 from hmc.serving.requests.selectors import Selector
-from hmc.serving.requests.text_options import Segmentation, TextOptions
 from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters
-from hmc.serving.wire.request_ids import ALLOWED, KEY, new_id
+from hmc.serving.wire.metadata import ALLOWED, KEY, new_id
 from hmc.v1 import translation_pb2 as pb
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import grpc
 
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.serving.client.calls import SERVICE, Call
-from hmc.serving.wire.limits import MAX_MESSAGE_BYTES, SCHEMES, check_address, check_token
+from hmc.serving.wire.rules import MAX_MESSAGE_BYTES, SCHEMES, check_address, check_token
 from hmc.serving.wire.tls import read_authorities, read_pair
 
 RECONNECT_MS = 100

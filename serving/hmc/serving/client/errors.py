@@ -10,9 +10,8 @@ import grpc
 import grpc.aio
 
 from hmc.artifact.errors import UnavailableError
-from hmc.serving.wire.details import violations_of
-from hmc.serving.wire.pushback import retry_after_s
-from hmc.serving.wire.status import error_of
+from hmc.serving.wire.metadata import retry_after_s
+from hmc.serving.wire.status import error_of, violations_of
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import IO, Any
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.requests.answers import StreamAnswer
-from hmc.serving.requests.lines import decode_line, one_line
+from hmc.serving.requests.checks import decode_line, one_line
+from hmc.serving.requests.results import StreamAnswer
 
 EVERY = 100
 """Lines after which the state is written. A run that is killed translates at most so many again."""

@@ -6,9 +6,9 @@ from collections import deque
 
 from hmc.artifact.errors import InternalServiceError, InvalidRequestError
 from hmc.serving.client.calls import Level, Where, name, settings
-from hmc.serving.requests.answers import StreamAnswer
 from hmc.serving.requests.checks import check_text, check_whole
 from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.requests.results import StreamAnswer
 from hmc.serving.wire import messages as converters
 from hmc.v1 import translation_pb2 as pb
 

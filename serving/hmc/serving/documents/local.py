@@ -8,14 +8,12 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.documents.dividing import Dividing, PutTogether, named
+from hmc.serving.documents.dividing import Dividing, Joined, PutTogether, named
 from hmc.serving.documents.documents import Divider, check_document
-from hmc.serving.documents.joining import Joined
 from hmc.serving.documents.keeping import Submit
-from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.options import DecodeOptions, Segmentation, Target, TextOptions
 from hmc.serving.requests.results import DocumentPiece, Translation
 from hmc.serving.requests.source_side import SourceSide
-from hmc.serving.requests.text_options import Segmentation, TextOptions
 
 
 class Submits(Protocol):

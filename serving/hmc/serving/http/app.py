@@ -27,7 +27,7 @@ from hmc.serving.http.openapi.document import openapi_document
 from hmc.serving.http.routes import twins
 from hmc.serving.http.statuses import HttpError
 from hmc.serving.http.twins import twin_routes
-from hmc.serving.wire.request_ids import ALLOWED, KEY, new_id
+from hmc.serving.wire.metadata import ALLOWED, KEY, new_id
 from hmc.serving.wire.status import message_of, new_reference
 
 log = logging.getLogger(__name__)

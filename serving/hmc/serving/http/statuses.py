@@ -12,7 +12,7 @@ from google.protobuf import json_format
 from google.rpc import error_details_pb2, status_pb2
 from starlette.responses import JSONResponse
 
-from hmc.serving.wire.http_status import HTTP_STATUS
+from hmc.serving.wire.status import HTTP_STATUS
 
 STATUS_DETAILS, PUSHBACK = "grpc-status-details-bin", "grpc-retry-pushback-ms"
 RETRY_AFTER_S = 1

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hmc.artifact.bundle.manifest import Manifest
-from hmc.serving.requests.answers import LevelBytes
+from hmc.serving.requests.results import LevelBytes
 
 FileBytes = Mapping[str, int]
 """File → bytes of it that a level holds, on disk or in memory."""

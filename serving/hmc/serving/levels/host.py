@@ -24,7 +24,7 @@ from hmc.serving.levels.loading import SHUTTING_DOWN, Loader
 from hmc.serving.levels.names import name_of
 from hmc.serving.levels.slots import Lease, LoadedBundle, Slot, TranslatorFactory
 from hmc.serving.levels.status import HostStatus, LevelStatus
-from hmc.serving.requests.priority import Priority
+from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.selectors import Selector
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import takewhile
 
-from hmc.serving.requests.answers import LatencySummary
+from hmc.serving.requests.results import LatencySummary
 
 WINDOW_REQUESTS = 1000
 """Requests that a window remembers."""

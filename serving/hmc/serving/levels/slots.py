@@ -15,11 +15,9 @@ from hmc.serving.levels.choosing import Candidate, runs_on
 from hmc.serving.levels.controller import AutoController
 from hmc.serving.levels.languages import Languages, with_code
 from hmc.serving.levels.latency import LatencyWindow
-from hmc.serving.requests.answers import DeviceUse, LevelBytes
-from hmc.serving.requests.caller import ANYONE, Caller
+from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import DecodeOptions, Target
-from hmc.serving.requests.priority import Priority
-from hmc.serving.requests.results import Translation
+from hmc.serving.requests.results import DeviceUse, LevelBytes, Translation
 from hmc.serving.requests.source_side import SourceSide
 from hmc.serving.requests.work import LevelWork
 

@@ -10,7 +10,7 @@ from hmc.artifact.bundle.manifest import Level, Manifest
 from hmc.serving.levels.byte_shares import byte_shares
 from hmc.serving.levels.languages import Languages
 from hmc.serving.levels.slots import LoadedBundle, Slot
-from hmc.serving.requests.answers import DeviceUse, LatencySummary, LevelBytes, LevelInfo, LevelList, ModelInfo
+from hmc.serving.requests.results import DeviceUse, LatencySummary, LevelBytes, LevelInfo, LevelList, ModelInfo
 from hmc.serving.requests.work import LevelWork
 
 

@@ -22,7 +22,7 @@ from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import Gate
 from hmc.serving.server.app import open_models
 from hmc.serving.server.handlers import Handlers
-from hmc.serving.server.health.model_health import model_health
+from hmc.serving.server.health import model_health
 from hmc.serving.server.interceptors import EdgeInterceptor
 from hmc.serving.server.observing.calls import CallLog
 from hmc.serving.server.observing.logs import set_up

@@ -15,9 +15,8 @@ from hmc.artifact.bundle.manifest import Variant
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Progress
-from hmc.serving.requests.caller import ANYONE, Caller
+from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions
-from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Decoded
 from hmc.serving.requests.work import LevelWork, Work
 from hmc.serving.runtime.sessions import LevelSessions

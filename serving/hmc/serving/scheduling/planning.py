@@ -11,8 +11,8 @@ from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Job, Mode, Progress
 from hmc.serving.decoding.sampling import uniforms
 from hmc.serving.decoding.state import Rules
+from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.priority import Priority
 from hmc.serving.runtime.sessions import LevelSessions
 
 

@@ -13,8 +13,7 @@ from itertools import islice
 from hmc.artifact.bundle.manifest import Variant
 from hmc.artifact.errors import OverloadedError, UnavailableError
 from hmc.serving.decoding.job import Job, Mode
-from hmc.serving.requests.caller import ANYONE, Caller
-from hmc.serving.requests.priority import Priority
+from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.results import Decoded
 from hmc.serving.scheduling.lines import FairLine
 from hmc.serving.scheduling.speed import Forecast, LevelSpeed, retry_after_s

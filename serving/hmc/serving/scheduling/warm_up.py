@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 from hmc.serving.decoding.constraints import Constraints
+from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import DecodeOptions, Sampling
-from hmc.serving.requests.priority import Priority
 from hmc.serving.requests.results import Decoded
 from hmc.serving.requests.work import Work
 from hmc.serving.runtime.sessions import LevelSessions

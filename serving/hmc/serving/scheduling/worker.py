@@ -20,9 +20,9 @@ from hmc.serving.requests.work import Work
 from hmc.serving.runtime import turns
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.batch import Outcome
+from hmc.serving.scheduling.device_batch import RunningBatch, batch_for
 from hmc.serving.scheduling.postprocessor import Postprocessor, set_exception, set_result
 from hmc.serving.scheduling.queue import WaitingQueue
-from hmc.serving.scheduling.running import RunningBatch, batch_for
 from hmc.serving.scheduling.scheduler import Plan, Scheduler
 
 log = logging.getLogger(__name__)

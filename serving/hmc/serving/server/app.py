@@ -22,6 +22,7 @@ from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.server.access.binding import (
     grpc_options,
+    guarded,
     listen,
     listen_for_admin,
     make_certificates,
@@ -30,11 +31,17 @@ from hmc.serving.server.access.binding import (
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import Gate
 from hmc.serving.server.access.listening import join_address, local_host
-from hmc.serving.server.access.metrics_door import guarded
 from hmc.serving.server.bundle_watch import BundleWatch
 from hmc.serving.server.handlers import Handlers
-from hmc.serving.server.health.model_health import ADMIN, TRANSLATION, model_health
-from hmc.serving.server.health.standard_services import FAILURE_CHECK_S, NOT_SERVING, Health, add_reflection
+from hmc.serving.server.health import (
+    ADMIN,
+    FAILURE_CHECK_S,
+    NOT_SERVING,
+    TRANSLATION,
+    Health,
+    add_reflection,
+    model_health,
+)
 from hmc.serving.server.http_door import HttpDoor
 from hmc.serving.server.interceptors import EdgeInterceptor
 from hmc.serving.server.observing.calls import CallLog
@@ -46,7 +53,7 @@ from hmc.serving.server.servicers import AdminServicer, TranslationServicer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.upkeep import Upkeep
 from hmc.serving.translator import Translator
-from hmc.serving.wire.pushback import ELSEWHERE_S
+from hmc.serving.wire.metadata import ELSEWHERE_S
 from hmc.v1 import translation_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)

@@ -8,17 +8,14 @@ from concurrent.futures import Future
 from contextlib import aclosing
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.documents.dividing import Divided, Dividing, with_segment
-from hmc.serving.documents.documents import Divider, at, check_keep
-from hmc.serving.documents.joining import Joined
-from hmc.serving.documents.windows import LONG
+from hmc.serving.documents.dividing import Divided, Dividing, Joined, with_segment
+from hmc.serving.documents.documents import LONG, Divider, at, check_keep
 from hmc.serving.levels.slots import Lease
 from hmc.serving.requests.caller import current_caller
-from hmc.serving.requests.options import DecodeOptions, Target
+from hmc.serving.requests.options import DecodeOptions, Target, TextOptions
 from hmc.serving.requests.results import DocumentPiece, Translation
-from hmc.serving.requests.text_options import TextOptions
-from hmc.serving.server.streams.waiting_line import WaitingLine
-from hmc.serving.wire.limits import AnswerSize
+from hmc.serving.server.streams import WaitingLine
+from hmc.serving.wire.rules import AnswerSize
 from hmc.serving.wire.status import seconds_left
 
 CHUNK_TEXTS = 16

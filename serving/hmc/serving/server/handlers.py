@@ -19,29 +19,25 @@ from hmc.artifact.errors import (
     TooLargeError,
     Violation,
 )
+from hmc.serving.documents.dividing import Joined
 from hmc.serving.documents.documents import check_document
-from hmc.serving.documents.joining import Joined
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import Lease, Slot
 from hmc.serving.levels.status import LevelStatus
-from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, ModelInfo
-from hmc.serving.requests.caller import Caller, current_caller
-from hmc.serving.requests.options import DecodeOptions, Target
-from hmc.serving.requests.priority import Priority
-from hmc.serving.requests.results import DocumentPiece, Translation
+from hmc.serving.requests.caller import Caller, Priority, current_caller
+from hmc.serving.requests.options import DecodeOptions, Target, TextOptions
+from hmc.serving.requests.results import Answer, DocumentPiece, LevelInfo, LevelList, ModelInfo, Translation
 from hmc.serving.requests.selectors import Selector
-from hmc.serving.requests.text_options import TextOptions
 from hmc.serving.runtime.process_memory import process_bytes
-from hmc.serving.server.access.paths import check_below
+from hmc.serving.server.access.binding import check_below
 from hmc.serving.server.arrivals import Arrivals
 from hmc.serving.server.changes import ChangeThread
 from hmc.serving.server.documents import Documents
 from hmc.serving.server.observing.metrics import Metrics, RequestRecord
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.server.streams.texts import StreamText, answer_of, out_of_time
-from hmc.serving.server.streams.waiting_line import WaitingLine
-from hmc.serving.wire.limits import AnswerSize
+from hmc.serving.server.streams import StreamText, WaitingLine, answer_of, out_of_time
+from hmc.serving.wire.rules import AnswerSize
 from hmc.serving.wire.status import seconds_left
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.serving.server.access.entry import Entry
-from hmc.serving.wire import pushback
-from hmc.serving.wire.details import trailers_of
-from hmc.serving.wire.request_ids import KEY, new_id, request_id, sent_id
-from hmc.serving.wire.status import code_of, message_of, new_reference, time_remaining
+from hmc.serving.wire.metadata import KEY, new_id, request_id, retry_trailers, sent_id
+from hmc.serving.wire.status import code_of, message_of, new_reference, time_remaining, trailers_of
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +167,7 @@ class _Edge:
             )
         self._count(self._method, code, error)
         message = message_of(error, reference)
-        trailers = ((KEY, request_id.get()), *pushback.trailers(error), *trailers_of(error, message))
+        trailers = ((KEY, request_id.get()), *retry_trailers(error), *trailers_of(error, message))
         _forget_frames(error)
         await context.abort(code, message, trailers)
 

@@ -6,11 +6,15 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hmc.artifact.errors import UnavailableError
 from hmc.serving.runtime.process_memory import limit_heaps
 from hmc.serving.server.app import Server
+
+if TYPE_CHECKING:
+    pass
+
 
 log = logging.getLogger(__name__)
 
@@ -70,3 +74,21 @@ async def _stop(server: Server, starting: asyncio.Task[None], second: asyncio.Ta
     if (error := starting.exception()) is not None and not isinstance(error, UnavailableError):
         log.error("the server had failed to start: %s", error)
     return True
+
+
+def summary_of(server: Server) -> dict[str, Any]:
+    """Addresses, and what the first model is and has loaded. `models` has the loaded levels of every model."""
+    statuses = server.models.statuses()
+    models = {s.model: [level.level.name for level in s.levels if level.loaded] for s in statuses}
+    first = statuses[0]
+    return {
+        "address": server.address,
+        "admin_address": server.admin_address,
+        "metrics_port": server.metrics_port,
+        "http_address": server.http_address,
+        "bundle_version": first.manifest.version,
+        "device": first.device,
+        "levels": models[first.model],
+        "models": models,
+        "processes": server.settings.processes,
+    }

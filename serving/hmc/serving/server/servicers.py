@@ -13,14 +13,12 @@ from hmc.artifact.errors import HmcError
 from hmc.serving.requests.options import Target, scoring_options, targets_of
 from hmc.serving.server.access.entry import check_stream_text
 from hmc.serving.server.handlers import Handlers
-from hmc.serving.server.streams.answering import answer_each
-from hmc.serving.server.streams.texts import StreamText
+from hmc.serving.server.streams import StreamText, answer_each
 from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters
-from hmc.serving.wire.request_ids import request_id
-from hmc.serving.wire.rules import check_request
+from hmc.serving.wire.metadata import request_id
+from hmc.serving.wire.rules import check_request, checked_settings
 from hmc.serving.wire.status import new_reference
-from hmc.serving.wire.stream_settings import checked_settings
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 

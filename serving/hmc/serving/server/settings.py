@@ -15,7 +15,7 @@ from hmc.serving.runtime.memory.budget import parse_budget
 from hmc.serving.server.access.listening import is_loopback, parse_listener
 from hmc.serving.server.access.tokens import read_tokens
 from hmc.serving.server.observing.traces import check_trace_url
-from hmc.serving.wire.limits import MAX_MESSAGE_BYTES, check_token
+from hmc.serving.wire.rules import MAX_MESSAGE_BYTES, check_token
 from hmc.serving.wire.tls import check_pair, read_authorities
 
 LogFormat = Literal["text", "json"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hmc.artifact.bundle.manifest import Latency, Quality
-from hmc.serving.requests.answers import DeviceUse, LatencySummary, LevelBytes, LevelInfo, LevelList, ModelInfo
+from hmc.serving.requests.results import DeviceUse, LatencySummary, LevelBytes, LevelInfo, LevelList, ModelInfo
 from hmc.v1 import translation_pb2 as pb
 
 KIND_OF_NAME = {

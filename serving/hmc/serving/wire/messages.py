@@ -9,11 +9,18 @@ from typing import Any
 import grpc
 
 from hmc.artifact.errors import HmcError, InternalServiceError, InvalidRequestError, Violation
-from hmc.serving.requests.answers import Answer, StreamAnswer
-from hmc.serving.requests.options import DecodeOptions, Sampling
-from hmc.serving.requests.results import Alternative, DocumentPiece, Partial, Segment, Token, Translation
+from hmc.serving.requests.options import DecodeOptions, Sampling, Segmentation, TextOptions
+from hmc.serving.requests.results import (
+    Alternative,
+    Answer,
+    DocumentPiece,
+    Partial,
+    Segment,
+    StreamAnswer,
+    Token,
+    Translation,
+)
 from hmc.serving.requests.selectors import OF_THE_MODEL, Selector
-from hmc.serving.requests.text_options import Segmentation, TextOptions
 from hmc.serving.wire.status import code_of, error_of, message_of
 from hmc.v1 import translation_pb2 as pb
 

@@ -1,16 +1,25 @@
-"""Checks requests against the rules of their fields in the `.proto`, and says what is wrong in plain words."""
+"""What is checked of a message first: the rules of its fields in the `.proto`, sizes, and the settings of streamed
+texts. Says what is wrong in plain words."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import protovalidate
 
 from buf.validate import validate_pb2
-from hmc.artifact.errors import InvalidRequestError, Violation
+from hmc.artifact.errors import InvalidRequestError, TooLargeError, Violation
+from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.requests.results import Alternative, Token, Translation
+from hmc.serving.requests.selectors import Selector
+from hmc.serving.wire.messages import options_from_proto, selector_from_proto
+from hmc.v1 import translation_pb2 as pb
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+
 
 MAX_LISTED_BYTES = 2**20
 """Largest request whose violations are all listed; of a larger one only the first. A list of a million bad items would
@@ -89,3 +98,112 @@ def _range(limits: Any) -> str:
         above = limits.HasField("gt")
         return f"more than {limits.gt:g}, up to {limits.lte:g}" if above else f"{limits.gte:g} to {limits.lte:g}"
     return f"{limits.gte:g} or more"
+
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""Largest gRPC message in either direction. gRPC refuses a larger one with RESOURCE_EXHAUSTED."""
+SCHEMES = ("unix:", "unix-abstract:", "vsock:", "dns:", "ipv4:", "ipv6:", "xds:")
+"""Prefixes of gRPC's own server names."""
+RESERVED_BYTES = 1024
+"""Bytes of an answer set aside for everything but its translations."""
+HYPOTHESIS_BYTES = 64
+"""Upper bound of the bytes that the numbers of one translation or hypothesis take in a message."""
+TOKEN_BYTES = 24
+"""Upper bound of the bytes that the numbers of one token take, without its attention."""
+SEGMENT_BYTES = 64
+"""Upper bound of the bytes that the numbers of one sentence take."""
+STRING_BYTES = 6
+"""Upper bound of the bytes that frame a string."""
+ATTENTION_BYTES = 4
+"""Bytes of one attention weight."""
+
+
+def check_token(token: str) -> None:
+    """Raises InvalidRequestError unless `token` can be sent as metadata: printable ASCII, and not blank."""
+    if not (token.isascii() and token.isprintable() and token.strip()):
+        raise InvalidRequestError("the token must be printable ASCII and not empty")
+
+
+def check_address(address: str) -> None:
+    """Raises InvalidRequestError unless `address` is `host:port`, or a name that begins with one of `SCHEMES`."""
+    if address.startswith(SCHEMES):
+        return
+    host, _, port = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    named = bracketed or not set(host) & set(":/[]")
+    if not (host.strip() and named and address.isprintable() and " " not in address):
+        raise InvalidRequestError(f"server address {address!r}: give HOST:PORT, such as localhost:50051 or [::1]:50051")
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise InvalidRequestError(f"server address {address!r}: port {port!r}: choose 1 to 65535")
+
+
+class AnswerSize:
+    """Adds up the size of one answer while it is made, so that one which is too large is refused early."""
+
+    def __init__(self, limit: int = MAX_MESSAGE_BYTES) -> None:
+        """limit: bytes of the largest answer."""
+        self._limit, self._left = limit, limit - RESERVED_BYTES
+
+    def add(self, translation: Translation) -> Translation:
+        """Counts a translation and returns it. Raises TooLargeError if the answer would exceed the limit."""
+        self._left -= translation_bytes(translation)
+        if self._left < 0:
+            raise TooLargeError(
+                f"the answer would be larger than {self._limit // 2**20} MiB, the largest message that can be sent: "
+                "send fewer texts in a call, ask for fewer hypotheses (n_best), or leave out alignment"
+            )
+        return translation
+
+
+def translation_bytes(translation: Translation) -> int:
+    """Upper bound of the bytes that a translation takes in a message."""
+    pieces = sum(len(piece.encode()) + STRING_BYTES for piece in translation.source_pieces)
+    pieces += sum(
+        SEGMENT_BYTES + _tokens_bytes(s.tokens) + sum(len(p.encode()) + STRING_BYTES for p in s.source_pieces)
+        for s in translation.segments
+    )
+    return HYPOTHESIS_BYTES + pieces + sum(map(_hypothesis_bytes, translation.hypotheses))
+
+
+def _hypothesis_bytes(hypothesis: Alternative) -> int:
+    return HYPOTHESIS_BYTES + len(hypothesis.text.encode()) + _tokens_bytes(hypothesis.tokens)
+
+
+def _tokens_bytes(tokens: Sequence[Token]) -> int:
+    return sum(len(t.piece.encode()) + TOKEN_BYTES + ATTENTION_BYTES * len(t.attention) for t in tokens)
+
+
+MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 256, 1024
+"""Most different settings that are remembered, and bytes of the longest ones: callers choose what is in them."""
+
+
+def checked_settings(request: pb.TranslateStreamRequest) -> tuple[Selector, DecodeOptions]:
+    """Checks a request by the rules of its fields, and returns its level and options.
+
+    Raises InvalidRequestError with every value at fault, as `check_request`.
+    """
+    level, options = request.level.SerializeToString(), request.options.SerializeToString()
+    known = _known(level, options) if len(level) + len(options) <= MAX_REMEMBERED_BYTES else None
+    if known is None:
+        check_request(request)
+        return selector_from_proto(request.level), options_from_proto(request.options)
+    timeout = request.timeout_ms if request.HasField("timeout_ms") else None
+    check_request(
+        pb.TranslateStreamRequest(
+            id=request.id, text=request.text, target_prefix=request.target_prefix, timeout_ms=timeout
+        )
+    )
+    return known
+
+
+@lru_cache(maxsize=MAX_REMEMBERED)
+def _known(level: bytes, options: bytes) -> tuple[Selector, DecodeOptions] | None:
+    """Settings as plain data; None if a value breaks a rule. level, options: messages as bytes."""
+    request = pb.TranslateStreamRequest(
+        level=pb.LevelSelector.FromString(level), options=pb.DecodingOptions.FromString(options)
+    )
+    try:
+        check_request(request)
+        return selector_from_proto(request.level), options_from_proto(request.options)
+    except InvalidRequestError:
+        return None

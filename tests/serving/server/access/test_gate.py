@@ -9,10 +9,8 @@ import pytest
 from tests.serving.fakes import FakeClock
 
 from hmc.artifact.errors import InvalidRequestError, PermissionDeniedError, RateLimitedError, UnauthenticatedError
-from hmc.serving.server.access.callers import SCOPES
-from hmc.serving.server.access.gate import Credentials, Gate
-from hmc.serving.server.access.rates import Allowance, units
-from hmc.serving.server.access.tokens import digest, line_of, new_token, read_tokens
+from hmc.serving.server.access.gate import Allowance, Credentials, Gate, units
+from hmc.serving.server.access.tokens import SCOPES, digest, line_of, new_token, read_tokens
 
 
 def bearer(token: str) -> Credentials:

@@ -25,9 +25,8 @@ from hmc.artifact.errors import (
 )
 from hmc.serving.client import Client
 from hmc.serving.server.access import gate
-from hmc.serving.server.access.callers import caller
-from hmc.serving.server.access.rates import Allowance
-from hmc.serving.server.access.tokens import line_of
+from hmc.serving.server.access.gate import Allowance
+from hmc.serving.server.access.tokens import caller, line_of
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.processes import membership

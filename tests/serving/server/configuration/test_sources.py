@@ -10,8 +10,7 @@ import pytest
 from tests.command import hmc_command
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.server.configuration.reference import page
-from hmc.serving.server.configuration.report import as_toml, plain, shown
+from hmc.serving.server.configuration.report import as_toml, page, plain, shown
 from hmc.serving.server.configuration.schema import BUNDLES, schema
 from hmc.serving.server.configuration.sources import load
 from hmc.serving.server.settings import ServerSettings

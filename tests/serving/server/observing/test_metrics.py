@@ -19,7 +19,7 @@ from hmc.serving.requests.options import MAX_TEXT_BYTES, DecodeOptions
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.server.access.tokens import line_of
 from hmc.serving.server.background import BackgroundServer
-from hmc.serving.server.observing.refusals import ALL_REASONS
+from hmc.serving.server.observing.metrics import ALL_REASONS
 from hmc.serving.server.settings import ServerSettings
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc

@@ -15,9 +15,8 @@ from google.protobuf.message import Message
 from tests.processes import environment
 from tests.serving.fakes import GUARD_S, FakeClock
 
-from hmc.serving.server.processes import rates
-from hmc.serving.server.processes.group import Group
-from hmc.serving.server.processes.rates import SharedAllowances
+from hmc.serving.server.processes import group
+from hmc.serving.server.processes.group import Group, SharedAllowances
 from hmc.v1 import translation_pb2 as pb
 
 Change = tuple[str, Message]
@@ -145,7 +144,7 @@ def test_only_running_processes_are_the_others(tmp_path: Path) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """The clock of the machine, as shared rates read it."""
     fake = FakeClock()
-    monkeypatch.setattr(rates, "time", SimpleNamespace(monotonic=fake))
+    monkeypatch.setattr(group, "time", SimpleNamespace(monotonic=fake))
     return fake
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hmc.artifact.errors import InvalidRequestError
 from hmc.cli.common.records import warn_if_incomplete
 from hmc.cli.common.texts.lines import read_text
-from hmc.serving.requests.text_options import Segmentation, TextOptions
+from hmc.serving.requests.options import Segmentation, TextOptions
 
 if TYPE_CHECKING:
     from hmc.cli.common.backends import Backend

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.requests.lines import decode_line
+from hmc.serving.requests.checks import decode_line
 
 
 @contextlib.contextmanager

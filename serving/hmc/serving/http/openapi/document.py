@@ -14,7 +14,7 @@ from hmc.serving.http.openapi.comments import comments_of
 from hmc.serving.http.openapi.errors import errors_of
 from hmc.serving.http.openapi.other_paths import OTHER_PATHS, OTHER_SCHEMAS
 from hmc.serving.http.routes import Twin
-from hmc.serving.wire.meanings import STATUSES_OF_CALLS
+from hmc.serving.wire.status import STATUSES_OF_CALLS
 from hmc.v1 import translation_pb2 as pb
 
 Json = dict[str, Any]

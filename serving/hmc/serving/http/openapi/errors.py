@@ -7,8 +7,7 @@ from typing import Any
 
 import grpc
 
-from hmc.serving.wire.http_status import HTTP_STATUS
-from hmc.serving.wire.meanings import MEANINGS
+from hmc.serving.wire.status import HTTP_STATUS, MEANINGS
 
 Json = dict[str, Any]
 NO_ANSWER = (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED)

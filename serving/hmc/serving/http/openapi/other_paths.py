@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 
 from hmc.serving.http.openapi.errors import errors_of
-from hmc.serving.wire.meanings import EVERY_CALL, STATUSES_OF_CALLS
+from hmc.serving.wire.status import EVERY_CALL, STATUSES_OF_CALLS
 
 Json = dict[str, Any]
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Protocol
 
 from hmc.artifact.errors import FailedPreconditionError
-from hmc.serving.requests.answers import DeviceUse
+from hmc.serving.requests.results import DeviceUse
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory import cuda_calls
 from hmc.serving.runtime.memory.budget import DEFAULT_BUDGET, Budget, mebibytes

@@ -1,14 +1,18 @@
-"""gRPC servers that listen with the limits of the settings, and the addresses that they got."""
+"""gRPC servers that listen with the limits of the settings, and the addresses that they got; who may read the HTTP
+address of the metrics; and the folder below which a reload may load bundles."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import InvalidRequestError, PermissionDeniedError, UnauthenticatedError
 from hmc.serving.server.access.certificates import Certificates
+from hmc.serving.server.access.gate import Credentials, Gate
 from hmc.serving.server.access.listening import (
     UNIX,
     check_port,
@@ -19,7 +23,11 @@ from hmc.serving.server.access.listening import (
     parse_listener,
 )
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.wire.limits import MAX_MESSAGE_BYTES
+from hmc.serving.wire.rules import MAX_MESSAGE_BYTES
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
 
 HANDSHAKE_MS, KEEPALIVE_MS, KEEPALIVE_ANSWER_MS, PING_MS, PING_STRIKES = 20_000, 60_000, 20_000, 10_000, 2
 """Time for a TLS handshake; after so long without traffic a client is asked whether it is there; time for its answer;
@@ -131,3 +139,36 @@ def listen_for_admin(server: grpc.aio.Server, settings: ServerSettings, certific
     finally:
         os.umask(before)
     return f"{UNIX}{found}"
+
+
+def guarded(app: WSGIApplication, gate: Gate) -> WSGIApplication:
+    """Wraps a WSGI application: 401 without a known token, 403 without the scope `metrics`."""
+
+    def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            gate.admit(Credentials(environ.get("HTTP_AUTHORIZATION")), "metrics")
+        except UnauthenticatedError as error:
+            start_response("401 Unauthorized", [("Content-Type", "text/plain"), ("WWW-Authenticate", "Bearer")])
+            return [f"{error}\n".encode()]
+        except PermissionDeniedError as error:
+            start_response("403 Forbidden", [("Content-Type", "text/plain")])
+            return [f"{error}\n".encode()]
+        return app(environ, start_response)
+
+    return call
+
+
+def check_below(root: Path, bundle: Path) -> None:
+    """Raises PermissionDeniedError unless `bundle` lies below `root`, after symbolic links of both are followed.
+
+    It reads nothing of the bundle, and the error is the same whether there is one or not.
+    """
+    try:
+        inside = bundle.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError, ValueError):  # a circle of links; a character that no path has
+        inside = False
+    if not inside:
+        raise PermissionDeniedError(
+            f"bundle {bundle} is not below {root}, the folder that bundles may be loaded from: put it there, or start "
+            "the server with another --bundle-root"
+        )

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 
-from hmc.serving.requests.caller import Caller as Turn
-from hmc.serving.requests.caller import caller_at, current_caller
-from hmc.serving.server.access.callers import Scope, caller
-from hmc.serving.server.access.gate import Credentials, Gate
-from hmc.serving.server.access.rates import units
+from hmc.serving.requests.caller import Caller, caller_at, current_caller
+from hmc.serving.server.access.gate import Credentials, Gate, units
+from hmc.serving.server.access.tokens import Scope, caller
 from hmc.serving.server.observing.calls import Call, CallLog
 from hmc.v1 import translation_pb2 as pb
 
@@ -61,7 +59,7 @@ class Entry:
         shown = credentials_of(metadata, context.auth_context())
         found = gate.admit(shown, scope)
         caller.set(found)
-        current_caller.set(Turn(found.name, found.weight) if found.name else caller_at(context.peer()))
+        current_caller.set(Caller(found.name, found.weight) if found.name else caller_at(context.peer()))
         begun.caller = found.name
         self._check_running()
         if begun.method in CHARGED:

@@ -1,19 +1,60 @@
-"""Decides from a call's credentials who calls, whether the caller may, and how soon. Knows neither gRPC nor HTTP."""
+"""Decides from a call's credentials who calls, whether the caller may, and how soon: how many texts a caller may send
+in a time. Knows neither gRPC nor HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hmc.artifact.errors import PermissionDeniedError, RateLimitedError, UnauthenticatedError
-from hmc.serving.server.access.callers import ANYONE, Caller, Scope
-from hmc.serving.server.access.rates import Allowance
-from hmc.serving.server.access.tokens import Entry, TokensFile, digest, read_tokens
-from hmc.serving.server.access.watched import Watched
+from hmc.serving.server.access.certificates import Watched
+from hmc.serving.server.access.tokens import ANYONE, Principal, Scope, TokenEntry, TokensFile, digest, read_tokens
+
+CHARACTERS_PER_UNIT = 1000
+"""A text counts once for every so many characters that it has begun, so that a long text is not as cheap as a word."""
+
+
+def units(lengths: list[int]) -> int:
+    """What texts of these lengths (characters) count for together. An empty text counts once, too."""
+    return sum(max(1, math.ceil(length / CHARACTERS_PER_UNIT)) for length in lengths)
+
+
+class Filling(NamedTuple):
+    """What is left of an allowance at some time."""
+
+    level: float
+    at: float
+    """Seconds, by the allowance's clock."""
+
+
+class Allowance:
+    """Fills up by `per_second` texts a second, up to `burst` texts. Lives on one event loop.
+
+    A call of more texts than `burst` is let through when the allowance is full, and leaves a debt that later calls wait
+    for. So every call can pass at some time, and the rate holds over time.
+    """
+
+    def __init__(self, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.per_second, self.burst = per_second, burst
+        self._clock = clock
+        self._filling = Filling(float(burst), clock())
+
+    def take(self, amount: int, *, only_look: bool = False) -> float:
+        """Takes `amount` and returns 0, or takes nothing and returns the seconds until it can be taken. With
+        `only_look` it takes nothing in either case."""
+        now, (level, at) = self._clock(), self._filling
+        level = min(self.burst, level + (now - at) * self.per_second)
+        missing = min(amount, self.burst) - level
+        enough = missing <= 1e-9  # rounding of the level must not cost a wait
+        self._filling = Filling(level - amount if enough and not only_look else level, now)
+        return 0.0 if enough else missing / self.per_second
+
 
 SINGLE = "--token"
 """The name of callers with the single token. No entry of a tokens file can have it."""
@@ -65,7 +106,7 @@ class Gate:
         if self._file is not None and self._file.refresh():
             self.version += 1
 
-    def admit(self, shown: Credentials, scope: Scope | None) -> Caller:
+    def admit(self, shown: Credentials, scope: Scope | None) -> Principal:
         """The caller with these credentials. scope: what the call needs; None: only a caller who is known.
 
         Raises UnauthenticatedError if the credentials are missing or unknown, and PermissionDeniedError if the caller
@@ -78,9 +119,9 @@ class Gate:
             )
         return found
 
-    def _who(self, shown: Credentials) -> Caller:
+    def _who(self, shown: Credentials) -> Principal:
         if self.is_open:
-            return Caller(shown.certificate_names[0]) if shown.certificate_names else ANYONE
+            return Principal(shown.certificate_names[0]) if shown.certificate_names else ANYONE
         if shown.authorization is not None:
             kind, _, sent = shown.authorization.partition(" ")
             known = self._owner(digest(sent)) if kind.lower() == "bearer" else None
@@ -92,32 +133,32 @@ class Gate:
                 return entry.caller(name)
         raise UnauthenticatedError("this server requires a token: send `authorization: Bearer TOKEN` as metadata")
 
-    def _owner(self, sent: str) -> Caller | None:
+    def _owner(self, sent: str) -> Principal | None:
         """Whose token has this hash. Compares with all of them, each in constant time."""
         found = None
         for name, entry in self._entries().items():
             if entry.sha256 is not None and hmac.compare_digest(entry.sha256, sent):
                 found = entry.caller(name)
         if self._single is not None and hmac.compare_digest(self._single, sent):
-            found = Caller(SINGLE)
+            found = Principal(SINGLE)
         return found
 
-    def _entries(self) -> dict[str, Entry]:
+    def _entries(self) -> dict[str, TokenEntry]:
         content: TokensFile | None = None if self._file is None else self._file.value
         return {} if content is None else content.tokens
 
-    def check_rate(self, caller: Caller) -> None:
+    def check_rate(self, caller: Principal) -> None:
         """Raises RateLimitedError if the caller's rate does not permit a single text now. Nothing is counted."""
         self._take(caller, 1, only_look=True)
 
-    def charge(self, caller: Caller, units: int) -> None:
+    def charge(self, caller: Principal, units: int) -> None:
         """Counts texts of a call against the caller's rate. units: see `rates.units`.
 
         Raises RateLimitedError if the rate is used up; nothing is counted then.
         """
         self._take(caller, units, only_look=False)
 
-    def _take(self, caller: Caller, units: int, *, only_look: bool) -> None:
+    def _take(self, caller: Principal, units: int, *, only_look: bool) -> None:
         allowance = self._allowance(caller)
         wait = 0.0 if allowance is None else allowance.take(units, only_look=only_look)
         if allowance is not None and wait > 0:
@@ -127,12 +168,12 @@ class Gate:
                 wait,
             )
 
-    async def pace(self, caller: Caller, units: int) -> None:
+    async def pace(self, caller: Principal, units: int) -> None:
         """As `charge`, but waits until the rate permits it: the texts of a stream are held up and not refused."""
         while (allowance := self._allowance(caller)) is not None and (wait := allowance.take(units)) > 0:
             await asyncio.sleep(wait)
 
-    def _allowance(self, caller: Caller) -> Allowance | None:
+    def _allowance(self, caller: Principal) -> Allowance | None:
         entry = self._entries().get(caller.name)
         if entry is None or entry.texts_per_second is None or self.is_open:
             return None

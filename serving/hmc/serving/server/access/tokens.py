@@ -1,4 +1,5 @@
-"""The tokens file: who may call, as hashes of tokens and names of client certificates, with scopes and limits."""
+"""The tokens file: who may call, as hashes of tokens and names of client certificates, with scopes and limits; and the
+principal of the present call."""
 
 from __future__ import annotations
 
@@ -9,13 +10,45 @@ import re
 import secrets
 import tomllib
 from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.server.access.callers import Caller, Scope
+from hmc.artifact.errors import InvalidRequestError, TooLargeError
+
+Scope = Literal["translate", "admin", "metrics"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Whom the credentials of a call stand for."""
+
+    name: str
+    """The token's name in the tokens file, or the name in the client certificate; empty if the caller has neither."""
+    scopes: frozenset[Scope] = frozenset(SCOPES)
+    """What the caller may do."""
+    weight: float = 1.0
+    """The caller's share of a busy server, relative to other callers."""
+    max_characters: int | None = None
+    """Most characters in all texts of one call, or in one text of a stream. None: no limit of its own."""
+
+    def check_size(self, characters: int) -> None:
+        """Raises TooLargeError if a call with so many characters is too large for this caller."""
+        if self.max_characters is not None and characters > self.max_characters:
+            raise TooLargeError(
+                f"{characters} characters in one call, but {self.name!r} may send at most {self.max_characters}: send "
+                "fewer or shorter texts"
+            )
+
+
+ANYONE = Principal("")
+caller: ContextVar[Principal] = ContextVar("caller", default=ANYONE)
+"""The caller of the present call, set before the handler of the call runs. Tasks of the handler inherit it."""
+
 
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 Name = Annotated[str, Field(pattern=NAME)]
@@ -25,7 +58,7 @@ TOKEN_BYTES = 32
 such as scrypt protect words that people choose, and would cost every call milliseconds."""
 
 
-class Entry(BaseModel):
+class TokenEntry(BaseModel):
     """One line of the tokens file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,16 +79,16 @@ class Entry(BaseModel):
     """The caller's share of a busy server, relative to other callers."""
 
     @model_validator(mode="after")
-    def _check(self) -> Entry:
+    def _check(self) -> TokenEntry:
         if (self.sha256 is None) == (self.certificate is None):
             raise ValueError("give exactly one of sha256 and certificate")
         if self.burst is not None and self.texts_per_second is None:
             raise ValueError("burst needs texts_per_second")
         return self
 
-    def caller(self, name: str) -> Caller:
+    def caller(self, name: str) -> Principal:
         """The caller that this entry describes."""
-        return Caller(name, self.scopes, self.weight, self.max_characters)
+        return Principal(name, self.scopes, self.weight, self.max_characters)
 
 
 class TokensFile(BaseModel):
@@ -63,7 +96,7 @@ class TokensFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tokens: Annotated[dict[Name, Entry], Field(min_length=1)]
+    tokens: Annotated[dict[Name, TokenEntry], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _check(self) -> TokensFile:
@@ -107,7 +140,7 @@ def digest(token: str) -> str:
 
 
 def line_of(name: str, token: str, scopes: Sequence[str], limits: dict[str, float]) -> str:
-    """The line of the tokens file for a token. limits: other fields of `Entry`. Raises InvalidRequestError."""
+    """The line of the tokens file for a token. limits: other fields of `TokenEntry`. Raises InvalidRequestError."""
     values: dict[str, Any] = {"sha256": digest(token), "scopes": list(scopes), **limits}
     if not re.fullmatch(NAME, name):
         raise InvalidRequestError(f"name {name!r}: choose 1 to 64 letters, digits, - and _")

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from hmc.serving.requests.answers import Answer
+from hmc.serving.requests.results import Answer
 from hmc.serving.server.observing.traces import Traces
 
 log = logging.getLogger(__name__)

@@ -1,10 +1,14 @@
-"""Prometheus metrics. Each server has a registry of its own, so one process can run several servers."""
+"""Prometheus metrics: of calls and their refusals, and of levels and devices, which are read when Prometheus asks.
+
+Each server has a registry of its own, so one process can run several servers."""
 
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIServer
 
@@ -18,23 +22,189 @@ from prometheus_client import (
     make_wsgi_app,
     start_http_server,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from hmc.artifact.distribution import VERSION
+from hmc.artifact.errors import (
+    DeadlineExceededError,
+    HmcError,
+    OverloadedError,
+    PermissionDeniedError,
+    RateLimitedError,
+    TooLargeError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from hmc.serving.levels.slots import Lease
-from hmc.serving.levels.status import HostStatus
-from hmc.serving.requests.answers import Answer
+from hmc.serving.levels.status import HostStatus, LevelStatus
+from hmc.serving.requests.results import Answer
+from hmc.serving.requests.work import ROW_BOUNDS
 from hmc.serving.server.access.listening import check_port
 from hmc.serving.server.observing.calls import current_call
-from hmc.serving.server.observing.levels import LevelMetrics
-from hmc.serving.server.observing.refusals import Refusals
 from hmc.serving.wire.status import code_of
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
 
+
+REASONS: tuple[tuple[type[HmcError], str], ...] = (
+    (RateLimitedError, "rate"),
+    (OverloadedError, "queue_full"),
+    (DeadlineExceededError, "deadline"),
+    (TooLargeError, "limit"),
+    (UnauthenticatedError, "unauthenticated"),
+    (PermissionDeniedError, "permission"),
+    (UnavailableError, "loading"),  # or "draining"
+)
+"""Errors and their reasons; the first one that fits counts."""
+ALL_REASONS = (*(reason for _, reason in REASONS), "draining")
+_counted: ContextVar[weakref.ref[BaseException] | None] = ContextVar("_counted", default=None)
+"""The last error that was counted in the present call. An error passes two places that count."""
+
+
+def reason_of(error: BaseException, *, draining: bool) -> str | None:
+    """Why this error refuses a request; None if it is no refusal. draining: whether the server is shutting down."""
+    for kind, reason in REASONS:
+        if isinstance(error, kind):
+            return "draining" if reason == "loading" and draining else reason
+    return None
+
+
+class Refusals:
+    """Counts refusals by model, level and reason."""
+
+    def __init__(self, registry: CollectorRegistry, draining: Callable[[], bool]) -> None:
+        """draining: returns whether the server is shutting down."""
+        self._draining = draining
+        self._counter = Counter(
+            "hmc_refusals",
+            "Calls, and texts of streams, that were refused, by reason.",
+            ["model", "level", "reason"],
+            registry=registry,
+        )
+        for reason in ALL_REASONS:
+            self._counter.labels("", "", reason)
+
+    def expect(self, model: str, level: str) -> None:
+        """Begins the counters of a level at 0."""
+        for reason in ("queue_full", "deadline"):
+            self._counter.labels(model, level, reason)
+
+    def count(self, error: BaseException, model: str = "", level: str = "") -> None:
+        """Counts an error if it refuses a request and was not counted before. model, level: empty if unknown."""
+        reason = reason_of(error, draining=self._draining())
+        last = _counted.get()
+        if reason is None or (last is not None and last() is error):
+            return
+        _counted.set(weakref.ref(error))
+        self._counter.labels(model, level, reason).inc()
+
+
+LEVEL = ["model", "level"]
+GAUGES: dict[str, tuple[str, list[str]]] = {
+    "bundle_info": ("1 for the bundle that each model serves.", ["model", "bundle_version"]),
+    "level_loaded": ("1 for a level that is loaded, 0 for one that is not.", LEVEL),
+    "level_failed": ("1 for a loaded level that stopped unexpectedly and has answered nothing since, else 0.", LEVEL),
+    "pending_texts": ("Texts queued or running, by level.", LEVEL),
+    "queued_sentences": ("Sentences in the queue, by level.", LEVEL),
+    "queue_size_sentences": ("Most sentences in the queue, by level.", LEVEL),
+    "workers": ("Workers, each of which runs one batch at a time, by level.", LEVEL),
+    "max_rows": ("Most hypotheses that are decoded together, by level.", LEVEL),
+    "memory_bytes": ("Weights in this machine's memory, by level; shared ones are there once.", [*LEVEL, "part"]),
+    "device_memory_bytes": ("Weights and caches on CUDA devices, by level.", [*LEVEL, "part"]),
+    "device_reserved_bytes": ("Weights and caches of all levels, by CUDA device.", ["device"]),
+    "device_budget_bytes": ("The most that may be reserved, by CUDA device.", ["device"]),
+    "device_free_bytes": ("Memory that no process uses, by CUDA device.", ["device"]),
+}
+"""Name without `hmc_` → its meaning and labels."""
+COUNTERS: dict[str, tuple[str, list[str]]] = {
+    "sentences": ("Sentences that have left their batch, by level and outcome.", [*LEVEL, "outcome"]),
+    "encoder_seconds": ("Seconds in which workers encoded, by level.", LEVEL),
+    "decoder_seconds": ("Seconds in which workers ran the decoder, by level.", LEVEL),
+    "decoder_row_seconds": ("Rows × seconds in which workers ran the decoder, by level.", LEVEL),
+}
+"""As `GAUGES`. They begin at 0 when a level is loaded."""
+BATCH_ROWS = "batch_rows"
+BATCH_ROWS_TEXT = "Rows of a batch at each turn of a worker, by level."
+
+
+class LevelMetrics(Collector):
+    """Reads the status of the levels whenever Prometheus collects its metrics."""
+
+    def __init__(self, statuses: Callable[[], Sequence[HostStatus]]) -> None:
+        """statuses: returns the status of each model."""
+        self._statuses = statuses
+
+    def describe(self) -> list[Metric]:
+        return list(_families().values())
+
+    def collect(self) -> list[Metric]:
+        statuses, families = self._statuses(), _families()
+
+        def add(name: str, labels: Sequence[str], value: float) -> None:
+            families[name].add_metric(labels, value)  # type: ignore[attr-defined]  # of gauges and counters
+
+        for status in statuses:
+            add("bundle_info", [status.model, status.manifest.version], 1)
+            for level in status.levels:
+                labels = [status.model, level.level.name]
+                add("level_loaded", labels, float(level.loaded))
+                if level.loaded:
+                    for name, more, value in _values(level):
+                        add(name, [*labels, *more], value)
+                    self._add_rows(families[BATCH_ROWS], labels, level)
+        for use in {use.device: use for status in statuses for use in status.devices}.values():
+            add("device_reserved_bytes", [use.device], use.reserved)
+            add("device_free_bytes", [use.device], use.free)
+            if use.budget:
+                add("device_budget_bytes", [use.device], use.budget)
+        return list(families.values())
+
+    @staticmethod
+    def _add_rows(family: Metric, labels: list[str], level: LevelStatus) -> None:
+        assert isinstance(family, HistogramMetricFamily)
+        buckets, count = [], 0
+        for bound, turns in zip((*map(str, map(float, ROW_BOUNDS)), "+Inf"), level.work.total.turns, strict=True):
+            count += turns
+            buckets.append((bound, float(count)))
+        family.add_metric(labels, buckets, float(level.work.total.rows))
+
+
+def _values(level: LevelStatus) -> Iterator[tuple[str, tuple[str, ...], float]]:
+    """(name, further labels, value) of a loaded level."""
+    work, total = level.work, level.work.total
+    yield "level_failed", (), float(level.failure is not None)
+    yield "pending_texts", (), level.pending
+    yield "queued_sentences", (), work.waiting
+    yield "queue_size_sentences", (), work.queue_size
+    yield "workers", (), work.workers
+    yield "max_rows", (), work.max_rows
+    yield "encoder_seconds", (), total.encoder_seconds
+    yield "decoder_seconds", (), total.decoder_seconds
+    yield "decoder_row_seconds", (), total.row_seconds
+    for outcome, sentences in (("done", total.done), ("cancelled", total.cancelled), ("failed", total.failed)):
+        yield "sentences", (outcome,), sentences
+    for name, split in (("memory_bytes", level.memory), ("device_memory_bytes", level.device_memory)):
+        if split is not None:
+            yield name, ("own",), split.own
+            yield name, ("shared",), split.shared
+
+
+def _families() -> dict[str, Metric]:
+    """The metrics, empty, by their names without `hmc_`."""
+    families: dict[str, Metric] = {
+        name: GaugeMetricFamily(f"hmc_{name}", text, labels=labels) for name, (text, labels) in GAUGES.items()
+    }
+    for name, (text, labels) in COUNTERS.items():
+        families[name] = CounterMetricFamily(f"hmc_{name}", text, labels=labels)
+    families[BATCH_ROWS] = HistogramMetricFamily(f"hmc_{BATCH_ROWS}", BATCH_ROWS_TEXT, labels=LEVEL)
+    return families
+
+
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper bounds of the histograms, in seconds."""
-LEVEL = ["model", "level"]
 
 
 class RequestRecord:

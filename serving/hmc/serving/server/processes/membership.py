@@ -1,17 +1,144 @@
-"""What a server has besides its own parts when it is one process of several."""
+"""What a server has besides its own parts when it is one process of several: its private socket, and an AdminService by
+which all of them change what one is asked to change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
+import grpc
+from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
 
-from hmc.serving.server.access.rates import Allowance
+from hmc.artifact.errors import FailedPreconditionError, HmcError
+from hmc.serving.server.access.entry import Entry
+from hmc.serving.server.access.gate import Allowance, Gate
 from hmc.serving.server.handlers import Handlers
-from hmc.serving.server.processes.admin import GroupAdminServicer, PrivateDoor
-from hmc.serving.server.processes.group import Group
-from hmc.serving.server.processes.metrics import GroupMetrics
-from hmc.serving.server.processes.rates import SharedAllowances
+from hmc.serving.server.interceptors import EdgeInterceptor
+from hmc.serving.server.observing.calls import CallLog
+from hmc.serving.server.processes.group import Group, SharedAllowances
+from hmc.serving.server.processes.metrics import GroupMetrics, metrics_handler
+from hmc.serving.server.servicers import AdminServicer
+from hmc.v1 import translation_pb2 as pb
+from hmc.v1 import translation_pb2_grpc as rpc
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+ENDED_S = 0.5
+"""Seconds in which the supervisor notices that a process has ended."""
+
+
+class GroupAdminServicer(rpc.AdminServiceServicer):
+    """The service `hmc.v1.AdminService` of a process that has siblings.
+
+    A change is made here first. If that fails, the others are not asked; the error is the one that a single process
+    would give.
+    """
+
+    def __init__(self, handlers: Handlers, group: Group) -> None:
+        self._own, self._handlers, self._group = AdminServicer(handlers), handlers, group
+        self._making: set[asyncio.Future[Any]] = set()
+
+    async def LoadLevel(self, request: pb.LoadLevelRequest, context: object) -> pb.LoadLevelResponse:
+        return await self._everywhere("LoadLevel", request, self._own.LoadLevel(request, context))
+
+    async def UnloadLevel(self, request: pb.UnloadLevelRequest, context: object) -> pb.UnloadLevelResponse:
+        return await self._everywhere("UnloadLevel", request, self._own.UnloadLevel(request, context))
+
+    async def SetDefaultLevel(self, request: pb.SetDefaultLevelRequest, context: object) -> pb.SetDefaultLevelResponse:
+        return await self._everywhere("SetDefaultLevel", request, self._own.SetDefaultLevel(request, context))
+
+    async def Reload(self, request: pb.ReloadRequest, context: object) -> pb.ReloadResponse:
+        return await self._everywhere("Reload", request, self._own.Reload(request, context))
+
+    async def _everywhere(self, method: str, request: Message, here: Awaitable[T]) -> T:
+        """Makes a change in this process and then in all others at once. Returns this process's answer.
+
+        A call that is cancelled leaves the change going on, as in a single process; else the others would not make it.
+        Raises FailedPreconditionError if another one could not make it; those that could keep it.
+        """
+        making = asyncio.ensure_future(self._make(method, request, here))
+        self._making.add(making)
+        making.add_done_callback(self._made)
+        return await asyncio.shield(making)
+
+    def _made(self, making: asyncio.Future[Any]) -> None:
+        self._making.discard(making)
+        if not making.cancelled():
+            making.exception()  # marks it as seen, if no call is left to see it
+
+    async def _make(self, method: str, request: Any, here: Awaitable[T]) -> T:
+        async with self._group.changing():
+            answer = await here
+            named = type(request)()
+            named.CopyFrom(request)
+            named.model = self._handlers.model_name(request.model)
+            self._group.note(method, named)  # a process that is started again makes it too
+            others = self._group.others()
+            failed = await asyncio.gather(*(self._ask(index, method, request) for index in others))
+        problems = [f"process {index}: {why}" for index, why in zip(others, failed, strict=True) if why]
+        if problems:
+            raise FailedPreconditionError(
+                f"{method} is done in {self._group.processes - len(problems)} of {self._group.processes} processes, "
+                f"which keep it, and not in the others ({'; '.join(problems)}): repeat it, or restart the server"
+            )
+        return answer
+
+    async def _ask(self, index: int, method: str, request: Message) -> str | None:
+        """Has another process make a change. Returns why it could not."""
+        async with grpc.aio.insecure_channel(self._group.address(index)) as channel:
+            stub: Any = rpc.AdminServiceStub(channel)
+            try:
+                await getattr(stub, method)(request)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    await asyncio.sleep(ENDED_S)
+                if index not in self._group.others():  # it has ended, and makes all changes when it is started again
+                    return None
+                return error.details() or error.code().name
+        return None
+
+
+class PrivateDoor:
+    """Where the other processes of the group reach this one."""
+
+    def __init__(
+        self, group: Group, handlers: Handlers, own: CollectorRegistry, check_running: Callable[[], None]
+    ) -> None:
+        """own: the metrics of this process alone. check_running: raises if it takes no calls."""
+        self._group, self._admin = group, AdminServicer(handlers)
+        entry = Entry(Gate(), check_running, CallLog())
+        self._server = grpc.aio.server(interceptors=[EdgeInterceptor(entry, lambda *_: None)])
+        self._server.add_generic_rpc_handlers([metrics_handler(own)])
+        rpc.add_AdminServiceServicer_to_server(self._admin, self._server)
+
+    async def open(self) -> None:
+        """Makes the changes that the others have made before, and then takes part in those to come.
+
+        Raises what Reload and SetDefaultLevel raise. A level that can no longer be loaded or unloaded is logged.
+        """
+        async with self._group.changing():
+            for method, request in self._group.changes():
+                try:
+                    await getattr(self._admin, method)(request, None)
+                except HmcError as error:
+                    if method not in ("LoadLevel", "UnloadLevel"):
+                        raise
+                    log.warning("%s, which another process has made, is left out: %s", method, error)
+            before = os.umask(0o177)
+            try:
+                self._server.add_insecure_port(self._group.address(self._group.index))
+            finally:
+                os.umask(before)
+            await self._server.start()
+
+    async def close(self) -> None:
+        """Takes no more part."""
+        self._group.leave()
+        await self._server.stop(None)
 
 
 class Membership:

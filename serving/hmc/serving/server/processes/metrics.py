@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from hmc.serving.server.processes.group import Group
-from hmc.serving.wire.limits import MAX_MESSAGE_BYTES
+from hmc.serving.wire.rules import MAX_MESSAGE_BYTES
 
 SERVICE, METHOD = "hmc.processes.Metrics", "Get"
 ANSWER_S = 2.0

@@ -16,9 +16,8 @@ from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.serving.levels.names import parse_models
 from hmc.serving.server.app import Server, open_models
 from hmc.serving.server.observing.logs import set_up
-from hmc.serving.server.observing.summary import summary_of
 from hmc.serving.server.processes.group import Group
-from hmc.serving.server.run import serve
+from hmc.serving.server.run import serve, summary_of
 from hmc.serving.server.settings import ServerSettings
 
 

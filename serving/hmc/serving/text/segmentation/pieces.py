@@ -1,15 +1,124 @@
-"""A text as pieces: sentences to translate, and what is copied. All pieces together are the text."""
+"""A text as pieces: sentences to translate, and what is copied. All pieces together are the text.
+
+Running text that was wrapped at a column is read as if it had not been. A sentence that the model has no room for is
+divided at clauses.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hmc.serving.text.segmentation.blocks import blocks
-from hmc.serving.text.segmentation.clauses import clauses
-from hmc.serving.text.segmentation.lines import Span, has_letter
+from hmc.serving.text.segmentation.lines import Line, Span, has_letter, lines, stripped
 from hmc.serving.text.segmentation.sentences import sentences
+
+PLACES = (
+    re.compile(r"(?<=[;:–—])(?=\s)|(?=\s[–—]\s)"),
+    re.compile(r"(?<=,)(?=\s)|(?<=[،、，])"),
+    re.compile(r"(?=\s)"),
+)
+"""Where a sentence is divided: after semicolons, colons and at dashes; else after commas; else at white space."""
+
+
+def clauses(text: str, fits: Callable[[str], bool]) -> Iterator[Span]:
+    """Yields parts of `text`, in order and without the white space around them, each of which fits. Everything between
+    them is white space. fits: tells whether a text has room; a single character always counts as one that has.
+
+    Each part is as long as can be, but ends at a clause where one ends in its second half, else after a word where it
+    can, else anywhere.
+    """
+    begin, length = stripped(text, 0, len(text))
+    text = text[:length]
+    while begin < length:
+        most = _most(text, begin, fits)
+        end = begin + most if begin + most == len(text) else _cut(text, begin, begin + most)
+        span = stripped(text, begin, end)
+        if span[0] < span[1]:
+            yield span
+        begin, _ = stripped(text, end, length)
+
+
+def _most(text: str, begin: int, fits: Callable[[str], bool]) -> int:
+    """Characters from `begin` that fit, and about the most that do."""
+    low, step = 1, 64
+    while fits(text[begin : begin + step]) and begin + step < len(text):
+        low, step = step, 2 * step
+    high = min(step, len(text) - begin)
+    if fits(text[begin : begin + high]):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(text[begin : begin + middle]) else (low, middle)
+    return low
+
+
+def _cut(text: str, begin: int, end: int) -> int:
+    """The best place for an end in the second half of a part that may end at `end`."""
+    for pattern in PLACES:
+        found = pattern.finditer(text, (begin + end) // 2 + 1, min(len(text), end + 3))
+        places = [place.start() for place in found if place.start() <= end]
+        if places:
+            return places[-1]
+    return end
+
+
+NARROWEST = 50
+"""Text that is wrapped has lines of at least this many characters."""
+MAX_BLOCK = 5000
+"""Characters of the longest block of several lines."""
+MAX_LINES = 200
+"""Lines over which the column is sought at which text is wrapped."""
+ENDS = ".!?:;…。！？"
+"""Characters after which a line that begins in lower case is not the rest of the line before."""
+
+
+def blocks(text: str) -> Iterator[tuple[Span, ...]]:
+    """Yields the spans of `text` that are read together, with a blank in place of what lies between two of them.
+
+    A line goes on in the next one if that begins in lower case, or if its first word would have gone beyond the longest
+    line of the paragraph.
+    """
+    paragraph: list[Line] = []
+    for line in lines(text):
+        if paragraph and (not _may_follow(paragraph[-1], line) or len(paragraph) >= MAX_LINES):
+            yield from _linked(text, paragraph)
+            paragraph = []
+        if line.closes:
+            yield from ((span,) for span in line.spans)
+        elif line.spans:
+            paragraph.append(line)
+    yield from _linked(text, paragraph)
+
+
+def _may_follow(before: Line, line: Line) -> bool:
+    return bool(line.spans) and not (line.opens or line.closes) and line.quote == before.quote
+
+
+def _linked(text: str, paragraph: list[Line]) -> Iterator[tuple[Span, ...]]:
+    width = max((line.spans[0][1] - line.begin for line in paragraph), default=0)
+    block: list[Span] = []
+    before = None
+    for line in paragraph:
+        span = line.spans[0]
+        if before and (span[1] - block[0][0] > MAX_BLOCK or not _goes_on(text, before, line, width)):
+            yield tuple(block)
+            block = []
+        block.append(span)
+        before = line
+    if block:
+        yield tuple(block)
+
+
+def _goes_on(text: str, before: Line, line: Line, width: int) -> bool:
+    """Whether the sentence at the end of `before` may go on in `line`. width: of the longest line of the paragraph."""
+    begin, end = line.spans[0]
+    last = before.spans[0][1]
+    if text[begin].islower() and text[last - 1] not in ENDS:
+        return True
+    first = len(text[begin : min(end, begin + width)].split(maxsplit=1)[0])
+    return width >= NARROWEST and last - before.begin + 1 + first > width
 
 
 @dataclass(frozen=True)

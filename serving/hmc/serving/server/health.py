@@ -1,7 +1,4 @@
-"""The standard gRPC services: health and reflection.
-
-Their streams have no end of their own, so they end when the server drains: it waits for running calls.
-"""
+"""Health by the standard service, with the names of models and levels that it knows; and reflection."""
 
 from __future__ import annotations
 
@@ -14,8 +11,9 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import aio
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from hmc.serving.levels.models import Models
 from hmc.serving.server.interceptors import Context
-from hmc.serving.server.streams.answering import until
+from hmc.serving.server.streams import until
 
 REFLECTION_NAMES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 """Newer clients ask for v1, older ones for v1alpha. Both have the same messages."""
@@ -100,3 +98,23 @@ def add_reflection(services: Sequence[str], server: grpc.aio.Server, closing: as
     )
     methods = {"ServerReflectionInfo": handler}
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, methods) for name in REFLECTION_NAMES])
+
+
+TRANSLATION, ADMIN = "hmc.v1.TranslationService", "hmc.v1.AdminService"
+
+
+def model_health(models: Models) -> dict[str, bool]:
+    """Service name → whether it serves.
+
+    A level (`hmc.v1.TranslationService/MODEL/LEVEL`) serves if it is loaded and has not failed, a model
+    (`hmc.v1.TranslationService/MODEL`) if its default level does. The server (the empty name and
+    `hmc.v1.TranslationService`) serves if each model does that was loaded at the start. `hmc.v1.AdminService` serves
+    even then: a reload may be what repairs a level.
+    """
+    health, server = dict[str, bool](), True
+    for host in models.hosts:
+        default, levels = host.serving()
+        health[f"{TRANSLATION}/{host.name}"] = levels[default]
+        health |= {f"{TRANSLATION}/{host.name}/{level}": serves for level, serves in levels.items()}
+        server = server and (levels[default] or not host.eager)
+    return {"": server, TRANSLATION: server, ADMIN: True, **health}

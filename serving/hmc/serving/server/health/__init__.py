@@ -1,1 +1,0 @@
-"""Health by the standard service, and reflection."""

@@ -1,1 +1,0 @@
-"""Streams of texts: how many are under way, whose turn it is at a full queue, and the answer of each."""
