@@ -24,7 +24,6 @@ from hmc.serving.runtime.packed_weights import cache_folder
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.runtime.threads import check_threads
 from hmc.serving.scheduling.engine import Engine, rows_of_worker
-from hmc.serving.scheduling.postprocessor import announce_cancellation, set_exception, set_result
 from hmc.serving.scheduling.warm_up import warm_up
 from hmc.serving.text.codec import CertainText, Codec
 from hmc.serving.text.source import Source
@@ -103,7 +102,7 @@ class Translator:
     def expected_s(self, *, interactive: bool) -> float | None:
         """Seconds that a new text of usual length would take now, interactive or not, queue included; None if too
         little was measured lately."""
-        return self._engine.expected_s(interactive=interactive)
+        return self._engine.queue.expected_s(interactive=interactive)
 
     @property
     def failure(self) -> str | None:
@@ -167,30 +166,27 @@ class Translator:
         options, target = options or DecodeOptions(), target or Target()
         ids, truncated = self._tokenizer.encode(text)
         constraints = self._codec.constraints(options, target, self._tokenizer.opening(text))
-        answer: Future[Translation] = Future()
-        answer.add_done_callback(announce_cancellation)
         if len(ids) == 1 and not target.complete:
-            answer.set_result(Translation("", 0.0, 0, 0))
-            return answer
+            blank: Future[Translation] = Future()
+            blank.set_result(Translation("", 0.0, 0, 0))
+            return blank
         certain = CertainText(self._tokenizer, progress).update if progress else None
-        decoded = self._engine.submit(
-            ids, options, constraints, certain, block=block, priority=priority, caller=caller, within_s=within_s
+
+        def finish(decoded: Decoded) -> Translation:
+            return self._codec.translation(decoded, options, ids, truncated)
+
+        return self._engine.submit(
+            ids, options, constraints, certain, finish, block=block, priority=priority, caller=caller, within_s=within_s
         )
-        # Cancelling the caller's future cancels the engine's, which frees the rows.
-        answer.add_done_callback(lambda f: decoded.cancel() if f.cancelled() else None)
-        decoded.add_done_callback(
-            lambda f: _settle(answer, f, lambda d: self._codec.translation(d, options, ids, truncated))
-        )
-        return answer
 
     def check_space(self, priority: Priority, caller: Caller = ANYONE) -> None:
         """Raises OverloadedError if the queue is full for this caller, as `submit` would; it costs little."""
-        self._engine.check_space(priority, caller)
+        self._engine.queue.check_space(priority, caller)
 
     def call_when_space(self, call: Callable[[], None]) -> None:
         """Calls `call` once, as soon as a text of `Priority.BULK` can be queued or the translator closes; see
         `Engine`."""
-        self._engine.call_when_space(call)
+        self._engine.queue.call_when_space(call)
 
     def stream(
         self, text: str, options: DecodeOptions | None = None, target: Target | None = None
@@ -301,18 +297,3 @@ def _result(future: Future[Translation]) -> Translation:
         return future.result()
     except CancelledError:
         raise UnavailableError("the translator was closed before this was finished") from None
-
-
-def _settle(
-    answer: Future[Translation], decoded: Future[Decoded], translation: Callable[[Decoded], Translation]
-) -> None:
-    """Ends `answer` as `decoded` ended: with the translation, with the error, or cancelled."""
-    if decoded.cancelled():
-        answer.cancel()
-        return
-    try:
-        result = translation(decoded.result())
-    except Exception as error:  # noqa: BLE001 - whatever it is, the caller must not wait for ever
-        set_exception(answer, error)
-    else:
-        set_result(answer, result)

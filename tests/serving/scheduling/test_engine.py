@@ -173,12 +173,12 @@ def test_cancelled_sentences_leave_the_queue_at_once(busy: Engine) -> None:
 
 def test_bulk_leaves_half_of_the_queue_to_others(busy: Engine) -> None:
     calls: list[str] = []
-    busy.call_when_space(lambda: calls.append("at once"))
+    busy.queue.call_when_space(lambda: calls.append("at once"))
     bulk = [busy.submit(SOURCE, GREEDY, priority=Priority.BULK) for _ in range(2)]
     with pytest.raises(OverloadedError):
         busy.submit(SOURCE, GREEDY, priority=Priority.BULK)
     others = [busy.submit(SOURCE, GREEDY) for _ in range(2)]
-    busy.call_when_space(lambda: calls.append("space"))
+    busy.queue.call_when_space(lambda: calls.append("space"))
     others[0].cancel()
     bulk[0].cancel()
     assert calls == ["at once"]
@@ -192,7 +192,7 @@ def test_bulk_leaves_half_of_the_queue_to_others(busy: Engine) -> None:
 def test_a_call_that_waits_for_space_is_made_when_there_is_some_or_at_the_end(engine: Engine) -> None:
     engine.queue.bulk_size = 0
     ended = threading.Event()
-    engine.call_when_space(ended.set)
+    engine.queue.call_when_space(ended.set)
     engine.submit(SOURCE, PLAIN).result()
     assert not ended.is_set()
     engine.queue.bulk_size = 1
@@ -200,7 +200,7 @@ def test_a_call_that_waits_for_space_is_made_when_there_is_some_or_at_the_end(en
     assert ended.wait(GUARD_S)
     engine.queue.bulk_size = 0
     ended.clear()
-    engine.call_when_space(ended.set)
+    engine.queue.call_when_space(ended.set)
     engine.close()
     assert ended.is_set()
     with pytest.raises(UnavailableError, match="shutting down"):

@@ -83,6 +83,22 @@ def test_measurements_fade_and_end() -> None:
     assert pace.seconds(2.0 + KEPT_S, 10, 999) is None
 
 
+def test_what_was_measured_long_ago_does_not_count_again_beside_a_new_sentence() -> None:
+    """A level that was left in a rush and is tried again a minute later is not as slow as in the rush."""
+    rate, pace, later = DrainRate(), Pace(), 60.0 + KEPT_S
+    for step in range(100):
+        rate.looked(step * 0.1, 1, 50, idle=False)
+        pace.ended(step * 0.1, [(10, 20, 9.0)])
+    pace.ended(later, [(10, 20, 0.1)])
+    assert pace.seconds(later, 10, 999) is None, "one sentence is too little"
+    pace.ended(later, [(10, 20, 0.1)] * 4)
+    assert pace.seconds(later, 10, 999) == pytest.approx(0.1)
+    rate.restart()
+    for step in range(10):
+        rate.looked(later + step * 0.1, 10, 50, idle=False)
+    assert rate.per_second(later + 1.0) == pytest.approx(100, rel=0.05)
+
+
 def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
     """100 sentences wait, 40 start in a second: a new one waits 2.5 seconds and takes 0.1."""
     clock = FakeClock()

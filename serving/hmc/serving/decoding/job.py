@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ from hmc.serving.decoding.state import Rules
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import Decoded
 
+Finish = Callable[[Decoded], Any]
+"""Makes what the caller of a sentence gets from its hypotheses."""
 Progress = Callable[[tuple[int, ...]], None]
 """Gets the target tokens that no later step can change, each time there are more of them."""
 
@@ -49,7 +52,10 @@ class Job:
     uniforms: npt.NDArray[np.float32] | None = None
     """`[rows, limit]` random numbers of a sampled sentence."""
     progress: Progress | None = None
-    future: Future[Decoded] = field(default_factory=Future)
+    finish: Finish | None = None
+    """None: the caller gets the hypotheses as they are."""
+    future: Future[Any] = field(default_factory=Future)
+    """Ends with what `finish` makes."""
     submitted: float = field(default_factory=time.monotonic)
     started: float = 0.0
     """When the sentence joined its batch, on the clock of `submitted`. On a device it may have been encoded before."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -105,7 +105,7 @@ class DeviceBatch:
         begun = [Beginning(slot, job.source, job.future, rules=job.rules) for slot, job in new.items()]
         self.searches.begin(begun, self._slots, self._next)
 
-    def _next(self) -> list[tuple[Future[Decoded], Sequence[int]]]:
+    def _next(self) -> list[tuple[Future[Any], Sequence[int]]]:
         """Sentences that will begin next: those that wait in the batch, then those that wait for it."""
         return [(job.future, job.source) for job in (*self._held, *self._upcoming()) if not job.future.cancelled()]
 

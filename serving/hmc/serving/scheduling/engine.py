@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from hmc.artifact.bundle.manifest import Variant
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
 from hmc.serving.decoding.constraints import Constraints
-from hmc.serving.decoding.job import Progress
+from hmc.serving.decoding.job import Finish, Progress
 from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions
-from hmc.serving.requests.results import Decoded
 from hmc.serving.requests.work import LevelWork, Work
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.planning import plan_job
@@ -105,33 +105,32 @@ class Engine:
         rows = self.max_rows * len(self.workers)
         return LevelWork(total, len(self.workers), rows, len(self.queue), self.queue.size)
 
-    def expected_s(self, *, interactive: bool) -> float | None:
-        """See `WaitingQueue.expected_s`."""
-        return self.queue.expected_s(interactive=interactive)
-
     @property
     def failure(self) -> str | None:
         """Why a worker stopped unexpectedly. None if none did, or if a sentence has been answered since."""
         return self.queue.failure
 
-    def submit(
+    def submit(  # noqa: PLR0913 - of one sentence, most by name
         self,
         source: Sequence[int],
         options: DecodeOptions,
         constraints: Constraints | None = None,
         progress: Progress | None = None,
+        finish: Finish | None = None,
         *,
         block: bool = False,
         priority: Priority = Priority.INTERACTIVE,
         caller: Caller = ANYONE,
         within_s: float | None = None,
-    ) -> Future[Decoded]:
-        """Queues a sentence. source: token ids, EOS last. block: wait while the queue is full. caller: callers take
-        turns. within_s: seconds that the caller waits for the result; a level that does nothing now accepts any.
+    ) -> Future[Any]:
+        """Queues a sentence. source: token ids, EOS last. finish: makes the future's result from the hypotheses; None:
+        it is `Decoded`. block: wait while the queue is full. caller: callers take turns. within_s: seconds that the
+        caller waits for the result; a level that does nothing now accepts any.
 
         The future may be cancelled at any time. The sentence then leaves the queue at once, or its batch after the
-        present step. Callbacks of the future, and `progress`, run one after the other in one thread of the engine. A
-        slow one delays other answers, but no decoding. One that waits for another answer of this engine waits for ever.
+        present step. Callbacks of the future, `finish` and `progress` run one after the other in one thread of the
+        engine. A slow one delays other answers, but no decoding. One that waits for another answer of this engine waits
+        for ever.
 
         Raises OverloadedError for a full queue unless `block`, InvalidRequestError for more rows than a worker has and
         for options that the level does not have, UnavailableError once closed, and FailedPreconditionError in a forked
@@ -150,6 +149,7 @@ class Engine:
                 f"choose {self.max_rows} or fewer"
             )
         job = plan_job(self.sessions, source, options, constraints or Constraints(), progress, priority=priority)
+        job.finish = finish
         job.future.add_done_callback(self._note_cancellation)
         if within_s is not None and not self.pending:
             within_s = None
@@ -170,15 +170,6 @@ class Engine:
             for scheduler in others:
                 scheduler.pause(False)
 
-    def check_space(self, priority: Priority, caller: Caller) -> None:
-        """See `WaitingQueue.check_space`."""
-        self.queue.check_space(priority, caller)
-
-    def call_when_space(self, call: Callable[[], None]) -> None:
-        """Calls `call` once, as soon as the queue has space for `Priority.BULK` or the engine closes; at once if either
-        is so already. `call` may run on a thread of the engine: it has to be quick and must not raise."""
-        self.queue.call_when_space(call)
-
     def close(self, drain: bool = True) -> None:
         """Stops the workers after every sentence is answered. Without `drain`, cancels all sentences that are left.
 
@@ -198,7 +189,7 @@ class Engine:
             replica.close()
         self._postprocessor.close()
 
-    def _note_cancellation(self, future: Future[Decoded]) -> None:
+    def _note_cancellation(self, future: Future[Any]) -> None:
         if not future.cancelled():
             return
         announce_cancellation(future)

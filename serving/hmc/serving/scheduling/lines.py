@@ -8,12 +8,12 @@ from collections.abc import Iterator, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from hmc.serving.decoding.job import Job
 from hmc.serving.requests.caller import Caller
-from hmc.serving.requests.results import Decoded
 
-Jobs = OrderedDict[Future[Decoded], Job]
+Jobs = OrderedDict[Future[Any], Job]
 
 
 def cost(job: Job) -> int:
@@ -47,7 +47,7 @@ class FairLine:
         self._ahead: dict[str, float] = {}
         """Callers without sentences here whose clock is ahead of the line's."""
         self._heap: list[tuple[float, int, str]] = []
-        self._owners: dict[Future[Decoded], str] = {}
+        self._owners: dict[Future[Any], str] = {}
         self._now = 0.0
         self._numbers = count()
 
@@ -107,7 +107,7 @@ class FairLine:
             self._leave(name, turns.begins)
         return job
 
-    def remove(self, future: Future[Decoded]) -> bool:
+    def remove(self, future: Future[Any]) -> bool:
         """Removes the sentence of this future. Returns False if it is not here."""
         name = self._owners.pop(future, None)
         if name is None:

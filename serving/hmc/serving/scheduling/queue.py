@@ -9,12 +9,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import islice
+from typing import Any
 
 from hmc.artifact.bundle.manifest import Variant
 from hmc.artifact.errors import OverloadedError, UnavailableError
 from hmc.serving.decoding.job import Job, Mode
 from hmc.serving.requests.caller import ANYONE, Caller, Priority
-from hmc.serving.requests.results import Decoded
 from hmc.serving.scheduling.lines import FairLine
 from hmc.serving.scheduling.speed import Forecast, LevelSpeed, retry_after_s
 
@@ -48,7 +48,7 @@ class WaitingQueue:
         """Why a worker of the level stopped unexpectedly; None if none did, or if one has answered a sentence since."""
         self.open_variants: set[Variant | None] = {None}
         self._interactive, self._others = FairLine(), FairLine()
-        self._held: OrderedDict[Future[Decoded], tuple[Job, Caller]] = OrderedDict()
+        self._held: OrderedDict[Future[Any], tuple[Job, Caller]] = OrderedDict()
         self._in_a_row = 0
         self._when_space: list[Callable[[], None]] = []
 
@@ -181,7 +181,7 @@ class WaitingQueue:
             self._in_a_row = self._in_a_row + 1 if line is self._interactive and self._others else 0
             return line.pop()
 
-    def remove(self, future: Future[Decoded]) -> bool:
+    def remove(self, future: Future[Any]) -> bool:
         """Removes the sentence of this future. Returns False if it does not wait here."""
         with self.changed:
             found = self._interactive.remove(future) or self._others.remove(future)

@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from hmc.serving.decoding.job import Job, Mode
-from hmc.serving.requests.results import Decoded
 from hmc.serving.scheduling.policy import AdmissionPolicy, Budget, TimeSlices, TokenBudget
 from hmc.serving.scheduling.queue import WaitingQueue
 
 MOST_AHEAD = 256
 """Sentences at the head of their line that `Scheduler.upcoming` looks at."""
 
-Running = dict[Mode, dict[Future[Decoded], Job]]
+Running = dict[Mode, dict[Future[Any], Job]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Scheduler:
 
     def _forget_all(self) -> None:
         self._running: Running = {}  # only modes of which a sentence runs
-        self._cancelled: set[Future[Decoded]] = set()
+        self._cancelled: set[Future[Any]] = set()
         self._budget, self._slices = self._new_budget(), TimeSlices()
         self._too_long: tuple[int, int] | None = None
         """(free rows, interactive sentences that wait) when the budget last refused a sentence. While both numbers stay
@@ -161,7 +161,7 @@ class Scheduler:
         """Rows of the batch of this mode. For the worker's own thread."""
         return mode.rows * len(self._running.get(mode, ()))
 
-    def note_cancelled(self, future: Future[Decoded]) -> None:
+    def note_cancelled(self, future: Future[Any]) -> None:
         """The caller cancelled this sentence: if it runs here, it leaves after the present step."""
         with self._queue.changed:
             if any(future in jobs for jobs in self._running.values()):

@@ -15,8 +15,9 @@ MEMORY_S = 5.0
 MEMORY_SENTENCES = 64.0
 """Sentences after which a measurement of decoding counts a third."""
 KEPT_S = 30.0
-"""Seconds after which a measurement says nothing any more. So a level that refuses what it believes it cannot do in
-time tries again."""
+"""Seconds after which a measurement says nothing any more, also beside a new one. So a level that refuses what it
+believes it cannot do in time tries again, and one that was left in a rush is not judged by that rush when it serves
+again."""
 ENOUGH_S, ENOUGH_SENTENCES = 0.2, 4.0
 """What a measurement needs before it is used."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
@@ -41,6 +42,8 @@ class DrainRate:
         """A worker took sentences from the line, or none, and left some. idle: the worker had nothing to do before, so
         what it takes now says nothing about its speed."""
         if self._since is not None and not idle:
+            if now - self._at > KEPT_S:
+                self._seconds = self._sentences = 0.0
             seconds = max(0.0, now - self._since)
             fade = math.exp(-seconds / MEMORY_S)
             self._seconds, self._sentences = self._seconds * fade + seconds, self._sentences * fade + taken
@@ -70,6 +73,8 @@ class Pace:
         """Sentences have ended: source tokens, target tokens and seconds of each."""
         fade = math.exp(-1 / MEMORY_SENTENCES)
         with self._lock:
+            if now - self._at > KEPT_S:
+                self._sentences = self._seconds = self._source = self._target = 0.0
             for source, target, seconds in sentences:
                 self._sentences = self._sentences * fade + 1
                 self._source = self._source * fade + source

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
+from typing import Any
 
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import DecodeOptions, Sampling
-from hmc.serving.requests.results import Decoded
 from hmc.serving.requests.work import Work
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.engine import Engine
@@ -59,7 +59,7 @@ def _source(sessions: LevelSessions, tokens: int) -> list[int]:
     return [*[arch.unk_id] * min(tokens, arch.max_positions - 1), arch.eos_id]
 
 
-def _other_kinds(engine: Engine, sessions: LevelSessions) -> Iterator[Future[Decoded]]:
+def _other_kinds(engine: Engine, sessions: LevelSessions) -> Iterator[Future[Any]]:
     """Sampling, alignment, and scoring of a given translation; those of them that the level has."""
     source, unknown = _source(sessions, TOKENS[0]), sessions.arch.unk_id
     if sessions.has("sampling"):

@@ -195,17 +195,22 @@ def _report(job: Job, tokens: tuple[int, ...]) -> None:
 
 
 def _answer(job: Job, decoded: Decoded) -> None:
-    """Ends a sentence with its hypotheses, or with an error if a score is not finite."""
-    if decoded.hypotheses and all(math.isfinite(h.score) for h in decoded.hypotheses):
-        set_result(job.future, decoded)
-        return
-    set_exception(
-        job.future,
-        InternalServiceError(
+    """Ends a sentence with what its caller wants of its hypotheses, or with an error if a score is not finite."""
+    if not (decoded.hypotheses and all(math.isfinite(h.score) for h in decoded.hypotheses)):
+        error = InternalServiceError(
             "the model scored this sentence with a number that is not finite, so there is no translation: its weights "
             "are damaged, or overflow at this precision. Try another level, and compile the bundle again"
-        ),
-    )
+        )
+        set_exception(job.future, error)
+        return
+    if job.future.cancelled():
+        return
+    try:
+        result = decoded if job.finish is None else job.finish(decoded)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the caller must not wait for ever
+        set_exception(job.future, error)
+    else:
+        set_result(job.future, result)
 
 
 def _test_sentence(sessions: LevelSessions) -> Job:
