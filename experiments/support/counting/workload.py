@@ -19,7 +19,7 @@ from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Target
 from hmc.serving.requests.results import Decoded
-from hmc.serving.scheduling.pool_budget import IDLE_S
+from hmc.serving.scheduling.budgets import POOLS_IDLE_S
 from hmc.serving.translator import Translator
 
 DEMO = Path(__file__).resolve().parents[3] / "cli/hmc/cli/demo_data"
@@ -104,7 +104,7 @@ def idle(translator: Translator) -> None:
     engine, ends = translator._engine, time.monotonic() + PATIENCE_S
     with engine.queue.changed:
         for scheduler in engine._schedulers:
-            ahead = scheduler._clock() - time.monotonic() + IDLE_S
+            ahead = scheduler._clock() - time.monotonic() + POOLS_IDLE_S
             scheduler._clock = partial(_monotonic, ahead)
         engine.queue.changed.notify_all()
     while any(worker._batches for worker in engine.workers) or _opening():

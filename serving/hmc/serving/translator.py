@@ -26,8 +26,7 @@ from hmc.serving.runtime.threads import check_threads
 from hmc.serving.scheduling.engine import Engine, rows_of_worker
 from hmc.serving.scheduling.warm_up import warm_up
 from hmc.serving.text.codec import CertainText, Codec
-from hmc.serving.text.source import Source
-from hmc.serving.text.tokenizer import shared_tokenizer
+from hmc.serving.text.tokenizer import Source, shared_tokenizer
 
 
 class Translator:

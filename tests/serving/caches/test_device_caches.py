@@ -26,7 +26,7 @@ from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.runtime.bound_steps import MOST_UNCAPTURED, BoundSteps
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions
-from hmc.serving.scheduling import pool_budget
+from hmc.serving.scheduling import budgets
 from hmc.serving.scheduling.batch import Batch
 from hmc.serving.scheduling.device_batch import DeviceBatch
 from hmc.serving.scheduling.engine import Engine
@@ -133,7 +133,7 @@ def test_modes_and_geometries_together(lively_bundle: Path, on_device: Path, mon
         move(self, source, target, slots)
 
     monkeypatch.setattr(Pools, "move", noted)
-    monkeypatch.setattr(pool_budget, "MODES", 2)
+    monkeypatch.setattr(budgets, "MODES", 2)
     options = [*OPTIONS, *(DecodeOptions(beam_size=b, patience=p) for b in (1, 3) for p in (None, 0.7))]
     expected = decode(opened(lively_bundle, "full"), sources, options)
     for tokens in (500, 1500):
@@ -248,7 +248,7 @@ def test_an_idle_mode_gives_its_memory_back_and_takes_a_new_session(on_device: P
             used.append(held_by(batch)[0].session)
             del batch
             assert sessions.memory.held > 0
-            clock.now += pool_budget.IDLE_S
+            clock.now += budgets.POOLS_IDLE_S
             with engine.queue.changed:
                 engine.queue.changed.notify_all()
             eventually(lambda: sessions.memory.held == 0)

@@ -17,8 +17,7 @@ from hmc.serving.documents.local import translate_document
 from hmc.serving.requests.options import DecodeOptions, Segmentation, Target, TextOptions
 from hmc.serving.requests.results import Translation
 from hmc.serving.text.segmentation.pieces import Piece, clauses, pieces
-from hmc.serving.text.source import Source
-from hmc.serving.text.tokenizer import shared_tokenizer
+from hmc.serving.text.tokenizer import Source, shared_tokenizer
 
 DOCUMENTS = Path(__file__).parents[2] / "data" / "documents"
 COUNTS: dict[str, int] = json.loads((DOCUMENTS / "sentences.json").read_text(encoding="utf-8"))

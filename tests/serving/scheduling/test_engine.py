@@ -21,8 +21,8 @@ from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import batch, planning
+from hmc.serving.scheduling.budgets import IDLE_S
 from hmc.serving.scheduling.engine import Engine
-from hmc.serving.scheduling.policy import IDLE_S
 
 SOURCE = [5, 9, 40, 7, 0]
 PLAIN, GREEDY = DecodeOptions(max_length=20), DecodeOptions(beam_size=1, max_length=20)

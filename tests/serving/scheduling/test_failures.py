@@ -22,8 +22,9 @@ from hmc.serving.requests.results import Decoded
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import batch, worker
+from hmc.serving.scheduling.budgets import TokenBudget
 from hmc.serving.scheduling.engine import Engine, rows_of_worker
-from hmc.serving.scheduling.policy import AdmissionPolicy, TokenBudget
+from hmc.serving.scheduling.policy import AdmissionPolicy
 from hmc.serving.scheduling.postprocessor import Postprocessor
 from hmc.serving.text.codec import Codec
 

@@ -13,8 +13,9 @@ from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import batch
+from hmc.serving.scheduling.budgets import IDLE_S, TokenBudget
 from hmc.serving.scheduling.engine import Engine
-from hmc.serving.scheduling.policy import IDLE_S, AdmissionPolicy, TimeSlices, TokenBudget
+from hmc.serving.scheduling.policy import AdmissionPolicy, TimeSlices
 
 OTHER, BEAMS, GREEDY = Mode(4, interactive=False), Mode(4), Mode(1, "greedy")
 

@@ -6,7 +6,7 @@ from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Job, Mode
 from hmc.serving.decoding.state import Rules
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.scheduling.pool_budget import IDLE_S, MODES, PoolBudget
+from hmc.serving.scheduling.budgets import MODES, POOLS_IDLE_S, PoolBudget
 
 BEAMS, GREEDY = Mode(4), Mode(1, "greedy")
 
@@ -56,7 +56,7 @@ def test_a_mode_that_stays_empty_gives_its_pools_back() -> None:
     budget = PoolBudget(64, 32768, 512)
     assert budget.take(GREEDY, 1, 0)
     budget.empty(GREEDY, now=5.0)
-    assert budget.next_eviction(now=6.0) == IDLE_S - 1.0
-    assert budget.evict(now=4.0 + IDLE_S) == []
-    assert budget.evict(now=5.0 + IDLE_S) == [GREEDY]
+    assert budget.next_eviction(now=6.0) == POOLS_IDLE_S - 1.0
+    assert budget.evict(now=4.0 + POOLS_IDLE_S) == []
+    assert budget.evict(now=5.0 + POOLS_IDLE_S) == [GREEDY]
     assert budget.next_eviction(now=6.0) is None

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from hmc.artifact.errors import UnavailableError
-from hmc.serving.server.arrivals import Arrivals
+from hmc.serving.server.threads import Arrivals
 
 
 def test_results_of_many_threads_arrive() -> None:

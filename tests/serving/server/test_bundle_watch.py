@@ -23,8 +23,8 @@ from hmc.serving.client import Client
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.server.background import BackgroundServer
-from hmc.serving.server.bundle_watch import BundleWatch
 from hmc.serving.server.settings import ServerSettings
+from hmc.serving.server.upkeep import BundleWatch
 
 LOOK_S = 0.02
 OPTIONS = DecodeOptions(beam_size=2, min_length=6, max_length=12)

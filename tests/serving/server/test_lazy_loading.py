@@ -16,10 +16,10 @@ from hmc.serving.levels.host import ModelHost
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.results import Answer
 from hmc.serving.requests.selectors import Selector
-from hmc.serving.server.changes import ChangeThread
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.observing.metrics import Metrics
 from hmc.serving.server.settings import ServerSettings
+from hmc.serving.server.threads import ChangeThread
 
 GUARD_S = 20.0
 """Seconds after which a test that hangs fails."""

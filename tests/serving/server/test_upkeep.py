@@ -20,10 +20,9 @@ from hmc.serving.server import upkeep
 from hmc.serving.server.access.certificates import Watched
 from hmc.serving.server.access.tokens import line_of
 from hmc.serving.server.background import BackgroundServer
-from hmc.serving.server.bundle_watch import BundleWatch
 from hmc.serving.server.health import Health
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.server.upkeep import Upkeep
+from hmc.serving.server.upkeep import BundleWatch, Upkeep
 
 SOON_S = 0.001
 WORKS: dict[str, tuple[type, str]] = {

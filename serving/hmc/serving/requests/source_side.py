@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class SourceSide(Protocol):
-    """The source side of a model; `hmc.serving.text.source.Source` is the real one."""
+    """The source side of a model; `hmc.serving.text.tokenizer.Source` is the real one."""
 
     @property
     def language(self) -> str:

@@ -20,8 +20,8 @@ from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions
 from hmc.serving.requests.work import LevelWork, Work
 from hmc.serving.runtime.sessions import LevelSessions
+from hmc.serving.scheduling.budgets import PoolBudget
 from hmc.serving.scheduling.planning import plan_job
-from hmc.serving.scheduling.pool_budget import PoolBudget
 from hmc.serving.scheduling.postprocessor import Postprocessor, announce_cancellation, set_exception
 from hmc.serving.scheduling.queue import WaitingQueue
 from hmc.serving.scheduling.scheduler import Scheduler

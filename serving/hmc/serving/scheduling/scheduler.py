@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hmc.serving.decoding.job import Job, Mode
-from hmc.serving.scheduling.policy import AdmissionPolicy, Budget, TimeSlices, TokenBudget
+from hmc.serving.scheduling.budgets import Budget, TokenBudget
+from hmc.serving.scheduling.policy import AdmissionPolicy, TimeSlices
 from hmc.serving.scheduling.queue import WaitingQueue
 
 MOST_AHEAD = 256

@@ -31,7 +31,6 @@ from hmc.serving.server.access.binding import (
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import Gate
 from hmc.serving.server.access.listening import join_address, local_host
-from hmc.serving.server.bundle_watch import BundleWatch
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.health import (
     ADMIN,
@@ -51,7 +50,7 @@ from hmc.serving.server.processes.group import Group
 from hmc.serving.server.processes.membership import Membership, allowances_of
 from hmc.serving.server.servicers import AdminServicer, TranslationServicer
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.server.upkeep import Upkeep
+from hmc.serving.server.upkeep import BundleWatch, Upkeep
 from hmc.serving.translator import Translator
 from hmc.serving.wire.metadata import ELSEWHERE_S
 from hmc.v1 import translation_pb2_grpc as rpc

@@ -31,12 +31,11 @@ from hmc.serving.requests.results import Answer, DocumentPiece, LevelInfo, Level
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.runtime.process_memory import process_bytes
 from hmc.serving.server.access.binding import check_below
-from hmc.serving.server.arrivals import Arrivals
-from hmc.serving.server.changes import ChangeThread
 from hmc.serving.server.documents import Documents
 from hmc.serving.server.observing.metrics import Metrics, RequestRecord
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.streams import StreamText, WaitingLine, answer_of, out_of_time
+from hmc.serving.server.threads import Arrivals, ChangeThread
 from hmc.serving.wire.rules import AnswerSize
 from hmc.serving.wire.status import seconds_left
 

@@ -1,5 +1,5 @@
-"""Work that a server does again and again while it runs, such as reading the tokens file. All of it is supervised here:
-an error is logged and counted, and the work is tried again."""
+"""Work that a server does again and again while it runs, such as reading the tokens file or looking for a new version
+of a bundle. All of it is supervised here: an error is logged and counted, and the work is tried again."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 
 from prometheus_client import Counter
 
-from hmc.artifact.errors import HmcError
+from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact.errors import HmcError, InvalidArtifactError, LevelNotFoundError
+from hmc.serving.levels.host import ModelHost
 
 log = logging.getLogger(__name__)
 
@@ -54,3 +57,53 @@ class Upkeep:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+State = tuple[str, tuple[tuple[str, int, int, int], ...]]
+"""Where a path leads, and (name, size, time, inode) of every file there."""
+FAULTS_OF_FILES = (InvalidArtifactError, LevelNotFoundError)
+"""Errors that stay while the files do."""
+
+
+class BundleWatch:
+    """Watches the path of one model's bundle."""
+
+    def __init__(self, host: ModelHost, reload: Callable[[], Awaitable[object]]) -> None:
+        """reload: reads the bundle at `host.bundle_path` again. If it raises, the old bundle must stay in service."""
+        self._host, self._reload = host, reload
+        self._last: State | None = None
+        """What the last look has found."""
+        self._tried: State | None = None
+        """What was loaded last, or found to be of no use."""
+
+    async def look(self) -> None:
+        """Loads what lies at the path if it has another version than the bundle in service.
+
+        Files that change between two looks are still being written, so they are not read. Files that cannot be used
+        are logged once and read again when they change. Other errors, such as a lack of memory, are raised, and the
+        next look tries again.
+        """
+        found = await asyncio.to_thread(state_of, self._host.bundle_path)
+        last, self._last = self._last, found
+        if found != last or found == self._tried:
+            return
+        try:
+            manifest = await asyncio.to_thread(read_manifest, self._host.bundle_path)
+            if manifest.version != self._host.version:
+                await self._reload()
+        except FAULTS_OF_FILES as error:
+            log.error(
+                "model %s: what lies at %s now cannot be served, and the old bundle stays in service: %s",
+                self._host.name, self._host.bundle_path, error,
+            )  # fmt: skip
+        self._tried = found
+
+
+def state_of(path: Path) -> State:
+    """What distinguishes the files at a path from others that are put there. Nothing is read but names and times."""
+    real, files = path.resolve(), []
+    for file in sorted(real.rglob("*")):
+        with suppress(OSError):  # it has gone meanwhile
+            found = file.stat()
+            files.append((str(file.relative_to(real)), found.st_size, found.st_mtime_ns, found.st_ino))
+    return str(real), tuple(files)

@@ -1,13 +1,16 @@
-"""Brings results from other threads to an event loop."""
+"""What other threads do for the event loop: translations that arrive from them, and changes of what is loaded, which
+run outside the loop and its default threads."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from hmc.artifact.errors import UnavailableError
 from hmc.serving.levels.loading import SHUTTING_DOWN
@@ -56,3 +59,52 @@ class Arrivals:
 
 def _pass_cancellation(future: Future[Any], _: asyncio.Future[Any]) -> None:
     future.cancel()  # does nothing to one that has ended
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class ChangeThread:
+    """Runs calls one after the other in one thread, which ends when no call is left.
+
+    Loading a level takes seconds. In asyncio's default threads, a few waiting loads would hold up every other call that
+    needs such a thread. One thread is enough: the host makes one change at a time. It is a daemon thread, so that a
+    process can end while a level loads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running = False
+
+    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Returns or raises what the call does. Cancelling the await drops a call that has not begun; one that has
+        begun goes on."""
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = call(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - raised again by the await
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        with self._lock:
+            self._waiting.append(work)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._work, name="hmc-changes", daemon=True).start()
+        return await asyncio.wrap_future(future)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._running = False
+                    return
+                work = self._waiting.popleft()
+            work()
