@@ -15,7 +15,7 @@ TEST_JOBS ?= 2
 PROTOS := $(wildcard protos/hmc/v1/*.proto) protos/buf/validate/validate.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format protos docs release clean distclean
+.PHONY: help demo test check lint format protos docs release clean distclean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,13 @@ demo: $(VENV)/.demo-ready ## Compile, serve, query and benchmark the embedded mo
 
 test: $(VENV)/.dev-ready ## Run every test, TEST_JOBS at a time
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
+
+# Which tests a change concerns is asked of git: the commit that SINCE names is what the change is compared with.
+SINCE ?= origin/main
+
+check: lint ## Check style and types, and run the quick tests that the change since SINCE concerns
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist worksteal -m 'not slow' \
+	  --ignore tests/guards/test_clean_install.py $$($(BIN)/python -m tests.changed $(SINCE))
 
 lint: $(VENV)/.dev-ready ## Check style, types and the imports between rooms
 	$(BIN)/ruff check .
