@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import threading
 from collections.abc import Callable
@@ -51,6 +52,22 @@ def test_a_server_that_cannot_announce_itself_stops(bundle: Path, factory: FakeF
     with pytest.raises(BrokenPipeError):
         run(made(bundle, factory), ready)
     assert {t.closed for t in factory.made} == {"cancelled"}
+
+
+def test_while_it_serves_the_collector_does_not_look_through_what_was_loaded(
+    bundle: Path, factory: FakeFactory
+) -> None:
+    """A full collection of all that a server has loaded takes 0.1 seconds, in which nothing is answered."""
+    seen: list[tuple[int, int]] = []
+
+    def ready(_: Server) -> None:
+        seen.append((gc.get_freeze_count(), len(gc.get_objects())))
+        signal.raise_signal(signal.SIGTERM)
+
+    assert run(made(bundle, factory), ready)
+    ((frozen, watched),) = seen
+    assert frozen > 20 * watched
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from hmc.artifact.errors import InvalidRequestError, OverloadedError
 from hmc.serving.documents.dividing import Divided, Dividing, Joined, Part, PutTogether, named
@@ -20,23 +22,26 @@ from hmc.serving.text.segmentation.pieces import Piece
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+P = ParamSpec("P")
 
 
 LONG = 4096
 """Characters of the shortest text that is divided in a thread."""
+THREAD = ThreadPoolExecutor(1, thread_name_prefix="hmc-long-texts")
+"""Works on long texts, some sentences at a time. It is one: several would only share Python's lock, and the event loop
+would wait for each of them."""
 AT_ONCE = 16
 """Items that a thread takes at once."""
 
 
 async def in_order(
-    items: Iterator[Item], work: Callable[[Item], Awaitable[Result]], window: int, *, in_thread: bool = False
+    items: Iterator[Item], work: Callable[[Item], Awaitable[Result]], window: int, *, long: bool = False
 ) -> AsyncGenerator[tuple[Item, Result]]:
     """Yields each item with what `work` made of it, as soon as it and all before it are ready.
 
     At most `window` items are under way: taken from `items`, and not yet taken from this iterator. The event loop
     serves others after each. An error of `work` is raised when its turn comes. When the iteration ends early, all work
-    under way is cancelled. in_thread: items are taken from `items` in a thread, a few at once, because that may take
-    long.
+    under way is cancelled. long: items are taken from `items` in a thread, a few at once, because that may take long.
     """
     running: deque[tuple[Item, asyncio.Task[Result]]] = deque()
     ready: deque[Item] = deque()
@@ -45,7 +50,7 @@ async def in_order(
         while more or running:
             while more and len(running) < window and not (running and running[0][1].done()):
                 if not ready:
-                    ready += await asyncio.to_thread(_take, items, AT_ONCE) if in_thread else _take(items, 1)
+                    ready += await in_thread(_take, items, AT_ONCE) if long else _take(items, 1)
                 if not ready:
                     more = False
                 else:
@@ -61,6 +66,12 @@ async def in_order(
         for _, task in running:
             task.cancel()
         await asyncio.gather(*(task for _, task in running), return_exceptions=True)
+
+
+async def in_thread(function: Callable[P, Result], *arguments: P.args, **options: P.kwargs) -> Result:
+    """Calls a function that works on a long text, on the thread for these."""
+    call = functools.partial(function, *arguments, **options)
+    return await asyncio.get_running_loop().run_in_executor(THREAD, call)
 
 
 def _take(items: Iterator[Item], number: int) -> list[Item]:
@@ -134,7 +145,7 @@ class Divider:
 
         first: dict[int, int] = {}  # text → offset of its first sentence
         made: PutTogether | None = None
-        async with aclosing(in_order(items(), work, window, in_thread=_any_long(texts))) as results:
+        async with aclosing(in_order(items(), work, window, long=_any_long(texts))) as results:
             async for (index, part), translation in results:
                 made = made or PutTogether(texts[index], segments=self.dividing.texts.return_segments)
                 if part is None:
@@ -146,16 +157,14 @@ class Divider:
     async def document(self, text: str, joined: Joined) -> AsyncGenerator[DocumentPiece]:
         """Yields the pieces of a translated document, each as soon as it and all before it are ready. joined: empty; it
         then has the document's tokens and times, but no text."""
-        divided = (
-            await asyncio.to_thread(self.dividing.divided, text) if len(text) >= LONG else self.dividing.divided(text)
-        )
+        divided = await in_thread(self.dividing.divided, text) if len(text) >= LONG else self.dividing.divided(text)
         items = _around(divided) if divided.whole else divided.parts()
 
         async def work(part: Part) -> Translation | None:
             return None if part.sent is None else await self._translated(part, Target())
 
         copied = ""
-        async with aclosing(in_order(items, work, DOCUMENT_WINDOW, in_thread=_any_long([divided]))) as results:
+        async with aclosing(in_order(items, work, DOCUMENT_WINDOW, long=_any_long([divided]))) as results:
             async for part, translation in results:
                 if translation is None:
                     copied = joined.copy(part.piece.source)

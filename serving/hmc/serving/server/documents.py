@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.documents.dividing import Divided, Dividing, Joined, with_segment
-from hmc.serving.documents.documents import LONG, Divider, at, check_keep
+from hmc.serving.documents.documents import LONG, Divider, at, check_keep, in_thread
 from hmc.serving.levels.slots import Lease
 from hmc.serving.requests.caller import current_caller
 from hmc.serving.requests.options import DecodeOptions, Target, TextOptions
@@ -67,9 +67,7 @@ class Documents:
         found: list[Divided] = []
         for index, text in enumerate(texts):
             try:
-                divided = (
-                    dividing.checked(text) if len(text) < LONG else await asyncio.to_thread(dividing.checked, text)
-                )
+                divided = dividing.checked(text) if len(text) < LONG else await in_thread(dividing.checked, text)
             except InvalidRequestError as error:
                 raise at(index, error) from error
             found.append(divided)
