@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from hmc.artifact.errors import HmcError
-from hmc.training.runs.loss import SummedLoss
 from hmc.training.runs.recipe import Recipe
+from hmc.training.runs.updater import SummedLoss
 from hmc.training.trainer.trainer import TrainingRun
 
 

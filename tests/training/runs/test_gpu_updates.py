@@ -25,8 +25,9 @@ from hmc.training.model.transformer import Transformer, build_transformer
 from hmc.training.pruning.closing import Closing, HeadClosing, NeuronClosing, total_penalty
 from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
 from hmc.training.pruning.settings import PruneSettings
+from hmc.training.runs.processes import make_fabric
 from hmc.training.runs.recipe import RunSection, TrainSection
-from hmc.training.runs.updater import Masking, Updater, make_fabric, make_optimizer
+from hmc.training.runs.updater import Masking, Updater, make_optimizer
 
 pytestmark = [
     pytest.mark.gpu,

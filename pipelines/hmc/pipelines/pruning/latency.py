@@ -25,7 +25,7 @@ from hmc.training.pruning.latency.goals import LatencyPlan, goals_of
 from hmc.training.pruning.run import PruningRun
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import plan_latency_stages
-from hmc.training.runs.updater import check_processes
+from hmc.training.runs.processes import check_processes
 
 TABLE, REPORT, BUNDLE = "latency.json", "latency-report.json", "bundle"
 """What the run folder has beside the checkpoints: the table, what was reached, and the levels to serve."""

@@ -12,9 +12,8 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout, HeadScores, Kind
-from hmc.training.model.attention import Attention
 from hmc.training.model.gates import DeterministicGate, HardConcrete, NestedGate, SampledGate
-from hmc.training.model.layers import FeedForward, Layer
+from hmc.training.model.layers import Attention, FeedForward, Layer
 from hmc.training.model.regimes import position_mask
 from hmc.training.model.transformer import Transformer
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,24 +20,66 @@ from hmc.training.data.parallel_text import check_corpora, read_dev
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.distillation.teacher import Distillation, load_teacher
 from hmc.training.model.checkpoints import export_tensors, import_tensors, model_from_checkpoint
-from hmc.training.model.evaluate import evaluate
+from hmc.training.model.evaluate import Scores, evaluate
 from hmc.training.model.importance import corpus_importance
 from hmc.training.model.regimes import freeze, mask_to_layout, open_gates
 from hmc.training.pruning.inputs import Inputs, fingerprints_of, prune_corpus, request_text
 from hmc.training.pruning.levels import Levels, nested_ranking, numbers_of, ranking_without_closing
-from hmc.training.pruning.nested_progress import LevelScores, NestedProgress
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.runs.folder import REQUEST, check_pruning_folder, take_over
 from hmc.training.runs.log import RunLog
-from hmc.training.runs.processes import first_process_first, seed_process
+from hmc.training.runs.processes import first_process_first, make_fabric, seed_process
 from hmc.training.runs.selection import Selection
 from hmc.training.runs.state import load_state, progress_from, save_state
-from hmc.training.runs.updater import Updater, make_fabric, make_optimizer
+from hmc.training.runs.updater import Updater, make_optimizer
 
 CHECKPOINTS = "nested-checkpoints"
 """Folder of the checkpoints that are averaged at the end."""
 IMPORTANCE_BATCH = 32
 """Dev sentences in a batch that measures importance."""
+
+
+@dataclass
+class NestedProgress:
+    """How far a run has come: what a saved state holds besides weights, moments and random numbers."""
+
+    step: int = 0
+    epoch: int = 0
+    index: int = 0
+    """Batch within the epoch."""
+    steps: int = 0
+    """Updates asked for; 0 in states of earlier versions."""
+    corpus: str = ""
+    """Fingerprint of the tokenised training text. Empty, as the next two, in states of earlier versions."""
+    dev: str = ""
+    """Fingerprint of the dev text."""
+    source: str = ""
+    """Digest of the checkpoint that is fine-tuned."""
+    teacher: str = ""
+    """Digest of the teacher; empty without one, or when it is the model itself."""
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    """`{"step", "bleu"}` of every dev evaluation; BLEU is the mean over the levels."""
+    ranking: dict[str, list[list[float]]] = field(default_factory=dict)
+    """Scores of the heads; empty in states of earlier versions."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of nested fine-tuning and of distillation; empty in states of earlier versions."""
+
+
+@dataclass(frozen=True)
+class LevelScores:
+    """Dev scores of every level."""
+
+    by_heads: dict[int, Scores]
+    """Number of heads → scores."""
+
+    @property
+    def bleu(self) -> float:
+        """The mean BLEU over the levels."""
+        return sum(scores.bleu for scores in self.by_heads.values()) / len(self.by_heads)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the scores of N heads as `dev_hN`."""
+        return {f"dev_h{heads}": scores.to_json() for heads, scores in self.by_heads.items()}
 
 
 class NestedRun:

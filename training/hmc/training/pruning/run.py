@@ -43,9 +43,9 @@ from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import PruneProgress, Stage, as_budgets, plan_latency_stages, plan_stages
 from hmc.training.runs.folder import REQUEST, check_pruning_folder, take_over
 from hmc.training.runs.log import RunLog
-from hmc.training.runs.processes import first_process_first, seed_process
+from hmc.training.runs.processes import first_process_first, make_fabric, seed_process
 from hmc.training.runs.state import load_state, progress_from, save_state
-from hmc.training.runs.updater import Updater, make_fabric, make_optimizer
+from hmc.training.runs.updater import Updater, make_optimizer
 
 
 class PruningRun:

@@ -26,12 +26,11 @@ from hmc.training.model.checkpoints import export_tensors, import_tensors
 from hmc.training.model.evaluate import Scores, evaluate
 from hmc.training.runs.folder import RECIPE, check_training_folder, has_results, take_over
 from hmc.training.runs.log import RunLog
-from hmc.training.runs.processes import first_process_first, seed_process
+from hmc.training.runs.processes import check_shared, first_process_first, make_fabric, seed_process
 from hmc.training.runs.recipe import Recipe, TrainSection, same_run
 from hmc.training.runs.selection import Selection
-from hmc.training.runs.shared import check_shared
 from hmc.training.runs.state import load_state, progress_from, save_state
-from hmc.training.runs.updater import Masking, Update, Updater, make_fabric, make_optimizer
+from hmc.training.runs.updater import Masking, Update, Updater, make_optimizer
 from hmc.training.trainer.assemble import (
     architecture,
     check_shape,
