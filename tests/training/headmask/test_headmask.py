@@ -211,10 +211,10 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     whole = load_checkpoint(train(settings, tmp_path / "whole"))
     update = Updater.update
 
-    def fail_at_5(self: Updater, step: int) -> Update:
+    def fail_at_5(self: Updater, step: int, *rest: object) -> Update:
         if step == 5:
             raise InterruptedError
-        return update(self, step)
+        return update(self, step, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         patch.setattr(Updater, "update", fail_at_5)

@@ -43,7 +43,7 @@ def main() -> None:
         def fail(log: object) -> None:
             raise HmcError("the disk is full")
 
-        run._evaluate = fail  # type: ignore[method-assign]
+        run.evaluate = fail  # type: ignore[method-assign]
     try:
         run.run()
     except HmcError as raised:

@@ -23,11 +23,11 @@ def main() -> None:
     processes.WAIT_SECONDS = float(sys.argv[4])
     update = Updater.update
 
-    def stopping(self: Updater, step: int) -> Update:
+    def stopping(self: Updater, step: int, *rest: object) -> Update:
         if step == stop and self.fabric.global_rank == 1:
             print("waits", os.getpid(), flush=True)
             signal.pause()
-        return update(self, step)
+        return update(self, step, *rest)  # type: ignore[arg-type]
 
     Updater.update = stopping  # type: ignore[assignment, method-assign]
     try:
