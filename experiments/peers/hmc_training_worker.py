@@ -25,8 +25,9 @@ from hmc.training.model.regimes import open_gates
 from hmc.training.model.transformer import build_transformer
 from hmc.training.pruning.gate_sets import HeadGates
 from hmc.training.pruning.pressure import l0_penalty
+from hmc.training.runs.processes import make_fabric
 from hmc.training.runs.recipe import Recipe, RunSection, load_recipe
-from hmc.training.runs.updater import Updater, make_fabric, make_optimizer
+from hmc.training.runs.updater import Updater, make_optimizer
 from hmc.training.trainer.assemble import architecture, make_vocabulary
 
 INITIAL, STRENGTH = 2.0, 1e-2

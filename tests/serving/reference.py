@@ -19,8 +19,8 @@ from hmc.artifact.model.heads import HeadLayout
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import Translation
 from hmc.training.data.batches import pad_rows
-from hmc.training.model.attention import Attention
 from hmc.training.model.checkpoints import model_from_checkpoint
+from hmc.training.model.layers import Attention
 from hmc.training.model.regimes import mask_to_layout
 
 TEXTS = SENTENCES[:8]

@@ -38,7 +38,7 @@ def prune_by_latency(
     from hmc.cli.common.consoles import open_console
     from hmc.cli.common.texts.translating import translating
     from hmc.pipelines.pruning.latency import Targets, prune_to_latency
-    from hmc.training.pruning.inputs import check_text
+    from hmc.training.pruning.request import check_text
 
     precision, batch, beam, threads = serving
     if precision not in PRECISIONS:

@@ -283,7 +283,8 @@ def command(
     from hmc.artifact.model.ffn import parse_neuron_budgets
     from hmc.cli.common.outputs import check_run_folder
     from hmc.cli.common.results import show_checkpoints
-    from hmc.training.pruning.request import check_request, prune
+    from hmc.training.pruning.request import check_request
+    from hmc.training.pruning.run import prune
     from hmc.training.pruning.settings import PruneSettings
     from hmc.training.runs.processes import is_first_process
 
@@ -368,7 +369,7 @@ def command(
         from hmc.cli.common.consoles import open_console
         from hmc.cli.common.texts.translating import translating
         from hmc.pipelines.pruning.text import translate_for_pruning
-        from hmc.training.pruning.inputs import check_text
+        from hmc.training.pruning.request import check_text
 
         check_text(checkpoint, [*corpora, *([dev] if dev else [])])
         with translating(open_console(stderr=True)) as (report, step):

@@ -104,7 +104,7 @@ def _imported(settings: UpSettings, done: Announce, step: Step) -> Path:
 
 def _pruned(settings: UpSettings, checkpoint: Path, done: Announce, step: Step, report: Report) -> list[Path]:
     from hmc.pipelines.pruning.text import translate_for_pruning
-    from hmc.training.pruning.request import prune
+    from hmc.training.pruning.run import prune
     from hmc.training.pruning.settings import PruneSettings
 
     key = digest_of(chain(_files(checkpoint), settings.sources), [settings.target_heads, settings.prune_steps])

@@ -14,8 +14,8 @@ from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import Head
 from hmc.training.analysis.roles.rare_words import token_counts
 from hmc.training.data.vocabulary import EOS, PAD, UNK, Vocabulary
-from hmc.training.model.attention import Attention
 from hmc.training.model.checkpoints import export_tensors
+from hmc.training.model.layers import Attention
 from hmc.training.model.transformer import Transformer, build_transformer
 
 SUBJECTS, VERBS, OBJECTS = ["Anna", "Otto", "Ida"], ["sees", "eats", "buys"], ["apples", "boats", "lamps"]

@@ -22,8 +22,9 @@ from hmc.training.model.checkpoints import import_tensors
 from hmc.training.model.gates import OpenGate
 from hmc.training.model.importance import sentence_importance
 from hmc.training.model.transformer import Transformer, build_transformer
+from hmc.training.runs.processes import make_fabric
 from hmc.training.runs.recipe import Recipe, RunSection, TrainSection, load_recipe
-from hmc.training.runs.updater import Update, Updater, make_fabric, make_optimizer
+from hmc.training.runs.updater import Update, Updater, make_optimizer
 from hmc.training.trainer.trainer import train
 
 LAYOUT = random_layout(tiny_architecture(), 3)
@@ -210,10 +211,10 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     whole = load_checkpoint(train(settings, tmp_path / "whole"))
     update = Updater.update
 
-    def fail_at_5(self: Updater, step: int) -> Update:
+    def fail_at_5(self: Updater, step: int, *rest: object) -> Update:
         if step == 5:
             raise InterruptedError
-        return update(self, step)
+        return update(self, step, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         patch.setattr(Updater, "update", fail_at_5)

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from hmc.training.model.cpu import linear as products
-from hmc.training.model.cpu.cross_entropy import summed_cross_entropy
 from hmc.training.model.cpu.dropout import Dropout, draw_kept
 from hmc.training.model.cpu.linear import Linear, linear
 from hmc.training.model.cpu.scaled_dot_product import KeyValues, attend
 from hmc.training.model.gates import gated
+from hmc.training.model.loss import summed_cross_entropy
 
 BF16 = 2e-2
 """Tolerance of bf16, relative and absolute."""

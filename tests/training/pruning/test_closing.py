@@ -19,11 +19,12 @@ from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
 from hmc.cli.main import build
 from hmc.training.model.checkpoints import model_from_checkpoint
 from hmc.training.model.gates import CERTAINTY
-from hmc.training.pruning.closing import HeadClosing, NeuronClosing
 from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
 from hmc.training.pruning.pressure import BudgetPressure, decision_penalty, sure_log_alpha, top
 from hmc.training.pruning.run import PruningRun
+from hmc.training.pruning.schedule import ClosingSchedule
 from hmc.training.pruning.settings import PruneSettings
+from hmc.training.pruning.targets import HeadTarget, NeuronTarget
 from hmc.training.runs.recipe import RunSection
 
 SETTINGS = PruneSettings(
@@ -92,49 +93,51 @@ def test_a_larger_lambda_leaves_fewer_heads(folder: Path, tmp_path: Path) -> Non
     assert 144 > left[0] > left[1] > left[2]
 
 
-def head_closing(folder: Path, budget: HeadBudget | None, **settings: object) -> HeadClosing:
+def head_closing(folder: Path, budget: HeadBudget | None, **changes: object) -> tuple[ClosingSchedule, HeadTarget]:
     """A closing stage of 20 updates on the gates of the checkpoint; log α of gate i is 3 - i / 24."""
     source = load_checkpoint(folder / "c")
     model = model_from_checkpoint(source)
     gates = HeadGates(model, source.layout, 2.0)
     gates.set_log_alpha(3 - torch.arange(144) / 24)
-    return HeadClosing(gates, budget, 20, SETTINGS.model_copy(update=settings))
+    settings = SETTINGS.model_copy(update=changes)
+    target = HeadTarget(gates, budget, settings)
+    return ClosingSchedule([target], 20, settings), target
 
 
 @pytest.mark.parametrize("number", [1, 3, None])
 def test_the_best_head_of_cross_attention_stays(folder: Path, number: int | None) -> None:
     """log α falls with the position, and the heads of cross-attention come last."""
     if number is None:
-        closing = head_closing(folder, None, l0_lambda=0.1)
-        closing.gates.set_log_alpha(-torch.arange(144) / 24)
+        _, target = head_closing(folder, None, l0_lambda=0.1)
+        target.gates.set_log_alpha(-torch.arange(144) / 24)
     else:
-        closing = head_closing(folder, HeadBudget(((KINDS, number),)))
-    kept = list(closing.layout().heads())
+        _, target = head_closing(folder, HeadBudget(((KINDS, number),)))
+    kept = list(target.layout().heads())
     [seeing] = [head for head in kept if head.kind == "cross"]
-    first = next(i for i, head in enumerate(closing.gates.heads) if head.kind == "cross")
-    assert seeing == closing.gates.heads[first]
+    first = next(i for i, head in enumerate(target.gates.heads) if head.kind == "cross")
+    assert seeing == target.gates.heads[first]
     assert len(kept) == (number or 1)
 
 
 def test_lambda_alone_is_the_objective_of_the_paper(folder: Path) -> None:
     """L_C = Σ (1 - P(g = 0)) and nothing more in every update (Voita et al. 2019, 6.1); no gate is moved by rank."""
     strength = 0.05
-    pure = head_closing(folder, None, l0_lambda=strength)
-    settled = head_closing(folder, None, l0_lambda=strength, settle_gates=True)
-    log_alpha = pure.gates.log_alpha().detach()
+    pure, left = head_closing(folder, None, l0_lambda=strength)
+    settled, settled_left = head_closing(folder, None, l0_lambda=strength, settle_gates=True)
+    log_alpha = left.gates.log_alpha().detach()
     closed = torch.sigmoid(-log_alpha - CERTAINTY)
     for step in range(1, 21):
         assert pure.penalty(step).item() == pytest.approx(strength * float((1 - closed).sum()), rel=1e-6)
         assert not pure.decided(step)
         assert pure.rates(step)["gates"] > 0
-        pure.after(step)
-    assert torch.equal(pure.gates.log_alpha(), log_alpha)
-    assert pure.layout().total == int((log_alpha > 0).sum()) + 1 < 144, "and the best head of cross-attention"
+        pure.end_update(step)
+    assert torch.equal(left.gates.log_alpha(), log_alpha)
+    assert left.layout().total == int((log_alpha > 0).sum()) + 1 < 144, "and the best head of cross-attention"
     assert settled.penalty(16) > pure.penalty(16)
     assert settled.decided(20)
-    settled.after(20)
-    assert not settled.gates.unsettled()
-    assert pure.gates.unsettled()
+    settled.end_update(20)
+    assert not settled_left.gates.unsettled()
+    assert left.gates.unsettled()
 
 
 def test_lambda_alone_names_the_gates_that_have_not_settled(
@@ -163,25 +166,25 @@ def test_gates_that_an_earlier_budget_closed_stay_closed(folder: Path) -> None:
     gates = HeadGates(model, source.layout, 3.0)
     heads = list(source.layout.heads())
     kept = HeadLayout.from_heads([head for head in heads if head.index < 12], 2, 2)
-    closing = HeadClosing(gates, HeadBudget(((KINDS, 30),)), 20, SETTINGS, kept)
-    closing.begin()
+    target = HeadTarget(gates, HeadBudget(((KINDS, 30),)), SETTINGS, kept)
+    closing = ClosingSchedule([target], 20, SETTINGS)
     closed = torch.tensor([head.index >= 12 for head in heads])
     with torch.no_grad():
         draws = torch.stack([torch.cat([hard.sample() for _, hard in gates._gated]) for _ in range(30)])
     assert (draws[:, closed] == 0).all()
     assert (draws[:, ~closed] > 0).any(0).all()
     open_probability = float(torch.sigmoid(torch.tensor(3.0 + CERTAINTY)))
-    assert closing.starts == pytest.approx([72 * open_probability])
+    assert target.starts == pytest.approx([72 * open_probability])
     assert closing.scalars(1)["open"] == pytest.approx(72 * open_probability)
-    assert closing.pressures[0].total == 72
+    assert target.pressures[0].total == 72
     for step in (1, 16):
         gradient = torch.cat(torch.autograd.grad(closing.penalty(step), gates.parameters()))
         assert (gradient[closed] == 0).all()
         assert (gradient[~closed] != 0).all()
-    closing.after(20)
+    closing.end_update(20)
     assert (gates.log_alpha()[closed] == 3).all(), "only gates of this stage move to their ends"
-    assert closing.layout().total == 30
-    assert kept.contains(closing.layout())
+    assert target.layout().total == 30
+    assert kept.contains(target.layout())
 
 
 def test_momentum_does_not_move_gates_that_an_earlier_budget_closed(folder: Path) -> None:
@@ -197,13 +200,12 @@ def test_momentum_does_not_move_gates_that_an_earlier_budget_closed(folder: Path
     heads = list(source.layout.heads())
     closed = torch.tensor([head.index >= 12 for head in heads])
     kept = HeadLayout.from_heads([head for head in heads if head.index < 12], 2, 2)
-    closing = HeadClosing(gates, HeadBudget(((KINDS, 30),)), 20, SETTINGS, kept)
-    closing.begin()
+    closing = ClosingSchedule([HeadTarget(gates, HeadBudget(((KINDS, 30),)), SETTINGS, kept)], 20, SETTINGS)
     for step in range(1, 6):
         optimizer.zero_grad()
         closing.penalty(step).backward()
         optimizer.step()
-        closing.after(step)
+        closing.end_update(step)
     log_alpha = gates.log_alpha().detach()
     assert (log_alpha[closed] == -5).all()
     assert (log_alpha[~closed] != -5).all()
@@ -213,12 +215,12 @@ def test_neurons_that_an_earlier_budget_closed_stay_closed(folder: Path) -> None
     model = model_from_checkpoint(load_checkpoint(folder / "c"))
     gates = NeuronGates(model, 3.0)
     kept = gates.chosen(torch.arange(gates.total) % 3 == 0)
-    closing = NeuronClosing(gates, 20, 20, SETTINGS, kept)
-    closing.begin()
+    target = NeuronTarget(gates, 20, SETTINGS, kept)
+    target.begin()
     expected = gates.open_probabilities().reshape(-1, 3)
     assert (expected[:, 1:] == 0).all()
-    assert closing.starts == pytest.approx([expected[:, 0].sum().item()])
-    assert closing.pressures[0].total == gates.total // 3
+    assert target.starts == pytest.approx([expected[:, 0].sum().item()])
+    assert target.pressures[0].total == gates.total // 3
 
 
 def test_budgets_by_kind_are_exact_and_other_kinds_keep_their_heads(folder: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from hmc.training.distillation.settings import DistillSection
 from hmc.training.model.checkpoints import average_tensors
 from hmc.training.pruning.levels import Levels, ranking_without_closing
 from hmc.training.pruning.nested import NestedRun
-from hmc.training.pruning.request import prune
+from hmc.training.pruning.run import prune
 from hmc.training.pruning.settings import NestedSection, PruneSettings
 from hmc.training.runs.recipe import RunSection
 
@@ -187,7 +187,7 @@ def test_the_result_is_the_average_of_the_checkpoints_of_highest_mean_bleu(
 def test_another_teacher_or_other_settings_do_not_resume(folder: Path, tmp_path: Path) -> None:
     taught = DistillSection(weight=0.5, teacher=str(folder / "other"))
     run = nested(folder, tmp_path / "p", distill=taught)
-    assert run.inputs.teacher
+    assert run.progress.teacher
     run.run()
     tiny_checkpoint_at(folder / "other", seed=6)
     with pytest.raises(InvalidRequestError, match="the teacher is not the one"):

@@ -105,4 +105,4 @@ def test_accumulation_and_warm_up_reach_nested_fine_tuning(
     run.run()
     falling = [SETTINGS.learning_rate * (1 - step / STEPS) for step in range(STEPS)]
     assert rates == pytest.approx([rate * min(1, (step + 1) / 4) for step, rate in enumerate(falling)])
-    assert run.updater.settings.accumulate == 3
+    assert run.loop.updater.settings.accumulate == 3

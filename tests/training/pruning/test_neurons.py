@@ -21,7 +21,7 @@ from hmc.artifact.model.budgets import HeadBudget, parse_budgets
 from hmc.artifact.model.ffn import NeuronBudget, parse_neuron_budgets
 from hmc.cli.main import build
 from hmc.training.analysis.common.trace import trace_decoder, trace_encoder
-from hmc.training.analysis.relevance.propagation import LrpScores
+from hmc.training.analysis.relevance import LrpScores
 from hmc.training.model.checkpoints import export_tensors, model_from_checkpoint
 from hmc.training.model.evaluate import Scores
 from hmc.training.model.regimes import mask_neurons, open_gates

@@ -17,8 +17,9 @@ from hmc.cli.main import build
 from hmc.training.data.corpus import Segmentation
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.pruning.nested import NestedRun
+from hmc.training.pruning.request import request_differences
 from hmc.training.pruning.run import PruningRun
-from hmc.training.pruning.settings import PruneSettings, request_differences
+from hmc.training.pruning.settings import PruneSettings
 from hmc.training.runs.recipe import RunSection
 from hmc.training.runs.updater import Update, Updater
 
@@ -54,21 +55,23 @@ def run(folder: Path, out: Path, checkpoint: str = "c", **settings: object) -> P
 
 def test_pruning_keeps_the_bpe_dropout_of_the_recipe(folder: Path, tmp_path: Path) -> None:
     plain, sampled = run(folder, tmp_path / "a"), run(folder, tmp_path / "b", "sampled")
-    assert len(plain.inputs.corpus) == 24
-    assert len(sampled.inputs.corpus) == 4 * 24
+    assert len(plain.loop.inputs.corpus) == 24
+    assert len(sampled.loop.inputs.corpus) == 4 * 24
     assert sampled.settings.segmentation() == Segmentation(0.3, 4, 1)
-    drawn = {tuple(sampled.inputs.corpus.batch(np.array([row]))[0][0]) for row in range(4)}
+    drawn = {tuple(sampled.loop.inputs.corpus.batch(np.array([row]))[0][0]) for row in range(4)}
     assert len(drawn) > 1, "the four copies of a sentence are split differently"
-    assert len(run(folder, tmp_path / "off", "sampled", bpe_dropout=0.0).inputs.corpus) == 24
-    assert len(run(folder, tmp_path / "on", bpe_dropout=0.2, bpe_dropout_copies=2).inputs.corpus) == 48
+    assert len(run(folder, tmp_path / "off", "sampled", bpe_dropout=0.0).loop.inputs.corpus) == 24
+    assert len(run(folder, tmp_path / "on", bpe_dropout=0.2, bpe_dropout_copies=2).loop.inputs.corpus) == 48
 
 
 def test_nested_fine_tuning_keeps_it_too(folder: Path, tmp_path: Path) -> None:
     text = f"{folder}/t.en {folder}/t.de"
     written = run(folder, tmp_path / "p", "sampled").run()
     nested = NestedRun(folder / "sampled", written, [text], text, tmp_path / "p", SETTINGS, 2)
-    assert len(nested.inputs.corpus) == 4 * 24
-    assert nested.inputs.corpus.fingerprint == run(folder, tmp_path / "p", "sampled").inputs.corpus.fingerprint
+    assert len(nested.loop.inputs.corpus) == 4 * 24
+    assert (
+        nested.loop.inputs.corpus.fingerprint == run(folder, tmp_path / "p", "sampled").loop.inputs.corpus.fingerprint
+    )
     [path] = written
     again = SETTINGS.with_subwords_of(load_checkpoint(path).config.provenance)
     assert again.segmentation() == Segmentation(0.3, 4, 1), "a pruned checkpoint names its source"
@@ -172,7 +175,7 @@ def test_an_interrupted_run_with_accumulation_ends_as_an_uninterrupted_one(
     assert a.layout == b.layout
     assert all(np.array_equal(a.tensors[n], b.tensors[n]) for n in a.tensors)
     single = run(folder, tmp_path / "single")
-    assert tokens[0] > int(single.updater.update(1).tokens), "an update has more than one batch"
+    assert tokens[0] > int(single.loop.updater.update(1).tokens), "an update has more than one batch"
 
 
 def test_the_command_takes_these_settings(folder: Path, tmp_path: Path) -> None:

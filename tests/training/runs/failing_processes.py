@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from hmc.artifact.errors import HmcError
-from hmc.training.runs.loss import SummedLoss
 from hmc.training.runs.recipe import Recipe
+from hmc.training.runs.updater import SummedLoss
 from hmc.training.trainer.trainer import TrainingRun
 
 
@@ -43,7 +43,7 @@ def main() -> None:
         def fail(log: object) -> None:
             raise HmcError("the disk is full")
 
-        run._evaluate = fail  # type: ignore[method-assign]
+        run.evaluate = fail  # type: ignore[method-assign]
     try:
         run.run()
     except HmcError as raised:

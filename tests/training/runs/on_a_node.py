@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.training.runs import shared
+from hmc.training.runs import processes
 from hmc.training.runs.recipe import Recipe
 from hmc.training.runs.updater import Update, Updater
 from hmc.training.trainer.trainer import train
@@ -20,14 +20,14 @@ from hmc.training.trainer.trainer import train
 
 def main() -> None:
     recipe, out, stop = Recipe.model_validate_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), int(sys.argv[3])
-    shared.WAIT_SECONDS = float(sys.argv[4])
+    processes.WAIT_SECONDS = float(sys.argv[4])
     update = Updater.update
 
-    def stopping(self: Updater, step: int) -> Update:
+    def stopping(self: Updater, step: int, *rest: object) -> Update:
         if step == stop and self.fabric.global_rank == 1:
             print("waits", os.getpid(), flush=True)
             signal.pause()
-        return update(self, step)
+        return update(self, step, *rest)  # type: ignore[arg-type]
 
     Updater.update = stopping  # type: ignore[assignment, method-assign]
     try:

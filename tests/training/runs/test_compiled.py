@@ -19,9 +19,9 @@ from hmc.training.distillation.teacher import Teacher
 from hmc.training.model.regimes import mask_to_layout
 from hmc.training.model.transformer import build_transformer
 from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
-from hmc.training.runs.loss import SummedLoss
+from hmc.training.runs.processes import check_compilable, make_fabric
 from hmc.training.runs.recipe import RunSection
-from hmc.training.runs.updater import check_compilable, make_fabric
+from hmc.training.runs.updater import SummedLoss
 
 META = torch.device("meta")
 
@@ -40,7 +40,7 @@ def test_a_gpu_that_cannot_compile_is_an_error(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Old GPU")
-    monkeypatch.setattr("hmc.training.runs.updater.find_spec", lambda _: object() if triton else None)
+    monkeypatch.setattr("hmc.training.runs.processes.find_spec", lambda _: object() if triton else None)
     device = torch.device("cuda", 0)
     if message is None:
         check_compilable(device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
@@ -22,11 +23,13 @@ from hmc.training.headmask.mask import HeadMask
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.regimes import mask_to_layout
 from hmc.training.model.transformer import Transformer, build_transformer
-from hmc.training.pruning.closing import Closing, HeadClosing, NeuronClosing, total_penalty
 from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
+from hmc.training.pruning.schedule import ClosingSchedule
 from hmc.training.pruning.settings import PruneSettings
+from hmc.training.pruning.targets import HeadTarget, NeuronTarget
+from hmc.training.runs.processes import make_fabric
 from hmc.training.runs.recipe import RunSection, TrainSection
-from hmc.training.runs.updater import Masking, Updater, make_fabric, make_optimizer
+from hmc.training.runs.updater import Masking, Updater, make_optimizer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -104,22 +107,13 @@ def test_closing_heads_and_neurons(precision: Precision) -> None:
         return [*heads[0].parameters(), *neurons[0].parameters()]
 
     updater, settings = make_updater(model, precision, gates), PruneSettings(close_steps=steps)
-    closings: list[Closing[Any]] = [
-        HeadClosing(heads[0], HeadBudget(((KINDS, 9),)), steps, settings),
-        NeuronClosing(neurons[0], 50, steps, settings),
-    ]
-    for closing in closings:
-        closing.begin()
+    targets = [HeadTarget(heads[0], HeadBudget(((KINDS, 9),)), settings), NeuronTarget(neurons[0], 50, settings)]
+    closing = ClosingSchedule(targets, steps, settings)
     updater.update(1)
     with waiting_is_an_error():
         for step in range(1, steps + 1):
-
-            def penalty(step: int = step) -> torch.Tensor:
-                return total_penalty(closings, step)
-
-            updater.update(step, penalty)
-            for closing in closings:
-                closing.after(step)
+            updater.update(step, partial(closing.penalty, step))
+            closing.end_update(step)
     assert heads[0].unsettled() == {}
 
 

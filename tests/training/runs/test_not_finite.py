@@ -17,8 +17,7 @@ from hmc.artifact.checkpoint.checkpoint import load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.pruning.nested import nested_finetune
 from hmc.training.pruning.run import PruningRun
-from hmc.training.runs.loss import SummedLoss
-from hmc.training.runs.tally import MOST_SKIPPED, Tally
+from hmc.training.runs.updater import MOST_SKIPPED, SummedLoss, Tally
 from hmc.training.trainer.trainer import train
 
 CPU = torch.device("cpu")

@@ -32,11 +32,11 @@ from hmc.training.runs.recipe import Recipe
 from hmc.training.runs.updater import Updater
 from hmc.training.trainer.trainer import train
 stop, update = int(sys.argv[3]), Updater.update
-def stopping(self, step):
+def stopping(self, step, *rest):
     if step == stop:
         print("update", step, "begins", flush=True)
         signal.pause()
-    return update(self, step)
+    return update(self, step, *rest)
 Updater.update = stopping
 train(Recipe.model_validate_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -18,11 +19,13 @@ from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.headmask.mask import HeadMask
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.transformer import Transformer, build_transformer
-from hmc.training.pruning.closing import Closing, HeadClosing, NeuronClosing, total_penalty
 from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
+from hmc.training.pruning.schedule import ClosingSchedule, Target
 from hmc.training.pruning.settings import PruneSettings
+from hmc.training.pruning.targets import HeadTarget, NeuronTarget
+from hmc.training.runs.processes import make_fabric
 from hmc.training.runs.recipe import RunSection, TrainSection
-from hmc.training.runs.updater import Masking, Updater, make_fabric, make_optimizer
+from hmc.training.runs.updater import Masking, Updater, make_optimizer
 
 FABRIC = make_fabric(RunSection(device="cpu"))
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal", "unique", "repeat_interleave")
@@ -90,24 +93,16 @@ def test_closing_does_not_wait_for_the_device(l0_lambda: float | None) -> None:
     model, steps = make_model(), 20
     settings = PruneSettings(close_steps=steps, l0_lambda=l0_lambda, settle_gates=l0_lambda is not None)
     heads, neurons = HeadGates(model, model.arch.full_layout(), 2.0), NeuronGates(model, 2.0)
-    closings: list[Closing[Any]] = [
-        HeadClosing(heads, None if l0_lambda else HeadBudget(((KINDS, 9),)), steps, settings)
-    ]
+    targets: list[Target] = [HeadTarget(heads, None if l0_lambda else HeadBudget(((KINDS, 9),)), settings)]
     if l0_lambda is None:
-        closings.append(NeuronClosing(neurons, 50, steps, settings))
-    for closing in closings:
-        closing.begin()
+        targets.append(NeuronTarget(neurons, 50, settings))
+    closing = ClosingSchedule(targets, steps, settings)
     updater = make_updater(model, [*heads.parameters(), *neurons.parameters()])
     updater.update(1)
     with CountWaits() as counted:
         for step in range(1, steps + 1):
-
-            def penalty(step: int = step) -> torch.Tensor:
-                return total_penalty(closings, step)
-
-            updater.update(step, penalty)
-            for closing in closings:
-                closing.after(step)
+            updater.update(step, partial(closing.penalty, step))
+            closing.end_update(step)
         assert counted.found == {}
     assert heads.unsettled() == {}
 

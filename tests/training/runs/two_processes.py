@@ -21,10 +21,10 @@ def break_off(recipe: Recipe, out: Path, stop: int) -> None:
     """Trains until the update `stop`, which fails."""
     update = Updater.update
 
-    def failing(self: Updater, step: int) -> Update:
+    def failing(self: Updater, step: int, *rest: object) -> Update:
         if step == stop:
             raise InterruptedError
-        return update(self, step)
+        return update(self, step, *rest)  # type: ignore[arg-type]
 
     Updater.update = failing  # type: ignore[assignment, method-assign]
     try:

@@ -1,4 +1,4 @@
-"""`hmc analyze`: what the heads of a checkpoint do. One thin module per subcommand, imported on first use."""
+"""`hmc analyze`: what the heads of a checkpoint do. One thin function per subcommand, imported on first use."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from typer._click.core import Command, Context  # the types of what is overridden; never imported
 
 ANALYSES = {
-    "importance": "importance",
-    "ablate": "ablate",
-    "all-but-one": "all_but_one",
-    "groups": "masked_groups:groups",
-    "cumulative": "masked_groups:cumulative",
-    "profile": "profile",
-    "correlate": "correlate",
-    "compare": "compare",
-    "survivors": "survivors",
-    "budgets": "budgets",
-    "trajectory": "trajectory",
-    "confidence": "confidence",
-    "lrp": "lrp",
-    "roles": "roles",
-    "attention": "attention",
+    "importance": "masking",
+    "ablate": "masking",
+    "all-but-one": "masking",
+    "groups": "masking",
+    "cumulative": "masking",
+    "profile": "masking",
+    "correlate": "across",
+    "compare": "across",
+    "survivors": "across",
+    "budgets": "across",
+    "trajectory": "across",
+    "confidence": "heads",
+    "lrp": "heads",
+    "roles": "heads",
+    "attention": "heads",
 }
-"""Subcommand → MODULE or MODULE:FUNCTION in `hmc.cli.analyze`, in the order of `hmc analyze --help`.
+"""Subcommand → module of `hmc.cli.analyze` with a function of its name, in the order of `hmc analyze --help`.
 
-Without FUNCTION it is `command`. A module may import only the standard library and typer when it loads."""
+A module may import only the standard library and typer when it loads."""
 
 
 class LazyGroup(TyperGroup):
@@ -53,10 +53,8 @@ class LazyGroup(TyperGroup):
 
 def _load(name: str) -> Command:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    module, _, function = ANALYSES[name].partition(":")
-    app.command(name, cls=CheckedCommand)(
-        guarded(getattr(import_module(f"hmc.cli.analyze.{module}"), function or "command"))
-    )
+    module = import_module(f"hmc.cli.analyze.{ANALYSES[name]}")
+    app.command(name, cls=CheckedCommand)(guarded(getattr(module, name.replace("-", "_"))))
     return to_click(app)
 
 

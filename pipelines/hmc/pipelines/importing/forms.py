@@ -45,9 +45,9 @@ def lossy_note(checkpoint: Checkpoint) -> str | None:
 
 
 def read_pickled(file: Path) -> Arrays:
-    """As `hmc.training.model.pickled_weights.read_pickled`; also raises HmcError where PyTorch is not installed."""
+    """As `hmc.training.model.checkpoints.read_pickled`; also raises HmcError where PyTorch is not installed."""
     try:
-        from hmc.training.model.pickled_weights import read_pickled as read
+        from hmc.training.model.checkpoints import read_pickled as read
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

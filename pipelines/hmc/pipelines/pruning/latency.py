@@ -21,11 +21,10 @@ from hmc.compiler.bundle.writer import compile_bundle
 from hmc.pipelines.progress import Report, Step, silent
 from hmc.pipelines.pruning.text import translate_for_pruning
 from hmc.training.data.parallel_text import read_pairs
-from hmc.training.pruning.latency.goals import LatencyPlan, goals_of
 from hmc.training.pruning.run import PruningRun
 from hmc.training.pruning.settings import PruneSettings
-from hmc.training.pruning.stages import plan_latency_stages
-from hmc.training.runs.updater import check_processes
+from hmc.training.pruning.stages import LatencyPlan, goals_of, plan_latency_stages
+from hmc.training.runs.processes import check_processes
 
 TABLE, REPORT, BUNDLE = "latency.json", "latency-report.json", "bundle"
 """What the run folder has beside the checkpoints: the table, what was reached, and the levels to serve."""

@@ -19,7 +19,7 @@ from hmc.pipelines.progress import Report, Step, silent
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import Stage, as_budgets, plan_stages
 from hmc.training.runs.folder import check_pruning_folder
-from hmc.training.runs.updater import check_processes
+from hmc.training.runs.processes import check_processes
 
 FOLDER = "distilled"
 """Folder of the translations within the run folder."""

@@ -11,9 +11,8 @@ from tests.training.analysis.helpers import LOSS, two_texts
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.across import compare, correlate
-from hmc.training.analysis.common.curves import masked_within
 from hmc.training.analysis.common.measure import Settings
-from hmc.training.analysis.common.result import Result, write_result
+from hmc.training.analysis.common.result import Result, masked_within, write_result
 from hmc.training.analysis.common.subject import Subject, Text
 from hmc.training.analysis.masking import ablate, cumulative, groups, importance
 from hmc.training.analysis.masking.ranking import RankBy

@@ -22,8 +22,8 @@ from hmc.training.analysis.common.result import Result, write_result
 from hmc.training.analysis.common.subject import Subject, Text
 from hmc.training.analysis.figures.pruning import draw_trajectory
 from hmc.training.analysis.masking import importance
-from hmc.training.pruning.latency.goals import LatencyGoal, LatencyPlan
 from hmc.training.pruning.run import PruningRun
+from hmc.training.pruning.stages import LatencyGoal, LatencyPlan
 
 A = HeadLayout.from_json({"encoder_self": [[0, 1], [2]], "decoder_self": [[0, 1, 2], []], "cross": [[1], [0, 3]]})
 B = HeadLayout.from_json({"encoder_self": [[1, 3], [2, 3]], "decoder_self": [[3], []], "cross": [[1, 2], [0, 3]]})

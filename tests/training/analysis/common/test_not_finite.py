@@ -14,6 +14,7 @@ from tests.training.analysis.helpers import LOSS, scored_bundle
 
 from hmc.artifact.bundle.manifest import read_manifest, write_manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.training.analysis import relevance
 from hmc.training.analysis.across import budgets, compare, survivors, trajectory
 from hmc.training.analysis.attention import confidence, maps
 from hmc.training.analysis.common.decoding import translations
@@ -22,7 +23,6 @@ from hmc.training.analysis.common.result import read_result, write_result
 from hmc.training.analysis.common.subject import Subject, Text, load_subject
 from hmc.training.analysis.masking import ablate, importance
 from hmc.training.analysis.masking.ranking import rank_by_file
-from hmc.training.analysis.relevance import lrp
 from hmc.training.analysis.roles import roles
 
 BEAMS = Settings(beam=2, resamples=100)
@@ -33,8 +33,8 @@ ANALYSES: dict[str, Analysis] = {
     "importance": importance.analyse,
     "confidence": confidence.analyse,
     "confidence, forced": lambda subject, text: confidence.analyse(subject, text, forced=True),
-    "lrp": lrp.analyse,
-    "lrp, forced": lambda subject, text: lrp.analyse(subject, text, forced=True),
+    "lrp": relevance.analyse,
+    "lrp, forced": lambda subject, text: relevance.analyse(subject, text, forced=True),
     "roles": roles.analyse,
     "attention": lambda subject, text: maps.analyse(subject, text.sources[0]),
 }

@@ -12,7 +12,7 @@ from tests.training.analysis.helpers import LAYOUT, LOSS, loss_of, without
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import Head, HeadLayout
 from hmc.training.analysis.common.measure import Settings
-from hmc.training.analysis.common.per_head import head_of, parse_heads, table_of
+from hmc.training.analysis.common.result import head_of, parse_heads, table_of
 from hmc.training.analysis.common.subject import Subject, Text, load_subject
 from hmc.training.analysis.masking import ablate, all_but_one
 from hmc.training.analysis.masking.ranking import RankBy

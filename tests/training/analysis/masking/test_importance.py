@@ -10,8 +10,7 @@ from tests.training.analysis.helpers import LAYOUT
 
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
-from hmc.training.analysis.common.per_head import head_of, table_of
-from hmc.training.analysis.common.result import write_result
+from hmc.training.analysis.common.result import head_of, table_of, write_result
 from hmc.training.analysis.common.subject import Subject, Text, load_subject
 from hmc.training.analysis.masking import importance
 from hmc.training.analysis.masking.ranking import RankBy

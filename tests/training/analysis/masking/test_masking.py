@@ -9,8 +9,8 @@ import pytest
 from tests.training.analysis.helpers import DEMO, LOSS, loss_of, without
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.training.analysis.common.curves import ORDERS
 from hmc.training.analysis.common.measure import Settings
+from hmc.training.analysis.common.result import ORDERS
 from hmc.training.analysis.common.subject import Subject, Text, read_text
 from hmc.training.analysis.masking import cumulative, groups, profile
 from hmc.training.analysis.masking.ranking import RankBy, Ranking

@@ -16,11 +16,9 @@ from hmc.training.analysis.common.subject import Subject, load_subject, read_tex
 from hmc.training.analysis.common.views import TokenPair, View
 from hmc.training.analysis.figures.roles import ROLE_COLOURS, draw_roles
 from hmc.training.analysis.roles.conllu import Tree, Word, read_trees
-from hmc.training.analysis.roles.positional import PositionCounts
 from hmc.training.analysis.roles.rare_words import RareWordCounts, token_counts
-from hmc.training.analysis.roles.roles import Frequencies, Trees, analyse, role_label, summary
-from hmc.training.analysis.roles.syntactic import TASKS, Accuracy, SyntaxCounts, syntax
-from hmc.training.analysis.roles.units import Units
+from hmc.training.analysis.roles.roles import Frequencies, PositionCounts, Trees, analyse, role_label, summary
+from hmc.training.analysis.roles.syntactic import TASKS, Accuracy, SyntaxCounts, Units, syntax
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,10 @@ from hmc.artifact.model.budgets import HeadBudget
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.model.latency import Sizes
 from hmc.artifact.model.layers import RemovedLayers
-from hmc.training.pruning.closing import DECIDED_FROM
-from hmc.training.pruning.latency.goals import LatencyGoal, LatencyPlan, goals_of
 from hmc.training.pruning.run import PruningRun
+from hmc.training.pruning.schedule import DECIDED_FROM
 from hmc.training.pruning.settings import PruneSettings
+from hmc.training.pruning.stages import LatencyGoal, LatencyPlan, goals_of
 from hmc.training.runs.recipe import RunSection
 from hmc.training.runs.updater import Updater
 

@@ -1,10 +1,16 @@
-"""Batches of a token budget. Their order depends on (seed, epoch) alone, so a run can resume at any batch."""
+"""Batches of a token budget, made ahead of time and copied to a GPU without waiting.
+
+Their order depends on (seed, epoch) alone, so a run can resume at any batch.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +18,8 @@ import torch
 from torch import Tensor
 
 from hmc.training.data.corpus import TokenCorpus
-from hmc.training.data.transfer import made_ahead, to_device
 
+Item = TypeVar("Item")
 AHEAD = 4
 """Batches made before a GPU asks for them: enough to hide the plan of the next epoch and slow reads."""
 CPU = torch.device("cpu")
@@ -134,3 +140,23 @@ class BatchStream:
                 batch = make_batch(*self.corpus.batch(rows), self.pad_id, self.start_id)
                 yield epoch, index, batch.pinned() if self.device.type == "cuda" else batch
             epoch, index = epoch + 1, 0
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Returns the tensor on another device. Copies to a GPU are asynchronous, from pinned memory."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+def made_ahead(items: Iterator[Item], number: int, begin: Callable[[], object] | None = None) -> Iterator[Item]:
+    """Yields endless `items` in their order; a thread makes up to `number` of them before they are asked for.
+
+    begin: called once in that thread before the first item. An error in making an item is raised where the item would
+    be yielded.
+    """
+    with ThreadPoolExecutor(1, "batches", begin) as pool:
+        waiting = deque(pool.submit(next, items) for _ in range(number))
+        while True:
+            yield waiting.popleft().result()
+            waiting.append(pool.submit(next, items))

@@ -16,8 +16,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from hmc.artifact.model.heads import HeadLayout
-from hmc.training.data.batches import Batch
-from hmc.training.data.transfer import to_device
+from hmc.training.data.batches import Batch, to_device
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.gates import FixedMask
 from hmc.training.model.importance import sentence_importance

@@ -1,18 +1,22 @@
-"""Weights between the PyTorch model and checkpoints, and the average of several checkpoints.
+"""Weights between the PyTorch model and files: checkpoints, their average, and PyTorch's own files.
 
 A checkpoint names tensors as MarianMTModel does and has one tensor for each projection; the model has fused ones.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.artifact.model.architecture import (
     OUTPUT,
     SOURCE_EMBEDDING,
@@ -21,7 +25,7 @@ from hmc.artifact.model.architecture import (
     attention_module,
 )
 from hmc.artifact.model.layers import RemovedLayers
-from hmc.training.model.attention import Attention
+from hmc.training.model.layers import Attention
 from hmc.training.model.transformer import Transformer, build_transformer
 
 
@@ -118,3 +122,39 @@ def average_tensors(checkpoints: Sequence[Checkpoint]) -> Tensors:
             raise InvalidRequestError("checkpoints to average must share one architecture and one head layout")
     names = first.tensors
     return {n: np.mean([c.tensors[n] for c in checkpoints], axis=0, dtype=np.float32) for n in names}
+
+
+def read_pickled(file: Path) -> dict[str, npt.NDArray[Any]]:
+    """Reads PyTorch's own file (`pytorch_model.bin`): name → tensor, 16-bit floats as fp32.
+
+    Only tensors and plain containers are read (`weights_only`): a file that asks for anything else is refused, and
+    nothing of it runs.
+
+    Raises HmcError for such a file, for a damaged one, and for one that is no mapping from names to tensors.
+    """
+    try:
+        found: Any = torch.load(file, map_location="cpu", weights_only=True)  # noqa: TID251 - weights only
+    except Exception as error:  # errors of pickle, whose import is banned, and others
+        raise HmcError(f"{file.name} is not opened: {_reason(error)}") from error
+    if not isinstance(found, dict) or not all(isinstance(v, Tensor) and isinstance(n, str) for n, v in found.items()):
+        raise HmcError(f"{file.name} is no state_dict: it must be one mapping from names to tensors")
+    return {name: _array(value) for name, value in found.items()}
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    if "weights_only" in text.lower():
+        asked = re.search(r"(GLOBAL |class |function )[^,;\n]{1,120}", text)
+        return (
+            "it holds more than tensors, which could run code; get the model as safetensors, or from a source that you "
+            f"trust{f' ({asked[0].strip()})' if asked else ''}"
+        )
+    return f"it is damaged, or no file of PyTorch; copy or download it again ({text.splitlines()[0][:160]})"
+
+
+def _array(value: Tensor) -> npt.NDArray[Any]:
+    value = value.detach()
+    if value.is_floating_point() and value.dtype != torch.float64:
+        value = value.float()
+    array: npt.NDArray[Any] = np.ascontiguousarray(value.numpy())
+    return array

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from hmc.artifact.model.ffn import Neurons
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.model.layers import RemovedLayers
-from hmc.training.data.transfer import to_device
-from hmc.training.model.attention import Attention
+from hmc.training.data.batches import to_device
 from hmc.training.model.gates import ClosedGate, FixedMask, OpenGate
-from hmc.training.model.layers import FeedForward, Layer
+from hmc.training.model.layers import Attention, FeedForward, Layer
 from hmc.training.model.transformer import Transformer
 
 

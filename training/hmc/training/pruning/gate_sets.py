@@ -12,9 +12,8 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout, HeadScores, Kind
-from hmc.training.model.attention import Attention
 from hmc.training.model.gates import DeterministicGate, HardConcrete, NestedGate, SampledGate
-from hmc.training.model.layers import FeedForward, Layer
+from hmc.training.model.layers import Attention, FeedForward, Layer
 from hmc.training.model.regimes import position_mask
 from hmc.training.model.transformer import Transformer
 
@@ -69,6 +68,11 @@ class GateSet:
         """Returns the expected number of open gates of every module: the sum of P(g ≠ 0)."""
         sums: list[float] = torch.stack([g.open_probability().detach().sum() for _, g in self._gated]).tolist()
         return sums
+
+    def is_unsettled(self, margin: float = 0.05) -> Tensor:
+        """`[total]` booleans: gates whose P(g ≠ 0) lies between margin and 1 - margin."""
+        probability = self.open_probabilities().detach()
+        return (margin <= probability) & (probability <= 1 - margin)
 
     def _by_module(self, values: Tensor) -> Sequence[Tensor]:
         return values.split_with_sizes([len(log_alpha) for log_alpha in self.parameters()])
@@ -147,11 +151,6 @@ class NeuronGates(GateSet):
         for stack, value in zip(self._stacks, self.expected_open_per_module(), strict=True):
             found[stack] += value
         return found
-
-    def unsettled(self, margin: float = 0.05) -> Tensor:
-        """`[total]` booleans: gates whose P(g ≠ 0) lies between margin and 1 - margin."""
-        probability = self.open_probabilities().detach()
-        return (margin <= probability) & (probability <= 1 - margin)
 
     def chosen(self, keep: Tensor) -> dict[Stack, list[list[int]]]:
         """keep `[total]` booleans → positions of the kept neurons in every layer."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,24 +15,24 @@ from hmc.artifact.checkpoint.checkpoint import CONFIG, Checkpoint, checkpoint_di
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.budgets import HeadBudget
 from hmc.artifact.model.heads import KINDS, HeadScores
-from hmc.training.data.batches import BatchStream, make_batch
+from hmc.training.data.batches import make_batch
 from hmc.training.data.parallel_text import check_corpora, read_dev
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.distillation.teacher import Distillation, load_teacher
 from hmc.training.model.checkpoints import export_tensors, import_tensors, model_from_checkpoint
-from hmc.training.model.evaluate import evaluate
+from hmc.training.model.evaluate import Scores, evaluate
 from hmc.training.model.importance import corpus_importance
 from hmc.training.model.regimes import freeze, mask_to_layout, open_gates
-from hmc.training.pruning.inputs import Inputs, fingerprints_of, prune_corpus, request_text
 from hmc.training.pruning.levels import Levels, nested_ranking, numbers_of, ranking_without_closing
-from hmc.training.pruning.nested_progress import LevelScores, NestedProgress
+from hmc.training.pruning.request import prune_corpus, request_text
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.runs.folder import REQUEST, check_pruning_folder, take_over
 from hmc.training.runs.log import RunLog
-from hmc.training.runs.processes import first_process_first, seed_process
+from hmc.training.runs.loop import Loop, Objective, Schedule
+from hmc.training.runs.processes import first_process_first, make_fabric, seed_process
 from hmc.training.runs.selection import Selection
-from hmc.training.runs.state import load_state, progress_from, save_state
-from hmc.training.runs.updater import Updater, make_fabric, make_optimizer
+from hmc.training.runs.state import Inputs, Progress
+from hmc.training.runs.updater import Update
 
 CHECKPOINTS = "nested-checkpoints"
 """Folder of the checkpoints that are averaged at the end."""
@@ -39,8 +40,41 @@ IMPORTANCE_BATCH = 32
 """Dev sentences in a batch that measures importance."""
 
 
-class NestedRun:
+@dataclass
+class NestedProgress(Progress):
+    """How far nested fine-tuning has come."""
+
+    steps: int = 0
+    """Updates asked for; 0 in states of earlier versions."""
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    """`{"step", "bleu"}` of every dev evaluation; BLEU is the mean over the levels."""
+    ranking: dict[str, list[list[float]]] = field(default_factory=dict)
+    """Scores of the heads; empty in states of earlier versions."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of nested fine-tuning and of distillation; empty in states of earlier versions."""
+
+
+@dataclass(frozen=True)
+class LevelScores:
+    """Dev scores of every level."""
+
+    by_heads: dict[int, Scores]
+    """Number of heads → scores."""
+
+    @property
+    def bleu(self) -> float:
+        """The mean BLEU over the levels."""
+        return sum(scores.bleu for scores in self.by_heads.values()) / len(self.by_heads)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the scores of N heads as `dev_hN`."""
+        return {f"dev_h{heads}": scores.to_json() for heads, scores in self.by_heads.items()}
+
+
+class NestedRun(Schedule):
     """One run of nested fine-tuning; `run()` trains. The arguments are those of `nested_finetune`."""
+
+    evaluates = True
 
     def __init__(
         self, source: Path, pruned: Sequence[Path], train: Sequence[str], dev: str, out: Path,
@@ -78,24 +112,18 @@ class NestedRun:
         self.model = model_from_checkpoint(self.base, dropout=settings.dropout)
         ranking: HeadScores = nested_ranking(smaller) if smaller else self._ranking()
         seed_process(self.fabric, settings.seed)
-        section = settings.train_section(steps)
-        optimizer = make_optimizer([{"params": freeze(self.model, settings.freeze), "name": "weights"}], section)
-        self.stream = BatchStream(
-            corpus, settings.batch_tokens, settings.seed, self.vocabulary.pad_id,
-            self.fabric.global_rank, self.fabric.world_size, self.fabric.device,
-            start_id=self.base.architecture.decoder_start,
-        )  # fmt: skip
-        self.updater = Updater(
-            self.fabric, self.model, optimizer, iter(self.stream), section, compiled=settings.run.compile,
+        inputs = Inputs(corpus, self.dev, checkpoint_digest(source), teacher.digest if teacher else "")
+        fresh = NestedProgress(steps=steps, settings=settings.model_dump(mode="json", include={"nested", "distill"}))
+        fresh.ranking = {kind: np.asarray(ranking[kind]).tolist() for kind in KINDS}
+        self.loop = Loop(
+            self.fabric, self.model, [{"params": freeze(self.model, settings.freeze), "name": "weights"}], inputs,
+            settings.train_section(steps), settings.run, fresh, out / "nested-state",
             distillation=Distillation(settings.distill, teacher),
         )  # fmt: skip
-        self.inputs = Inputs(corpus, self.dev, checkpoint_digest(source), teacher.digest if teacher else "")
-        chosen = settings.model_dump(mode="json", include={"nested", "distill"})
-        self.progress, self.state = NestedProgress(steps=steps, settings=chosen), out / "nested-state"
-        self.progress.ranking = {kind: np.asarray(ranking[kind]).tolist() for kind in KINDS}
-        self.inputs.note(self.progress)
-        if self.state.is_dir():
-            self._resume()
+        self.loop.resume(partial(self._check_same, fresh))
+        self.progress = self.loop.progress
+        self.progress.steps, self.progress.settings = steps, fresh.settings
+        self.progress.ranking = self.progress.ranking or fresh.ranking
         ranking = {kind: np.asarray(self.progress.ranking[kind], np.float32) for kind in KINDS}
         self.levels = Levels(
             self.base.layout, ranking, [self.base.layout.total, *below], settings.nested, settings.seed, steps
@@ -104,36 +132,34 @@ class NestedRun:
 
     def run(self) -> Path:
         """Trains to the last update; returns the path of the checkpoint."""
-        progress, settings, written = self.progress, self.settings, self.out / "nested"
-        if progress.step == self.steps and self._is_written(written):
+        step, written = self.progress.step, self.out / "nested"
+        if step == self.steps and self._is_written(written):
             return written
-        with RunLog("nested", self.out, self.steps, progress.step, active=self.fabric.is_global_zero) as log:
-            self.model.train()
-            while progress.step < self.steps:
-                progress.step += 1
-                trained = self.levels.trained(progress.step)
-                passes = [partial(self._mask, heads) for heads in trained]
-                rate = settings.warmed(settings.learning_rate * (1 - (progress.step - 1) / self.steps), progress.step)
-                self.updater.update(progress.step, None, {"weights": rate}, passes)
-                log.advance(progress.step)
-                if progress.step % settings.run.log_every == 0:
-                    scalars = self.updater.tally.line() | {"heads": float(trained[-1]), "rate": rate}
-                    log.report(progress.step, scalars)
-                last = progress.step == self.steps
-                if progress.step % settings.run.eval_every == 0 or last:
-                    self.updater.tally.check()
-                    with first_process_first(self.fabric):
-                        if self.fabric.is_global_zero:
-                            self._evaluate(log)
-                # The evaluation has shown that the last weights can be used, even if the last update was skipped.
-                if (progress.step % settings.run.save_every == 0 and self.updater.tally.check()) or last:
-                    progress.epoch, progress.index = self.stream.epoch, self.stream.index
-                    save_state(self.state, self.model, self.updater.optimizer, asdict(progress), self.fabric)
+        with RunLog("nested", self.out, self.steps, step, active=self.fabric.is_global_zero) as log:
+            self.loop.run(self, log)
             self.fabric.barrier()  # the result is not written before every process has seen that it is missing
             with first_process_first(self.fabric):
                 if self.fabric.is_global_zero:
                     self._finish(log, written)
         return written
+
+    # -- the schedule: every update trains some levels -------------------------------------------------------------
+
+    def objective(self, step: int) -> Objective:
+        """Returns the passes over the levels of the update, and a rate that falls to zero."""
+        rate = self.settings.warmed(self.settings.learning_rate * (1 - (step - 1) / self.steps), step)
+        return Objective(None, {"weights": rate}, [partial(self._mask, heads) for heads in self.levels.trained(step)])
+
+    def scalars(self, step: int, update: Update) -> dict[str, float]:  # noqa: ARG002 - see Schedule
+        """Returns the heads of the smallest level that was trained, and the learning rate."""
+        rate = self.loop.updater.optimizer.param_groups[0]["lr"]
+        return {"heads": float(self.levels.trained(step)[-1]), "rate": rate}
+
+    def evaluate(self, log: RunLog) -> None:
+        """Scores every level on dev by greedy search, and writes a checkpoint."""
+        scores, step = self._score(beam=1), self.progress.step
+        log.report(step, {"dev BLEU": scores.bleu} | {f"h{h}": s.bleu for h, s in scores.by_heads.items()})
+        self.selection.add(step, scores.bleu, self._checkpoint(scores))
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -156,41 +182,26 @@ class NestedRun:
         ]
         return corpus_importance(self.model, batches, self.base.layout)
 
-    def _resume(self) -> None:
-        """Loads the saved state. Raises InvalidRequestError when it is of other inputs, settings or updates."""
-        progress = progress_from(
-            NestedProgress, load_state(self.state, self.model, self.updater.optimizer, self.fabric), self.state
-        )
-        self.inputs.check_same(progress, self.state)
-        if (progress.steps or self.steps) != self.steps or progress.step > self.steps:
+    def _check_same(self, asked: NestedProgress, saved: NestedProgress) -> None:
+        """Raises InvalidRequestError when the saved state is of other settings or another number of updates."""
+        state = self.out / "nested-state"
+        if (saved.steps or self.steps) != self.steps or saved.step > self.steps:
             raise InvalidRequestError(
-                f"{self.state} is of {progress.steps or progress.step} steps, not {self.steps}; give that number to "
+                f"{state} is of {saved.steps or saved.step} steps, not {self.steps}; give that number to "
                 "--nested-steps, or delete the folder to fine-tune anew"
             )
-        if progress.settings and progress.settings != self.progress.settings:
+        if saved.settings and saved.settings != asked.settings:
             raise InvalidRequestError(
-                f"{self.state} is of other settings of nested fine-tuning or distillation ({progress.settings}, not "
-                f"{self.progress.settings}); give those, or delete the folder to fine-tune anew"
+                f"{state} is of other settings of nested fine-tuning or distillation ({saved.settings}, not "
+                f"{asked.settings}); give those, or delete the folder to fine-tune anew"
             )
-        progress.steps, progress.settings = self.steps, self.progress.settings
-        progress.ranking = progress.ranking or self.progress.ranking
-        self.progress = progress
-        self.stream.epoch, self.stream.index = progress.epoch, progress.index
 
     def _is_written(self, path: Path) -> bool:
         """True when the checkpoint at `path` is the result of this run, not of an earlier one."""
         if not (path / CONFIG).is_file():
             return False
         made = load_checkpoint(path).config.provenance
-        return (made.get("steps"), made.get("inputs")) == (self.steps, fingerprints_of(self.progress))
-
-    def _evaluate(self, log: RunLog) -> None:
-        """Scores every level on dev by greedy search, and writes a checkpoint. For the first process."""
-        scores, step = self._score(beam=1), self.progress.step
-        log.report(step, {"dev BLEU": scores.bleu} | {f"h{h}": s.bleu for h, s in scores.by_heads.items()})
-        save_checkpoint(self._checkpoint(scores), self.selection.path(step))
-        self.progress.evaluations.append({"step": step, "bleu": scores.bleu})
-        self.selection.remove_surplus()
+        return (made.get("steps"), made.get("inputs")) == (self.steps, self.progress.fingerprints())
 
     def _finish(self, log: RunLog, path: Path) -> None:
         """Writes the average of the checkpoints of highest mean BLEU, or the best one (see `Selection.choose`)."""
@@ -225,7 +236,7 @@ class NestedRun:
             "settings": self.settings.model_dump(mode="json"),
             "budgets": self.levels.budgets,
             "steps": self.steps,
-            "inputs": self.inputs.fingerprints(),
+            "inputs": self.progress.fingerprints(),
         }
         return Checkpoint(
             config=self.base.config.model_copy(

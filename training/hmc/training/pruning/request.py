@@ -1,16 +1,22 @@
-"""One request of `hmc prune`: the pruning run, then nested fine-tuning, or nested fine-tuning alone."""
+"""The request of a pruning run: its checks, what the run folder keeps of it, and the training text that it names."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from pydantic import ValidationError
+
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.budgets import HeadBudget
 from hmc.artifact.model.ffn import NeuronBudget
-from hmc.training.pruning.nested import nested_finetune
-from hmc.training.pruning.run import PruningRun
+from hmc.training.data.corpus import TokenCorpus
+from hmc.training.data.parallel_text import check_corpora
+from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.pruning.settings import PruneSettings
+from hmc.training.runs.folder import REQUEST, has_results
 
 
 def check_request(settings: PruneSettings, neurons: Sequence[NeuronBudget], nested_steps: int) -> None:
@@ -31,20 +37,76 @@ def check_request(settings: PruneSettings, neurons: Sequence[NeuronBudget], nest
         )
 
 
-def prune(
-    source: Path, targets: Sequence[HeadBudget], train: Sequence[str], dev: str, out: Path, settings: PruneSettings,
-    neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0,
-) -> list[Path]:  # fmt: skip
-    """Runs, or resumes, a request; returns the paths of the checkpoints, that of nested fine-tuning last.
+def request_text(out: Path, request: dict[str, Any], settings: PruneSettings) -> str | None:
+    """Returns the text to write to request.json; None when the file in the folder `out` has it already.
 
-    The arguments are those of `PruningRun`. With `settings.nested.heads` other than `checkpoints`, nested fine-tuning
-    ranks the heads itself and no gates are closed. Raises InvalidRequestError, InvalidArtifactError or
-    DeviceUnavailableError with what to do.
+    A run folder with results belongs to one request. Only `settings.run` may change when the run resumes, and nested
+    fine-tuning may be added. Raises InvalidRequestError, naming the differences, for another request.
     """
-    check_request(settings, neurons, nested_steps)
-    if settings.nested.heads != "checkpoints":
-        return [nested_finetune(source, [], train, dev, out, settings, nested_steps, targets)]
-    written = PruningRun(source, targets, train, dev, out, settings, neurons, nested_steps).run()
-    if nested_steps:
-        written.append(nested_finetune(source, written, train, dev, out, settings, nested_steps))
-    return written
+    path, text = out / REQUEST, _text(request, settings)
+    if not path.is_file():
+        return text
+    stored = path.read_text(encoding="utf-8")
+    differences = request_differences(stored, request, settings)
+    if differences == []:
+        former = json.loads(stored)
+        whole = request | {"nested_steps": request["nested_steps"] or former.get("nested_steps", 0)}
+        return _text(whole, settings) if any(former.get(key) != value for key, value in whole.items()) else None
+    if has_results(out):
+        named = f" ({'; '.join(differences)})" if differences else ""
+        raise InvalidRequestError(
+            f"{out} holds a pruning run with other settings{named}; choose another --out or delete it"
+        )
+    return text
+
+
+def _text(request: dict[str, Any], settings: PruneSettings) -> str:
+    return json.dumps(request | {"settings": settings.model_dump(mode="json", exclude={"run"})}, indent=1)
+
+
+def request_differences(stored: str, request: dict[str, Any], settings: PruneSettings) -> list[str] | None:
+    """Compares a request with `stored`, the text of a request.json; returns one line for each difference.
+
+    None: `stored` cannot be read. How a run is carried out (`settings.run`) is not compared. Nested fine-tuning may be
+    left out or added. An earlier version may have stored fewer settings: they have the values that it worked with, and
+    `dev` and `nested_steps` are not compared.
+    """
+    try:
+        former = json.loads(stored)
+        given = former.pop("settings")
+        worked_with: dict[str, Any] = {
+            "bpe_dropout": 0.0,
+            "bpe_dropout_copies": 1,
+            "settle_gates": given.get("l0_lambda") is not None,
+        }
+        worked_with["nested"] = {"levels": "one"}
+        former_settings = PruneSettings.model_validate(worked_with | given)
+    except (json.JSONDecodeError, AttributeError, KeyError, TypeError, ValidationError):
+        return None
+    if not former.get("nested_steps"):
+        former_settings = former_settings.model_copy(update={"nested": settings.nested})
+    former = {"dev": request["dev"]} | former
+    if not (former.get("nested_steps") and request["nested_steps"]):
+        former["nested_steps"] = request["nested_steps"]
+    before = former | former_settings.model_dump(mode="json", exclude={"run"})
+    now = request | settings.model_dump(mode="json", exclude={"run"})
+    names = dict.fromkeys([*before, *now])
+    return [f"{n}: {before.get(n)} there, {now.get(n)} here" for n in names if before.get(n) != now.get(n)]
+
+
+def check_text(checkpoint: Path, corpora: Sequence[str]) -> None:
+    """Reads the first pairs of corpora in the languages of a checkpoint. Raises as `check_corpora`."""
+    if corpora:
+        config = load_checkpoint(checkpoint).config
+        check_corpora(corpora, (config.source_language, config.target_language))
+
+
+def prune_corpus(source: Checkpoint, train: Sequence[str], settings: PruneSettings, cache: Path) -> TokenCorpus:
+    """Returns the tokenised training text: sentences that fit into the model's positions, split as `settings` say.
+
+    Raises InvalidRequestError when no sentence pair is left.
+    """
+    config, longest = source.config, min(settings.max_length, source.config.architecture.max_positions)
+    languages = (config.source_language, config.target_language)
+    vocabulary = Vocabulary(source.tokenizer)
+    return TokenCorpus.build(list(train), vocabulary, longest, cache, languages, settings.segmentation())

@@ -65,7 +65,7 @@ def pruned_checkpoint(
         provenance["latency"] = progress.measured
         provenance["gates_decided_by_rank"] = progress.neurons_undecided
     elif neurons:
-        provenance["unsettled_neurons"] = int(neurons.unsettled().sum())
+        provenance["unsettled_neurons"] = int(neurons.is_unsettled().sum())
         provenance["neurons_decided_by_rank"] = progress.neurons_undecided
     provenance |= {"trajectory": progress.trajectory, "torch": torch.__version__}
     return Checkpoint(

@@ -1,11 +1,10 @@
-"""The pruning loop: from a converged checkpoint to checkpoints with exactly N heads (Voita et al. 2019, section 6),
-exactly N feed-forward neurons (Behnke & Heafield 2021), or both. A run that was interrupted resumes exactly."""
+"""Pruning runs: from a converged checkpoint to checkpoints with exactly N heads (Voita et al. 2019, section 6),
+exactly N feed-forward neurons (Behnke & Heafield 2021), or both."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from hmc.artifact.model.ffn import NeuronBudget
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.model.latency import Sizes
 from hmc.artifact.model.layers import RemovedLayers
-from hmc.training.data.batches import BatchStream
 from hmc.training.data.parallel_text import check_corpora, read_dev
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.distillation.teacher import Distillation, load_teacher
@@ -32,20 +30,23 @@ from hmc.training.model.regimes import (
     open_gates,
     remove_layers,
 )
-from hmc.training.pruning.closings import BudgetClosing, LatencyStage, MeasureChoice, StageClosing, kept_parts
 from hmc.training.pruning.gate_sets import GateSet, HeadGates, LayerGates, NeuronGates, SubLayerGates
-from hmc.training.pruning.inputs import Inputs, prune_corpus, request_text
 from hmc.training.pruning.latency.choice import Choice
 from hmc.training.pruning.latency.expected import ModelGates
-from hmc.training.pruning.latency.goals import LatencyPlan
+from hmc.training.pruning.latency.target import GROUPS, LatencyTarget, MeasureChoice, kept_parts
+from hmc.training.pruning.nested import nested_finetune
+from hmc.training.pruning.request import check_request, prune_corpus, request_text
 from hmc.training.pruning.results import cut_model, describe_kept, pruned_checkpoint, write_trajectory
+from hmc.training.pruning.schedule import ClosingSchedule, Target
 from hmc.training.pruning.settings import PruneSettings
-from hmc.training.pruning.stages import PruneProgress, Stage, as_budgets, plan_latency_stages, plan_stages
+from hmc.training.pruning.stages import LatencyPlan, PruneProgress, Stage, as_budgets, plan_latency_stages, plan_stages
+from hmc.training.pruning.targets import HeadTarget, NeuronTarget
 from hmc.training.runs.folder import REQUEST, check_pruning_folder, take_over
 from hmc.training.runs.log import RunLog
-from hmc.training.runs.processes import first_process_first, seed_process
-from hmc.training.runs.state import load_state, progress_from, save_state
-from hmc.training.runs.updater import Updater, make_fabric, make_optimizer
+from hmc.training.runs.loop import Loop, Objective, Schedule
+from hmc.training.runs.processes import first_process_first, make_fabric, seed_process
+from hmc.training.runs.state import Inputs
+from hmc.training.runs.updater import Update
 
 
 class PruningRun:
@@ -117,28 +118,17 @@ class PruningRun:
         self.sub_layers: SubLayerGates | None = None
         if latency and self.gates and self.neurons:
             self.sub_layers = SubLayerGates(self.gates, self.neurons, settings.initial_log_alpha)
-        section = settings.train_section(sum(s.steps for s in self.stages))
         named: list[tuple[str, GateSet | None]] = [("gates", self.gates), ("neurons", self.neurons)]
         named += [("sub_layers", self.sub_layers), ("layers", self.layers)]
-        optimizer = make_optimizer(
-            [{"params": weights, "name": "weights"}]
-            + [{"params": gates.parameters(), "name": name} for name, gates in named if gates],
-            section,
-        )
-        self.stream = BatchStream(
-            corpus, settings.batch_tokens, settings.seed, self.vocabulary.pad_id,
-            self.fabric.global_rank, self.fabric.world_size, self.fabric.device,
-            start_id=config.architecture.decoder_start,
+        groups = [{"params": gates.parameters(), "name": name} for name, gates in named if gates]
+        inputs = Inputs(corpus, self.dev, checkpoint_digest(source), teacher.digest if teacher else "")
+        self.loop = Loop(
+            self.fabric, self.model, [{"params": weights, "name": "weights"}, *groups], inputs,
+            settings.train_section(sum(s.steps for s in self.stages)), settings.run, PruneProgress(), out / "state",
+            distillation=Distillation(settings.distill, teacher), saving=self._saving,
         )  # fmt: skip
-        self.updater = Updater(
-            self.fabric, self.model, optimizer, iter(self.stream), section, compiled=settings.run.compile,
-            distillation=Distillation(settings.distill, teacher),
-        )  # fmt: skip
-        self.progress = PruneProgress()
-        self.inputs = Inputs(corpus, self.dev, checkpoint_digest(source), teacher.digest if teacher else "")
-        self.inputs.note(self.progress)
-        if (out / "state").is_dir():
-            self._resume(out / "state")
+        self.loop.resume()
+        self.progress = self.loop.progress
 
     def run(self) -> list[Path]:
         """Runs, or resumes, every stage; returns the paths of the checkpoints in the order of the budgets."""
@@ -154,56 +144,45 @@ class PruningRun:
                 if number < progress.stage:
                     continue
                 offset = sum(s.steps for s in self.stages[:number])
-                self.model.train()
                 if stage.kind == "close":
-                    self._close(stage, offset, log)
+                    closing = ClosingSchedule(
+                        self._targets(stage), stage.steps, self.settings, progress, log.say, offset
+                    )
+                    self.loop.run(closing, log, offset)
+                    closing.finish()
                 else:
-                    self._recover(stage, offset, log)
+                    self._mask()
+                    self.loop.run(_Recovery(stage.steps, self.settings, offset, self._idle()), log, offset)
+                    self._finish(stage, log)
                 progress.stage, progress.step = number + 1, 0
                 # A recovery ends with an evaluation, which has shown that the weights can be used.
-                if self.updater.tally.check() or stage.kind == "recover":
-                    self._save()
+                if self.loop.updater.tally.check() or stage.kind == "recover":
+                    self.loop.save()
         return [self.out / stage.folder for stage in self.stages if stage.kind == "recover"]
 
-    # -- stages --------------------------------------------------------------------------------------------------
+    # -- closing -------------------------------------------------------------------------------------------------
 
-    def _close(self, stage: Stage, offset: int, log: RunLog) -> None:
-        """Closes sampled gates down to the budgets, then fixes what stays."""
-        progress, run = self.progress, self.settings.run
-        closing = self._closing(stage)
-        while progress.step < stage.steps:
-            progress.step = step = progress.step + 1
-            if closing.decided(step) and not closing.decided(step - 1):
-                closing.decide(progress, log.say)
-            rates = closing.rates(step)
-            rates["weights"] = self.settings.warmed(rates["weights"], offset + step)
-            self.updater.update(step, partial(closing.penalty, step), rates)
-            closing.after(step)
-            log.advance(offset + step)
-            if step % run.log_every == 0 or step == stage.steps:
-                scalars = self.updater.tally.line() | closing.scalars(step)
-                log.report(offset + step, scalars)
-                progress.trajectory.append({"stage": progress.stage, "step": step, **scalars})
-            if step % run.save_every == 0 and self.updater.tally.check():
-                closing.note(progress)
-                self._save()
-        closing.finish(progress, log.say)
-
-    def _closing(self, stage: Stage) -> StageClosing:
-        """Returns the closing of a stage, restored on resume."""
+    def _targets(self, stage: Stage) -> list[Target]:
+        """Returns what the gates of a closing stage close to, with the gates in the training regime."""
+        settings, progress = self.settings, self.progress
+        for gates in self._gate_sets():
+            gates.sampled()
         if stage.goal is None:
-            return BudgetClosing(stage, self.gates, self.neurons, self.settings, self.progress)
+            found: list[Target] = []
+            if self.gates:
+                within = HeadLayout.from_json(progress.layout) if progress.layout else None
+                found.append(HeadTarget(self.gates, stage.budget, settings, within))
+            if self.neurons and stage.neurons is not None:
+                found.append(NeuronTarget(self.neurons, stage.neurons, settings, progress.neurons))
+            return found
         assert self.latency
         assert self.gates
         assert self.neurons
         assert self.sub_layers
         assert self.layers
-        gates = ModelGates(self.gates, self.neurons, self.sub_layers, self.layers)
-        source = self.source
+        every, source = ModelGates(self.gates, self.neurons, self.sub_layers, self.layers), self.source
         whole = self.latency.table.ms(Sizes.of(source.layout, source.ffn_widths, source.removed_layers))
-        return LatencyStage(
-            gates, self.latency, stage.goal, whole, stage.steps, self.settings, self.progress, self._measuring(gates)
-        )
+        return [LatencyTarget(every, self.latency, stage.goal, whole, progress, self._measuring(every))]
 
     def _measuring(self, gates: ModelGates) -> MeasureChoice | None:
         """Returns what measures a choice of gates: the first process does, and tells the others."""
@@ -220,43 +199,43 @@ class PruningRun:
 
         return ms
 
-    def _recover(self, stage: Stage, offset: int, log: RunLog) -> None:
-        """Trains the weights with the layout fixed, while the rate falls to zero; then writes the checkpoint."""
-        progress, run = self.progress, self.settings.run
+    # -- recovery ------------------------------------------------------------------------------------------------
+
+    def _mask(self) -> None:
+        """Fixes what the last closing stage left."""
+        progress = self.progress
         if progress.layout:
             mask_to_layout(self.model, self.source.layout, HeadLayout.from_json(progress.layout))
         if progress.neurons:
             mask_neurons(self.model, progress.neurons)
-        idle_layers: list[torch.nn.Parameter] = []
         if progress.removed_layers is not None:
-            removed = RemovedLayers.model_validate(progress.removed_layers)
-            remove_layers(self.model, removed)
-            idle_layers = [p for s, n, layer in self.model.layers() if n in removed[s] for p in layer.parameters()]
+            remove_layers(self.model, RemovedLayers.model_validate(progress.removed_layers))
 
-        # Several processes wait for a gradient of every parameter, but masks give log α none, and removed layers
-        # give their weights none.
+    def _idle(self) -> Callable[[], torch.Tensor] | None:
+        """Returns a penalty of 0 for the parameters to which no other gradient goes.
+
+        Several processes wait for a gradient of every parameter, but masks give log α none, and removed layers give
+        their weights none.
+        """
+        if self.fabric.world_size == 1:
+            return None
+        removed = RemovedLayers.model_validate(self.progress.removed_layers or {})
+        idle_layers = [p for s, n, layer in self.model.layers() if n in removed[s] for p in layer.parameters()]
+
         def zero() -> torch.Tensor:
             log_alpha = torch.cat([gates.log_alpha() for gates in self._gate_sets()])
             return 0.0 * torch.stack([log_alpha.sum(), *(p.sum() for p in idle_layers)]).sum()
 
-        idle = zero if self.fabric.world_size > 1 else None
-        while progress.step < stage.steps:
-            progress.step = step = progress.step + 1
-            rate = self.settings.warmed(self.settings.learning_rate * (1 - (step - 1) / stage.steps), offset + step)
-            self.updater.update(
-                step, idle, {"weights": rate, "gates": 0.0, "neurons": 0.0, "sub_layers": 0.0, "layers": 0.0}
-            )
-            log.advance(offset + step)
-            if step % run.log_every == 0:
-                log.report(offset + step, self.updater.tally.line() | {"rate": rate})
-            if step % run.save_every == 0 and self.updater.tally.check():
-                self._save()
-        self.updater.tally.check()
+        return zero
+
+    def _finish(self, stage: Stage, log: RunLog) -> None:
+        """Evaluates the model and writes the checkpoint of the stage."""
+        self.loop.updater.tally.check()
         with first_process_first(self.fabric):  # no process leaves before the checkpoint is written
             if self.fabric.is_global_zero:
-                after = self._evaluate(log, f"after, {describe_kept(progress)}")
+                after = self._evaluate(log, f"after, {describe_kept(self.progress)}")
                 gates = (self.gates, self.neurons)
-                pruned = pruned_checkpoint(self.source, self.model, gates, progress, self.settings, after)
+                pruned = pruned_checkpoint(self.source, self.model, gates, self.progress, self.settings, after)
                 save_checkpoint(pruned, self.out / stage.folder)
                 log.say(f"wrote {self.out / stage.folder}")
 
@@ -267,14 +246,14 @@ class PruningRun:
         log.say(f"{what}: dev BLEU {scores.bleu:.2f} (beam 4, {scores.sentences} sentences)")
         return scores
 
-    def _save(self) -> None:
-        self.progress.epoch, self.progress.index = self.stream.epoch, self.stream.index
-        self.progress.tally = self.updater.tally.state()
-        # Masks have no parameters. The sampled gates return meanwhile, so that their log α are part of the state.
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        """Puts the sampled gates back meanwhile, so that their log α are part of the state: masks have no parameters.
+        The trajectory is written with every state."""
         former = [(module, module.gate) for module in gated_modules(self.model)]
         for gates in self._gate_sets():
             gates.sampled()
-        save_state(self.out / "state", self.model, self.updater.optimizer, asdict(self.progress), self.fabric)
+        yield
         for module, gate in former:
             module.gate = gate
         if self.fabric.is_global_zero:
@@ -283,9 +262,42 @@ class PruningRun:
     def _gate_sets(self) -> list[GateSet]:
         return [gates for gates in (self.gates, self.neurons, self.sub_layers, self.layers) if gates]
 
-    def _resume(self, state: Path) -> None:
-        saved = load_state(state, self.model, self.updater.optimizer, self.fabric)
-        self.progress = progress_from(PruneProgress, saved, state)
-        self.inputs.check_same(self.progress, state)
-        self.stream.epoch, self.stream.index = self.progress.epoch, self.progress.index
-        self.updater.tally.restore(self.progress.tally)
+
+class _Recovery(Schedule):
+    """Trains the weights with the layout fixed, while the rate falls to zero."""
+
+    def __init__(
+        self, steps: int, settings: PruneSettings, before: int, idle: Callable[[], torch.Tensor] | None
+    ) -> None:
+        self.steps, self._settings, self._before, self._idle = steps, settings, before, idle
+
+    def _rate(self, step: int) -> float:
+        rate = self._settings.learning_rate * (1 - (step - 1) / self.steps)
+        return self._settings.warmed(rate, self._before + step)
+
+    def objective(self, step: int) -> Objective:
+        """Returns rates with which no gate moves."""
+        return Objective(self._idle, {"weights": self._rate(step), **dict.fromkeys(GROUPS, 0.0)})
+
+    def scalars(self, step: int, update: Update) -> dict[str, float]:  # noqa: ARG002 - see Schedule
+        """Returns the learning rate."""
+        return {"rate": self._rate(step)}
+
+
+def prune(
+    source: Path, targets: Sequence[HeadBudget], train: Sequence[str], dev: str, out: Path, settings: PruneSettings,
+    neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0,
+) -> list[Path]:  # fmt: skip
+    """Runs, or resumes, a request; returns the paths of the checkpoints, that of nested fine-tuning last.
+
+    The arguments are those of `PruningRun`. With `settings.nested.heads` other than `checkpoints`, nested fine-tuning
+    ranks the heads itself and no gates are closed. Raises InvalidRequestError, InvalidArtifactError or
+    DeviceUnavailableError with what to do.
+    """
+    check_request(settings, neurons, nested_steps)
+    if settings.nested.heads != "checkpoints":
+        return [nested_finetune(source, [], train, dev, out, settings, nested_steps, targets)]
+    written = PruningRun(source, targets, train, dev, out, settings, neurons, nested_steps).run()
+    if nested_steps:
+        written.append(nested_finetune(source, written, train, dev, out, settings, nested_steps))
+    return written

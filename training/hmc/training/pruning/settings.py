@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
@@ -133,33 +132,3 @@ def _recipe_tokenizer(provenance: dict[str, Any]) -> TokenizerSection:
                 return TokenizerSection()  # another program wrote the provenance
         source = source.get("from")
     return TokenizerSection()
-
-
-def request_differences(stored: str, request: dict[str, Any], settings: PruneSettings) -> list[str] | None:
-    """Compares a request with `stored`, the text of a request.json; returns one line for each difference.
-
-    None: `stored` cannot be read. How a run is carried out (`settings.run`) is not compared. Nested fine-tuning may be
-    left out or added. An earlier version may have stored fewer settings: they have the values that it worked with, and
-    `dev` and `nested_steps` are not compared.
-    """
-    try:
-        former = json.loads(stored)
-        given = former.pop("settings")
-        worked_with: dict[str, Any] = {
-            "bpe_dropout": 0.0,
-            "bpe_dropout_copies": 1,
-            "settle_gates": given.get("l0_lambda") is not None,
-        }
-        worked_with["nested"] = {"levels": "one"}
-        former_settings = PruneSettings.model_validate(worked_with | given)
-    except (json.JSONDecodeError, AttributeError, KeyError, TypeError, ValidationError):
-        return None
-    if not former.get("nested_steps"):
-        former_settings = former_settings.model_copy(update={"nested": settings.nested})
-    former = {"dev": request["dev"]} | former
-    if not (former.get("nested_steps") and request["nested_steps"]):
-        former["nested_steps"] = request["nested_steps"]
-    before = former | former_settings.model_dump(mode="json", exclude={"run"})
-    now = request | settings.model_dump(mode="json", exclude={"run"})
-    names = dict.fromkeys([*before, *now])
-    return [f"{n}: {before.get(n)} there, {now.get(n)} here" for n in names if before.get(n) != now.get(n)]

@@ -1,8 +1,8 @@
-"""Stages of a pruning run, and how far a run has come."""
+"""What a pruning run is asked for, the stages that this makes, and how far a run has come."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -12,8 +12,68 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.budgets import HeadBudget
 from hmc.artifact.model.ffn import NeuronBudget, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout
-from hmc.training.pruning.latency.goals import LatencyGoal, LatencyPlan
+from hmc.artifact.model.latency import LatencyTable, Sizes
 from hmc.training.pruning.settings import PruneSettings
+from hmc.training.runs.state import Progress
+
+Measure = Callable[[Checkpoint], float]
+"""Milliseconds of a model on this machine, as the table counts them."""
+
+
+@dataclass(frozen=True)
+class LatencyGoal:
+    """One latency to reach."""
+
+    name: str
+    """Name of the checkpoint that reaches it, such as `2x` or `12ms`."""
+    ms: float
+    """Milliseconds of one request of the table's setting."""
+
+
+@dataclass(frozen=True)
+class LatencyPlan:
+    """The table, the latencies to reach, and how models are measured on the way."""
+
+    table: LatencyTable
+    goals: tuple[LatencyGoal, ...]
+    """Falling."""
+    measure: Measure | None = None
+    """None: nothing is measured, and the table is believed."""
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Raises InvalidRequestError when the table is of another model, or a goal cannot be reached or is none."""
+        if self.table.architecture != checkpoint.architecture:
+            raise InvalidRequestError(
+                "the latency table was measured on a model of another architecture; leave --latency-table out to "
+                "measure this one"
+            )
+        sizes = Sizes.of(checkpoint.layout, checkpoint.ffn_widths, checkpoint.removed_layers)
+        now, least = self.table.observed_ms(sizes), self.table.floor_ms(sizes)
+        for goal in self.goals:
+            if goal.ms >= now:
+                raise InvalidRequestError(
+                    f"{goal.name}: the model takes {now:.2f} ms already, by the latency table; ask for less"
+                )
+            if goal.ms <= least:
+                raise InvalidRequestError(
+                    f"{goal.name}: {goal.ms:.2f} ms cannot be reached. What no pruning saves (embeddings, output "
+                    f"projection, search, one head) takes {least:.2f} ms of {now:.2f} ms: ask for less than "
+                    f"{now / least:.2f}x, or prune a model with a smaller vocabulary or d_model"
+                )
+        if any(slow.ms <= fast.ms for slow, fast in pairwise(self.goals)):
+            raise InvalidRequestError("give latency targets from the slowest to the fastest, each of them once")
+
+    def request(self) -> dict[str, Any]:
+        """What a run folder keeps of the plan, to tell whether it belongs to the same request."""
+        goals = {goal.name: goal.ms for goal in self.goals}
+        return {"goals": goals, "setting": self.table.setting.model_dump(mode="json")}
+
+
+def goals_of(speedups: Sequence[float], milliseconds: Sequence[float], whole_ms: float) -> tuple[LatencyGoal, ...]:
+    """Makes goals of speed-ups over the model's own latency `whole_ms`, or of latencies; the slowest first."""
+    goals = [LatencyGoal(f"{speedup:g}x", whole_ms / speedup) for speedup in speedups]
+    goals += [LatencyGoal(f"{ms:g}ms", ms) for ms in milliseconds]
+    return tuple(sorted(goals, key=lambda goal: -goal.ms))
 
 
 @dataclass(frozen=True)
@@ -42,15 +102,10 @@ class Stage:
 
 
 @dataclass
-class PruneProgress:
-    """How far a run has come: what a saved state holds besides weights, moments and random numbers."""
+class PruneProgress(Progress):
+    """How far a pruning run has come."""
 
     stage: int = 0
-    step: int = 0
-    """Updates done within the stage."""
-    epoch: int = 0
-    index: int = 0
-    """Batch within the epoch."""
     layout: dict[str, list[list[int]]] | None = None
     """Head layout fixed by the last closing stage."""
     starts: list[float] = field(default_factory=list)
@@ -61,8 +116,6 @@ class PruneProgress:
     """Dev scores of the checkpoint before pruning."""
     trajectory: list[dict[str, Any]] = field(default_factory=list)
     """State of the gates each time that a closing stage logged."""
-    tally: list[float] = field(default_factory=list)
-    """`Tally.state` since the last line of the log; empty in states of earlier versions."""
     undecided: dict[str, float] = field(default_factory=dict)
     """Heads whose gates were decided by rank in the last closing stage → P(g ≠ 0) at that time."""
     neurons: dict[Stack, list[list[int]]] | None = None
@@ -79,14 +132,6 @@ class PruneProgress:
     """State of a closing stage with a latency to reach."""
     measured: dict[str, Any] = field(default_factory=dict)
     """What the last closing stage with a latency to reach measured."""
-    corpus: str = ""
-    """Fingerprint of the tokenised training text. Empty, as the next two, in states of earlier versions."""
-    dev: str = ""
-    """Fingerprint of the dev text."""
-    source: str = ""
-    """Digest of the checkpoint that is pruned."""
-    teacher: str = ""
-    """Digest of the teacher; empty without one."""
 
 
 def as_budgets(targets: Sequence[int | HeadBudget], settings: PruneSettings) -> list[HeadBudget]:

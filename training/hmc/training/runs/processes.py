@@ -1,16 +1,185 @@
-"""Runs of several processes: random numbers of each process, and which process reports."""
+"""The processes of a run: how they start, the folder they share, which of them reports, and their random numbers."""
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import os
+import platform
+import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from hmc.artifact.errors import HmcError
+from hmc.artifact.errors import DeviceUnavailableError, HmcError, InvalidRequestError
+from hmc.training.runs.recipe import RunSection
+
+WAIT_SECONDS = 90.0
+"""How long a file of the first process may take to be seen: NFS remembers for a minute that a folder was missing."""
+INTERVAL_SECONDS = 0.2
+CACHED_KERNELS = 64
+"""Compiled kernels in each of two caches, by default 1024.
+
+oneDNN compiles a kernel for every shape of a product. Batches of many lengths have so many shapes that 1024 kernels
+take gigabytes, and hardly any of them is used in a later update again. This number covers the shapes of one update.
+"""
+CACHE_SIZES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Environment variables: sizes of oneDNN's own cache, and of the cache in PyTorch's binding to oneDNN (ideep)."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_LARGEST = 2**31 - 1
+OLDEST_COMPILED = (7, 0)
+"""Oldest compute capability that Triton, in which `torch.compile` writes kernels, supports."""
+
+
+def make_fabric(run: RunSection) -> Fabric:
+    """Returns a launched Fabric for the run's device, precision and processes.
+
+    Raises DeviceUnavailableError when cuda is asked for and absent, or run.compile without a device that it works on;
+    InvalidRequestError when a launcher (torchrun) started another number of processes than the run has.
+    """
+    check_processes(run)
+    if run.device == "cuda" and not torch.cuda.is_available():
+        raise DeviceUnavailableError(
+            "run.device = cuda, but PyTorch sees no CUDA device; use device = 'cpu' or install a CUDA build"
+        )
+    configure_memory()
+    fabric = Fabric(accelerator=run.device, precision=run.precision, devices=run.devices, num_nodes=run.nodes)
+    if run.compile:
+        check_compilable(fabric.device)
+    fabric.launch()
+    if fabric.world_size > 1:
+        atexit.register(leave_processes)
+    return fabric
+
+
+def check_processes(run: RunSection) -> None:
+    """Raises InvalidRequestError when a launcher started another number of processes than the run has.
+
+    Each process would else be a run of its own in the same folder.
+    """
+    started, wanted = os.environ.get("WORLD_SIZE", "1"), run.devices * run.nodes
+    if started not in ("1", str(wanted)):
+        raise InvalidRequestError(
+            f"{started} processes were started (WORLD_SIZE), but the run is of {wanted} (run.devices × run.nodes). "
+            "hmc train: give --set run.devices=N (processes per node) and run.nodes; hmc prune: start it without "
+            "torchrun"
+        )
+
+
+def check_compilable(device: torch.device) -> None:
+    """Raises DeviceUnavailableError unless `torch.compile` can compile the loss for the device.
+
+    A CPU trains with operations of HMC's own (`hmc.training.model.cpu`), which the compiler would break up.
+    """
+    if device.type != "cuda":
+        raise DeviceUnavailableError(
+            f"run.compile is for CUDA devices, and this run is on {device.type}, which has fast operations of its own; "
+            "leave --compile out (run.compile = false)"
+        )
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) < OLDEST_COMPILED:
+        raise DeviceUnavailableError(
+            f"run.compile needs a GPU of compute capability {'.'.join(map(str, OLDEST_COMPILED))}, and "
+            f"{torch.cuda.get_device_name(device)} has {major}.{minor}; leave --compile out (run.compile = false)"
+        )
+    if find_spec("triton") is None:
+        raise DeviceUnavailableError(
+            "run.compile needs Triton, which is not installed: install it (`pip install triton`) or leave --compile "
+            "out (run.compile = false)"
+        )
+
+
+def configure_memory() -> None:
+    """Sets up memory for training; affects the whole process. Call it before the first product of matrices.
+
+    glibc keeps freed memory for the next update instead of returning it to the kernel: page faults were about 20 % of
+    an update. Both caches keep `CACHED_KERNELS` kernels, unless an environment variable already sets another number.
+    The libraries read these variables once, at their first product.
+    """
+    for name in CACHE_SIZES:
+        os.environ.setdefault(name, str(CACHED_KERNELS))
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_MMAP_THRESHOLD, 2**30)
+        libc.mallopt(_TRIM_THRESHOLD, _LARGEST)
+
+
+def check_shared(fabric: Fabric, out: Path, nodes: int) -> None:
+    """Writes a file into the run folder `out`, makes the folder, and waits until every process has seen the file.
+
+    All processes must call it; with one node it does nothing. Raises InvalidRequestError in all of them if one does not
+    see the file: its node would else train another vocabulary, and resume from another state or none.
+    """
+    if nodes == 1:
+        return
+    number = torch.tensor(secrets.randbelow(2**62), device=fabric.device)
+    marker = out / f".shared-{int(_gathered(fabric, number)[0]):016x}"
+    if fabric.is_global_zero:
+        out.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+    fabric.barrier()
+    seen = torch.tensor(int(_appears(marker)), device=fabric.device)
+    blind = [rank for rank, value in enumerate(_gathered(fabric, seen).tolist()) if not value]
+    if fabric.is_global_zero:
+        marker.unlink()
+    if blind:
+        here = f"this is process {fabric.global_rank}, on {platform.node()}, and {out} is {out.absolute()} here"
+        raise InvalidRequestError(
+            f"process {', '.join(map(str, blind))} of {fabric.world_size} does not see what process 0 writes to {out} "
+            f"({here}): a run on several nodes needs a folder that all of them share; choose such an --out"
+        )
+
+
+def _gathered(fabric: Fabric, value: torch.Tensor) -> torch.Tensor:
+    found: Any = fabric.all_gather(value)
+    return torch.as_tensor(found).flatten().cpu()
+
+
+def _appears(marker: Path) -> bool:
+    """Whether the file is there before the wait ends."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not marker.exists():
+        if time.monotonic() > end:
+            return False
+        time.sleep(INTERVAL_SECONDS)
+    return True
+
+
+@contextmanager
+def first_process_first(fabric: Fabric) -> Iterator[None]:
+    """Runs the body in the first process, and then in the others. If it fails in the first one, it fails in all.
+
+    All processes must enter it. In the others it raises HmcError with the first one's message.
+    """
+    if fabric.global_rank and (problem := fabric.broadcast(None)):
+        raise HmcError(problem)
+    try:
+        yield
+    except Exception as error:
+        if fabric.is_global_zero:
+            fabric.broadcast(f"the first process stopped: {str(error) or type(error).__name__}")
+        raise
+    if fabric.is_global_zero:
+        fabric.broadcast(None)
+
+
+def is_first_process() -> bool:
+    """True in the only process, or the first of several: the one that prints results."""
+    distributed = torch.distributed
+    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+
+
+def leave_processes() -> None:
+    """Leaves the process group. At interpreter exit its threads might otherwise use objects that are already gone."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def seed_process(fabric: Fabric, seed: int) -> None:
@@ -46,36 +215,6 @@ def restore_random_state(states: dict[str, Tensor], rank: int) -> None:
     torch.set_rng_state(states[_name("cpu", rank)])
     if _name("cuda", rank) in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states[_name("cuda", rank)])
-
-
-@contextmanager
-def first_process_first(fabric: Fabric) -> Iterator[None]:
-    """Runs the body in the first process, and then in the others. If it fails in the first one, it fails in all.
-
-    All processes must enter it. In the others it raises HmcError with the first one's message.
-    """
-    if fabric.global_rank and (problem := fabric.broadcast(None)):
-        raise HmcError(problem)
-    try:
-        yield
-    except Exception as error:
-        if fabric.is_global_zero:
-            fabric.broadcast(f"the first process stopped: {str(error) or type(error).__name__}")
-        raise
-    if fabric.is_global_zero:
-        fabric.broadcast(None)
-
-
-def is_first_process() -> bool:
-    """True in the only process, or the first of several: the one that prints results."""
-    distributed = torch.distributed
-    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
-
-
-def leave_processes() -> None:
-    """Leaves the process group. At interpreter exit its threads might otherwise use objects that are already gone."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
 
 
 def saved_processes(states: dict[str, Tensor]) -> int:

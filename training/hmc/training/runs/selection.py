@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from hmc.artifact.checkpoint.checkpoint import Tensors, load_checkpoint
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors, load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.model.checkpoints import average_tensors
 from hmc.training.runs.recipe import RunSection
@@ -37,6 +37,12 @@ class Selection:
     def path(self, step: int) -> Path:
         """Returns the folder of the checkpoint of `step`."""
         return self.folder / f"step-{step:07d}"
+
+    def add(self, step: int, bleu: float, checkpoint: Checkpoint) -> None:
+        """Writes the checkpoint of a dev evaluation, and deletes those that are now surplus."""
+        save_checkpoint(checkpoint, self.path(step))
+        self.evaluations.append({"step": step, "bleu": bleu})
+        self.remove_surplus()
 
     def remove_surplus(self) -> None:
         """Deletes checkpoints beyond `keep_checkpoints`, lowest dev BLEU first."""

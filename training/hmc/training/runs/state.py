@@ -1,8 +1,12 @@
-"""Saved states, from which a run resumes exactly: safetensors and JSON, written atomically."""
+"""Saved states, from which a run resumes exactly: safetensors and JSON, written atomically.
+
+A state also tells by fingerprints whether a resumed run has the texts and models that it began with.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +19,9 @@ from torch import Tensor, nn
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.storage.files import replace_directory
 from hmc.artifact.storage.formats import Format
+from hmc.training.data.corpus import TokenCorpus
+from hmc.training.data.parallel_text import DevText
+from hmc.training.distillation.teacher import check_same_teacher
 from hmc.training.runs.processes import (
     first_process_first,
     random_states,
@@ -31,7 +38,65 @@ WEIGHTS, OPTIMIZER, RANDOM, PROGRESS = (
 FORMAT = Format("a training state", PROGRESS, lambda _: True, lambda _: (WEIGHTS, OPTIMIZER, RANDOM))
 """Tells a state from other folders, so that `save_state` replaces nothing else."""
 FIX = "Delete it to start the run anew."
-Saved = TypeVar("Saved")
+Saved = TypeVar("Saved", bound="Progress")
+
+
+@dataclass
+class Progress:
+    """How far a run has come: what a saved state holds besides weights, moments and random numbers."""
+
+    step: int = 0
+    """Updates done; in a run of several stages, within the stage."""
+    epoch: int = 0
+    index: int = 0
+    """Batch within the epoch."""
+    tally: list[float] = field(default_factory=list)
+    """`Tally.state` since the last line of the log; empty in states of earlier versions."""
+    corpus: str = ""
+    """Fingerprint of the tokenised training text. Empty, as the next two, in states of earlier versions."""
+    dev: str = ""
+    """Fingerprint of the dev text."""
+    source: str = ""
+    """Digest of the checkpoint that is pruned or fine-tuned; empty in a run of `hmc train`."""
+    teacher: str = ""
+    """Digest of the teacher; empty without one, or when it is the model itself."""
+
+    def fingerprints(self) -> dict[str, str]:
+        """Returns the fingerprints of the inputs; that of the teacher only where there is one."""
+        found = {"corpus": self.corpus, "dev": self.dev, "source": self.source}
+        return found | ({"teacher": self.teacher} if self.teacher else {})
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The texts and the models that a run begins with."""
+
+    corpus: TokenCorpus
+    dev: DevText
+    source: str = ""
+    """Digest of the checkpoint that is pruned or fine-tuned."""
+    teacher: str = ""
+    """Digest of the teacher; empty without one."""
+
+    def note(self, progress: Progress) -> None:
+        """Writes the fingerprints into `progress`."""
+        progress.corpus, progress.dev, progress.source = self.corpus.fingerprint, self.dev.fingerprint, self.source
+        progress.teacher = self.teacher
+
+    def check_same(self, progress: Progress, state: Path) -> None:
+        """Raises InvalidRequestError when the inputs differ from those of `progress`, which was read from `state`.
+
+        Notes the inputs in `progress` when they agree.
+        """
+        self.corpus.check_same(progress.corpus, state)
+        self.dev.check_same(progress.dev, state)
+        if progress.source and progress.source != self.source:
+            raise InvalidRequestError(
+                f"the checkpoint is not the one that {state} began with; restore that checkpoint, or choose another "
+                "--out to prune the new one"
+            )
+        check_same_teacher(progress.teacher, self.teacher, state)
+        self.note(progress)
 
 
 def save_state(

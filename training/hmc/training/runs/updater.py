@@ -1,39 +1,117 @@
-"""Optimiser updates: gradient accumulation, several processes, mixed precision. The caller writes the loop."""
+"""Optimiser updates: loss, gradient accumulation, several processes, mixed precision, and a tally of the updates."""
 
 from __future__ import annotations
 
-import atexit
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
-from hmc.training.data.batches import Batch
-from hmc.training.data.transfer import to_device
-from hmc.training.distillation.objective import Lesson
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.data.batches import Batch, to_device
+from hmc.training.distillation.objective import Lesson, lesson_of, observe, plain_loss, taught_loss
+from hmc.training.distillation.settings import OFF, DistillSection
 from hmc.training.distillation.teacher import NOTHING, Distillation
-from hmc.training.model.cpu.memory import configure_memory
+from hmc.training.model.loss import cross_entropy_sum
 from hmc.training.model.transformer import Transformer
-from hmc.training.runs.loss import SummedLoss
-from hmc.training.runs.processes import leave_processes
-from hmc.training.runs.recipe import RunSection, TrainSection
-from hmc.training.runs.tally import Tally
+from hmc.training.runs.recipe import TrainSection
 
+MOST_SKIPPED = 10
+"""A run stops when so many updates in a row were skipped, because their loss or gradient was NaN or infinite."""
 Masking = Callable[[Fabric, int, Sequence[Batch]], AbstractContextManager[object]]
 """(fabric, step, batches) → a context in which the model's masks are those of update `step`, made of `batches`."""
-
 Masks = Callable[[], None]
 """Puts masks on the model before a forward pass."""
 
-OLDEST_COMPILED = (7, 0)
-"""Oldest compute capability that Triton, in which `torch.compile` writes kernels, supports."""
+
+class SummedLoss(nn.Module):
+    """The summed loss of a batch: the cross entropy, and what a teacher adds to it.
+
+    Model and loss are one module, so that wrappers for several processes see every parameter.
+    """
+
+    def __init__(self, model: Transformer, label_smoothing: float, distill: DistillSection = OFF) -> None:
+        super().__init__()
+        self.model, self.label_smoothing, self.distill = model, label_smoothing, distill
+
+    def forward(
+        self,
+        source: Tensor,
+        target_in: Tensor,
+        target_out: Tensor,
+        real: Tensor,
+        source_padded: bool,
+        lesson: Lesson | None = None,
+        teaches: bool = False,
+    ) -> Tensor | tuple[Tensor, Lesson]:
+        """The fields of a `Batch`, which such wrappers would not pass on → summed loss (nats, scalar).
+
+        lesson: what a teacher knows about the batch; None: the loss is the cross entropy. teaches: the model learns
+        from no teacher, and returns its own lesson beside the loss.
+        """
+        batch = Batch(source, target_in, target_out, real, source_padded)
+        if teaches:
+            observed = observe(self.model, batch, self.distill)
+            loss = plain_loss(self.model, observed, batch, self.label_smoothing)
+            return loss, lesson_of(self.model, observed)
+        if lesson is not None:
+            observed = observe(self.model, batch, self.distill)
+            return taught_loss(self.model, observed, batch, lesson, self.distill, self.label_smoothing)
+        states = self.model(source, target_in, source_padded)
+        return cross_entropy_sum(self.model, states, batch, self.label_smoothing)[0]
+
+
+class Tally:
+    """What updates did: their mean loss since the last line of the log, and which were skipped.
+
+    Counts updates on their device: only `line` and `check` make a GPU wait. All processes count the same."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._loss = torch.zeros((), dtype=torch.float64, device=device)
+        self._tokens, self._skipped, self._in_a_row, self._longest = (
+            torch.zeros((), dtype=torch.int64, device=device) for _ in range(4)
+        )
+
+    def add(self, loss: Tensor, tokens: Tensor, finite: Tensor) -> None:
+        """Adds an update. loss: summed over its tokens (nats). finite: False if it was skipped. All are scalars."""
+        self._loss = self._loss + torch.where(finite, loss, 0.0)
+        self._tokens = self._tokens + finite * tokens
+        self._skipped = self._skipped + ~finite
+        self._in_a_row = (self._in_a_row + 1) * ~finite
+        self._longest = torch.maximum(self._longest, self._in_a_row)
+
+    def line(self) -> dict[str, float]:
+        """Starts anew; returns the mean `loss` per token of the updates since the last line, and how many were
+        `skipped`, if any were. Without any update there is no loss. Raises as `check`."""
+        self.check()
+        tokens, skipped = int(self._tokens), int(self._skipped)
+        found = {"loss": float(self._loss) / tokens} if tokens else {}
+        for counted in (self._loss, self._tokens, self._skipped):
+            counted.zero_()
+        return found | ({"skipped": float(skipped)} if skipped else {})
+
+    def state(self) -> list[float]:
+        """What a resumed run needs for the same next line: the summed loss, its tokens and the skipped updates."""
+        return [float(counted) for counted in (self._loss, self._tokens, self._skipped)]
+
+    def restore(self, state: list[float]) -> None:
+        """Goes on from a `state`; an empty one is that of the start."""
+        for counted, value in zip((self._loss, self._tokens, self._skipped), state, strict=False):
+            counted.fill_(value)
+
+    def check(self) -> bool:
+        """Returns whether the last update was made. Raises InvalidRequestError when too many in a row were skipped."""
+        if int(self._longest) >= MOST_SKIPPED:
+            raise InvalidRequestError(
+                f"{int(self._longest)} updates in a row had a loss or gradient that was NaN or infinite, and were "
+                "skipped: training has diverged. The last saved state is from before. Choose a lower learning rate, a "
+                "longer warm-up, or gradient clipping, and another --out"
+            )
+        return not int(self._in_a_row)
 
 
 @dataclass(frozen=True)
@@ -58,64 +136,6 @@ class Update:
     def gradient_norm(self) -> float:
         """Gradient norm before clipping; NaN when it was not computed."""
         return float("nan") if self.norm is None else float(self.norm)
-
-
-def make_fabric(run: RunSection) -> Fabric:
-    """Returns a launched Fabric for the run's device, precision and processes.
-
-    Raises DeviceUnavailableError when cuda is asked for and absent, or run.compile without a device that it works on;
-    InvalidRequestError when a launcher (torchrun) started another number of processes than the run has.
-    """
-    check_processes(run)
-    if run.device == "cuda" and not torch.cuda.is_available():
-        raise DeviceUnavailableError(
-            "run.device = cuda, but PyTorch sees no CUDA device; use device = 'cpu' or install a CUDA build"
-        )
-    configure_memory()
-    fabric = Fabric(accelerator=run.device, precision=run.precision, devices=run.devices, num_nodes=run.nodes)
-    if run.compile:
-        check_compilable(fabric.device)
-    fabric.launch()
-    if fabric.world_size > 1:
-        atexit.register(leave_processes)
-    return fabric
-
-
-def check_compilable(device: torch.device) -> None:
-    """Raises DeviceUnavailableError unless `torch.compile` can compile the loss for the device.
-
-    A CPU trains with operations of HMC's own (`hmc.training.model.cpu`), which the compiler would break up.
-    """
-    if device.type != "cuda":
-        raise DeviceUnavailableError(
-            f"run.compile is for CUDA devices, and this run is on {device.type}, which has fast operations of its own; "
-            "leave --compile out (run.compile = false)"
-        )
-    major, minor = torch.cuda.get_device_capability(device)
-    if (major, minor) < OLDEST_COMPILED:
-        raise DeviceUnavailableError(
-            f"run.compile needs a GPU of compute capability {'.'.join(map(str, OLDEST_COMPILED))}, and "
-            f"{torch.cuda.get_device_name(device)} has {major}.{minor}; leave --compile out (run.compile = false)"
-        )
-    if find_spec("triton") is None:
-        raise DeviceUnavailableError(
-            "run.compile needs Triton, which is not installed: install it (`pip install triton`) or leave --compile "
-            "out (run.compile = false)"
-        )
-
-
-def check_processes(run: RunSection) -> None:
-    """Raises InvalidRequestError when a launcher started another number of processes than the run has.
-
-    Each process would else be a run of its own in the same folder.
-    """
-    started, wanted = os.environ.get("WORLD_SIZE", "1"), run.devices * run.nodes
-    if started not in ("1", str(wanted)):
-        raise InvalidRequestError(
-            f"{started} processes were started (WORLD_SIZE), but the run is of {wanted} (run.devices × run.nodes). "
-            "hmc train: give --set run.devices=N (processes per node) and run.nodes; hmc prune: start it without "
-            "torchrun"
-        )
 
 
 class Updater:

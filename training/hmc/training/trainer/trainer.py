@@ -1,4 +1,4 @@
-"""The training loop: from a recipe to a checkpoint. A run that was interrupted resumes exactly."""
+"""Runs of `hmc train`: from a recipe to a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from hmc.artifact.checkpoint.layout_files import read_layout
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.heads import HeadLayout
-from hmc.training.data.batches import BatchStream
 from hmc.training.data.parallel_text import check_corpora, read_dev
-from hmc.training.distillation.teacher import Distillation, check_same_teacher, load_teacher
+from hmc.training.distillation.teacher import Distillation, load_teacher
 from hmc.training.headmask.mask import HeadMask
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.checkpoints import export_tensors, import_tensors
 from hmc.training.model.evaluate import Scores, evaluate
 from hmc.training.runs.folder import RECIPE, check_training_folder, has_results, take_over
 from hmc.training.runs.log import RunLog
-from hmc.training.runs.processes import first_process_first, seed_process
+from hmc.training.runs.loop import Loop, Schedule
+from hmc.training.runs.processes import check_shared, first_process_first, make_fabric, seed_process
 from hmc.training.runs.recipe import Recipe, TrainSection, same_run
 from hmc.training.runs.selection import Selection
-from hmc.training.runs.shared import check_shared
-from hmc.training.runs.state import load_state, progress_from, save_state
-from hmc.training.runs.updater import Masking, Update, Updater, make_fabric, make_optimizer
+from hmc.training.runs.state import Inputs, Progress
+from hmc.training.runs.updater import Masking, Update
 from hmc.training.trainer.assemble import (
     architecture,
     check_shape,
@@ -43,25 +42,17 @@ from hmc.training.trainer.assemble import (
 
 
 @dataclass
-class RunProgress:
-    """How far a run has come: what a saved state holds besides weights, moments and random numbers."""
+class TrainingProgress(Progress):
+    """How far a training run has come."""
 
-    step: int = 0
-    epoch: int = 0
-    index: int = 0
-    """Batch within the epoch."""
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     """`{"step", "bleu"}` of every dev evaluation."""
-    corpus: str = ""
-    """Fingerprint of the tokenised training text; empty in states of earlier versions."""
-    dev: str = ""
-    """Fingerprint of the dev text; empty in states of earlier versions."""
-    teacher: str = ""
-    """Digest of the teacher; empty without one."""
 
 
-class TrainingRun:
+class TrainingRun(Schedule):
     """One training run; `run()` trains."""
+
+    evaluates = True
 
     def __init__(self, recipe: Recipe, out: Path) -> None:
         """Prepares the run in the folder `out`, or loads its last state from there.
@@ -90,59 +81,52 @@ class TrainingRun:
         seed_process(self.fabric, recipe.train.seed)
         start_from = Path(recipe.model.start_from) if recipe.model.start_from else None
         teacher = load_teacher(recipe.distill, start_from, arch, self.vocabulary, recipe.data.max_length)
-        self.progress = RunProgress(corpus=self.corpus.fingerprint, dev=self.dev.fingerprint)
-        self.progress.teacher = teacher.digest if teacher else ""
-        self.stream = BatchStream(
-            self.corpus, recipe.train.batch_tokens, recipe.train.seed, self.vocabulary.pad_id,
-            self.fabric.global_rank, self.fabric.world_size, self.fabric.device,
+        inputs = Inputs(self.corpus, self.dev, teacher=teacher.digest if teacher else "")
+        self.loop = Loop(
+            self.fabric, self.model, [{"params": list(self.model.parameters()), "name": "model"}], inputs,
+            recipe.train, recipe.run, TrainingProgress(), out / "state", masking=self._masking(recipe.train),
+            distillation=Distillation(recipe.distill, teacher),
         )  # fmt: skip
-        optimizer = make_optimizer([{"params": list(self.model.parameters()), "name": "model"}], recipe.train)
-        self.updater = Updater(
-            self.fabric, self.model, optimizer, iter(self.stream), recipe.train, self._masking(recipe.train),
-            compiled=recipe.run.compile, distillation=Distillation(recipe.distill, teacher),
-        )  # fmt: skip
-        self._resume()
+        self.loop.resume()
+        self.progress, self.steps = self.loop.progress, recipe.train.steps
         self.selection = Selection(out / "checkpoints", recipe.run, self.progress.evaluations)
         self.final = out / "final"
-        self.finished = (
-            self.progress.step == recipe.train.steps and self.final.is_dir() and not checkpoint_problems(self.final)
-        )
+        self.finished = self.progress.step == self.steps and self.final.is_dir() and not checkpoint_problems(self.final)
         """True when all steps are done and the final checkpoint is complete."""
 
     def run(self) -> Path:
         """Trains to the last step and averages checkpoints; returns the path of the final checkpoint."""
-        settings, run, progress = self.recipe.train, self.recipe.run, self.progress
         if self.finished:
             return self.final
-        self.model.train()
-        with RunLog("train", self.out, settings.steps, progress.step, active=self.fabric.is_global_zero) as log:
+        with RunLog("train", self.out, self.steps, self.progress.step, active=self.fabric.is_global_zero) as log:
             parameters = sum(map(math.prod, tensor_shapes(self.model.arch, self.layout).values()))
             log.say(f"{len(self.corpus):,} pairs, {parameters:,} parameters")
-            speed = _Speed()
-            while progress.step < settings.steps:
-                progress.step += 1
-                update = self.updater.update(progress.step)
-                speed.add(update)
-                log.advance(progress.step)
-                if progress.step % run.log_every == 0:
-                    scalars = self.updater.tally.line() | {"norm": update.gradient_norm, "rate": update.rate}
-                    scalars |= {"tokens/s": speed.restart(), "epoch": float(self.stream.epoch)}
-                    log.report(progress.step, scalars)
-                last = progress.step == settings.steps
-                if progress.step % run.eval_every == 0 or last:
-                    self.updater.tally.check()
-                    with first_process_first(self.fabric):
-                        if self.fabric.is_global_zero:
-                            self._evaluate(log)
-                    speed.restart()
-                # The evaluation has shown that the last weights can be used, even if the last update was skipped.
-                if (progress.step % run.save_every == 0 and self.updater.tally.check()) or last:
-                    self._save()
+            self._speed = _Speed()
+            self.loop.run(self, log)
             self.fabric.barrier()  # `final` is not written before every process has seen that it is missing
             with first_process_first(self.fabric):  # no process leaves or reads `final` before it is written
                 if self.fabric.is_global_zero:
                     self._finish(log)
         return self.final
+
+    # -- the schedule: every update follows the recipe ------------------------------------------------------------
+
+    def after(self, step: int, update: Update) -> None:  # noqa: ARG002 - see Schedule
+        """Counts the tokens of the update."""
+        self._speed.add(update)
+
+    def scalars(self, step: int, update: Update) -> dict[str, float]:  # noqa: ARG002 - see Schedule
+        """Returns gradient norm, learning rate, speed and epoch."""
+        scalars = {"norm": update.gradient_norm, "rate": update.rate}
+        return scalars | {"tokens/s": self._speed.restart(), "epoch": float(self.loop.stream.epoch)}
+
+    def evaluate(self, log: RunLog) -> None:
+        """Scores dev with every head of the layout open and writes a checkpoint."""
+        scores = evaluate(self.model, self.vocabulary, self.dev.pairs, beam=1, bf16="bf16" in self.recipe.run.precision)
+        step = self.progress.step
+        log.report(step, {"dev BLEU": scores.bleu})
+        self.selection.add(step, scores.bleu, self._checkpoint({"dev": scores.to_json()}))
+        self._speed.restart()
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -173,32 +157,6 @@ class TrainingRun:
             return None
         spec = HeadMaskSpec.parse(settings.headmask)
         return HeadMask(self.model, self.layout, spec, settings.seed, settings.label_smoothing).applied
-
-    def _save(self) -> None:
-        self.progress.epoch, self.progress.index = self.stream.epoch, self.stream.index
-        save_state(self.out / "state", self.model, self.updater.optimizer, vars(self.progress), self.fabric)
-
-    def _resume(self) -> None:
-        """Loads the last saved state, if there is one."""
-        if not (self.out / "state").is_dir():
-            return
-        progress = load_state(self.out / "state", self.model, self.updater.optimizer, self.fabric)
-        teacher = self.progress.teacher
-        self.progress = progress_from(RunProgress, progress, self.out / "state")
-        self.corpus.check_same(self.progress.corpus, self.out / "state")
-        self.dev.check_same(self.progress.dev, self.out / "state")
-        check_same_teacher(self.progress.teacher, teacher, self.out / "state")
-        self.progress.corpus, self.progress.dev = self.corpus.fingerprint, self.dev.fingerprint
-        self.stream.epoch, self.stream.index = self.progress.epoch, self.progress.index
-
-    def _evaluate(self, log: RunLog) -> None:
-        """Scores dev with every head of the layout open and writes a checkpoint. For the first process."""
-        scores = evaluate(self.model, self.vocabulary, self.dev.pairs, beam=1, bf16="bf16" in self.recipe.run.precision)
-        step = self.progress.step
-        log.report(step, {"dev BLEU": scores.bleu})
-        save_checkpoint(self._checkpoint({"dev": scores.to_json()}), self.selection.path(step))
-        self.progress.evaluations.append({"step": step, "bleu": scores.bleu})
-        self.selection.remove_surplus()
 
     def _checkpoint(self, metrics: dict[str, Any], **provenance: Any) -> Checkpoint:
         config = CheckpointConfig(

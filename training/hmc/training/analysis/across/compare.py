@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.training.analysis.common.curves import ORDERS, WITHIN, masked_within
-from hmc.training.analysis.common.result import Result, read_result, versions
+from hmc.training.analysis.common.result import ORDERS, WITHIN, Result, masked_within, read_result, versions
 from hmc.training.analysis.common.summary import Summary, interval, plain
 
 COMMAND = "compare"

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.common.measure import Settings
-from hmc.training.analysis.common.per_head import head_rows
-from hmc.training.analysis.common.result import Result, versions
+from hmc.training.analysis.common.result import Result, head_rows, versions
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, interval, probability
 from hmc.training.analysis.masking import ablate

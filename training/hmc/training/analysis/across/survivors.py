@@ -17,8 +17,7 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, lo
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout
-from hmc.training.analysis.common.per_head import head_of
-from hmc.training.analysis.common.result import CheckpointSource, Result, read_result, versions
+from hmc.training.analysis.common.result import CheckpointSource, Result, head_of, read_result, versions
 from hmc.training.analysis.common.summary import Summary, plain, spread_cell
 
 COMMAND = "survivors"

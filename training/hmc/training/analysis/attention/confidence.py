@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from hmc.training.analysis.common.per_head import Place, head_of, head_rows, in_order, model_shape
-from hmc.training.analysis.common.result import Result, versions
+from hmc.training.analysis.common.result import Place, Result, head_of, head_rows, in_order, model_shape, versions
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.analysis.common.views import READS, View, corpus_views, peaks, tokenize

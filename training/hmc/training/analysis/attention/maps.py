@@ -10,8 +10,7 @@ import torch
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import Head, Kind
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
-from hmc.training.analysis.common.per_head import head_of
-from hmc.training.analysis.common.result import Result, corpus_source, versions
+from hmc.training.analysis.common.result import Result, corpus_source, head_of, versions
 from hmc.training.analysis.common.subject import Subject, Text
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.analysis.common.trace import trace_decoder, trace_encoder

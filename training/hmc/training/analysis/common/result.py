@@ -1,4 +1,8 @@
-"""The result of an analysis: data as JSON, with the model, the text, the settings and the versions it came from."""
+"""The result of an analysis: data as JSON, with the model, the text, the settings and the versions it came from.
+
+Numbers per head are stored as one row per open head. A pruned model numbers its open heads from 0 in every attention;
+results name a head by its index in the unpruned model. Reading a result needs no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,33 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import python_version
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.distribution import VERSION
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.heads import KINDS, Head, HeadLayout, Kind
 
 SCHEMA_VERSION = 1
 NUMBERS = frozenset({"importance", "standard_error", "mean", "variance", "least", "most", "value", "low", "high"})
 """Fields of results that must be finite numbers wherever they occur."""
+Place = tuple[Kind, int]
+"""One attention of a model: kind and layer."""
+HeadTable = dict[Kind, list[list[float | None]]]
+"""kind → layers → heads at their original indices; None for a closed head."""
+Row = dict[str, Any]
+"""`kind`, `layer` and `index` of a head, and its values."""
+T = TypeVar("T")
+WITHIN = 1.0
+"""BLEU points that `masked_within` allows by default."""
+ORDERS = ("most_important_first", "least_important_first")
 
 
 class CheckpointSource(BaseModel):
@@ -159,3 +175,71 @@ def _missing_numbers(value: Any, place: str = "data") -> Iterator[str]:
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             yield from _missing_numbers(inner, f"{place}.{number}")
+
+
+def in_order(values: Mapping[Place, Sequence[T]], layout: HeadLayout) -> list[T]:
+    """Values of the open heads of each attention → one list in the order of `layout.heads()`."""
+    return [values[head.kind, head.layer][layout[head.kind][head.layer].index(head.index)] for head in layout.heads()]
+
+
+def head_rows(heads: Iterable[Head], values: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """One row per head."""
+    return [
+        {"kind": head.kind, "layer": head.layer, "index": head.index, **value}
+        for head, value in zip(heads, values, strict=True)
+    ]
+
+
+def head_of(row: Mapping[str, Any]) -> Head:
+    """The head of a row."""
+    return Head(cast(Kind, row["kind"]), int(row["layer"]), int(row["index"]))
+
+
+def model_shape(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Fields of a result: `layout` (the open heads) and `heads_per_layer` (of the unpruned model)."""
+    return {"layout": checkpoint.layout.to_json(), "heads_per_layer": checkpoint.architecture.heads}
+
+
+def table_of(data: Mapping[str, Any], value: Callable[[Row], float]) -> HeadTable:
+    """The rows `heads` of a result as kind → layers → heads at original indices.
+
+    data: a result's data with `heads` and the fields of `model_shape`. None is a closed head, NaN an open head without
+    a row.
+    """
+    layout = HeadLayout.from_json(data["layout"])
+    table: HeadTable = {
+        kind: [[math.nan if i in row else None for i in range(data["heads_per_layer"])] for row in layout[kind]]
+        for kind in KINDS
+    }
+    for row in data["heads"]:
+        table[row["kind"]][row["layer"]][row["index"]] = value(row)
+    return table
+
+
+def parse_heads(names: Sequence[str], layout: HeadLayout) -> list[Head]:
+    """Names such as `cross.0.3` → heads. Raises InvalidRequestError for a name that is no open head of `layout`."""
+    known, found = {str(head): head for head in layout.heads()}, []
+    for name in names:
+        kind, _, rest = name.partition(".")
+        layer, _, index = rest.partition(".")
+        if kind not in KINDS or not (layer.isdecimal() and index.isdecimal()):
+            raise InvalidRequestError(
+                f"head {name!r}: write KIND.LAYER.INDEX, e.g. cross.0.3; kinds: {', '.join(KINDS)}"
+            )
+        if name not in known:
+            raise InvalidRequestError(
+                f"head {name} is not open in this checkpoint; open heads of that layer: "
+                f"{', '.join(h for h in known if h.startswith(f'{kind}.{layer}.')) or 'none'}"
+            )
+        found.append(known[name])
+    return found
+
+
+def masked_within(curve: Sequence[Mapping[str, Any]], drop: float = WITHIN) -> int:
+    """Largest number of heads masked, group by group, with BLEU at most `drop` points below that of all heads."""
+    whole, most = curve[0]["bleu"]["value"], 0
+    for point in curve:
+        if whole - point["bleu"]["value"] > drop:
+            break
+        most = point["masked"]
+    return most

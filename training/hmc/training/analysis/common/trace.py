@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from hmc.artifact.model.heads import Kind
-from hmc.training.model.attention import Attention
-from hmc.training.model.layers import FeedForward
+from hmc.training.model.layers import Attention, FeedForward
 from hmc.training.model.transformer import Transformer
 
 

@@ -1,23 +1,78 @@
-"""Charts inside a figure: curves and bars of loss or BLEU with their intervals, histograms of importance."""
+"""Parts of all figures: their style and files, curves and bars with intervals, histograms, maps of all heads.
+
+The bytes of the SVG and PNG files depend on the data alone. No display is needed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hmc.training.analysis.common.curves import ORDERS
-from hmc.training.analysis.figures.style import COLOURS, GREY, MARKERS
+from hmc.artifact.model.heads import KINDS
+from hmc.training.analysis.common.result import ORDERS, HeadTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
 
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+"""Palette of Okabe and Ito, whose colours colour-blind readers can distinguish."""
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
+"""One marker per colour, so that lines differ without colour too."""
+GREY = "#666666"
+SEQUENTIAL, DIVERGING = "cividis", "PuOr"
+"""Colour maps that stay readable for colour-blind readers and, the first, in grey."""
+KIND_TITLES = {"encoder_self": "encoder self", "decoder_self": "decoder self", "cross": "cross"}
 METRIC_TITLES = {"bleu": "BLEU", "loss": "loss [nats per token]"}
 BINS = 20
 """Bins of a histogram."""
 LINES = dict(zip(ORDERS, ("--", "-"), strict=True))
 ORDER_TITLES = dict(zip(ORDERS, ("most important first", "least important first"), strict=True))
+CELL = 0.34
+"""Inches per head."""
+ACROSS = 8
+"""With at most this many heads per layer the maps of the three kinds are side by side, else one below the other."""
+
+
+@contextmanager
+def figure(width: float, height: float) -> Iterator[Figure]:
+    """An empty figure, sizes in inches. HMC's style applies inside the `with` block."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context(
+        {
+            "svg.hashsalt": "hmc",
+            "svg.fonttype": "path",
+            "font.family": "DejaVu Sans",
+            "font.size": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "hatch.linewidth": 0.6,
+        }
+    ):
+        made = Figure(figsize=(width, height), dpi=150, layout="constrained")
+        FigureCanvasAgg(made)
+        yield made
+
+
+def save_figure(drawn: Figure, prefix: Path) -> list[Path]:
+    """Writes `prefix`.svg and `prefix`.png, which contain no date and no version. Call it inside `figure`."""
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    written = []
+    for suffix, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
+        path = prefix.with_name(f"{prefix.name}.{suffix}")
+        drawn.savefig(path, metadata=metadata)
+        written.append(path)
+    return written
 
 
 def cumulative_curves(axes: Axes, systems: Mapping[str, Mapping[str, Any]], metric: str) -> None:
@@ -102,3 +157,79 @@ def histogram(axes: Axes, systems: Mapping[str, Sequence[float]]) -> None:
 
 def _cycle(count: int) -> list[str]:
     return [COLOURS[n % len(COLOURS)] for n in range(count)]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Three maps that share one colour scale."""
+
+    label: str
+    table: HeadTable
+    """None is a closed head, drawn hatched; NaN is a head without a value, left blank."""
+    colours: str
+    """Name of a colour map. A DIVERGING one is centred on zero."""
+
+
+def map_size(table: HeadTable, panels: int) -> tuple[float, float]:
+    """Width and height in inches of the maps of `panels` panels."""
+    heads = max(len(row) for kind in KINDS for row in table[kind])
+    layers = max(len(table[kind]) for kind in KINDS)
+    wide, high = CELL * heads + 0.5, CELL * layers + 0.6
+    if heads <= ACROSS:
+        return 3 * wide + 1.2, panels * max(1.6, high)
+    return panels * (wide + 0.3), 3 * high + 0.9
+
+
+def draw_head_maps(figure: Figure, panels: Sequence[Panel]) -> None:
+    """Draws the panels. A panel is a row of three maps, or a column if layers have many heads (see ACROSS)."""
+    across = len(panels[0].table[KINDS[0]][0]) <= ACROSS
+    grid = figure.subplots(*((len(panels), len(KINDS)) if across else (len(KINDS), len(panels))), squeeze=False)
+    for number, panel in enumerate(panels):
+        scale = _scale(panel)
+        cells: list[Axes] = [grid[number][n] if across else grid[n][number] for n in range(len(KINDS))]
+        meshes = [_draw(axes, panel.table[kind], scale, panel.colours) for axes, kind in zip(cells, KINDS, strict=True)]
+        for axes, kind in zip(cells, KINDS, strict=True):
+            if not across or number == 0:
+                axes.set_title(KIND_TITLES[kind], fontsize=9)
+        figure.colorbar(meshes[0], ax=cells, label=panel.label, location="right" if across else "bottom", pad=0.02)
+    for axes in grid[-1]:
+        axes.set_xlabel("head")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("layer")
+
+
+def _scale(panel: Panel) -> Normalize:
+    from matplotlib.colors import Normalize
+
+    values = [
+        value
+        for kind in KINDS
+        for row in panel.table[kind]
+        for value in row
+        if value is not None and np.isfinite(value)
+    ]
+    if panel.colours.startswith(DIVERGING):
+        reach = max((abs(value) for value in values), default=0.0) or 1.0
+        return Normalize(-reach, reach)
+    return Normalize(min(0.0, *values), max(values) or 1.0) if values else Normalize(0.0, 1.0)
+
+
+def _draw(axes: Axes, rows: Sequence[Sequence[float | None]], scale: Normalize, colours: str) -> QuadMesh:
+    from matplotlib.patches import Rectangle
+
+    layers, heads = len(rows), len(rows[0])
+    values = np.ma.masked_invalid([[np.nan if value is None else value for value in row] for row in rows])
+    mesh = axes.pcolormesh(
+        np.arange(heads + 1), np.arange(layers + 1), values, norm=scale, cmap=colours, edgecolors="white"
+    )
+    for layer, row in enumerate(rows):
+        for head, value in enumerate(row):
+            if value is None:
+                axes.add_patch(Rectangle((head, layer), 1, 1, fill=False, hatch="////", edgecolor=GREY, linewidth=0.3))
+    axes.set_aspect("equal")
+    axes.set_xticks(np.arange(heads) + 0.5, [str(head) for head in range(heads)])
+    axes.set_yticks(np.arange(layers) + 0.5, [str(layer) for layer in range(layers)])
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    return mesh

@@ -10,19 +10,23 @@ import numpy as np
 
 from hmc.artifact.model.heads import KINDS
 from hmc.training.analysis.across.compare import metric_of
-from hmc.training.analysis.common.curves import ORDERS
-from hmc.training.analysis.common.per_head import table_of
-from hmc.training.analysis.common.result import Result
-from hmc.training.analysis.figures.charts import cumulative_curves, error_bars, group_bars, histogram, zero_line
-from hmc.training.analysis.figures.head_map import Panel, draw_head_maps, map_size
-from hmc.training.analysis.figures.style import (
+from hmc.training.analysis.common.result import ORDERS, Result, table_of
+from hmc.training.analysis.figures.charts import (
     COLOURS,
     DIVERGING,
     KIND_TITLES,
     MARKERS,
     SEQUENTIAL,
+    Panel,
+    cumulative_curves,
+    draw_head_maps,
+    error_bars,
     figure,
+    group_bars,
+    histogram,
+    map_size,
     save_figure,
+    zero_line,
 )
 from hmc.training.data.parallel_text import corpus_names
 

@@ -12,8 +12,16 @@ import numpy as np
 from hmc.artifact.model.heads import KINDS
 from hmc.training.analysis.across.trajectory import QUANTITIES, quantities, stages
 from hmc.training.analysis.common.result import Result
-from hmc.training.analysis.figures.charts import METRIC_TITLES
-from hmc.training.analysis.figures.style import COLOURS, GREY, KIND_TITLES, MARKERS, SEQUENTIAL, figure, save_figure
+from hmc.training.analysis.figures.charts import (
+    COLOURS,
+    GREY,
+    KIND_TITLES,
+    MARKERS,
+    METRIC_TITLES,
+    SEQUENTIAL,
+    figure,
+    save_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

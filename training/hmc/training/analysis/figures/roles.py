@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hmc.artifact.model.heads import KINDS, Head
-from hmc.training.analysis.common.per_head import head_of, table_of
-from hmc.training.analysis.common.result import Result
-from hmc.training.analysis.figures.head_map import Panel, draw_head_maps, map_size
-from hmc.training.analysis.figures.style import COLOURS, GREY, KIND_TITLES, SEQUENTIAL, figure, save_figure
+from hmc.training.analysis.common.result import Result, head_of, table_of
+from hmc.training.analysis.figures.charts import (
+    COLOURS,
+    GREY,
+    KIND_TITLES,
+    SEQUENTIAL,
+    Panel,
+    draw_head_maps,
+    figure,
+    map_size,
+    save_figure,
+)
 from hmc.training.analysis.roles.roles import role_label
 
 if TYPE_CHECKING:

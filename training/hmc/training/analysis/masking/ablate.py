@@ -10,8 +10,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import Head
 from hmc.training.analysis.common.masks import close_heads
 from hmc.training.analysis.common.measure import Settings, measure
-from hmc.training.analysis.common.per_head import head_of, head_rows, model_shape
-from hmc.training.analysis.common.result import Result, versions
+from hmc.training.analysis.common.result import Result, head_of, head_rows, model_shape, versions
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, change, interval, probability
 

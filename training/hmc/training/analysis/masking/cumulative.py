@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hmc.training.analysis.common.curves import ORDERS, WITHIN, masked_within
 from hmc.training.analysis.common.masks import close_heads
 from hmc.training.analysis.common.measure import Settings, measure
-from hmc.training.analysis.common.result import Result, versions
+from hmc.training.analysis.common.result import ORDERS, WITHIN, Result, masked_within, versions
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, interval
 from hmc.training.analysis.masking.groups import GROUPS, split_heads

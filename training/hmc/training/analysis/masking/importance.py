@@ -14,8 +14,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.storage.files import replace_directory
 from hmc.training.analysis.common.masks import sentence_groups
-from hmc.training.analysis.common.per_head import head_of, head_rows, model_shape
-from hmc.training.analysis.common.result import Result, versions
+from hmc.training.analysis.common.result import Result, head_of, head_rows, model_shape, versions
 from hmc.training.analysis.common.subject import Progress, Subject, Text, overflow, silent
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.data.batches import make_batch

@@ -9,8 +9,7 @@ from typing import Any
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import Head, HeadScores, rank_heads
-from hmc.training.analysis.common.per_head import head_of
-from hmc.training.analysis.common.result import read_result
+from hmc.training.analysis.common.result import head_of, read_result
 from hmc.training.analysis.common.subject import Progress, Subject, Text, read_text, silent
 from hmc.training.analysis.masking.importance import sentence_values
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.training.analysis.common.per_head import Place
+from hmc.training.analysis.common.result import Place
 from hmc.training.analysis.common.views import TokenPair, View, peaks
 from hmc.training.data.parallel_text import corpus_names, is_by_rows, read_pairs
 from hmc.training.data.vocabulary import Vocabulary

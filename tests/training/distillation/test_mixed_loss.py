@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hmc.training.distillation import word_level
-from hmc.training.distillation.word_level import Mixture, TeacherLogits, mixed_loss
-from hmc.training.model.cpu.cross_entropy import summed_cross_entropy
+from hmc.training.distillation import objective
+from hmc.training.distillation.objective import Mixture, TeacherLogits, mixed_loss
+from hmc.training.model.loss import summed_cross_entropy
 
 ROWS, VOCABULARY, WIDTH = 13, 40, 6
 
@@ -41,7 +41,7 @@ def test_value_and_gradient_are_the_formula(
     weight: float, temperature: float, smoothing: float, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """rows: of a piece; 5 does not divide the number of all rows."""
-    monkeypatch.setitem(word_level.PIECE, "cpu", rows * VOCABULARY)
+    monkeypatch.setitem(objective.PIECE, "cpu", rows * VOCABULARY)
     mixture = Mixture(weight, temperature, smoothing)
     logits, targets, teacher = example()
     expected = by_formula(logits, targets, teacher, mixture)
@@ -49,7 +49,7 @@ def test_value_and_gradient_are_the_formula(
     found = mixed_loss(logits, targets, teacher, mixture)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(torch.autograd.grad(3 * found, logits)[0], 3 * gradient)
-    whole = word_level._whole(logits, targets, teacher, mixture)  # what a compiled loss computes
+    whole = objective._whole(logits, targets, teacher, mixture)  # what a compiled loss computes
     torch.testing.assert_close(whole, expected)
     torch.testing.assert_close(torch.autograd.grad(whole, logits)[0], gradient)
 
@@ -84,7 +84,7 @@ def test_weight_zero_is_the_cross_entropy() -> None:
 
 
 def test_the_teachers_logits_are_never_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(word_level.PIECE, "cpu", 4 * VOCABULARY)
+    monkeypatch.setitem(objective.PIECE, "cpu", 4 * VOCABULARY)
     seen: list[int] = []
     rows = TeacherLogits.rows
 

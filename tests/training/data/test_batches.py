@@ -11,9 +11,8 @@ import pytest
 import torch
 from tests.tiny import SENTENCES, tiny_tokenizer
 
-from hmc.training.data.batches import BatchStream
+from hmc.training.data.batches import BatchStream, made_ahead, to_device
 from hmc.training.data.corpus import TokenCorpus
-from hmc.training.data.transfer import made_ahead, to_device
 from hmc.training.data.vocabulary import Vocabulary
 
 

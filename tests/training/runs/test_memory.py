@@ -9,11 +9,11 @@ import sys
 import pytest
 import torch
 
-from hmc.training.model.cpu.memory import CACHE_SIZES, CACHED_KERNELS, configure_memory
+from hmc.training.runs.processes import CACHE_SIZES, CACHED_KERNELS, configure_memory
 
 PRODUCTS_OF_MANY_SHAPES = """
 import ctypes, sys
-from hmc.training.model.cpu.memory import configure_memory
+from hmc.training.runs.processes import configure_memory
 if sys.argv[1] == "bounded":
     configure_memory()
 import torch

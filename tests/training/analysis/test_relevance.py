@@ -9,9 +9,17 @@ from tests.tiny import random_layout, random_tensors, tiny_architecture
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
 from hmc.training.analysis.common.subject import Subject, Text
-from hmc.training.analysis.relevance.lrp import analyse, summary
-from hmc.training.analysis.relevance.propagation import LrpScores, Relevance, sentence_relevance
-from hmc.training.analysis.relevance.rules import through_attention, through_linear, through_product, through_sum
+from hmc.training.analysis.relevance import (
+    LrpScores,
+    Relevance,
+    analyse,
+    sentence_relevance,
+    summary,
+    through_attention,
+    through_linear,
+    through_product,
+    through_sum,
+)
 from hmc.training.model.checkpoints import import_tensors
 from hmc.training.model.gates import FixedMask
 from hmc.training.model.transformer import Transformer, build_transformer
@@ -146,7 +154,7 @@ def test_conservation_with_uneven_and_empty_layers(seed: int) -> None:
 
 def test_a_wrong_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of conservation can fail: here the relevance of negative contributions is lost."""
-    from hmc.training.analysis.relevance import rules as relevance
+    from hmc.training.analysis import relevance
 
     real = relevance.divide_by_sign
 
@@ -160,11 +168,11 @@ def test_a_wrong_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_later_steps_do_not_depend_on_how_many_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hmc.training.analysis.relevance import propagation
+    from hmc.training.analysis import relevance
 
     model = make_model().double()
     [whole] = sentence_relevance(model, SOURCE, TARGET_IN)
-    monkeypatch.setattr(propagation, "STEPS_AT_ONCE", 2)
+    monkeypatch.setattr(relevance, "STEPS_AT_ONCE", 2)
     parts = list(sentence_relevance(model, SOURCE, TARGET_IN))
     assert len(parts) == 3
     for place, heads in whole.heads.items():

@@ -1,0 +1,146 @@
+"""`hmc analyze` confidence, lrp, roles, attention: what each head attends to, and how relevant it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hmc.cli.analyze.options import INPUT, MEASURE, AsJson, Checkpoint, Data, Device, Forced, Out, Sentences
+
+
+def confidence(
+    checkpoint: Checkpoint,
+    data: Data,
+    out: Out,
+    forced: Forced = False,
+    sentences: Sentences = 0,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure the confidence of each head: its largest attention weight, the end of sentence left out."""
+    from hmc.cli.analyze.output import carry_out
+    from hmc.training.analysis.attention import confidence
+    from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.figures.roles import draw_confidence
+
+    def analyse(progress: Progress) -> Result:
+        subject = load_subject(checkpoint, device)
+        text = read_text(data, subject.languages, sentences)
+        return confidence.analyse(subject, text, forced=forced, progress=progress)
+
+    carry_out(analyse, confidence.summary, draw_confidence, out, as_json)
+
+
+def lrp(
+    checkpoint: Checkpoint,
+    data: Data,
+    out: Out,
+    forced: Forced = False,
+    sentences: Sentences = 0,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure the relevance of each head to the top-1 logit by layer-wise relevance propagation."""
+    from hmc.cli.analyze.output import carry_out
+    from hmc.training.analysis import relevance
+    from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.figures.roles import draw_lrp
+
+    def analyse(progress: Progress) -> Result:
+        subject = load_subject(checkpoint, device)
+        text = read_text(data, subject.languages, sentences)
+        return relevance.analyse(subject, text, forced=forced, progress=progress)
+
+    carry_out(analyse, relevance.summary, draw_lrp, out, as_json)
+
+
+def roles(
+    checkpoint: Checkpoint,
+    data: Data,
+    out: Out,
+    trees: Annotated[
+        Path | None,
+        typer.Option(
+            help="Gold trees in the source language (CoNLL-U, plain or .gz), for syntactic heads.",
+            metavar="FILE",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    frequencies: Annotated[
+        str | None,
+        typer.Option(
+            help="Training text whose source side decides which tokens are rare: one file, or named as --data.",
+            metavar="CORPUS",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    frequent: Annotated[
+        int,
+        typer.Option(
+            help="Leave out sentences whose rarest token is among the N most frequent ones.",
+            metavar="N",
+            rich_help_panel=MEASURE,
+        ),
+    ] = 500,
+    forced: Forced = False,
+    sentences: Sentences = 0,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Find roles of heads: positional in all three kinds; syntactic and rare words in encoder self-attention."""
+    from hmc.cli.analyze.output import carry_out
+    from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.figures.roles import draw_roles
+    from hmc.training.analysis.roles import roles
+    from hmc.training.analysis.roles.conllu import read_trees
+    from hmc.training.analysis.roles.rare_words import token_counts
+
+    def analyse(progress: Progress) -> Result:
+        treebank = roles.Trees.of(str(trees), read_trees(trees)) if trees else None
+        subject = load_subject(checkpoint, device)
+        text = read_text(data, subject.languages, sentences)
+        rare = None
+        if frequencies:
+            counts = token_counts(frequencies, subject.vocabulary, subject.languages)
+            rare = roles.Frequencies(counts, frequencies, frequent)
+        return roles.analyse(subject, text, treebank, rare, forced=forced, progress=progress)
+
+    carry_out(analyse, roles.summary, draw_roles, out, as_json)
+
+
+def attention(
+    checkpoint: Checkpoint,
+    sentence: Annotated[str, typer.Argument(help="A sentence in the source language.")],
+    out: Out,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this head, e.g. cross.0.3. Repeatable; default: encoder self-attention.", rich_help_panel=INPUT
+        ),
+    ] = None,
+    reference: Annotated[
+        str,
+        typer.Option(
+            help="Translation that the decoder reads; default: the model's own.", metavar="TEXT", rich_help_panel=INPUT
+        ),
+    ] = "",
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Draw the attention maps of one sentence: every weight of the chosen heads."""
+    from hmc.cli.analyze.output import carry_out
+    from hmc.training.analysis.attention import maps
+    from hmc.training.analysis.common.result import Result, parse_heads
+    from hmc.training.analysis.common.subject import Progress, load_subject
+    from hmc.training.analysis.figures.roles import draw_attention
+
+    def analyse(_: Progress) -> Result:
+        subject = load_subject(checkpoint, device)
+        return maps.analyse(subject, sentence, parse_heads(head or [], subject.layout), reference)
+
+    carry_out(analyse, maps.summary, draw_attention, out, as_json)

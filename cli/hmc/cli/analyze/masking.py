@@ -1,0 +1,233 @@
+"""`hmc analyze` importance, ablate, all-but-one, groups, cumulative, profile: what the loss of heads costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hmc.cli.analyze.options import (
+    MEASURE,
+    OUTPUT,
+    AsJson,
+    BatchTokens,
+    Beam,
+    Bleu,
+    Checkpoint,
+    Data,
+    Device,
+    Groups,
+    Heads,
+    Out,
+    RankData,
+    Resamples,
+    Scores,
+    Seed,
+    Sentences,
+)
+
+if TYPE_CHECKING:
+    from hmc.training.analysis.common.subject import Subject, Text
+    from hmc.training.analysis.masking.ranking import Ranking
+
+
+def importance(
+    checkpoint: Checkpoint,
+    data: Data,
+    out: Out,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write a copy of the checkpoint that contains the importance.",
+            metavar="CKPT",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    sentences: Sentences = 0,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure head importance I_h with one backward pass per sentence: head map, histogram, mean and variance."""
+    from hmc.cli.analyze.output import carry_out
+    from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.figures.masking import draw_importance
+    from hmc.training.analysis.masking import importance
+
+    if save is not None:
+        importance.check_copy(save, out)
+
+    def analyse(progress: Progress) -> Result:
+        subject = load_subject(checkpoint, device)
+        result = importance.analyse(subject, read_text(data, subject.languages, sentences), progress)
+        if save is not None:
+            importance.save_copy(subject, result, save)
+        return result
+
+    carry_out(analyse, importance.summary, draw_importance, out, as_json)
+
+
+def ablate(
+    checkpoint: Checkpoint,
+    data: Data,
+    out: Out,
+    head: Heads = None,
+    sentences: Sentences = 0,
+    bleu: Bleu = True,
+    beam: Beam = 1,
+    resamples: Resamples = 1000,
+    seed: Seed = 12345,
+    batch_tokens: BatchTokens = 8192,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Mask each head on its own: the change in loss and BLEU, with 95 % intervals and p-values."""
+    from hmc.cli.analyze.output import carry_out
+    from hmc.training.analysis.common.measure import Settings
+    from hmc.training.analysis.common.result import Result, parse_heads
+    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.figures.masking import draw_ablate
+    from hmc.training.analysis.masking import ablate
+
+    settings = Settings(bleu, beam, resamples, seed, batch_tokens)
+
+    def analyse(progress: Progress) -> Result:
+        subject = load_subject(checkpoint, device)
+        heads = parse_heads(head or [], subject.layout)
+        return ablate.analyse(subject, read_text(data, subject.languages, sentences), settings, heads, progress)
+
+    carry_out(analyse, ablate.summary, draw_ablate, out, as_json)
+
+
+def all_but_one(
+    checkpoint: Checkpoint,
+    data: Data,
+    out: Out,
+    sentences: Sentences = 0,
+    bleu: Bleu = True,
+    beam: Beam = 1,
+    resamples: Resamples = 1000,
+    seed: Seed = 12345,
+    batch_tokens: BatchTokens = 8192,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Mask all heads of a layer but one: the change in loss for each head kept, and in BLEU for the best one."""
+    from hmc.cli.analyze.output import carry_out
+    from hmc.training.analysis.common.measure import Settings
+    from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.figures.masking import draw_all_but_one
+    from hmc.training.analysis.masking import all_but_one
+
+    settings = Settings(bleu, beam, resamples, seed, batch_tokens)
+
+    def analyse(progress: Progress) -> Result:
+        subject = load_subject(checkpoint, device)
+        return all_but_one.analyse(subject, read_text(data, subject.languages, sentences), settings, progress)
+
+    carry_out(analyse, all_but_one.summary, draw_all_but_one, out, as_json)
+
+
+def _masking_command(name: str, description: str) -> Callable[..., None]:
+    """The command of the analysis `name`. Both analyses have the same options and the same arguments."""
+
+    def command(
+        checkpoint: Checkpoint,
+        data: Data,
+        out: Out,
+        groups: Groups = 8,
+        scores: Scores = None,
+        rank_data: RankData = None,
+        sentences: Sentences = 0,
+        bleu: Bleu = True,
+        beam: Beam = 1,
+        resamples: Resamples = 1000,
+        seed: Seed = 12345,
+        batch_tokens: BatchTokens = 8192,
+        device: Device = "auto",
+        as_json: AsJson = False,
+    ) -> None:
+        from hmc.cli.analyze.output import carry_out
+        from hmc.training.analysis.common.measure import Settings
+        from hmc.training.analysis.common.result import Result
+        from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+        from hmc.training.analysis.figures.masking import draw_cumulative, draw_groups
+        from hmc.training.analysis.masking import cumulative as cumulative_analysis
+        from hmc.training.analysis.masking import groups as groups_analysis
+        from hmc.training.analysis.masking.ranking import RankBy
+
+        analysis, draw = {
+            "groups": (groups_analysis, draw_groups),
+            "cumulative": (cumulative_analysis, draw_cumulative),
+        }[name]
+        settings, rank_by = Settings(bleu, beam, resamples, seed, batch_tokens), RankBy(scores, rank_data, sentences)
+
+        def analyse(progress: Progress) -> Result:
+            subject = load_subject(checkpoint, device)
+            groups_analysis.check_groups(groups, subject.layout.total)  # fails now, not after ranking the heads
+            text = read_text(data, subject.languages, sentences)
+            ranking = rank_by.rank(subject, text, progress)
+            result: Result = analysis.analyse(subject, text, ranking, settings, groups, progress)
+            return result
+
+        carry_out(analyse, analysis.summary, draw, out, as_json)
+
+    command.__doc__ = description
+    return command
+
+
+groups = _masking_command(
+    "groups", "Divide the heads into groups by importance and mask one group at a time: loss and BLEU."
+)
+cumulative = _masking_command(
+    "cumulative",
+    "Mask group after group, most important first and least important first: two curves with 95 % bands.",
+)
+
+
+def profile(
+    checkpoints: Annotated[list[Path], typer.Argument(help="Checkpoints of a run, earliest first.", metavar="CKPT…")],
+    data: Data,
+    out: Out,
+    shares: Annotated[
+        str, typer.Option(help="Shares of the heads to mask, with commas.", rich_help_panel=MEASURE)
+    ] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9",
+    rank_data: RankData = None,
+    sentences: Sentences = 0,
+    beam: Beam = 1,
+    resamples: Resamples = 1000,
+    seed: Seed = 12345,
+    batch_tokens: BatchTokens = 8192,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Mask growing shares of the least important heads of several checkpoints: BLEU relative to all heads."""
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.cli.analyze.output import carry_out
+    from hmc.training.analysis.common.measure import Settings
+    from hmc.training.analysis.common.subject import load_subject, read_text
+    from hmc.training.analysis.figures.masking import draw_profile
+    from hmc.training.analysis.masking import profile
+    from hmc.training.analysis.masking.ranking import RankBy
+
+    try:
+        numbers = [float(part) for part in shares.split(",") if part.strip()]
+    except ValueError as error:
+        raise InvalidRequestError(f"--shares {shares!r}: write numbers with commas, e.g. 0.1,0.2") from error
+    settings, rank_by = Settings(True, beam, resamples, seed, batch_tokens), RankBy(None, rank_data, sentences)
+
+    def load(path: Path) -> tuple[Subject, Text, Ranking]:
+        subject = load_subject(path, device)
+        text = read_text(data, subject.languages, sentences)
+        return subject, text, rank_by.rank(subject, text)
+
+    carry_out(
+        lambda progress: profile.analyse(checkpoints, load, settings, numbers, progress),
+        profile.summary,
+        draw_profile,
+        out,
+        as_json,
+    )

@@ -1,0 +1,208 @@
+"""The schedule of a closing stage: sampled gates under pressure in every update, until what stays is settled.
+
+It has four phases. The budget falls; then it stays, and gates settle; then gates are pressed to decide; at last the
+decision is fixed, by rank for gates that have not decided, and every log α moves to its end while the weights follow.
+What gates close to is a `Target`: numbers of heads or neurons, a λ, or a latency.
+
+The λ form (`l0_lambda`) is the objective of Voita et al. 2019, L_xent + λ · L_C, and nothing more: gates that do not
+settle by themselves stay unsettled. With `settle_gates` it gets the last two phases too.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from hmc.training.pruning.gate_sets import GateSet
+from hmc.training.pruning.pressure import decision_penalty, sure_log_alpha
+from hmc.training.pruning.settings import PruneSettings
+from hmc.training.pruning.stages import PruneProgress
+from hmc.training.runs.loop import Objective, Schedule
+from hmc.training.runs.updater import Update
+
+BUDGET_FALLS = 0.6
+"""Share of the updates over which the budget falls to its target."""
+PRESS_FROM, PRESS_WEIGHT = 0.7, 3.0
+"""Share of the updates after which gates are pressed to decide, and the weight that this penalty grows to."""
+DECIDED_FROM = 0.85
+"""Share of the updates after which no gate changes sides."""
+TRAVEL = 12.0
+"""Distance that log α may have to move while the budget falls; it sets the smallest learning rate of the gates."""
+Say = Callable[[str], None]
+
+
+class ClosingGates:
+    """One set of gates in a closing stage. Gates that an earlier stage closed stay closed."""
+
+    def __init__(self, gates: GateSet, group: str, closed: Tensor) -> None:
+        """group: the optimiser's parameter group of the gates. closed: `[total]` booleans, gates that an earlier stage
+        closed. They are 0 in every draw and count in no budget."""
+        gates.close(closed)
+        self.gates, self.group, self.closed = gates, group, closed
+        self.remaining = (~closed).nonzero()[:, 0]
+        """Positions of the gates that this stage may close."""
+        self._held = gates.log_alpha().detach().clone() if bool(closed.any()) else None
+
+    def hold(self) -> None:
+        """Sets the log α of closed gates back: Adam's momentum from the stage before would still move them."""
+        if self._held is not None:
+            self.gates.set_log_alpha(torch.where(self.closed, self._held, self.gates.log_alpha().detach()))
+
+    def decision(self, keep: Tensor) -> Tensor:
+        """keep `[total]` booleans → the penalty that makes gates decide (scalar)."""
+        return decision_penalty(self.gates.log_alpha()[self.remaining], keep[self.remaining])
+
+    def move(self, keep: Tensor, updates: int) -> None:
+        """Moves every log α towards its end, which it reaches in this number of updates."""
+        log_alpha = self.gates.log_alpha().detach()
+        own = log_alpha[self.remaining]
+        moved = own + (sure_log_alpha(own, keep[self.remaining]) - own) / updates
+        self.gates.set_log_alpha(log_alpha.index_copy(0, self.remaining, moved))
+
+    def undecided(self, keep: Tensor) -> Tensor:
+        """`[total]` booleans: the gates that a decision now would force: unsettled ones, and ones that change sides."""
+        log_alpha = self.gates.log_alpha().detach()
+        return ((keep != (log_alpha > 0)) | self.gates.is_unsettled()) & ~self.closed
+
+
+class Target(ABC):
+    """What a closing stage closes gates to. `fallen`: share of the way from the start that the budget has fallen.
+
+    Neither `pressure`, `ascend` nor `keep` makes a GPU wait.
+    """
+
+    sets: list[ClosingGates]
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Notes what the gates keep in expectation now: the budget falls from there."""
+
+    @abstractmethod
+    def restore(self, progress: PruneProgress) -> None:
+        """Continues from what `note` wrote."""
+
+    @abstractmethod
+    def note(self, progress: PruneProgress) -> None:
+        """Writes into `progress` what a resumed run needs."""
+
+    @abstractmethod
+    def pressure(self, fallen: float) -> Tensor:
+        """Returns the term that drives the gates to the budget, in nats per token (scalar)."""
+
+    @abstractmethod
+    def ascend(self, fallen: float) -> None:
+        """Raises the multipliers of the pressure after an update."""
+
+    @abstractmethod
+    def keep(self) -> list[Tensor]:
+        """Returns `[total]` booleans for every set: the gates that stay if the decision is made now, or as it was
+        made."""
+
+    @abstractmethod
+    def decide(self, progress: PruneProgress, say: Say) -> None:
+        """Is called before the decision is fixed; notes which gates it forces."""
+
+    @abstractmethod
+    def scalars(self, fallen: float) -> dict[str, float]:
+        """Returns numbers to log: the budget, what is expected to stay, gates that have not settled."""
+
+    @abstractmethod
+    def finish(self, progress: PruneProgress, say: Say) -> None:
+        """Writes what stays into `progress`, and says it."""
+
+
+class ClosingSchedule(Schedule):
+    """One closing stage, of all gates of its targets."""
+
+    logs_last = True
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        steps: int,
+        settings: PruneSettings,
+        progress: PruneProgress | None = None,
+        say: Say = lambda _: None,
+        before: int = 0,
+    ) -> None:
+        """steps: updates of the stage. progress: a stage that was interrupted goes on from there. say: prints a line.
+        before: updates of the run before the stage, for the warm-up."""
+        self.targets, self.steps, self.settings, self._say, self._before = targets, steps, settings, say, before
+        self.progress = progress or PruneProgress()
+        self.settles = settings.l0_lambda is None or settings.settle_gates
+        self.sets = [each for target in targets for each in target.sets]
+        for target in targets:
+            target.begin()
+            if self.progress.step:
+                target.restore(self.progress)
+
+    def decided(self, step: int) -> bool:
+        """True in the last phase, when no gate changes sides any more."""
+        return self.settles and step > DECIDED_FROM * self.steps
+
+    def fallen(self, step: int) -> float:
+        """Returns the share of its way that the budget has fallen at update `step`."""
+        return min(1.0, step / self.steps / BUDGET_FALLS)
+
+    def rates(self, step: int) -> dict[str, float]:
+        """Returns the learning rates of parameter groups at update `step`."""
+        least = TRAVEL / (BUDGET_FALLS * self.steps)
+        gates = 0.0 if self.decided(step) else max(self.settings.gate_rate, least)
+        weights = self.settings.warmed(self.settings.learning_rate, self._before + step)
+        return {"weights": weights, **{each.group: gates for each in self.sets}}
+
+    def penalty(self, step: int) -> Tensor:
+        """Returns the term to add to a loss in nats per token at update `step` (scalar)."""
+        terms = [target.pressure(self.fallen(step)) for target in self.targets]
+        ramp = (step / self.steps - PRESS_FROM) / (DECIDED_FROM - PRESS_FROM)
+        if self.settles and ramp > 0 and not self.decided(step):
+            terms += [PRESS_WEIGHT * ramp * each.decision(keep) for each, keep in self._kept()]
+        return torch.stack(terms).sum()
+
+    def end_update(self, step: int) -> None:
+        """Ends update `step`: raises the multipliers, and in the last phase moves every log α towards its end."""
+        for target in self.targets:
+            target.ascend(self.fallen(step))
+        for each in self.sets:
+            each.hold()
+        if self.decided(step):
+            for each, keep in self._kept():
+                each.move(keep, self.steps - step + 1)
+
+    def _kept(self) -> list[tuple[ClosingGates, Tensor]]:
+        return [pair for target in self.targets for pair in zip(target.sets, target.keep(), strict=True)]
+
+    # -- in the loop ---------------------------------------------------------------------------------------------
+
+    def objective(self, step: int) -> Objective:
+        """Returns penalty and rates; before the first update of the last phase the targets decide."""
+        if self.decided(step) and not self.decided(step - 1):
+            for target in self.targets:
+                target.decide(self.progress, self._say)
+        return Objective(partial(self.penalty, step), self.rates(step))
+
+    def after(self, step: int, update: Update) -> None:  # noqa: ARG002 - see Schedule
+        """See `end_update`."""
+        self.end_update(step)
+
+    def scalars(self, step: int, update: Update | None = None) -> dict[str, float]:  # noqa: ARG002 - see Schedule
+        """Returns the numbers of all targets."""
+        return {name: value for target in self.targets for name, value in target.scalars(self.fallen(step)).items()}
+
+    def logged(self, step: int, scalars: dict[str, float]) -> None:
+        """Adds a point to the trajectory of the gates."""
+        self.progress.trajectory.append({"stage": self.progress.stage, "step": step, **scalars})
+
+    def note(self) -> None:
+        """Notes the state of the targets."""
+        for target in self.targets:
+            target.note(self.progress)
+
+    def finish(self) -> None:
+        """Ends the stage: what stays is noted in the progress."""
+        for target in self.targets:
+            target.finish(self.progress, self._say)

@@ -1,0 +1,135 @@
+"""The loop of every run: updates one after another, logged, evaluated and saved. A run that was interrupted resumes
+exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from hmc.training.data.batches import BatchStream
+from hmc.training.distillation.teacher import NOTHING, Distillation
+from hmc.training.model.transformer import Transformer
+from hmc.training.runs.log import RunLog
+from hmc.training.runs.processes import first_process_first
+from hmc.training.runs.recipe import RunSection, TrainSection
+from hmc.training.runs.state import Inputs, Progress, load_state, progress_from, save_state
+from hmc.training.runs.updater import Masking, Masks, Update, Updater, make_optimizer
+
+Kind = TypeVar("Kind", bound=Progress)
+
+
+class Objective(NamedTuple):
+    """What an update is asked for beside the loss of its batches; see `Updater.update`."""
+
+    penalty: Callable[[], Tensor] | None = None
+    rates: dict[str, float] | None = None
+    passes: Sequence[Masks] = ()
+
+
+class Schedule:
+    """What the updates of a run, or of one of its stages, are asked for. Steps count from 1."""
+
+    steps: int
+    """Updates of the schedule."""
+    evaluates = False
+    """Whether `evaluate` is called every `eval_every` updates and after the last one, which is then saved too."""
+    logs_last = False
+    """Whether the last update is logged whatever its number."""
+
+    def objective(self, step: int) -> Objective:  # noqa: ARG002 - for those that ask for something
+        """Is called before an update; returns what it is asked for."""
+        return Objective()
+
+    def after(self, step: int, update: Update) -> None:
+        """Is called after an update. It must not make a GPU wait."""
+
+    def scalars(self, step: int, update: Update) -> dict[str, float]:  # noqa: ARG002 - for those that log something
+        """Returns the numbers to log beside the loss."""
+        return {}
+
+    def logged(self, step: int, scalars: dict[str, float]) -> None:
+        """Is called with every line of the log."""
+
+    def note(self) -> None:
+        """Is called before a state is saved: what a resumed run needs goes into the progress."""
+
+    def evaluate(self, log: RunLog) -> None:
+        """Scores the model on dev and writes a checkpoint. Is called in the first process."""
+
+
+class Loop(Generic[Kind]):
+    """Makes the updates of a run; holds the model, its optimiser and batches, and how far the run has come."""
+
+    def __init__(  # noqa: PLR0913 - each is a part that runs have in different ways
+        self, fabric: Fabric, model: Transformer, groups: list[dict[str, Any]], inputs: Inputs, settings: TrainSection,
+        run: RunSection, progress: Kind, state: Path, *, masking: Masking | None = None,
+        distillation: Distillation = NOTHING, saving: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:  # fmt: skip
+        """groups: parameters, as `make_optimizer` takes them. progress: that of a run that begins. state: folder of
+        the saved state. saving: a context in which the model has all parameters that a state holds.
+        """
+        self.fabric, self.model, self.inputs, self.run_section = fabric, model, inputs, run
+        self.progress, self.state, self._saving = progress, state, saving
+        self.stream = BatchStream(
+            inputs.corpus, settings.batch_tokens, settings.seed, model.arch.pad_id,
+            fabric.global_rank, fabric.world_size, fabric.device, start_id=model.arch.decoder_start,
+        )  # fmt: skip
+        self.updater = Updater(
+            fabric, model, make_optimizer(groups, settings), iter(self.stream), settings, masking,
+            compiled=run.compile, distillation=distillation,
+        )  # fmt: skip
+        inputs.note(progress)
+
+    def resume(self, check: Callable[[Kind], None] = lambda _: None) -> None:
+        """Loads the saved state, if there is one.
+
+        check: raises where the state is of another run. Raises InvalidArtifactError for a damaged state,
+        InvalidRequestError for one of other inputs.
+        """
+        if not self.state.is_dir():
+            return
+        saved = load_state(self.state, self.model, self.updater.optimizer, self.fabric)
+        progress = progress_from(type(self.progress), saved, self.state)
+        self.inputs.check_same(progress, self.state)
+        check(progress)
+        self.progress = progress
+        self.stream.epoch, self.stream.index = progress.epoch, progress.index
+        self.updater.tally.restore(progress.tally)
+
+    def run(self, schedule: Schedule, log: RunLog, before: int = 0) -> None:
+        """Makes the updates of a schedule that are not done yet. before: updates of the run before the schedule."""
+        progress, run, tally = self.progress, self.run_section, self.updater.tally
+        self.model.train()
+        while progress.step < schedule.steps:
+            progress.step = step = progress.step + 1
+            update = self.updater.update(step, *schedule.objective(step))
+            schedule.after(step, update)
+            log.advance(before + step)
+            last = step == schedule.steps
+            if step % run.log_every == 0 or (last and schedule.logs_last):
+                scalars = tally.line() | schedule.scalars(step, update)
+                log.report(before + step, scalars)
+                schedule.logged(step, scalars)
+            evaluates = schedule.evaluates and (step % run.eval_every == 0 or last)
+            if evaluates:
+                tally.check()
+                with first_process_first(self.fabric):
+                    if self.fabric.is_global_zero:
+                        schedule.evaluate(log)
+            # The evaluation has shown that the last weights can be used, even if the last update was skipped.
+            if (step % run.save_every == 0 and tally.check()) or (evaluates and last):
+                schedule.note()
+                self.save()
+
+    def save(self) -> None:
+        """Saves the state of the run. All processes must call it."""
+        self.progress.epoch, self.progress.index = self.stream.epoch, self.stream.index
+        self.progress.tally = self.updater.tally.state()
+        with self._saving():
+            save_state(self.state, self.model, self.updater.optimizer, asdict(self.progress), self.fabric)
