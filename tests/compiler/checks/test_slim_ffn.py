@@ -24,7 +24,7 @@ from hmc.compiler.bundle.writer import compile_bundle
 from hmc.compiler.checks.parity import check_parity
 from hmc.compiler.checks.runner import GraphRunner
 from hmc.compiler.precisions.linears import FloatLinears
-from hmc.compiler.weights.slim import slim_model
+from hmc.compiler.weights import slim_model
 from hmc.training.data.batches import pad_rows
 from hmc.training.model.checkpoints import model_from_checkpoint
 from hmc.training.model.regimes import mask_neurons

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from hmc.artifact.model.architecture import Architecture
-from hmc.compiler.graphs.collect import author_collect
+from hmc.compiler.graphs.search.graphs import author_collect
 from hmc.compiler.serialize import in_memory
 from hmc.serving.arrays import DTYPES, NEG_INF, Arrays
 from hmc.serving.decoding import beam

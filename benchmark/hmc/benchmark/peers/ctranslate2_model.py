@@ -11,7 +11,7 @@ from ctranslate2 import specs  # type: ignore[import-untyped]
 
 from hmc.artifact.bundle.shortlist import Lexicon
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
-from hmc.artifact.marian.zero_start import POSITIONS, starts_from_zero, with_zero_start
+from hmc.artifact.marian.weights import POSITIONS, starts_from_zero, with_zero_start
 from hmc.artifact.model.architecture import TARGET_EMBEDDING
 from hmc.artifact.model.heads import KINDS
 

@@ -28,7 +28,7 @@ from hmc.artifact.tokenizer.files import (
     MarianFiles,
     vocabulary_problems,
 )
-from hmc.artifact.tokenizer.pieces import load_pieces
+from hmc.artifact.tokenizer.tokenizer import load_pieces
 
 WEIGHTS = "model.bin"
 SHARED, SIDES = "shared_vocabulary", ("source_vocabulary", "target_vocabulary")

@@ -12,17 +12,18 @@ from hmc.artifact.checkpoint.checkpoint import Tensors
 from hmc.artifact.ctranslate2.binary import Variable
 from hmc.artifact.ctranslate2.options import ABSENT, IGNORED, Options
 from hmc.artifact.errors import HmcError
-from hmc.artifact.marian.zero_start import NEVER, moved_back
+from hmc.artifact.marian.weights import NEVER, moved_back
 from hmc.artifact.model.architecture import (
     OUTPUT,
     SOURCE_EMBEDDING,
     STACK_NORM,
     TARGET_EMBEDDING,
     Architecture,
+    PositionForm,
+    position_table,
     tensor_shapes,
 )
 from hmc.artifact.model.ffn import STACKS
-from hmc.artifact.model.positions import PositionForm, position_table
 from hmc.artifact.storage.weight_files import not_finite
 
 Floats = npt.NDArray[np.float32]
@@ -96,7 +97,7 @@ def position_rows(weights: Weights, width: int, *, starts_from_zero: bool) -> tu
     """How many positions the tables of both stacks have; they must hold the sinusoids of Marian.
 
     Where the decoder starts from zeros, its first position may differ from the sinusoid; its table is then returned too
-    (`hmc.artifact.marian.zero_start`).
+    (`hmc.artifact.marian.weights`).
     """
     numbers, moved, problems = [], None, []
     for stack in STACKS:

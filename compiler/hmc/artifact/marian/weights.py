@@ -1,4 +1,10 @@
-"""Tensors of a MarianMT file ↔ tensors of a checkpoint. Names differ by `model.`; tied tensors must be equal."""
+"""Tensors of a MarianMT file ↔ tensors of a checkpoint. Names differ by `model.`; tied tensors must be equal.
+
+Marian starts its decoder from a zero vector and never writes pad. Transformers starts from pad, whose embedding is
+zero. CTranslate2's converter removes pad's row and starts from zeros. So a model with a learned embedding of pad would
+compute something else there. Its decoder reads pad only at the first position: the embedding can be added to that
+(`with_zero_start`).
+"""
 
 from __future__ import annotations
 
@@ -7,17 +13,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmc.artifact.checkpoint.checkpoint import Tensors
-from hmc.artifact.marian.zero_start import BIAS, POSITIONS, moved_back
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
 from hmc.artifact.model.architecture import (
     SOURCE_EMBEDDING,
     TARGET_EMBEDDING,
     Architecture,
+    sinusoidal_positions,
     tensor_shapes,
 )
-from hmc.artifact.model.positions import sinusoidal_positions
+from hmc.artifact.model.architecture import TARGET_EMBEDDING as EMBEDDING
 from hmc.artifact.storage.weight_files import Arrays, not_finite
 
+BIAS, POSITIONS = "final_logits_bias", "decoder.embed_positions.weight"
+NEVER = -1e4
+"""Logit of a token that must not be chosen. 16-bit floats can represent it."""
 DECODER = "decoder.embed_tokens.weight"
 TIED = (TARGET_EMBEDDING, SOURCE_EMBEDDING, DECODER, "lm_head.weight")
 """Names of the one tied matrix. A file has it under at least one of them."""
@@ -25,7 +34,7 @@ TIED_TARGETS = (DECODER, "lm_head.weight")
 """The same, if sources have their own matrix."""
 POSITION_TABLES = ("encoder.embed_positions.weight", POSITIONS)
 """Position tables, which older files have. They must be sinusoids, except for the first row of a decoder that starts
-from zeros (`hmc.artifact.marian.zero_start`)."""
+from zeros (`hmc.artifact.marian.weights`)."""
 
 
 def checked_weights(stored: Arrays, arch: Architecture) -> tuple[Tensors, list[str]]:
@@ -101,3 +110,44 @@ def marian_names(tensors: Tensors) -> Tensors:
         if name != BIAS
     }
     return {BIAS: np.ascontiguousarray(tensors[BIAS][None]), **named}
+
+
+def starts_from_zero(checkpoint: Checkpoint) -> bool:
+    """Whether the embedding of pad is zero, as Marian and CTranslate2 assume."""
+    return not checkpoint.tensors[EMBEDDING][checkpoint.architecture.pad_id].any()
+
+
+def with_zero_start(tensors: Tensors, arch: Architecture) -> Tensors:
+    """The same decoder, started from zeros: `tensors` and the decoder's positions `[max_positions, d_model]`.
+
+    Pad's embedding is added to the first position and then set to zero. Pad's logit becomes NEVER, so its probability
+    goes to the other tokens. Nothing else changes.
+    """
+    pad, scale = arch.pad_id, _scale(arch)
+    positions = sinusoidal_positions(arch.max_positions, arch.d_model)
+    positions[0] += scale * tensors[EMBEDDING][pad]
+    embedding, bias = tensors[EMBEDDING].copy(), tensors[BIAS].copy()
+    embedding[pad], bias[pad] = 0.0, NEVER
+    return {**tensors, EMBEDDING: embedding, BIAS: bias, POSITIONS: positions}
+
+
+def moved_back(found: dict[str, npt.NDArray[Any]], table: npt.NDArray[Any], arch: Architecture) -> bool:
+    """Undoes `with_zero_start`: moves the difference of `table` from the sinusoid, at its first position, to pad's
+    embedding in `found`.
+
+    Returns False and changes nothing if the model would then compute something else: if pad's embedding is not zero, or
+    pad can be chosen.
+    """
+    embedding, bias = found.get(EMBEDDING), found.get(BIAS)
+    if embedding is None or bias is None or not arch.pad_id < min(len(embedding), bias.size):
+        return False
+    if embedding[arch.pad_id].any() or bias.reshape(-1)[arch.pad_id] > NEVER / 2:
+        return False
+    start = table[0].astype(np.float32) - sinusoidal_positions(1, arch.d_model)[0]
+    found[EMBEDDING] = embedding.astype(np.float32)
+    found[EMBEDDING][arch.pad_id] = start / _scale(arch)
+    return True
+
+
+def _scale(arch: Architecture) -> np.float32:
+    return np.float32(arch.d_model**0.5 if arch.scale_embedding else 1.0)

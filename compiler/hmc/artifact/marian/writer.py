@@ -14,8 +14,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.marian.generation import exported, recorded
 from hmc.artifact.marian.layout import CONFIG, FORMAT, GENERATION, TOKENIZER_CONFIG, WEIGHTS
 from hmc.artifact.marian.vocabulary import marian_files
-from hmc.artifact.marian.weights import marian_names
-from hmc.artifact.marian.zero_start import starts_from_zero, with_zero_start
+from hmc.artifact.marian.weights import marian_names, starts_from_zero, with_zero_start
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.storage.files import replace_directory
 from hmc.artifact.tokenizer.files import EOS_PIECE, PAD_PIECE, UNK_PIECE, write_tokenizer

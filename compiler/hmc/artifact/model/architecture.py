@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from hmc.artifact.model.ffn import STACKS, FfnWidths
 from hmc.artifact.model.heads import KINDS, HeadLayout
 from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
-from hmc.artifact.model.positions import PositionForm, position_table
 
+PositionForm = Literal["marian", "fairseq"]
+"""Marian: position 0 comes first. fairseq (M2M100, NLLB): the first token is at position 2, and frequencies are spaced
+a little wider."""
+FIRST = 2
+"""Position of the first token in fairseq's form: 0 and 1 belong to its padding."""
 Activation = Literal["relu", "swish", "gelu"]
 TARGET_EMBEDDING, SOURCE_EMBEDDING = "shared.weight", "encoder.embed_tokens.weight"
 """Names of tensors. The first embeds targets, and is also the output projection. It embeds sources too, unless these
@@ -21,8 +25,6 @@ OUTPUT = "lm_head.weight"
 """Name of the output projection, `[vocab_size, d_model]`, where it is not the matrix that embeds targets."""
 STACK_NORM = "layer_norm"
 """`encoder.layer_norm` and `decoder.layer_norm`: the norm that a stack may end with."""
-
-
 LARGEST = 2**31 - 1
 """Largest size of anything in a model: ONNX Runtime and SentencePiece count in 32 bits."""
 MOST_LAYERS, MOST_HEADS = 1024, 1024
@@ -65,7 +67,7 @@ class Architecture(BaseModel):
     own_output: bool = Field(default=False, exclude_if=lambda value: not value)
     """Whether the output projection is a matrix of its own, and not the one that embeds targets."""
     position_form: PositionForm = Field(default="marian", exclude_if=lambda form: form == "marian")
-    """Which sinusoids encode positions (`hmc.artifact.model.positions`)."""
+    """Which sinusoids encode positions (`hmc.artifact.model.architecture`)."""
 
     @field_validator("pad_id", "eos_id", "unk_id")
     @classmethod
@@ -227,3 +229,29 @@ def parameter_count(
 ) -> int:
     """Parameters of a model with this layout (positions are computed, not learned)."""
     return sum(int(np.prod(shape)) for shape in tensor_shapes(arch, layout, ffn, removed).values())
+
+
+def position_table(form: PositionForm, positions: int, d_model: int) -> npt.NDArray[np.float32]:
+    """`[positions, d_model]`: row t encodes the token t, with sines in the first half and cosines in the second."""
+    if form == "marian":
+        return sinusoidal_positions(positions, d_model)
+    if form == "fairseq":
+        return fairseq_positions(positions, d_model)
+    assert_never(form)
+
+
+def sinusoidal_positions(positions: int, d_model: int) -> npt.NDArray[np.float32]:
+    """Marian's form, `[positions, d_model]` (Vaswani et al. 2017, 3.5)."""
+    column = np.arange(d_model // 2)
+    angle = np.arange(positions)[:, None] / np.power(10000.0, 2 * column / d_model)
+    return np.concatenate([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)
+
+
+def fairseq_positions(positions: int, d_model: int) -> npt.NDArray[np.float32]:
+    """fairseq's form, `[positions, d_model]`, with angles in 32 bits as in Transformers' M2M100."""
+    half = d_model // 2
+    step = np.float32(np.log(10000) / max(half - 1, 1))
+    exponents = np.arange(half, dtype=np.float32) * -step
+    frequencies = np.exp(exponents.astype(np.float64)).astype(np.float32)
+    angle = np.arange(FIRST, FIRST + positions, dtype=np.float32)[:, None] * frequencies
+    return np.concatenate([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)

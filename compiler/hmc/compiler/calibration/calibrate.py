@@ -15,7 +15,7 @@ from hmc.compiler.graph import GraphBuilder
 from hmc.compiler.precisions.attention import Visible
 from hmc.compiler.precisions.linears import FloatLinears
 from hmc.compiler.precisions.ranges import ActivationRange
-from hmc.compiler.weights.slim import SlimModel
+from hmc.compiler.weights import SlimModel
 
 SCORED = 64
 """Sentences, about, whose translations are also scored."""

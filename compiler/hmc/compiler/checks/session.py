@@ -95,6 +95,13 @@ class OpenGraph:
         }
 
 
+def own_slots(encoder: OpenGraph, sentences: int, room: int) -> Arrays:
+    """The inputs with which an encoder in device form writes sentence i to slot i of empty caches; else none."""
+    if "slots" not in encoder.inputs:
+        return {}
+    return {"slots": np.arange(sentences)[:, None], **encoder.empty("cross_", B=sentences, S=room)}
+
+
 def return_free_memory() -> None:
     """Gives the memory of closed graphs back to the system; glibc would keep most of it, other C libraries do not."""
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):

@@ -8,9 +8,8 @@ from typing import Protocol
 import onnx_ir as ir
 
 from hmc.artifact.model.architecture import TARGET_EMBEDDING
+from hmc.compiler.graphs.attention import CrossAttention, RowCrossAttention
 from hmc.compiler.graphs.blocks import Author
-from hmc.compiler.graphs.cross_attention import CrossAttention
-from hmc.compiler.graphs.row_attention import RowCrossAttention
 from hmc.compiler.graphs.shortlist import Shortlist
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hmc.artifact.tokenizer.files import SOURCE, TOKENIZER
-from hmc.artifact.tokenizer.pieces import load_pieces
+from hmc.artifact.tokenizer.tokenizer import load_pieces
 from hmc.training.analysis.roles.conllu import Tree
 from hmc.training.data.vocabulary import Vocabulary
 
