@@ -14,7 +14,7 @@ import numpy as np
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
 from hmc.artifact.checkpoint.slimming import slim_tensors
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.architecture import Architecture, attention_module
+from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.budgets import HeadBudget
 from hmc.artifact.model.heads import BLIND, KINDS, HeadLayout, HeadScores
 
@@ -121,24 +121,21 @@ def widen_heads(tensors: Tensors, arch: Architecture, layout: HeadLayout, width:
     """
     wide, growth = dict(tensors), np.float32(np.sqrt(width / arch.head_dim))
     for kind in KINDS:
-        stack, module = attention_module(kind)
         for layer, heads in enumerate(layout[kind]):
             if not heads:
                 continue
-            prefix = f"{stack}.layers.{layer}.{module}"
-            for projection in "qkv":
-                for part in ("weight", "bias"):
-                    name = f"{prefix}.{projection}_proj.{part}"
-                    widened = _widen(tensors[name], arch.head_dim, width)
-                    wide[name] = widened * growth if projection == "q" else widened
-            name = f"{prefix}.out_proj.weight"
-            wide[name] = np.ascontiguousarray(_widen(tensors[name].T, arch.head_dim, width).T)
+            attention = arch.attention(kind, layer)
+            for name, axis in attention.owned:
+                widened = _widen(tensors[name], arch.head_dim, width, axis)
+                wide[name] = widened * growth if name in attention.query.tensors else widened
     return wide
 
 
-def _widen(rows: np.ndarray, head_dim: int, width: int) -> np.ndarray:
-    """`[H·head_dim, …]` → `[H·width, …]`."""
+def _widen(tensor: np.ndarray, head_dim: int, width: int, axis: int) -> np.ndarray:
+    """`[H·head_dim, …]` → `[H·width, …]`; axis 1: `[…, H·head_dim]` → `[…, H·width]`."""
+    rows = tensor.T if axis else tensor
     heads = rows.reshape(-1, head_dim, *rows.shape[1:])
     wide = np.zeros((len(heads), width, *rows.shape[1:]), rows.dtype)
     wide[:, :head_dim] = heads
-    return wide.reshape(-1, *rows.shape[1:])
+    widened = wide.reshape(-1, *rows.shape[1:])
+    return np.ascontiguousarray(widened.T) if axis else widened

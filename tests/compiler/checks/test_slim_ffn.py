@@ -64,7 +64,7 @@ def test_any_widths_beside_any_heads(tmp_path_factory: pytest.TempPathFactory, s
     expected = torch_log_probs(full, kept)
     for found in (torch_log_probs(slim), graph_log_probs(slim)):
         np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
-    full.tensors = masked_ffn(full.tensors, kept)
+    full.tensors = masked_ffn(full.tensors, arch, kept)
     np.testing.assert_allclose(graph_log_probs(full), expected, rtol=0, atol=TOLERANCE)
 
 

@@ -20,8 +20,8 @@ from hmc.artifact.checkpoint.slimming import slim_ffn, slim_layers, slim_tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout
-from hmc.artifact.model.latency import LatencyTable, Observation, Setting, Sizes, stack_of
-from hmc.artifact.model.layers import RemovedLayers
+from hmc.artifact.model.latency import LatencyTable, Observation, Setting, Sizes
+from hmc.artifact.model.layers import RemovedLayers, stack_of
 from hmc.artifact.precisions import PRECISIONS, Precision
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 from hmc.benchmark.measure.cost_model import PARTS, fit_table
@@ -262,7 +262,7 @@ def cut(checkpoint: Checkpoint, sizes: Sizes) -> Checkpoint:
     )
     kept: Mapping[Stack, list[range]] = {stack: [range(n) for n in sizes.neurons[stack]] for stack in STACKS}
     tensors = slim_tensors(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, layout)
-    tensors = slim_layers(slim_ffn(tensors, kept), sizes.removed)
+    tensors = slim_layers(slim_ffn(tensors, checkpoint.architecture, kept), sizes.removed)
     config = checkpoint.config.model_copy(
         update={"head_layout": layout.to_json(), "ffn_widths": sizes.neurons, "removed_layers": sizes.removed}
     )

@@ -13,7 +13,14 @@ from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.m2m100.tokenizer_files import configured_languages, read_files
 from hmc.artifact.marian.generation import decoding_of
 from hmc.artifact.marian.layout import ACTIVATIONS, CONFIG, GENERATION, classes_of, read_json
-from hmc.artifact.model.architecture import OUTPUT, TARGET_EMBEDDING, Architecture, tensor_shapes
+from hmc.artifact.model.architecture import (
+    LOGITS_BIAS,
+    OUTPUT,
+    SOURCE_EMBEDDING,
+    TARGET_EMBEDDING,
+    Architecture,
+    tensor_shapes,
+)
 from hmc.artifact.storage.weight_files import Arrays, ReadPickled, not_finite, read_folder
 from hmc.artifact.tokenizer.files import UNK_PIECE, MarianFiles, parse_vocabulary
 
@@ -22,7 +29,7 @@ FIX = (
     "hmc imports M2M100 and NLLB models of Transformers: config.json, weights in model.safetensors or "
     "pytorch_model.bin, sentencepiece.bpe.model, tokenizer_config.json, and vocab.json for M2M100."
 )
-TIED = (TARGET_EMBEDDING, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+TIED = (TARGET_EMBEDDING, SOURCE_EMBEDDING, "decoder.embed_tokens.weight")
 """Names of the one embedding of both sides."""
 POSITIONS = "embed_positions"
 """Part of the names of position tables, which older files have. They are computed here."""
@@ -109,8 +116,8 @@ def _named(stored: Arrays) -> tuple[Arrays, list[str]]:
     if OUTPUT in found and np.array_equal(first, found[OUTPUT]):
         del found[OUTPUT]
     found[TARGET_EMBEDDING] = first
-    found.setdefault("final_logits_bias", np.zeros(len(first), np.float32))
-    found["final_logits_bias"] = found["final_logits_bias"].reshape(-1)
+    found.setdefault(LOGITS_BIAS, np.zeros(len(first), np.float32))
+    found[LOGITS_BIAS] = found[LOGITS_BIAS].reshape(-1)
     return found, []
 
 

@@ -15,26 +15,27 @@ import numpy.typing as npt
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
 from hmc.artifact.model.architecture import (
+    LOGITS_BIAS,
+    OUTPUT,
     SOURCE_EMBEDDING,
     TARGET_EMBEDDING,
     Architecture,
     sinusoidal_positions,
     tensor_shapes,
 )
-from hmc.artifact.model.architecture import TARGET_EMBEDDING as EMBEDDING
 from hmc.artifact.storage.weight_files import Arrays, not_finite
 
-BIAS, POSITIONS = "final_logits_bias", "decoder.embed_positions.weight"
+POSITIONS = "decoder.embed_positions.weight"
 NEVER = -1e4
 """Logit of a token that must not be chosen. 16-bit floats can represent it."""
 DECODER = "decoder.embed_tokens.weight"
-TIED = (TARGET_EMBEDDING, SOURCE_EMBEDDING, DECODER, "lm_head.weight")
+TIED = (TARGET_EMBEDDING, SOURCE_EMBEDDING, DECODER, OUTPUT)
 """Names of the one tied matrix. A file has it under at least one of them."""
-TIED_TARGETS = (DECODER, "lm_head.weight")
+TIED_TARGETS = (DECODER, OUTPUT)
 """The same, if sources have their own matrix."""
 POSITION_TABLES = ("encoder.embed_positions.weight", POSITIONS)
 """Position tables, which older files have. They must be sinusoids, except for the first row of a decoder that starts
-from zeros (`hmc.artifact.marian.weights`)."""
+from zeros (`with_zero_start`)."""
 
 
 def checked_weights(stored: Arrays, arch: Architecture) -> tuple[Tensors, list[str]]:
@@ -48,7 +49,7 @@ def checked_weights(stored: Arrays, arch: Architecture) -> tuple[Tensors, list[s
     if embeddings:
         found[TARGET_EMBEDDING] = next(iter(embeddings.values()))
     # Transformers starts from zeros, and models without an output bias may leave the buffer out.
-    found[BIAS] = found[BIAS].reshape(-1) if BIAS in found else np.zeros(arch.vocab_size, np.float32)
+    found[LOGITS_BIAS] = found.get(LOGITS_BIAS, np.zeros(arch.vocab_size, np.float32)).reshape(-1)
     problems += _position_problems(tables, found, arch)
     expected = tensor_shapes(arch, arch.full_layout())
     problems += [f"tensor {_in_file(name, separate)} is missing" for name in expected if name not in found]
@@ -107,14 +108,14 @@ def marian_names(tensors: Tensors) -> Tensors:
     named = {
         f"model.{_in_file(name, separate)}": np.ascontiguousarray(value)
         for name, value in tensors.items()
-        if name != BIAS
+        if name != LOGITS_BIAS
     }
-    return {BIAS: np.ascontiguousarray(tensors[BIAS][None]), **named}
+    return {LOGITS_BIAS: np.ascontiguousarray(tensors[LOGITS_BIAS][None]), **named}
 
 
 def starts_from_zero(checkpoint: Checkpoint) -> bool:
     """Whether the embedding of pad is zero, as Marian and CTranslate2 assume."""
-    return not checkpoint.tensors[EMBEDDING][checkpoint.architecture.pad_id].any()
+    return not checkpoint.tensors[TARGET_EMBEDDING][checkpoint.architecture.pad_id].any()
 
 
 def with_zero_start(tensors: Tensors, arch: Architecture) -> Tensors:
@@ -125,10 +126,10 @@ def with_zero_start(tensors: Tensors, arch: Architecture) -> Tensors:
     """
     pad, scale = arch.pad_id, _scale(arch)
     positions = sinusoidal_positions(arch.max_positions, arch.d_model)
-    positions[0] += scale * tensors[EMBEDDING][pad]
-    embedding, bias = tensors[EMBEDDING].copy(), tensors[BIAS].copy()
+    positions[0] += scale * tensors[TARGET_EMBEDDING][pad]
+    embedding, bias = tensors[TARGET_EMBEDDING].copy(), tensors[LOGITS_BIAS].copy()
     embedding[pad], bias[pad] = 0.0, NEVER
-    return {**tensors, EMBEDDING: embedding, BIAS: bias, POSITIONS: positions}
+    return {**tensors, TARGET_EMBEDDING: embedding, LOGITS_BIAS: bias, POSITIONS: positions}
 
 
 def moved_back(found: dict[str, npt.NDArray[Any]], table: npt.NDArray[Any], arch: Architecture) -> bool:
@@ -138,14 +139,14 @@ def moved_back(found: dict[str, npt.NDArray[Any]], table: npt.NDArray[Any], arch
     Returns False and changes nothing if the model would then compute something else: if pad's embedding is not zero, or
     pad can be chosen.
     """
-    embedding, bias = found.get(EMBEDDING), found.get(BIAS)
+    embedding, bias = found.get(TARGET_EMBEDDING), found.get(LOGITS_BIAS)
     if embedding is None or bias is None or not arch.pad_id < min(len(embedding), bias.size):
         return False
     if embedding[arch.pad_id].any() or bias.reshape(-1)[arch.pad_id] > NEVER / 2:
         return False
     start = table[0].astype(np.float32) - sinusoidal_positions(1, arch.d_model)[0]
-    found[EMBEDDING] = embedding.astype(np.float32)
-    found[EMBEDDING][arch.pad_id] = start / _scale(arch)
+    found[TARGET_EMBEDDING] = embedding.astype(np.float32)
+    found[TARGET_EMBEDDING][arch.pad_id] = start / _scale(arch)
     return True
 
 

@@ -103,7 +103,7 @@ def _model(
         return None, {}, None, [str(error)]
     except ValidationError as error:
         return None, {}, None, [str(each["msg"]) for each in error.errors()]
-    tensors, problems = checkpoint_tensors(arrays, options, arch, (vocabularies.pad_id, vocabularies.pad_id))
+    tensors, problems = checkpoint_tensors(arrays, arch, (vocabularies.pad_id, vocabularies.pad_id))
     files, wrong = _tokenizer(release, vocabularies)
     if files:
         wrong += vocabulary_problems(files.vocabularies(), arch)

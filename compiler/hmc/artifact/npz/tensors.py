@@ -21,14 +21,16 @@ import numpy.typing as npt
 from hmc.artifact.checkpoint.checkpoint import Tensors
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.model.architecture import (
+    LOGITS_BIAS,
     OUTPUT,
     SOURCE_EMBEDDING,
-    STACK_NORM,
     TARGET_EMBEDDING,
     Architecture,
     tensor_shapes,
 )
-from hmc.artifact.npz.options import OPTIONS, Options
+from hmc.artifact.model.ffn import STACKS
+from hmc.artifact.model.layers import Norm
+from hmc.artifact.npz.options import OPTIONS
 from hmc.artifact.storage.weight_files import not_finite
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -39,6 +41,9 @@ OUTPUT_WEIGHTS = ("decoder_ff_logit_out_Wt", "decoder_ff_logit_out_W")
 """The output projection where it is not an embedding: `[V, d]`, or turned."""
 NEVER = -1e4
 """Logit of pad, which Marian does not have."""
+ENCODER_LAYER = (("self", "qkvo", "Wo"), ("ffn", "12", "ffn"))
+DECODER_LAYER = (ENCODER_LAYER[0], ("context", "qkvo", "Wo"), ENCODER_LAYER[1])
+"""For each sub-layer its name, the endings of its matrices, and a part of the name of its norm."""
 MOST_FILES, MOST_BYTES = 1000, 64 * 2**30
 """Bounds of an archive: files, and bytes of all files when unpacked."""
 RATIO, SMALL = 200, 64 * 2**20
@@ -61,9 +66,7 @@ def embeddings_of(arrays: Arrays) -> tuple[dict[str, npt.NDArray[Any]], list[str
     return found, [f"tensor of {name} must be a matrix" for name, value in found.items() if value.ndim != 2]
 
 
-def checkpoint_tensors(
-    arrays: Arrays, options: Options, arch: Architecture, places: tuple[int, int]
-) -> tuple[Tensors, list[str]]:
+def checkpoint_tensors(arrays: Arrays, arch: Architecture, places: tuple[int, int]) -> tuple[Tensors, list[str]]:
     """The fp32 tensors of the full layout, and every problem: missing, unknown or misshapen tensors.
 
     places: where pad's row is put into the embedding of sources and of targets. Its embedding is zero, from which
@@ -72,21 +75,21 @@ def checkpoint_tensors(
     embeddings, problems = embeddings_of(arrays)
     if problems:
         return {}, problems
-    named = dict(_names(options))
+    named = dict(_names(arch))
     used = {JOINT, *SIDES, *OUTPUT_WEIGHTS, OUTPUT_BIAS, OPTIONS, *named.values()}
     problems += [f"tensor {name} does not belong to this model" for name in arrays if name not in used]
+    expected = tensor_shapes(arch, arch.full_layout())
     found: dict[str, npt.NDArray[Any]] = {}
     for ours, theirs in named.items():
         if theirs not in arrays:
             problems.append(f"tensor {theirs} is missing")
             continue
         value = arrays[theirs]
-        found[ours] = value.T if ours.endswith("weight") and "norm" not in ours else value.reshape(-1)
+        found[ours] = value.T if len(expected[ours]) == 2 else value.reshape(-1)
     for name, matrix in embeddings.items():
         found[name] = np.insert(matrix, places[0 if name == SOURCE_EMBEDDING else 1], 0, axis=0)
     bias = arrays.get(OUTPUT_BIAS, np.zeros(len(embeddings[TARGET_EMBEDDING]), np.float32)).reshape(-1)
-    found["final_logits_bias"] = np.insert(bias, places[1], NEVER)
-    expected = tensor_shapes(arch, arch.full_layout())
+    found[LOGITS_BIAS] = np.insert(bias, places[1], NEVER)
     problems += [
         f"tensor {named.get(name, name)} has shape {list(found[name].shape)}, expected {list(shape)}"
         for name, shape in expected.items()
@@ -98,29 +101,25 @@ def checkpoint_tensors(
     return tensors, not_finite(tensors.items())
 
 
-def _names(options: Options) -> Iterator[tuple[str, str]]:
+def _names(arch: Architecture) -> Iterator[tuple[str, str]]:
     """Name in a checkpoint, name in Marian: of all tensors but embeddings and the output."""
-    suffix = "_pre" if options.pre_norm else ""
-    for stack, count in zip(("encoder", "decoder"), options.layers, strict=True):
-        attentions = [("self_attn", "self")] + ([("encoder_attn", "context")] if stack == "decoder" else [])
-        for layer in range(count):
-            ours, theirs = f"{stack}.layers.{layer}", f"{stack}_l{layer + 1}"
-            for module, name in attentions:
-                for projection, letter in (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("out_proj", "o")):
-                    yield f"{ours}.{module}.{projection}.weight", f"{theirs}_{name}_W{letter}"
-                    yield f"{ours}.{module}.{projection}.bias", f"{theirs}_{name}_b{letter}"
-                yield from _norm(f"{ours}.{module}_layer_norm", f"{theirs}_{name}_Wo", suffix)
-            for number in (1, 2):
-                yield f"{ours}.fc{number}.weight", f"{theirs}_ffn_W{number}"
-                yield f"{ours}.fc{number}.bias", f"{theirs}_ffn_b{number}"
-            yield from _norm(f"{ours}.final_layer_norm", f"{theirs}_ffn_ffn", suffix)
-        if options.stack_norms:
-            yield from _norm(f"{stack}.{STACK_NORM}", f"{stack}_top", "")
+    suffix = "_pre" if arch.pre_norm else ""
+    for stack in STACKS:
+        sublayers = ENCODER_LAYER if stack == "encoder" else DECODER_LAYER
+        for layer in range(arch.depth(stack)):
+            prefix = f"{stack}_l{layer + 1}"
+            for ours, (theirs, marks, norm) in zip(arch.sublayers(stack, layer), sublayers, strict=True):
+                for linear, mark in zip((*ours.inputs, ours.output), marks, strict=True):
+                    yield linear.weight, f"{prefix}_{theirs}_W{mark}"
+                    yield linear.bias, f"{prefix}_{theirs}_b{mark}"
+                yield from _norm(ours.norm, f"{prefix}_{theirs}_{norm}", suffix)
+        if top := arch.stack_norm(stack):
+            yield from _norm(top, f"{stack}_top", "")
 
 
-def _norm(ours: str, theirs: str, suffix: str) -> Iterator[tuple[str, str]]:
-    yield f"{ours}.weight", f"{theirs}_ln_scale{suffix}"
-    yield f"{ours}.bias", f"{theirs}_ln_bias{suffix}"
+def _norm(ours: Norm, theirs: str, suffix: str) -> Iterator[tuple[str, str]]:
+    yield ours.weight, f"{theirs}_ln_scale{suffix}"
+    yield ours.bias, f"{theirs}_ln_bias{suffix}"
 
 
 @contextmanager

@@ -13,8 +13,9 @@ import onnx_ir as ir
 from hmc.artifact.checkpoint.checkpoint import Tensors
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.model.layers import Attention
 from hmc.compiler.graph import MICROSOFT
-from hmc.compiler.graphs.blocks import Author, present_layers
+from hmc.compiler.graphs.blocks import Author, joint_name, present_layers
 from hmc.compiler.precisions.attention import Visible
 from hmc.compiler.precisions.linears import Linears
 
@@ -39,20 +40,20 @@ class NodeAttention:
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
-        prefix, heads = f"decoder.layers.{layer}.self_attn", a.heads("decoder_self", layer)
+        attention, heads = a.arch.attention("decoder_self", layer), a.heads("decoder_self", layer)
         visible = self.visible.of(heads)
-        qkv = a.tree_projections(a.entry(x, f"{prefix}_layer_norm"), prefix)
+        qkv = a.tree_projections(a.entry(x, attention.norm), attention)
         qkv = g.op("Reshape", [qkv, visible.shape(g, 3 * heads, dim)])
         query, *new = g.op("Split", [qkv], outputs=3, axis=2, num_outputs=3)  # [B, k, H, D] each
         kept = []
         for part, each in zip(("key", "value"), new, strict=True):
-            dtype = a.linears.cache_dtype(prefix, part)
+            dtype = a.linears.cache_dtype(attention, part)
             past = g.input(f"past_{part}_{layer}", dtype, ["B", heads, "N", dim])
-            present = g.op("ScatterND", [past, self._places_of(heads), a.linears.cached(g, prefix, part, each)])
+            present = g.op("ScatterND", [past, self._places_of(heads), a.linears.cached(g, attention, part, each)])
             g.output(present, f"present_{part}_{layer}", dtype, ["B", heads, "N", dim])
             kept.append(present)
-        y, _ = a.attend(prefix, query, kept[0], kept[1], visible)
-        return a.end_attention(x, y, prefix, full_bias=not a.device_form)
+        y, _ = a.attend(attention, query, kept[0], kept[1], visible)
+        return a.end_attention(x, y, attention, full_bias=not a.device_form)
 
     def _places_of(self, heads: int) -> ir.Value:
         """`[B, k, heads, 3]`: the places to write to in a layer with `heads` heads."""
@@ -81,18 +82,20 @@ class CrossAttention:
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
-        prefix, heads = f"decoder.layers.{layer}.encoder_attn", a.heads("cross", layer)
+        attention, heads = a.arch.attention("cross", layer), a.heads("cross", layer)
         visible = self.visible.of(heads)
-        transposed = a.linears.transposed(prefix)
+        transposed = a.linears.transposed(attention)
         name, places = ("cross_key_turned", (dim, "S")) if transposed else ("cross_key", ("S", dim))
-        key = g.input(f"{name}_{layer}", a.linears.cache_dtype(prefix, "key"), ["B", heads, *places])
-        value = g.input(f"cross_value_{layer}", a.linears.cache_dtype(prefix, "value"), ["B", heads, "S", dim])
-        read = a.entry(x, f"{prefix}_layer_norm")
-        query = g.op("Reshape", [a.queries(read, prefix), visible.shape(g, heads, dim)])
-        y, weights = a.attend(prefix, query, key, value, visible)
+        key = g.input(f"{name}_{layer}", a.linears.cache_dtype(attention, "key"), ["B", heads, *places])
+        value = g.input(f"cross_value_{layer}", a.linears.cache_dtype(attention, "value"), ["B", heads, "S", dim])
+        read = a.entry(x, attention.norm)
+        query = g.op("Reshape", [a.queries(read, attention), visible.shape(g, heads, dim)])
+        y, weights = a.attend(attention, query, key, value, visible)
         if self.weights is not None:
-            self.weights[layer] = self._weights(a.complete(query, prefix), key, visible) if weights is None else weights
-        return a.end_attention(x, y, prefix, full_bias=not a.device_form)
+            if weights is None:
+                weights = self._weights(a.complete(query, attention), key, visible)
+            self.weights[layer] = weights
+        return a.end_attention(x, y, attention, full_bias=not a.device_form)
 
     def _weights(self, query: ir.Value, key: ir.Value, visible: Visible) -> ir.Value:
         """query `[B, k, H, D]`, key `[B, H, S, D]` → softmax(q kᵀ / √D) over the source without padding, `[B, H, k, S]`
@@ -117,16 +120,16 @@ class RowAttention:
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
-        prefix, heads = f"decoder.layers.{layer}.self_attn", a.heads("decoder_self", layer)
-        scales = a.linears.row_scales(prefix)
+        attention, heads = a.arch.attention("decoder_self", layer), a.heads("decoder_self", layer)
+        scales = a.linears.row_scales(attention)
         dtype = "int8" if scales else a.linears.dtype
         past = [g.input(f"past_{n}_{layer}", dtype, ["R", heads, "T", dim]) for n in ("key", "value")]
-        read = a.entry(x, f"{prefix}_layer_norm")
-        qkv = a.linear(f"{prefix}.qkv_proj", read, *(f"{prefix}.{p}_proj" for p in "qkv"))
-        y, *present = _attend(a, prefix, heads, [qkv, None, None, *past, self.lengths, self.total_length], scales)
+        read = a.entry(x, attention.norm)
+        qkv = a.linear(read, *attention.inputs)
+        y, *present = _attend(a, attention, heads, [qkv, None, None, *past, self.lengths, self.total_length], scales)
         for name, tensor in zip(("key", "value"), present, strict=True):
             g.output(tensor, f"present_{name}_{layer}", dtype, ["R", heads, "T", dim])
-        return a.end_attention(x, y, prefix)
+        return a.end_attention(x, y, attention)
 
 
 class RowCrossAttention:
@@ -142,15 +145,15 @@ class RowCrossAttention:
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
         a, g, dim = self.a, self.a.g, self.a.arch.head_dim
-        prefix, heads = f"decoder.layers.{layer}.encoder_attn", a.heads("cross", layer)
+        attention, heads = a.arch.attention("cross", layer), a.heads("cross", layer)
         past = [g.input(f"cross_{n}_{layer}", "int8", ["B", heads, "S", dim]) for n in ("key", "value")]
-        read = a.entry(x, f"{prefix}_layer_norm")
-        query, empty = a.linear(f"{prefix}.q_proj", read, f"{prefix}.q_proj"), self._no_new_tokens(heads * dim)
+        read = a.entry(x, attention.norm)
+        query, empty = a.linear(read, attention.query), self._no_new_tokens(heads * dim)
         inputs = [query, empty, empty, *past, *self._lengths(past[0])]
-        y, *present = _attend(a, prefix, heads, inputs, a.linears.row_scales(prefix))
+        y, *present = _attend(a, attention, heads, inputs, a.linears.row_scales(attention))
         for name, tensor in zip(("key", "value"), present, strict=True):
             g.output(tensor, f"present_cross_{name}_{layer}", "int8", ["B", heads, "S", dim])
-        return a.end_attention(x, y, prefix)
+        return a.end_attention(x, y, attention)
 
     def _lengths(self, key: ir.Value) -> list[ir.Value]:
         """Each row's last place, `[B]` int32, and the number of places, `[1]` int32. Written once a graph."""
@@ -171,7 +174,7 @@ class RowCrossAttention:
 
 
 def _attend(
-    a: Author, prefix: str, heads: int, inputs: Sequence[ir.Value | None], scales: dict[str, float] | None
+    a: Author, attention: Attention, heads: int, inputs: Sequence[ir.Value | None], scales: dict[str, float] | None
 ) -> list[ir.Value]:
     """GroupQueryAttention: query, new keys and values, past ones, lengths → the result and present keys and values.
 
@@ -184,7 +187,7 @@ def _attend(
     if scales:
         sink = g.weight(f"const.no_sink_{heads}", np.full(heads, -np.inf, np.float32))
         unused: list[ir.Value | None] = [None] * 4
-        of = [g.weight(f"{prefix}.{n}.row_scale", np.array([s], np.float32)) for n, s in scales.items()]
+        of = [g.weight(f"{attention.name}.{n}.row_scale", np.array([s], np.float32)) for n, s in scales.items()]
         inputs = [*inputs, *unused, sink, *of]
         kept = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8}
     y, *present = g.op(
@@ -200,16 +203,16 @@ def states_by_row(arch: Architecture, layout: HeadLayout, tensors: Tensors, line
     take matrices only.
     """
     for layer in present_layers(arch, "decoder", tensors):
-        prefix = f"decoder.layers.{layer}"
-        attentions, names = [], ["fc1", "fc2"] if f"{prefix}.fc1.weight" in tensors else []
+        feed, attentions = arch.feed_forward("decoder", layer), list[Attention]()
+        names = [joint_name(*feed.inputs), feed.output.name] if feed.output.weight in tensors else []
         if layout.decoder_self[layer]:
-            attentions.append("self_attn")
-            names += ["self_attn.qkv_proj", "self_attn.out_proj"]
+            attentions.append(own := arch.attention("decoder_self", layer))
+            names += [joint_name(*own.inputs), own.output.name]
         if layout.cross[layer]:
-            attentions.append("encoder_attn")
-            names += ["encoder_attn.q_proj", "encoder_attn.out_proj"]
-        if any(linears.row_scales(f"{prefix}.{name}") is None for name in attentions):
+            attentions.append(cross := arch.attention("cross", layer))
+            names += [cross.query.name, cross.output.name]
+        if any(linears.row_scales(attention) is None for attention in attentions):
             return False
-        if any(linears.range_of(f"{prefix}.{name}") is None for name in names):
+        if any(linears.range_of(name) is None for name in names):
             return False
     return True

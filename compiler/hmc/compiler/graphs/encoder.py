@@ -39,7 +39,7 @@ def author_encoder(
     x = g.op("Reshape", [states, g.ints(-1, d)])
     for layer in a.layers("encoder"):
         x = _self_attention(a, x, shape, lengths, layer)
-        x = a.feed_forward(x, f"encoder.layers.{layer}")
+        x = a.feed_forward(x, arch.feed_forward("encoder", layer))
     x = a.stack_end(x, "encoder")
     if isinstance(a, DeviceAuthor):
         SlotCaches(a, x, shape).author()
@@ -50,29 +50,29 @@ def author_encoder(
 
 
 def _self_attention(a: Author, x: ir.Value, shape: ir.Value, lengths: ir.Value, layer: int) -> ir.Value:
-    g, prefix, heads = a.g, f"encoder.layers.{layer}.self_attn", a.heads("encoder_self", layer)
+    g, attention, heads = a.g, a.arch.attention("encoder_self", layer), a.heads("encoder_self", layer)
     if not heads:
-        return a.closed_attention(x, prefix)
+        return a.closed_attention(x, attention)
     inner = heads * a.arch.head_dim
     shape = g.op("Concat", [shape, g.ints(inner)], axis=0)
-    parts, bias = a.source_projections(a.entry(x, f"{prefix}_layer_norm"), prefix)
+    parts, bias = a.source_projections(a.entry(x, attention.norm), attention)
     query, key, value = (g.op("Reshape", [part, shape]) for part in parts)
     y = g.op("MultiHeadAttention", [query, key, value, bias, lengths], domain=MICROSOFT, num_heads=heads)
-    return a.end_attention(x, g.op("Reshape", [y, g.ints(-1, inner)]), prefix, full_bias=not a.device_form)
+    return a.end_attention(x, g.op("Reshape", [y, g.ints(-1, inner)]), attention, full_bias=not a.device_form)
 
 
 def _cross_projection(a: Author, x: ir.Value, shape: ir.Value, layer: int) -> None:
-    g, prefix, heads, dim = a.g, f"decoder.layers.{layer}.encoder_attn", a.heads("cross", layer), a.arch.head_dim
+    g, attention, heads, dim = a.g, a.arch.attention("cross", layer), a.heads("cross", layer), a.arch.head_dim
     if not heads:
         return
-    parts = a.several(f"{prefix}.kv_proj", x, f"{prefix}.k_proj", f"{prefix}.v_proj")
+    parts = a.several(x, attention.key, attention.value)
     shape = g.op("Concat", [shape, g.ints(heads, dim)], axis=0)
     for part, tensor in zip(("key", "value"), parts, strict=True):
-        kept = g.op("Reshape", [a.linears.cached(g, prefix, part, tensor), shape])
-        dtype = a.linears.cache_dtype(prefix, part)
+        kept = g.op("Reshape", [a.linears.cached(g, attention, part, tensor), shape])
+        dtype = a.linears.cache_dtype(attention, part)
         rows = g.op("Transpose", [kept], perm=[0, 2, 1, 3])
         g.output(rows, f"cross_{part}_{layer}", dtype, ["B", heads, "S", dim])
-        if part == "key" and a.linears.transposed(prefix):
+        if part == "key" and a.linears.transposed(attention):
             turned = g.op("Transpose", [kept], perm=[0, 2, 3, 1])
             g.output(turned, f"cross_key_turned_{layer}", dtype, ["B", heads, dim, "S"])
 
@@ -103,11 +103,11 @@ class SlotCaches:
             self._author(layer)
 
     def _author(self, layer: int) -> None:
-        a, g, prefix = self.a, self.a.g, f"decoder.layers.{layer}.encoder_attn"
+        a, g, attention = self.a, self.a.g, self.a.arch.attention("cross", layer)
         heads, dim, dtype = a.heads("cross", layer), a.arch.head_dim, a.linears.dtype
         dims: Dims = ["B", heads, "S", dim]
         caches = [g.input(f"cross_{part}_{layer}", dtype, dims) for part in ("key", "value")]
-        joint = a.products(f"{prefix}.kv_proj", self.states, f"{prefix}.k_proj", f"{prefix}.v_proj")
+        joint = a.products(self.states, attention.key, attention.value)
         joint = g.op("Reshape", [joint, g.op("Concat", [self.shape, g.ints(2 * heads, dim)], axis=0)])
         joint = g.op("Concat", [joint, self._after(heads, caches[0])], axis=1)  # [b, S, 2H, D]
         joint = g.op("Transpose", [joint], perm=[0, 2, 1, 3])
