@@ -31,7 +31,7 @@ from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 from hmc.benchmark.measure.text import TestSet
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
-from hmc.compiler.lexicon.shortlist_text import ShortlistText
+from hmc.compiler.lexicon import ShortlistText
 
 CALIBRATION = 256
 """Number of sentences to calibrate on."""

@@ -30,5 +30,5 @@ def without_neurons(checkpoint: Checkpoint, kept: Neurons) -> Checkpoint:
     return replace(
         checkpoint,
         config=checkpoint.config.model_copy(update={"ffn_widths": FfnWidths.of(kept)}),
-        tensors=slim_ffn(checkpoint.tensors, kept),
+        tensors=slim_ffn(checkpoint.tensors, checkpoint.architecture, kept),
     )

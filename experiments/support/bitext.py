@@ -8,7 +8,7 @@ from pathlib import Path
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 from hmc.benchmark.measure.text import TestSet
-from hmc.compiler.lexicon.shortlist_text import ShortlistText
+from hmc.compiler.lexicon import ShortlistText
 
 HELD_OUT = 20
 """Every 20th line is translated, and not used for learning."""

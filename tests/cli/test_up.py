@@ -17,7 +17,7 @@ from tests.processes import environment
 from tests.tiny import SENTENCES
 
 from hmc.artifact.bundle.checks import validate
-from hmc.artifact.storage.text import text_lines
+from hmc.artifact.storage.rows import text_lines
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.experiments.conftest import Experiment
 
-from hmc.artifact.storage.text import text_lines
+from hmc.artifact.storage.rows import text_lines
 from hmc.cli import demo
 
 pytestmark = pytest.mark.slow

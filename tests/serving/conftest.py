@@ -74,7 +74,7 @@ def listed_bundle(lively_checkpoint: Path, once: Once) -> Path:
 def _listed_bundle_at(path: Path, checkpoint: Path) -> None:
     from hmc.compiler.bundle.builder import BundleBuilder
     from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.lexicon.shortlist_text import ShortlistText
+    from hmc.compiler.lexicon import ShortlistText
 
     text = ShortlistText(SENTENCES, [*SENTENCES[5:], *SENTENCES[:5]], frequent=30, best=12)
     precisions: tuple[Precision, ...] = ("fp32", "int8", "int4")

@@ -18,7 +18,7 @@ from hmc.artifact.precisions import Precision
 from hmc.artifact.tokenizer.tokenizer import Tokenizer, open_tokenizer
 from hmc.compiler.bundle.builder import BundleBuilder
 from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.lexicon.shortlist_text import ShortlistText
+from hmc.compiler.lexicon import ShortlistText
 from hmc.serving import DecodeOptions, Translator
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8", "int4")

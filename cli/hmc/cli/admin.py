@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.common.errors import guarded
+from hmc.cli.common.commands import CheckedCommand, guarded
 from hmc.cli.common.options import SERVER, WHERE, Tls, TlsCa, TlsCert, TlsKey, Token
-from hmc.cli.common.parsing import CheckedCommand
 
 if TYPE_CHECKING:
     from hmc.serving.client import Client
@@ -52,7 +51,7 @@ def load(
     json_output: AsJson = False,
 ) -> None:
     """Load a level of the server's bundle and warm it up. A level that is loaded already stays as it is."""
-    from hmc.cli.common.results import levels_as_json
+    from hmc.cli.common.consoles import levels_as_json
 
     with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
         level = client.load_level(name, timeout=timeout, model=model)
@@ -71,7 +70,7 @@ def unload(
     json_output: AsJson = False,
 ) -> None:
     """Unload a level: it gets no new requests, finishes the running ones, and its memory is freed."""
-    from hmc.cli.common.results import levels_as_json
+    from hmc.cli.common.consoles import levels_as_json
 
     with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
         level = client.unload_level(name, timeout=timeout, model=model)
@@ -90,7 +89,7 @@ def default(
     json_output: AsJson = False,
 ) -> None:
     """Make a loaded level the one that serves requests which choose none, until the next reload."""
-    from hmc.cli.common.results import levels_as_json
+    from hmc.cli.common.consoles import levels_as_json
 
     with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
         level = client.set_default_level(name, timeout=timeout, model=model)
@@ -130,7 +129,7 @@ def reload(
 def _asking(server: str, token: str | None, tls: Tls, timeout: float | None) -> Iterator[Client]:
     """As `connected`. If the time is up, the error says that the server continues."""
     from hmc.artifact.errors import DeadlineExceededError
-    from hmc.cli.common.connection import connected
+    from hmc.cli.common.options import connected
 
     try:
         with connected(server, token, tls) as client:

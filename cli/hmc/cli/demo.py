@@ -34,7 +34,7 @@ def command(
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _require_extra()
-    from hmc.benchmark.report.advice import advice
+    from hmc.benchmark.report.tables import advice
     from hmc.cli import demo_steps
     from hmc.cli.common.consoles import open_console
     from hmc.cli.demo_steps import Demo, result

@@ -109,7 +109,7 @@ def command(
 
     from hmc.cli.common.consoles import open_console
     from hmc.cli.common.outputs import check_run_folder
-    from hmc.cli.common.texts.translating import translating
+    from hmc.cli.common.progress import translating
     from hmc.pipelines.distillation.filters import Filters
     from hmc.pipelines.distillation.run import distill
     from hmc.pipelines.distillation.settings import DistillSettings

@@ -30,8 +30,8 @@ def command(
 
     from hmc.artifact.checkpoint.checkpoint import load_checkpoint
     from hmc.artifact.marian.layout import FORMAT
+    from hmc.artifact.marian.weights import starts_from_zero
     from hmc.artifact.marian.writer import export_marian
-    from hmc.artifact.marian.zero_start import starts_from_zero
     from hmc.artifact.storage.formats import check_replaceable
 
     check_replaceable(out, FORMAT, [checkpoint])

@@ -23,7 +23,7 @@ def command(
     A server that loads, drains, or whose default level has failed, is not ready. No token is needed.
     """
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.cli.common.connection import connected
+    from hmc.cli.common.options import connected
 
     if not timeout > 0:
         raise InvalidRequestError(f"--timeout {timeout:g}: choose more than 0 seconds")

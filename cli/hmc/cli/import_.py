@@ -38,8 +38,7 @@ def command(
     from hmc.artifact.model.architecture import parameter_count
     from hmc.artifact.storage.formats import check_replaceable
     from hmc.cli.common.consoles import note, open_console
-    from hmc.pipelines.importing.forms import import_model, lossy_note
-    from hmc.pipelines.importing.hub import located
+    from hmc.pipelines.importing import import_model, located, lossy_note
 
     found = located(model, revision, partial(note, open_console(stderr=True)))
     check_replaceable(out, FORMAT, [found.path])

@@ -36,7 +36,7 @@ def prune_by_latency(
     from hmc.artifact.precisions import PRECISIONS, Precision
     from hmc.benchmark.budget.latency_table import Serving
     from hmc.cli.common.consoles import open_console
-    from hmc.cli.common.texts.translating import translating
+    from hmc.cli.common.progress import translating
     from hmc.pipelines.pruning.latency import Targets, prune_to_latency
     from hmc.training.pruning.request import check_text
 

@@ -41,8 +41,7 @@ def command(
     other times are those that the bundle records.
     """
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.cli.common.consoles import open_console
-    from hmc.cli.common.results import levels_as_json
+    from hmc.cli.common.consoles import levels_as_json, open_console
     from hmc.cli.common.texts.lines import check_stdout
 
     check_stdout()
@@ -62,7 +61,7 @@ def command(
 
 
 def _of_server(address: str, model: str | None, token: str | None, tls: Tls, timeout: float) -> LevelList:
-    from hmc.cli.common.connection import connected
+    from hmc.cli.common.options import connected
 
     with connected(address, token, tls) as client:
         return client.levels(timeout=timeout, model=model)

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hmc.cli.common.errors import guarded
-from hmc.cli.common.parsing import CheckedCommand
+from hmc.cli.common.commands import CheckedCommand, guarded
 
 # In the order of `hmc --help`. Each name is a module or package `hmc.cli.NAME` with a function `command`. On import it
 # may load only the standard library, typer and `hmc.cli.common.options`. The name of a reserved word ends in `_`.

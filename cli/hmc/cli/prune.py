@@ -277,12 +277,15 @@ def command(
 
     from pydantic import ValidationError
 
-    from hmc.artifact.checkpoint.layout_files import read_layout
+    from hmc.artifact.checkpoint.checkpoint import read_layout
     from hmc.artifact.errors import InvalidRequestError
     from hmc.artifact.model.budgets import parse_budgets, parse_kinds
     from hmc.artifact.model.ffn import parse_neuron_budgets
+    from hmc.cli.common.consoles import show_checkpoints
     from hmc.cli.common.outputs import check_run_folder
-    from hmc.cli.common.results import show_checkpoints
+    from hmc.cli.common.consoles import show_checkpoints
+    from hmc.training.pruning.request import check_request
+    from hmc.training.pruning.run import prune
     from hmc.training.pruning.request import check_request
     from hmc.training.pruning.run import prune
     from hmc.training.pruning.settings import PruneSettings
@@ -367,7 +370,7 @@ def command(
         return
     if source:
         from hmc.cli.common.consoles import open_console
-        from hmc.cli.common.texts.translating import translating
+        from hmc.cli.common.progress import translating
         from hmc.pipelines.pruning.text import translate_for_pruning
         from hmc.training.pruning.request import check_text
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hmc.cli.common.errors import guarded
-from hmc.cli.common.parsing import CheckedCommand
+from hmc.cli.common.commands import CheckedCommand, guarded
 
 LIMITS = "Limits"
 

@@ -56,8 +56,8 @@ def command(
     """Train a translation model. The result, DIR/final, is the average of the best checkpoints of the run."""
     import json
 
+    from hmc.cli.common.consoles import show_checkpoints
     from hmc.cli.common.outputs import check_run_folder
-    from hmc.cli.common.results import show_checkpoints
     from hmc.training.runs.processes import is_first_process
     from hmc.training.runs.recipe import load_recipe
     from hmc.training.trainer.trainer import train

@@ -246,8 +246,7 @@ def command(
     from hmc.cli.common.backends import BackendOptions, open_backend
     from hmc.cli.common.records import write_lines, write_pieces, write_texts
     from hmc.cli.common.texts.bulk import BulkOptions, one_file, write_bulk
-    from hmc.cli.common.texts.documents import write_document
-    from hmc.cli.common.texts.files import check_files, opened, write_file
+    from hmc.cli.common.texts.files import check_files, opened, write_document, write_file
     from hmc.cli.common.texts.lines import check_stdout, open_lines
     from hmc.serving.requests.options import DecodeOptions
     from hmc.serving.requests.selectors import Selector

@@ -95,13 +95,13 @@ def command(
     from functools import partial
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from hmc.cli.common.commands import exit_on_sigterm
     from hmc.cli.common.consoles import note, open_console
     from hmc.cli.common.options import parse_precisions
     from hmc.cli.common.outputs import check_run_folder
-    from hmc.cli.common.termination import exit_on_sigterm
-    from hmc.cli.common.texts.translating import translating
+    from hmc.cli.common.progress import translating
     from hmc.cli.running import serve_models
-    from hmc.pipelines.importing.hub import located
+    from hmc.pipelines.importing import located
     from hmc.pipelines.up import UpSettings, bring_up, default_folder
     from hmc.serving.server.settings import ServerSettings
 

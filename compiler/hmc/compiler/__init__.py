@@ -17,13 +17,12 @@ from hmc.artifact.lazy import lazy_names
 
 if TYPE_CHECKING:
     from hmc.compiler.bundle.builder import BundleBuilder
-    from hmc.compiler.bundle.requests import LevelRequest
+    from hmc.compiler.bundle.requests import LevelRequest, read_calibration
     from hmc.compiler.bundle.writer import compile_bundle, progress_steps
-    from hmc.compiler.calibration.text import read_calibration
     from hmc.compiler.checks.parity import ParityError
     from hmc.compiler.checks.runs import BrokenGraphError
-    from hmc.compiler.lexicon.shortlist_text import ShortlistText
-    from hmc.compiler.weights.layouts import Ranking, Target
+    from hmc.compiler.lexicon import ShortlistText
+    from hmc.compiler.weights import Ranking, Target
 
 __all__ = [
     "BrokenGraphError",
@@ -42,12 +41,11 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "hmc.compiler.bundle.builder": ("BundleBuilder",),
-        "hmc.compiler.bundle.requests": ("LevelRequest",),
+        "hmc.compiler.bundle.requests": ("LevelRequest", "read_calibration"),
         "hmc.compiler.bundle.writer": ("compile_bundle", "progress_steps"),
-        "hmc.compiler.calibration.text": ("read_calibration",),
         "hmc.compiler.checks.parity": ("ParityError",),
         "hmc.compiler.checks.runs": ("BrokenGraphError",),
-        "hmc.compiler.lexicon.shortlist_text": ("ShortlistText",),
-        "hmc.compiler.weights.layouts": ("Ranking", "Target"),
+        "hmc.compiler.lexicon": ("ShortlistText",),
+        "hmc.compiler.weights": ("Ranking", "Target"),
     },
 )

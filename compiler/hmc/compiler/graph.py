@@ -10,18 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from hmc.artifact.element_types import ELEMENT_TYPES
+
 MICROSOFT = "com.microsoft"
 OPSET, IR_VERSION = 21, 10
-DTYPES = {
-    "float64": ir.DataType.DOUBLE,
-    "float32": ir.DataType.FLOAT,
-    "float16": ir.DataType.FLOAT16,
-    "bfloat16": ir.DataType.BFLOAT16,
-    "int32": ir.DataType.INT32,
-    "int64": ir.DataType.INT64,
-    "int8": ir.DataType.INT8,
-    "uint8": ir.DataType.UINT8,
-}
+DTYPES = {each.name: ir.DataType(each.number) for each in ELEMENT_TYPES}
 """Names of element types, as the compiler writes them → as ONNX does."""
 Dims = Sequence[int | str]
 

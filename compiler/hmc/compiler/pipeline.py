@@ -31,15 +31,15 @@ from hmc.compiler.checks.parity import check_parity
 from hmc.compiler.checks.runner import Ids
 from hmc.compiler.checks.runs import check_runs
 from hmc.compiler.derived import DerivedArrays
-from hmc.compiler.graphs.collect import author_collect
 from hmc.compiler.graphs.decoder import author_decoder
 from hmc.compiler.graphs.encoder import author_encoder
+from hmc.compiler.graphs.search.graphs import author_collect
 from hmc.compiler.graphs.shortlist import author_shortlist
 from hmc.compiler.precisions.int4 import Int4Linears
 from hmc.compiler.precisions.int8 import Int8Linears
 from hmc.compiler.precisions.linears import FloatLinears, Linears
 from hmc.compiler.serialize import BundleFolder, check_structure
-from hmc.compiler.weights.slim import SlimModel, slim_model
+from hmc.compiler.weights import SlimModel, slim_model
 
 STEPS = (
     "slim weights", "verify layout", "choose precision", "author graphs", "check graphs", "write level", "run level",

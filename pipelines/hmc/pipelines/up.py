@@ -17,18 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.bundle.manifest import MANIFEST
-from hmc.artifact.checkpoint.checkpoint import FORMAT, save_checkpoint
-from hmc.artifact.checkpoint.layout_files import read_layout
+from hmc.artifact.checkpoint.checkpoint import FORMAT, read_layout, save_checkpoint
 from hmc.artifact.distribution import VERSION
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.precisions import Precision
 from hmc.artifact.storage.files import sha256_file
-from hmc.compiler.bundle.requests import LevelRequest
+from hmc.compiler.bundle.requests import LevelRequest, read_calibration
 from hmc.compiler.bundle.writer import compile_bundle
-from hmc.compiler.calibration.text import read_calibration
-from hmc.pipelines.importing.forms import import_model, lossy_note
+from hmc.pipelines.importing import import_model, lossy_note
 from hmc.pipelines.progress import Report, Step, silent
 
 DIGITS = 12

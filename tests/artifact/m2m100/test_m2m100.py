@@ -15,10 +15,10 @@ from hmc.artifact.checkpoint.checkpoint import checkpoint_problems, load_checkpo
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.m2m100.reader import import_m2m100
 from hmc.artifact.marian.writer import export_marian
-from hmc.artifact.model.positions import fairseq_positions
+from hmc.artifact.model.architecture import fairseq_positions
 from hmc.artifact.tokenizer.files import MarianFiles
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
-from hmc.pipelines.importing.forms import import_model
+from hmc.pipelines.importing import import_model
 
 LIMIT = 24
 pytestmark = pytest.mark.filterwarnings("ignore")  # what other libraries warn of is not ours to fix

@@ -16,11 +16,11 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, save_checkpoint
 from hmc.artifact.checkpoint.slimming import restored_tensors, slim_tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.marian.reader import import_marian
+from hmc.artifact.marian.weights import NEVER, starts_from_zero
 from hmc.artifact.marian.writer import export_marian
-from hmc.artifact.marian.zero_start import NEVER, starts_from_zero
+from hmc.artifact.model.architecture import sinusoidal_positions
 from hmc.artifact.model.ffn import FfnWidths
 from hmc.artifact.model.heads import KINDS
-from hmc.artifact.model.positions import sinusoidal_positions
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 from hmc.training.model.checkpoints import model_from_checkpoint
 

@@ -19,7 +19,7 @@ from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.marian.generation import exported, ignored
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.marian.vocabulary import marian_files
-from hmc.artifact.model.positions import sinusoidal_positions
+from hmc.artifact.model.architecture import sinusoidal_positions
 from hmc.artifact.tokenizer.files import MarianFiles
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 

@@ -11,7 +11,7 @@ from tests.artifact.marian.opus import edit, write_weights
 
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.marian.reader import import_marian
-from hmc.artifact.model.positions import sinusoidal_positions
+from hmc.artifact.model.architecture import sinusoidal_positions
 
 CONFIG_PROBLEMS: list[tuple[dict[str, object], str]] = [
     ({"model_type": "bart", "architectures": ["BartForConditionalGeneration"]}, "BartForConditionalGeneration"),

@@ -68,28 +68,28 @@ def test_widths_decide_shapes_and_parameters() -> None:
 
 def test_removing_neurons_takes_their_rows_and_columns() -> None:
     tensors = random_tensors(ARCH, ARCH.full_layout())
-    slim = slim_ffn(tensors, KEPT)
+    slim = slim_ffn(tensors, ARCH, KEPT)
     assert {n: t.shape for n, t in slim.items()} == tensor_shapes(ARCH, ARCH.full_layout(), WIDTHS)
     for name, axis in (("fc1.weight", 0), ("fc1.bias", 0), ("fc2.weight", 1)):
         whole = tensors[f"encoder.layers.0.{name}"]
         assert np.array_equal(slim[f"encoder.layers.0.{name}"], np.take(whole, [0, 3, 47], axis=axis))
-    masked = masked_ffn(tensors, KEPT)
+    masked = masked_ffn(tensors, ARCH, KEPT)
     assert np.flatnonzero(masked["encoder.layers.0.fc2.weight"].any(axis=0)).tolist() == [0, 3, 47]
     assert not masked["encoder.layers.1.fc2.weight"].any()
     assert masked["decoder.layers.0.fc2.weight"] is not tensors["decoder.layers.0.fc2.weight"]
     assert np.array_equal(masked["decoder.layers.0.fc2.weight"], tensors["decoder.layers.0.fc2.weight"])
     again: dict[Stack, list[list[int]]] = {"encoder": [[1], []], "decoder": [[0, 2], []]}
-    twice = slim_ffn(slim, again)
+    twice = slim_ffn(slim, ARCH, again)
     at_once: dict[Stack, list[list[int]]] = {"encoder": [[3], []], "decoder": [[0, 2], []]}
-    once = slim_ffn(tensors, at_once)
+    once = slim_ffn(tensors, ARCH, at_once)
     assert twice.keys() == once.keys()
     assert all(np.array_equal(twice[n], once[n]) for n in once)
 
 
 def test_padding_adds_zeros_alone() -> None:
-    slim = slim_ffn(random_tensors(ARCH, ARCH.full_layout()), random_neurons(ARCH, 5))
+    slim = slim_ffn(random_tensors(ARCH, ARCH.full_layout()), ARCH, random_neurons(ARCH, 5))
     widths = FfnWidths.of(random_neurons(ARCH, 5))
-    padded, width = padded_ffn(slim, widths)
+    padded, width = padded_ffn(slim, ARCH, widths)
     assert width == widths.widest
     assert {n: t.shape for n, t in padded.items()} == tensor_shapes(
         ARCH.model_copy(update={"ffn_dim": width}), ARCH.full_layout()

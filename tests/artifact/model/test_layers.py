@@ -36,7 +36,7 @@ def without_layers(checkpoint: Checkpoint, removed: RemovedLayers) -> Checkpoint
     return replace(
         checkpoint,
         config=checkpoint.config.model_copy(update=changes),
-        tensors=slim_layers(slim_ffn(tensors, kept), removed),
+        tensors=slim_layers(slim_ffn(tensors, checkpoint.architecture, kept), removed),
     )
 
 

@@ -18,7 +18,7 @@ from tests.artifact.npz.marian_writer import marian_arrays, options_text, write_
 from hmc.artifact.checkpoint.checkpoint import save_checkpoint
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.npz.reader import import_release
-from hmc.artifact.storage.text import text_lines
+from hmc.artifact.storage.rows import text_lines
 
 SENTENCES = int(os.environ.get("HMC_NPZ_SENTENCES", "40"))
 NEAR_TIES = 0.002

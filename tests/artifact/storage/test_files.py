@@ -14,8 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.storage.exchange import exchange
-from hmc.artifact.storage.files import replace_directory
+from hmc.artifact.storage.files import exchange, replace_directory
 from hmc.artifact.storage.formats import Format
 
 REPOSITORY = Path(__file__).resolve().parents[3]

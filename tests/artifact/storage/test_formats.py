@@ -10,14 +10,14 @@ import pytest
 from tests.artifact.marian.opus import opus_directory
 from tests.tiny import tiny_checkpoint_at
 
-from hmc.artifact.bundle import files as bundle_files
+from hmc.artifact.bundle import manifest
 from hmc.artifact.checkpoint import checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.marian import layout
 from hmc.artifact.marian.writer import export_marian
 from hmc.artifact.storage.formats import Format, check_replaceable
 
-FORMATS = {"checkpoint": checkpoint.FORMAT, "marian": layout.FORMAT, "bundle": bundle_files.FORMAT}
+FORMATS = {"checkpoint": checkpoint.FORMAT, "marian": layout.FORMAT, "bundle": manifest.FORMAT}
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_what_the_system_puts_there_does_not(folders: dict[str, Path]) -> None:
 def test_a_bundle_that_was_being_recorded_is_one(folders: dict[str, Path]) -> None:
     (folders["bundle"] / ".bundle.json.new").touch()
     (folders["bundle"] / "full" / "encoder.onnx").unlink()
-    assert bundle_files.FORMAT.objection(folders["bundle"]) is None
+    assert manifest.FORMAT.objection(folders["bundle"]) is None
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "no JSON", '{"name": "app", "version": 2}'])
@@ -87,7 +87,7 @@ def test_a_marker_of_something_else(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
     for form in (checkpoint.FORMAT, layout.FORMAT):
         assert form.objection(tmp_path) == f"holds a config.json that does not belong to {form.name}"
-    assert "holds other files and no bundle.json (config.json)" in str(bundle_files.FORMAT.objection(tmp_path))
+    assert "holds other files and no bundle.json (config.json)" in str(manifest.FORMAT.objection(tmp_path))
 
 
 def test_a_few_are_named(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_few_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", [None, {"name": "x"}, {"files": ["a"]}])
 def test_a_manifest_with_odd_levels_is_still_read(tmp_path: Path, level: object) -> None:
     (tmp_path / "bundle.json").write_text(json.dumps({"levels": [level]}))
-    assert bundle_files.FORMAT.objection(tmp_path) is None
+    assert manifest.FORMAT.objection(tmp_path) is None
 
 
 def test_inputs_in_it(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_inputs_in_it(folders: dict[str, Path], tmp_path: Path) -> None:
     inside = folders["bundle"] / "full" / "encoder.onnx"
     for out in (folders["bundle"], tmp_path / "link", tmp_path):
         with pytest.raises(InvalidRequestError, match=r"would be replaced, and with it .*encoder\.onnx; choose"):
-            check_replaceable(out, bundle_files.FORMAT, [tmp_path / "link" / "full" / "encoder.onnx"])
-    check_replaceable(folders["bundle"], bundle_files.FORMAT, [folders["checkpoint"]])
+            check_replaceable(out, manifest.FORMAT, [tmp_path / "link" / "full" / "encoder.onnx"])
+    check_replaceable(folders["bundle"], manifest.FORMAT, [folders["checkpoint"]])
     assert inside.is_file()
 
 

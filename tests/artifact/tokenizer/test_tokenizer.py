@@ -16,8 +16,7 @@ from hmc.artifact.tokenizer.files import (
     tokenizer_digest,
     write_tokenizer,
 )
-from hmc.artifact.tokenizer.marian import MarianTokenizer
-from hmc.artifact.tokenizer.tokenizer import JointTokenizer, open_tokenizer
+from hmc.artifact.tokenizer.tokenizer import JointTokenizer, MarianTokenizer, open_tokenizer
 
 SOURCE, TARGET = pieces_model(SENTENCES, 110), pieces_model(GERMAN, 100)
 VOCABULARY = joint_vocabulary(SOURCE, TARGET)

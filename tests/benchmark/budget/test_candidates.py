@@ -9,7 +9,7 @@ from tests.tiny import SENTENCES
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidRequestError
-from hmc.benchmark.budget.candidates import ROUNDS, TIMED_SENTENCES, Meter, Workload
+from hmc.benchmark.budget.find import ROUNDS, TIMED_SENTENCES, Meter, Workload
 from hmc.benchmark.measure.quality import measure_quality
 from hmc.benchmark.measure.text import TestSet
 from hmc.serving import DecodeOptions, Translator

@@ -12,8 +12,7 @@ from tests.tiny import SENTENCES, tiny_checkpoint_at
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.ffn import STACKS
-from hmc.benchmark.budget.latency_table import WHOLE, Serving, TimedModels, measure_table
-from hmc.benchmark.budget.random_models import cut, random_sizes, sizes_of
+from hmc.benchmark.budget.latency_table import WHOLE, Serving, TimedModels, cut, measure_table, random_sizes, sizes_of
 
 QUICK = Serving("int8", batch=2, beam=2, threads=1, rounds=1)
 

@@ -10,8 +10,7 @@ from rich.console import Console
 from tests.benchmark.fakes import quality
 
 from hmc.artifact.precisions import Precision
-from hmc.benchmark.budget.advice import refusal, warning
-from hmc.benchmark.budget.report import table, to_dict
+from hmc.benchmark.budget.report import refusal, table, to_dict, warning
 from hmc.benchmark.budget.search import Candidate, Limits, Search, search
 
 

@@ -8,7 +8,8 @@ from tests.benchmark.fakes import FakeTranslator
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.measure import latency
-from hmc.benchmark.measure.latency import Setting, measure_latency, requests_of, rotated
+from hmc.benchmark.measure.latency import Setting, measure_latency, requests_of, rotated, time_requests
+from hmc.serving import DecodeOptions
 
 
 class Clock:
@@ -92,3 +93,16 @@ def test_requests_keep_the_order_and_are_of_one_size() -> None:
 
 def test_each_round_another_level_goes_first() -> None:
     assert [rotated("abc", turn) for turn in range(4)] == [list("abc"), list("bca"), list("cab"), list("abc")]
+
+
+def test_the_fastest_round_of_each_request_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, calls = Clock(), list[Any]()
+    monkeypatch.setattr(latency, "time", clock)
+    models = {
+        "a": fake("a", [9.0, 0.1, 0.4, 0.3, 0.2], clock, calls),  # the first is the warm-up
+        "b": fake("b", [9.0, 0.5, 0.5, 0.5, 0.5], clock, calls),
+    }
+    found = time_requests(models, ["x"] * 4, batch=2, options=DecodeOptions(beam_size=3), rounds=2)
+    assert found == pytest.approx({"a": 150.0, "b": 500.0})
+    assert [name for name, *_ in calls] == ["a", "b", "a", "a", "b", "b", "b", "b", "a", "a"]
+    assert {(batch, beam) for _, batch, beam in calls} == {(2, 3)}

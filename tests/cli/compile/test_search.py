@@ -12,7 +12,7 @@ from tests.tiny import tiny_checkpoint_at
 
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Level, Manifest
-from hmc.benchmark.budget.candidates import Meter
+from hmc.benchmark.budget.find import Meter
 from hmc.benchmark.budget.search import Candidate
 
 

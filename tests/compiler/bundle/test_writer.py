@@ -20,9 +20,9 @@ from hmc.compiler.bundle.builder import BundleBuilder, bundle_version
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle, progress_steps
 from hmc.compiler.checks.parity import check_parity
-from hmc.compiler.lexicon.shortlist_text import ShortlistText
+from hmc.compiler.lexicon import ShortlistText
 from hmc.compiler.pipeline import STEPS
-from hmc.compiler.weights.slim import SlimModel
+from hmc.compiler.weights import SlimModel
 
 
 def graph_parameters(path: Path) -> dict[str, int]:

@@ -16,8 +16,8 @@ from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
 from hmc.compiler.calibration.calibrate import calibrate
 from hmc.compiler.calibration.fp32_layers import _fewest, choose_fp32_layers
-from hmc.compiler.lexicon.shortlist_text import ShortlistText
-from hmc.compiler.weights.slim import slim_model
+from hmc.compiler.lexicon import ShortlistText
+from hmc.compiler.weights import slim_model
 from hmc.serving import Translator
 from hmc.serving.requests.options import DecodeOptions, Sampling
 

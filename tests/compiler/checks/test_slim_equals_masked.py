@@ -21,7 +21,7 @@ from hmc.artifact.model.heads import KINDS, HeadLayout
 from hmc.compiler.checks.parity import ParityError, check_parity
 from hmc.compiler.checks.runner import GraphRunner
 from hmc.compiler.precisions.linears import FloatLinears
-from hmc.compiler.weights.slim import slim_model
+from hmc.compiler.weights import slim_model
 from hmc.training.data.batches import pad_rows
 from hmc.training.model.checkpoints import model_from_checkpoint
 from hmc.training.model.regimes import mask_to_layout

@@ -24,7 +24,7 @@ from hmc.compiler.bundle.writer import compile_bundle
 from hmc.compiler.checks.parity import check_parity
 from hmc.compiler.checks.runner import GraphRunner
 from hmc.compiler.precisions.linears import FloatLinears
-from hmc.compiler.weights.slim import slim_model
+from hmc.compiler.weights import slim_model
 from hmc.training.data.batches import pad_rows
 from hmc.training.model.checkpoints import model_from_checkpoint
 from hmc.training.model.regimes import mask_neurons
@@ -64,7 +64,7 @@ def test_any_widths_beside_any_heads(tmp_path_factory: pytest.TempPathFactory, s
     expected = torch_log_probs(full, kept)
     for found in (torch_log_probs(slim), graph_log_probs(slim)):
         np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
-    full.tensors = masked_ffn(full.tensors, kept)
+    full.tensors = masked_ffn(full.tensors, arch, kept)
     np.testing.assert_allclose(graph_log_probs(full), expected, rtol=0, atol=TOLERANCE)
 
 

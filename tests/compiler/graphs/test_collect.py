@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 
-from hmc.compiler.graphs.collect import COLLECTED, ENDED, HISTORY, author_collect
+from hmc.compiler.graphs.search.graphs import COLLECTED, ENDED, HISTORY, author_collect
 from hmc.compiler.serialize import in_memory
 
 

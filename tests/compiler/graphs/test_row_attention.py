@@ -11,12 +11,12 @@ from hmc.artifact.model.heads import HeadLayout
 from hmc.compiler.calibration.calibrate import calibrate
 from hmc.compiler.checks.runner import GraphRunner
 from hmc.compiler.checks.session import OpenGraph
+from hmc.compiler.graphs.attention import states_by_row
 from hmc.compiler.graphs.decoder import author_decoder
-from hmc.compiler.graphs.row_attention import states_by_row
 from hmc.compiler.precisions.int4 import Int4Linears
 from hmc.compiler.precisions.int8 import Int8Linears
 from hmc.compiler.precisions.linears import FloatLinears, Linears
-from hmc.compiler.weights.slim import SlimModel
+from hmc.compiler.weights import SlimModel
 
 ARCH = tiny_architecture()
 FULL = ARCH.full_layout()

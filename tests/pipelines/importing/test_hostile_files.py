@@ -16,7 +16,7 @@ from tests.artifact.marian.opus import opus_directory
 
 from hmc.artifact.errors import HmcError
 from hmc.artifact.npz.yaml_text import parse_yaml
-from hmc.pipelines.importing.forms import import_model
+from hmc.pipelines.importing import import_model
 
 VALUES: tuple[Any, ...] = (
     None,

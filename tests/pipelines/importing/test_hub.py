@@ -11,14 +11,14 @@ import pytest
 from tests.processes import environment
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.pipelines.importing.hub import located
+from hmc.pipelines.importing import located
 
 PROGRAM = """
 import sys
 if sys.argv[1] == "without":
     sys.modules["huggingface_hub"] = None
 from hmc.artifact.errors import HmcError
-from hmc.pipelines.importing.hub import located
+from hmc.pipelines.importing import located
 try:
     print(located("Helsinki-NLP/opus-mt-en-de", "abc"))
 except HmcError as error:

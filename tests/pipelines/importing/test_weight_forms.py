@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tests.artifact.marian.opus import opus_directory
 
 from hmc.artifact.errors import InvalidArtifactError
-from hmc.pipelines.importing.forms import import_model
+from hmc.pipelines.importing import import_model
 
 WHOLE = "model.safetensors"
 

@@ -14,7 +14,7 @@ from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_checkpoin
 from hmc.artifact.model.ffn import STACKS
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.model.latency import Cost, LatencyTable, Observation, Setting, read_table, write_table
-from hmc.benchmark.budget.random_models import sizes_of
+from hmc.benchmark.budget.latency_table import sizes_of
 from hmc.serving import Translator
 
 __all__ = ["english"]

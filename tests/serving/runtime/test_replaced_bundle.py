@@ -11,7 +11,7 @@ from hmc.artifact.bundle.checks import validate
 from hmc.artifact.errors import FailedPreconditionError
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
-from hmc.compiler.lexicon.shortlist_text import ShortlistText
+from hmc.compiler.lexicon import ShortlistText
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.text.tokenizer import Tokenizer
 

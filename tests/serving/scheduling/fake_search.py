@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
+from hmc.artifact.element_types import ELEMENT_TYPES
 from hmc.artifact.model.architecture import Architecture
-from hmc.compiler.graphs.collect import author_collect
+from hmc.compiler.graphs.search.graphs import author_collect
 from hmc.compiler.serialize import in_memory
-from hmc.serving.arrays import DTYPES, NEG_INF, Arrays
+from hmc.serving.arrays import NEG_INF, Arrays
 from hmc.serving.decoding import beam
 from hmc.serving.decoding.state import DecodeState, Rules
 from hmc.serving.requests.options import DecodeOptions
@@ -28,7 +29,6 @@ from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.device_encoder import DeviceEncoder
 from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory
 from hmc.serving.runtime.memory.mirrored import MirroredArrays
-from hmc.serving.runtime.memory.views import ONNX_TYPES
 
 ARCH = Architecture(
     vocab_size=12, d_model=8, ffn_dim=8, encoder_layers=1, decoder_layers=1, heads=1, head_dim=2, max_positions=200,
@@ -37,7 +37,7 @@ ARCH = Architecture(
 BROKEN = 11
 """A source that begins with this token gets NaN for its third token."""
 MASKED = -1e4
-TYPES = {number: DTYPES[name] for name, number in ONNX_TYPES.items()}
+TYPES = {each.number: each.host for each in ELEMENT_TYPES}
 STATE = {
     "limits": ("int32", ["B"]), "minimums": ("int32", ["B"]), "penalties": ("double", ["B"]),
     "fresh": ("int32", ["B"]), "source_lengths": ("int32", ["B"]), "lengths": ("int32", ["B"]),

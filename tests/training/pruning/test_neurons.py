@@ -248,7 +248,7 @@ def test_gates_reach_the_layers_in_order(folder: Path) -> None:
         torch.testing.assert_close(model(SOURCE, TARGET_IN), expected, atol=1e-5, rtol=0)
         open_gates(model)
         assert (model(SOURCE, TARGET_IN) - expected).abs().max() > 0.01
-    whole = slim_ffn(export_tensors(model), kept)
+    whole = slim_ffn(export_tensors(model), source.architecture, kept)
     assert all(np.array_equal(value, whole[name]) for name, value in export_tensors(slim).items())
 
 

@@ -16,7 +16,7 @@ from hmc.benchmark.measure.text import TestSet
 from hmc.compiler.bundle.builder import BundleBuilder
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import checkpoints_of, compile_levels, forms, progress_steps
-from hmc.compiler.lexicon.shortlist_text import ShortlistText
+from hmc.compiler.lexicon import ShortlistText
 
 Phase = Callable[[int], AbstractContextManager[Progress]]
 """Number of steps → the progress of that many steps, to be called with `LEVEL: STEP` when a step begins."""

@@ -12,7 +12,8 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS
 from hmc.artifact.model.heads import KINDS
-from hmc.artifact.model.latency import Cost, LatencyTable, Observation, Setting, Sizes, rounded_up, stack_of
+from hmc.artifact.model.latency import Cost, LatencyTable, Observation, Setting, Sizes, rounded_up
+from hmc.artifact.model.layers import stack_of
 
 STEPS = (1, 8, 16, 32, 64)
 """Multiples that numbers of neurons may be rounded up to."""

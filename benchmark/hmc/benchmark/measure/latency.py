@@ -1,4 +1,4 @@
-"""Request latency of levels. One process measures all levels in each round."""
+"""Request latency of levels, or of any models that translate. One process measures all of them in each round."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from statistics import median
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.measure.quality import Progress, Translates, silent
@@ -134,3 +135,41 @@ def _summary(name: str, setting: Setting, rounds: Sequence[_Round], reference: S
         tokens_per_s=sum(r.tokens for r in rounds) / total,
         ratio=median(r.total_s / other.total_s for r, other in zip(rounds, reference, strict=True)),
     )
+
+
+def time_requests(
+    translators: Mapping[str, Translates],
+    sentences: Sequence[str],
+    *,
+    batch: int,
+    options: DecodeOptions,
+    rounds: int,
+    progress: Progress = silent,
+) -> dict[str, float]:
+    """Returns the milliseconds that each model takes for one request of `batch` sentences.
+
+    options: they should fix the length of translations, so that models which translate differently take as many steps.
+    Before the first round each model translates one request that is not timed. Of each request the fastest round
+    counts: other work on the machine can only make a request slower. Rounds are short, so that a model meets a quiet
+    moment in one of them.
+    """
+    requests = requests_of(sentences, batch)
+    for translator in translators.values():
+        translator.translate(requests[0], options, segmentation="none")
+    names = list(translators)
+    seconds = np.zeros((rounds, len(names), len(requests)))
+    for turn in range(rounds):
+        progress(f"round {turn + 1} of {rounds}")
+        for name in rotated(names, turn):
+            time.sleep(SETTLE_S)
+            for number, request in enumerate(requests):
+                start = time.perf_counter()
+                translators[name].translate(request, options, segmentation="none")
+                seconds[turn, names.index(name), number] = time.perf_counter() - start
+    return {name: float(ms) for name, ms in zip(names, best_times(seconds) * 1000.0, strict=True)}
+
+
+def best_times(seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """`[rounds, models, requests]` → `[models]`: the mean over the requests of their fastest round."""
+    found: npt.NDArray[np.float64] = seconds.min(0).mean(-1)
+    return found

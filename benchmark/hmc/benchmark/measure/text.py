@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.storage.text import text_lines
+from hmc.artifact.storage.rows import text_lines
 from hmc.serving.requests.options import MAX_TEXT_BYTES
 
 

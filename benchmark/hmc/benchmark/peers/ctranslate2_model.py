@@ -11,9 +11,11 @@ from ctranslate2 import specs  # type: ignore[import-untyped]
 
 from hmc.artifact.bundle.shortlist import Lexicon
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
-from hmc.artifact.marian.zero_start import POSITIONS, starts_from_zero, with_zero_start
-from hmc.artifact.model.architecture import TARGET_EMBEDDING
+from hmc.artifact.marian.weights import POSITIONS, starts_from_zero, with_zero_start
+from hmc.artifact.model.architecture import LOGITS_BIAS, TARGET_EMBEDDING
+from hmc.artifact.model.ffn import STACKS
 from hmc.artifact.model.heads import KINDS
+from hmc.artifact.model.layers import Linear, Norm, SubLayer
 
 ACTIVATIONS = {"relu": specs.Activation.RELU, "swish": specs.Activation.SWISH, "gelu": specs.Activation.GELU}
 
@@ -42,16 +44,16 @@ def write_ctranslate2(checkpoint: Checkpoint, pieces: Sequence[str], out: Path, 
     spec.config.add_source_eos = False
     spec.register_source_vocabulary(list(pieces[: arch.source_size]))
     spec.register_target_vocabulary(list(pieces[: arch.vocab_size]))
-    for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
+    for side, stack in zip(STACKS, (spec.encoder, spec.decoder), strict=True):
         embeddings = stack.embeddings[0] if side == "encoder" else stack.embeddings
         embeddings.weight = tensors[arch.source_embedding if side == "encoder" else TARGET_EMBEDDING]
         stack.scale_embeddings = arch.scale_embedding
         stack.position_encodings.encodings = positions if side == "encoder" else decoder_positions
         for index, layer in enumerate(stack.layer):
-            _layer(layer, tensors, f"{side}.layers.{index}")
+            _layer(layer, tensors, arch.sublayers(side, index))
     spec.decoder.start_from_zero_embedding = True
     spec.decoder.projection.weight = tensors[TARGET_EMBEDDING]
-    spec.decoder.projection.bias = tensors["final_logits_bias"].reshape(-1)
+    spec.decoder.projection.bias = tensors[LOGITS_BIAS].reshape(-1)
     spec.validate()
     spec.optimize(quantization=quantization)
     out.mkdir(parents=True, exist_ok=True)
@@ -70,28 +72,26 @@ def write_vocabulary_map(lexicon: Lexicon, pieces: Sequence[str], model: Path) -
     (model / "vmap.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _layer(layer: Any, tensors: dict[str, np.ndarray], prefix: str) -> None:
-    def joined(attention: str, names: str, what: str) -> np.ndarray:
-        return np.concatenate([tensors[f"{prefix}.{attention}.{n}_proj.{what}"] for n in names])
+def _layer(layer: Any, tensors: dict[str, np.ndarray], sublayers: Sequence[SubLayer]) -> None:
+    """Fills a layer of the specification. tensors: those of the checkpoint."""
 
-    def norm(spec: Any, name: str) -> None:
-        spec.gamma, spec.beta = tensors[f"{prefix}.{name}.weight"], tensors[f"{prefix}.{name}.bias"]
+    def fill(spec: Any, *linears: Linear) -> None:
+        spec.weight = np.concatenate([tensors[linear.weight] for linear in linears])
+        spec.bias = np.concatenate([tensors[linear.bias] for linear in linears])
 
-    def out(spec: Any, attention: str) -> None:
-        spec.weight = tensors[f"{prefix}.{attention}.out_proj.weight"]
-        spec.bias = tensors[f"{prefix}.{attention}.out_proj.bias"]
+    def norm(spec: Any, named: Norm) -> None:
+        spec.gamma, spec.beta = tensors[named.weight], tensors[named.bias]
 
-    own = layer.self_attention
-    own.linear[0].weight, own.linear[0].bias = joined("self_attn", "qkv", "weight"), joined("self_attn", "qkv", "bias")
-    out(own.linear[1], "self_attn")
-    norm(own.layer_norm, "self_attn_layer_norm")
-    if hasattr(layer, "attention"):
-        cross = layer.attention
-        for linear, names in zip(cross.linear, ("q", "kv"), strict=False):
-            linear.weight = joined("encoder_attn", names, "weight")
-            linear.bias = joined("encoder_attn", names, "bias")
-        out(cross.linear[2], "encoder_attn")
-        norm(cross.layer_norm, "encoder_attn_layer_norm")
-    for linear, name in ((layer.ffn.linear_0, "fc1"), (layer.ffn.linear_1, "fc2")):
-        linear.weight, linear.bias = tensors[f"{prefix}.{name}.weight"], tensors[f"{prefix}.{name}.bias"]
-    norm(layer.ffn.layer_norm, "final_layer_norm")
+    own, *cross, feed = sublayers
+    fill(layer.self_attention.linear[0], *own.inputs)
+    fill(layer.self_attention.linear[1], own.output)
+    norm(layer.self_attention.layer_norm, own.norm)
+    for source in cross:
+        query, key_value, output = layer.attention.linear
+        fill(query, source.inputs[0])
+        fill(key_value, *source.inputs[1:])
+        fill(output, source.output)
+        norm(layer.attention.layer_norm, source.norm)
+    fill(layer.ffn.linear_0, *feed.inputs)
+    fill(layer.ffn.linear_1, feed.output)
+    norm(layer.ffn.layer_norm, feed.norm)

@@ -9,8 +9,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command as to_click
 
-from hmc.cli.common.errors import guarded
-from hmc.cli.common.parsing import CheckedCommand
+from hmc.cli.common.commands import CheckedCommand, guarded
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context  # the types of what is overridden; never imported

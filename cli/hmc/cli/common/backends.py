@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
-from hmc.cli.common.connection import connected
-from hmc.cli.common.options import NO_TLS, Tls, check_no_server_options
+from hmc.cli.common.options import NO_TLS, Tls, check_no_server_options, connected
 from hmc.serving.documents.local import translate_document
 from hmc.serving.levels.choosing import Candidate, choose, runs_on
 from hmc.serving.levels.languages import Languages, with_code

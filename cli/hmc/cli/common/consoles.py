@@ -1,11 +1,17 @@
-"""Consoles to print tables and notes on."""
+"""Consoles, and what several commands print: notes, checkpoints with their scores, levels as JSON."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from hmc.serving.requests.results import LevelInfo, LevelList
+
 
 FILE_WIDTH = 1000
 """Columns of a file or a pipe. Without it a table would be cut to the 80 columns that a terminal is taken to have."""
@@ -24,3 +30,29 @@ def open_console(*, stderr: bool = False) -> Console:
 def note(console: Console, text: str, *, style: str | None = None) -> None:
     """Prints a text as it is: no markup, no highlighting, and not wrapped, so that commands can be copied."""
     console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def show_checkpoints(paths: list[Path], as_json: bool) -> None:
+    """Prints checkpoints with the dev scores that are stored in them."""
+    import json
+
+    from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+
+    checkpoints = [(path, load_checkpoint(path)) for path in paths]
+    if as_json:
+        rows = [{"checkpoint": str(p), "heads": c.layout.total, "metrics": c.metrics} for p, c in checkpoints]
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    for path, checkpoint in checkpoints:
+        typer.echo(f"{path}: {checkpoint.layout.total} heads")
+        for name, scores in checkpoint.metrics.items():
+            values = f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}"
+            typer.echo(f"  {name}: {values}  (beam {scores['beam']}; {scores['bleu_signature']})")
+
+
+def levels_as_json(listed: LevelList | LevelInfo) -> str:
+    """All fields of one level, or of a list of levels."""
+    import dataclasses
+    import json
+
+    return json.dumps(dataclasses.asdict(listed), indent=1, default=lambda model: model.model_dump())

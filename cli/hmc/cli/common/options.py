@@ -1,7 +1,10 @@
-"""Options that several commands share: which server or bundle they use, and at which level."""
+"""Options that several commands share: which server or bundle they use, and at which level; and the connection."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +13,8 @@ import typer
 
 if TYPE_CHECKING:
     from hmc.artifact.precisions import Precision
+    from hmc.serving.client import Client
+
 
 WHERE, LEVEL = "Where", "Level"
 """Panels of `--help`."""
@@ -158,3 +163,21 @@ def parse_precisions(text: str) -> list[Precision]:
         names = ", ".join(PRECISIONS)
         raise InvalidRequestError(f"--precision {text!r}: choose {names}, or several with commas")
     return [precision_named(word) for word in words]
+
+
+@contextmanager
+def connected(server: str, token: str | None, tls: Tls) -> Iterator[Client]:
+    """Connects a client for the block. The error about a wrong token says what to do. Raises as `Client`, and
+    InvalidRequestError for a certificate without its key."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are raised; gRPC's own log would only clutter the terminal
+    from hmc.artifact.errors import InvalidRequestError, UnauthenticatedError
+    from hmc.serving.client import Client
+
+    if (tls.cert is None) != (tls.key is None):
+        raise InvalidRequestError("a client certificate needs both --tls-cert and --tls-key")
+    pair = None if tls.cert is None or tls.key is None else (tls.cert, tls.key)
+    with Client(server, token=token, tls_ca=tls.ca, tls_pair=pair) as client:
+        try:
+            yield client
+        except UnauthenticatedError as error:
+            raise UnauthenticatedError(f"{error}; give this server's token in HMC_TOKEN or with --token") from error

@@ -1,13 +1,23 @@
-"""Progress of long work on standard error: a spinner on a terminal, plain lines in a log."""
+"""Progress on standard error of steps, of translated lines and of compiled levels.
+
+A terminal shows a spinner or a bar; a log gets plain lines.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import ProgressColumn
+
+    from hmc.pipelines.progress import Progress
+
+EVERY = 30.0
+"""Seconds between two lines in a log."""
 
 
 @contextmanager
@@ -22,3 +32,90 @@ def steps(console: Console) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting")
         yield lambda text: progress.update(task, description=text)
+
+
+@contextmanager
+def translating(
+    console: Console, clock: Callable[[], float] = time.monotonic
+) -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
+    """Yields two functions: one to call with the progress, one with a description of each step before it."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    if not console.is_terminal:
+        yield _lines(console, clock), lambda text: _print(console, text)
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.fields[status]}"),
+    )  # fmt: skip
+    with Bars(*columns, console=console, transient=True) as bars:
+        task = bars.add_task("starting", total=None, status="")
+
+        def report(found: Progress) -> None:
+            bars.update(
+                task, description="translating", completed=found.lines, total=found.total, status=_status(found)
+            )
+
+        yield report, lambda text: bars.update(task, description=text)
+
+
+def _lines(console: Console, clock: Callable[[], float]) -> Callable[[Progress], None]:
+    last = clock()
+
+    def report(found: Progress) -> None:
+        nonlocal last
+        if clock() - last >= EVERY or found.lines == found.total:
+            last = clock()
+            _print(console, f"translated {found.lines:,} of {found.total:,} lines  {_status(found)}".rstrip())
+
+    return report
+
+
+def _status(found: Progress) -> str:
+    left = found.seconds_left
+    return "" if left is None else f"{found.lines_per_second:,.0f} lines/s, {left / 60:.1f} min left"
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def level_steps(console: Console, total: int | None) -> Iterator[Callable[[str], None]]:
+    """Yields a function to call with `LEVEL: STEP` when a step begins.
+
+    total: how often it will be called. None shows a spinner in place of the bar.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    if not console.is_terminal:
+        yield _line_a_level(console)
+        return
+    text = TextColumn("{task.description}", markup=False)
+    columns: list[ProgressColumn] = (
+        [SpinnerColumn(), text] if total is None else [BarColumn(), MofNCompleteColumn(), text]
+    )
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("starting", total=total)
+        started = 0
+
+        def step(now: str) -> None:
+            nonlocal started
+            progress.update(task, description=now, completed=started)
+            started += 1
+
+        yield step
+
+
+def _line_a_level(console: Console) -> Callable[[str], None]:
+    last = ""
+
+    def step(now: str) -> None:
+        nonlocal last
+        level = now.partition(":")[0]
+        if level != last:
+            console.print(level, style="dim", highlight=False, markup=False, soft_wrap=True)
+        last = level
+
+    return step

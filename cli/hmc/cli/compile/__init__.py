@@ -165,12 +165,12 @@ def command(
     from hmc.benchmark.budget.compile import CompilePlan
     from hmc.benchmark.budget.find import BudgetSearch
     from hmc.benchmark.measure.text import TestSet
+    from hmc.cli.common.commands import exit_on_sigterm
     from hmc.cli.common.consoles import note, open_console
     from hmc.cli.common.options import parse_precisions
-    from hmc.cli.common.termination import exit_on_sigterm
     from hmc.cli.compile.arguments import parse_limits, parse_requests, read_shortlist
     from hmc.cli.compile.output import show_levels
-    from hmc.compiler.calibration.text import read_calibration
+    from hmc.compiler.bundle.requests import read_calibration
 
     limits = parse_limits(max_bleu_drop, max_latency_ms, confidence)
     precisions = parse_precisions(precision)
@@ -222,7 +222,7 @@ def _compile(plan: CompilePlan, console: Console) -> Manifest:
 
     from hmc.benchmark.budget.compile import compile_and_score
     from hmc.cli.common.consoles import note
-    from hmc.cli.compile.progress import level_steps
+    from hmc.cli.common.progress import level_steps
 
     def warn(text: str) -> None:
         note(console, f"--eval: {text}", style="yellow")
@@ -234,8 +234,8 @@ def _compile(plan: CompilePlan, console: Console) -> Manifest:
 
 def _search(search: BudgetSearch, console: Console, tables: Console) -> Manifest:
     """Searches. What was tried is printed on `tables`, also when the search fails."""
+    from hmc.cli.common.progress import level_steps
     from hmc.cli.compile.output import show_search
-    from hmc.cli.compile.progress import level_steps
 
     try:
         with level_steps(console, None) as progress:

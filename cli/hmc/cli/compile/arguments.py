@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from hmc.benchmark.budget.search import Limits
     from hmc.benchmark.measure.text import TestSet
     from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.lexicon.shortlist_text import ShortlistText
-    from hmc.compiler.weights.layouts import Ranking
+    from hmc.compiler.lexicon import ShortlistText
+    from hmc.compiler.weights import Ranking
 
 
 def read_shortlist(
@@ -23,7 +23,7 @@ def read_shortlist(
     """
     from hmc.artifact.errors import InvalidRequestError
     from hmc.benchmark.measure.text import read_sentences
-    from hmc.compiler.lexicon.shortlist_text import BEST, FREQUENT, ShortlistText
+    from hmc.compiler.lexicon import BEST, FREQUENT, ShortlistText
 
     if files is None:
         if frequent is not None or best is not None:
@@ -70,7 +70,7 @@ def parse_requests(
     """
     from functools import partial
 
-    from hmc.artifact.checkpoint.layout_files import read_layout
+    from hmc.artifact.checkpoint.checkpoint import read_layout
     from hmc.artifact.errors import InvalidRequestError
     from hmc.artifact.model.budgets import parse_budgets
     from hmc.compiler.bundle.requests import LevelRequest
@@ -105,7 +105,7 @@ def parse_requests(
 
 def _ranking(word: str | None) -> Ranking | None:
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.compiler.weights.layouts import WRITTEN_BY
+    from hmc.compiler.weights import WRITTEN_BY
 
     if found := next((ranking for ranking in WRITTEN_BY if ranking == word), None):
         return found

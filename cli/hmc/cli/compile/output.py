@@ -19,8 +19,7 @@ def show_search(console: Console, search: BudgetSearch) -> None:
 
     If any search found something, the reasons why another did not are notes. Otherwise they are in the error.
     """
-    from hmc.benchmark.budget.advice import refusal, warning
-    from hmc.benchmark.budget.report import table
+    from hmc.benchmark.budget.report import refusal, table, warning
     from hmc.cli.common.consoles import note
 
     found = any(refusal(done) is None for done in search.searches.values())

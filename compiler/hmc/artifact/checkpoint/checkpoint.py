@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from hmc.artifact.checkpoint.extras import EXTRAS, Extras, read_extras, write_extras
-from hmc.artifact.errors import HmcError, InvalidArtifactError
+from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.ffn import FfnWidths
 from hmc.artifact.model.heads import HeadLayout, HeadScores
@@ -246,3 +246,29 @@ def copy_files(source: Path, folder: Path) -> None:
     for name in FILES:
         if (source / name).is_file():
             shutil.copy2(source / name, folder / name)
+
+
+def read_layout(path: Path) -> HeadLayout:
+    """Reads a head layout from a checkpoint directory, from its `config.json`, or from a JSON file.
+
+    `HeadLayout.from_json` describes the JSON. Raises InvalidRequestError, InvalidArtifactError.
+    """
+    if path.is_dir():
+        return load_checkpoint(path).layout
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InvalidRequestError(f"head layout {path} does not exist; give a checkpoint or a JSON file") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"head layout {path} is not JSON: {error}") from error
+    if isinstance(value, dict):
+        value = value.get("head_layout", value)
+    try:
+        return HeadLayout.from_json(value)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{path}: {error}") from error
+    except (TypeError, ValueError, KeyError) as error:
+        raise InvalidRequestError(
+            f'{path}: a head layout is {{"encoder_self": [[0, 3], []], "decoder_self": …, "cross": …}}, a list of open '
+            f"heads for every layer ({error})"
+        ) from error

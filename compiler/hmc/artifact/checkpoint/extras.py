@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import KINDS, HeadScores
+from hmc.artifact.model.layers import stack_of
 
 GATES, IMPORTANCE, METRICS = "gates.safetensors", "importance.json", "metrics.json"
 EXTRAS = (GATES, IMPORTANCE, METRICS)
@@ -76,7 +77,7 @@ def _scores(name: str, raw: dict[str, Any], arch: Architecture) -> tuple[HeadSco
     """Reads a score for each head of the unpruned model, kind → `[layers, heads]`, and lists the problems."""
     scores, problems = {}, []
     for kind in KINDS:
-        expected = (arch.encoder_layers if kind == "encoder_self" else arch.decoder_layers, arch.heads)
+        expected = (arch.depth(stack_of(kind)), arch.heads)
         if kind not in raw:
             problems.append(f"{name} has no scores of {kind}")
             continue

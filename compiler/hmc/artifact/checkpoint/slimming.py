@@ -1,7 +1,6 @@
 """Removing closed heads, neurons and layers from the weights, and restoring heads and neurons as zeros.
 
-A head is rows of W_Q, W_K and W_V and columns of W_O (Voita et al. 2019, equation 3); a neuron is a row of `fc1` and a
-column of `fc2`.
+What a head or a neuron is in the weights is in `hmc.artifact.model.layers`.
 """
 
 from __future__ import annotations
@@ -13,46 +12,55 @@ import numpy as np
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.architecture import Architecture, attention_module, tensor_shapes
-from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons
+from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout
-from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
-
-
-def _features(positions: Sequence[int], head_dim: int) -> np.ndarray:
-    """Feature indices `[len(positions) · head_dim]` of the heads at `positions`."""
-    return (np.asarray(positions, np.int64)[:, None] * head_dim + np.arange(head_dim)).reshape(-1)
+from hmc.artifact.model.layers import (
+    NONE_REMOVED,
+    FeedForward,
+    RemovedLayers,
+    SubLayer,
+    layer_name,
+    layer_of,
+    stack_of,
+)
 
 
 def slim_tensors(tensors: Tensors, arch: Architecture, current: HeadLayout, target: HeadLayout) -> Tensors:
     """Tensors of layout `current` → tensors of layout `target`, which must be contained in it.
 
     A layer that keeps all heads keeps its arrays. A layer that keeps some gets sliced copies. A layer that keeps none
-    has only `out_proj.bias` and its layer norm. Raises InvalidRequestError that names a head which `current` lacks.
+    has only the bias of W_O and its norm. Raises InvalidRequestError that names a head which `current` lacks.
     """
     kept = current.restrict(target)
     slim = dict(tensors)
     for kind in KINDS:
-        stack, module = attention_module(kind)
         for layer, positions in enumerate(kept[kind]):
-            if len(positions) == len(current[kind][layer]):
-                continue
-            prefix = f"{stack}.layers.{layer}.{module}"
-            features = _features(positions, arch.head_dim)
-            for projection in ("q_proj", "k_proj", "v_proj"):
-                for part in ("weight", "bias"):
-                    _slice(slim, f"{prefix}.{projection}.{part}", features, 0)
-            _slice(slim, f"{prefix}.out_proj.weight", features, 1)
+            if len(positions) < len(current[kind][layer]):
+                _keep(slim, arch.attention(kind, layer), positions)
     return slim
 
 
-def _slice(tensors: Tensors, name: str, features: np.ndarray, axis: int) -> None:
-    if name not in tensors:
-        raise InvalidRequestError(f"{name}: the tensor is missing, so no head or neuron can be removed from it")
-    if len(features):
-        tensors[name] = np.ascontiguousarray(np.take(tensors[name], features, axis=axis))
-    else:
-        del tensors[name]
+def slim_ffn(tensors: Tensors, arch: Architecture, kept: Neurons) -> Tensors:
+    """Removes all neurons but `kept`. A layer that keeps none has only the bias of `fc2` and its norm."""
+    slim = dict(tensors)
+    for sublayer, positions in _feed_forwards(arch, kept):
+        there = tensors.get(sublayer.output.weight)
+        if there is not None and len(positions) < there.shape[1]:
+            _keep(slim, sublayer, positions)
+    return slim
+
+
+def _keep(tensors: Tensors, sublayer: SubLayer, units: Sequence[int]) -> None:
+    """Cuts the tensors of a sub-layer down to the units at these positions. Without any, it deletes them."""
+    features = sublayer.features(units)
+    for name, axis in sublayer.owned:
+        if name not in tensors:
+            raise InvalidRequestError(f"{name}: the tensor is missing, so no head or neuron can be removed from it")
+        if len(features):
+            tensors[name] = np.ascontiguousarray(np.take(tensors[name], features, axis=axis))
+        else:
+            del tensors[name]
 
 
 def masked_tensors(tensors: Tensors, arch: Architecture, current: HeadLayout, target: HeadLayout) -> Tensors:
@@ -60,14 +68,27 @@ def masked_tensors(tensors: Tensors, arch: Architecture, current: HeadLayout, ta
     kept = current.restrict(target)
     masked = dict(tensors)
     for kind in KINDS:
-        stack, module = attention_module(kind)
         for layer, positions in enumerate(kept[kind]):
             if current[kind][layer]:
-                name = f"{stack}.layers.{layer}.{module}.out_proj.weight"
-                keep = np.zeros(tensors[name].shape[1], bool)
-                keep[_features(positions, arch.head_dim)] = True
-                masked[name] = np.where(keep[None, :], tensors[name], np.float32(0))
+                _mask(masked, arch.attention(kind, layer), positions)
     return masked
+
+
+def masked_ffn(tensors: Tensors, arch: Architecture, kept: Neurons) -> Tensors:
+    """Sets the `fc2` columns of all neurons but `kept` to zero, which closes their gates. Shapes do not change."""
+    masked = dict(tensors)
+    for sublayer, positions in _feed_forwards(arch, kept):
+        if sublayer.output.weight in tensors:
+            _mask(masked, sublayer, positions)
+    return masked
+
+
+def _mask(tensors: Tensors, sublayer: SubLayer, units: Sequence[int]) -> None:
+    """Sets the output columns of all units but these to zero."""
+    name = sublayer.output.weight
+    keep = np.zeros(tensors[name].shape[1], bool)
+    keep[sublayer.features(units)] = True
+    tensors[name] = np.where(keep[None, :], tensors[name], np.float32(0))
 
 
 def restored_tensors(tensors: Tensors, arch: Architecture, current: HeadLayout) -> Tensors:
@@ -76,46 +97,14 @@ def restored_tensors(tensors: Tensors, arch: Architecture, current: HeadLayout) 
     A closed head comes back at its original index with zero W_Q, W_K, W_V, W_O and biases: its output is zero.
     """
     full = dict(tensors)
-    shapes = tensor_shapes(arch, arch.full_layout())
     for kind in KINDS:
-        stack, module = attention_module(kind)
         for layer, indices in enumerate(current[kind]):
-            if len(indices) == arch.heads:
-                continue
-            prefix, features = f"{stack}.layers.{layer}.{module}", _features(indices, arch.head_dim)
-            names = [f"{prefix}.{p}_proj.{part}" for p in "qkv" for part in ("weight", "bias")]
-            for name in [*names, f"{prefix}.out_proj.weight"]:
-                restored = np.zeros(shapes[name], np.float32)
-                if indices and name.endswith("out_proj.weight"):
-                    restored[:, features] = tensors[name]
-                elif indices:
-                    restored[features] = tensors[name]
-                full[name] = restored
+            if len(indices) < arch.heads:
+                _spread(full, arch.attention(kind, layer), indices, arch.heads, arch.d_model)
     return full
 
 
-def slim_ffn(tensors: Tensors, kept: Neurons) -> Tensors:
-    """Removes all neurons but `kept`. A layer that keeps none has only `fc2.bias`."""
-    slim = dict(tensors)
-    for prefix, positions in _feed_forwards(kept):
-        if len(positions) < len(tensors.get(f"{prefix}.fc1.bias", ())):
-            for name, axis in (("fc1.weight", 0), ("fc1.bias", 0), ("fc2.weight", 1)):
-                _slice(slim, f"{prefix}.{name}", positions, axis)
-    return slim
-
-
-def masked_ffn(tensors: Tensors, kept: Neurons) -> Tensors:
-    """Sets the `fc2` columns of all neurons but `kept` to zero, which closes their gates. Shapes do not change."""
-    masked = dict(tensors)
-    for prefix, positions in _feed_forwards(kept):
-        if (name := f"{prefix}.fc2.weight") in tensors:
-            keep = np.zeros(tensors[name].shape[1], bool)
-            keep[positions] = True
-            masked[name] = np.where(keep[None, :], tensors[name], np.float32(0))
-    return masked
-
-
-def padded_ffn(tensors: Tensors, widths: FfnWidths) -> tuple[Tensors, int]:
+def padded_ffn(tensors: Tensors, arch: Architecture, widths: FfnWidths) -> tuple[Tensors, int]:
     """Gives every layer as many neurons as the widest has. Returns the tensors, and that number (at least 1).
 
     The added neurons have zero weights and come last. Every activation function is 0 at 0, so the model computes the
@@ -123,17 +112,19 @@ def padded_ffn(tensors: Tensors, widths: FfnWidths) -> tuple[Tensors, int]:
     """
     width, padded = max(widths.widest, 1), dict(tensors)
     for stack, layer, there in widths.layers():
-        if there == width:
-            continue
-        prefix = f"{stack}.layers.{layer}"
-        d_model = len(tensors[f"{prefix}.fc2.bias"])
-        for name, shape in (("fc1.weight", (width, d_model)), ("fc1.bias", (width,)), ("fc2.weight", (d_model, width))):
-            whole = np.zeros(shape, np.float32)
-            if there:
-                own = tensors[f"{prefix}.{name}"]
-                whole[tuple(slice(n) for n in own.shape)] = own
-            padded[f"{prefix}.{name}"] = whole
+        if there < width:
+            _spread(padded, arch.feed_forward(stack, layer), range(there), width, arch.d_model)
     return padded, width
+
+
+def _spread(tensors: Tensors, sublayer: SubLayer, places: Sequence[int], units: int, d_model: int) -> None:
+    """Puts the units that a sub-layer has to these of `units` places, and zeros to all others."""
+    shapes, features = sublayer.shapes(units, d_model), sublayer.features(places)
+    for name, axis in sublayer.owned:
+        whole = np.zeros(shapes[name], np.float32)
+        if len(features):
+            whole[(slice(None),) * axis + (features,)] = tensors[name]
+        tensors[name] = whole
 
 
 def slim_layers(tensors: Tensors, removed: RemovedLayers) -> Tensors:
@@ -150,24 +141,23 @@ def renumbered(checkpoint: Checkpoint) -> Checkpoint:
     removed, arch = checkpoint.removed_layers, checkpoint.architecture
     if not removed:
         return checkpoint
-    kept: dict[str, list[int]] = {
-        stack: [layer for layer in range(len(arch.full_ffn()[stack])) if layer not in removed[stack]]
-        for stack in STACKS
+    kept: dict[Stack, list[int]] = {
+        stack: [layer for layer in range(arch.depth(stack)) if layer not in removed[stack]] for stack in STACKS
     }
-    rows = {kind: [checkpoint.layout[kind][layer] for layer in kept[attention_module(kind)[0]]] for kind in KINDS}
+    rows = {kind: [checkpoint.layout[kind][layer] for layer in kept[stack_of(kind)]] for kind in KINDS}
     layout = HeadLayout.from_json({kind: [list(row) for row in found] for kind, found in rows.items()})
     widths = FfnWidths(
         **{stack: tuple(checkpoint.ffn_widths[stack][layer] for layer in kept[stack]) for stack in STACKS}
     )
     shorter = arch.model_copy(update={"encoder_layers": len(kept["encoder"]), "decoder_layers": len(kept["decoder"])})
+
+    def renamed(stack: Stack, number: int, part: str) -> str:
+        return f"{layer_name(stack, kept[stack].index(number))}.{part}"
+
     tensors = {}
     for name, tensor in checkpoint.tensors.items():
-        stack, _, rest = name.partition(".layers.")
-        if rest and stack in kept:
-            number, _, part = rest.partition(".")
-            tensors[f"{stack}.layers.{kept[stack].index(int(number))}.{part}"] = tensor
-        else:
-            tensors[name] = tensor
+        found = layer_of(name)
+        tensors[renamed(*found) if found else name] = tensor
     config = checkpoint.config.model_copy(
         update={
             "architecture": shorter,
@@ -179,8 +169,8 @@ def renumbered(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, config=config, tensors=tensors, gates=None, importance=None)
 
 
-def _feed_forwards(kept: Neurons) -> Iterator[tuple[str, np.ndarray]]:
-    """Name of every layer of `kept`, and its positions as an array."""
+def _feed_forwards(arch: Architecture, kept: Neurons) -> Iterator[tuple[FeedForward, Sequence[int]]]:
+    """Every feed-forward sub-layer, and the positions in `kept`."""
     for stack in STACKS:
         for layer, positions in enumerate(kept[stack]):
-            yield f"{stack}.layers.{layer}", np.asarray(positions, np.int64)
+            yield arch.feed_forward(stack, layer), positions

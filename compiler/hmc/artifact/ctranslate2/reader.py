@@ -28,7 +28,7 @@ from hmc.artifact.tokenizer.files import (
     MarianFiles,
     vocabulary_problems,
 )
-from hmc.artifact.tokenizer.pieces import load_pieces
+from hmc.artifact.tokenizer.tokenizer import load_pieces
 
 WEIGHTS = "model.bin"
 SHARED, SIDES = "shared_vocabulary", ("source_vocabulary", "target_vocabulary")
@@ -121,7 +121,7 @@ def _checkpoint(
         eos_id=vocabularies.source[EOS_PIECE], unk_id=vocabularies.source[UNK_PIECE], start_id=start,
         pre_norm=options.pre_norm, stack_norms=options.stack_norms, own_output=OUTPUT in embeddings,
     )  # fmt: skip
-    tensors, problems = checkpoint_tensors(weights, options, arch, embeddings, inserted, moved)
+    tensors, problems = checkpoint_tensors(weights, arch, embeddings, inserted, moved)
     if problems or len(models) < 2:
         return None, problems
     files = MarianFiles(models[0], models[1], *vocabularies.files())

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.checkpoint.checkpoint import Tensors
 from hmc.artifact.ctranslate2.binary import Variable
-from hmc.artifact.ctranslate2.options import ABSENT, IGNORED, Options
+from hmc.artifact.ctranslate2.options import ABSENT, IGNORED
 from hmc.artifact.errors import HmcError
-from hmc.artifact.marian.zero_start import NEVER, moved_back
+from hmc.artifact.marian.weights import NEVER, moved_back
 from hmc.artifact.model.architecture import (
+    LOGITS_BIAS,
     OUTPUT,
     SOURCE_EMBEDDING,
-    STACK_NORM,
     TARGET_EMBEDDING,
     Architecture,
+    PositionForm,
+    position_table,
     tensor_shapes,
 )
 from hmc.artifact.model.ffn import STACKS
-from hmc.artifact.model.positions import PositionForm, position_table
+from hmc.artifact.model.layers import Linear, Norm, SubLayer
 from hmc.artifact.storage.weight_files import not_finite
 
 Floats = npt.NDArray[np.float32]
@@ -96,7 +97,7 @@ def position_rows(weights: Weights, width: int, *, starts_from_zero: bool) -> tu
     """How many positions the tables of both stacks have; they must hold the sinusoids of Marian.
 
     Where the decoder starts from zeros, its first position may differ from the sinusoid; its table is then returned too
-    (`hmc.artifact.marian.zero_start`).
+    (`hmc.artifact.marian.weights`).
     """
     numbers, moved, problems = [], None, []
     for stack in STACKS:
@@ -119,7 +120,6 @@ def position_rows(weights: Weights, width: int, *, starts_from_zero: bool) -> tu
 
 def checkpoint_tensors(
     weights: Weights,
-    options: Options,
     arch: Architecture,
     embeddings: Mapping[str, Floats],
     pad: int | None,
@@ -138,8 +138,8 @@ def checkpoint_tensors(
     logits = weights.floats(bias) if bias in weights else none
     if logits.shape != none.shape:
         return {}, [f"array {bias} has shape {list(logits.shape)}, expected {list(none.shape)}"]
-    found["final_logits_bias"] = logits if pad is None else np.insert(logits, pad, NEVER)
-    for names, theirs in _names(options):
+    found[LOGITS_BIAS] = logits if pad is None else np.insert(logits, pad, NEVER)
+    for names, theirs in _names(arch):
         try:
             parts = np.split(weights.floats(theirs), len(names))
             found.update(zip(names, parts, strict=True))
@@ -160,32 +160,31 @@ def checkpoint_tensors(
     return tensors, not_finite(tensors.items())
 
 
-def _names(options: Options) -> Iterator[tuple[list[str], str]]:
+def _names(arch: Architecture) -> Iterator[tuple[list[str], str]]:
     """Names in a checkpoint that one array holds, below each other, and the name of the array."""
-    for stack, count in zip(STACKS, options.layers, strict=True):
-        for layer in range(count):
-            ours, theirs = f"{stack}.layers.{layer}", f"{stack}/layer_{layer}"
-            linears: list[tuple[str, str, tuple[str, ...]]] = [("self_attn", "self_attention", ("qkv", "o"))]
-            linears += [("encoder_attn", "attention", ("q", "kv", "o"))] if stack == "decoder" else []
-            for module, name, groups in linears:
-                for number, group in enumerate(groups):
-                    projections = ["out_proj"] if group == "o" else [f"{letter}_proj" for letter in group]
-                    for part in ("weight", "bias"):
-                        yield (
-                            [f"{ours}.{module}.{p}.{part}" for p in projections],
-                            f"{theirs}/{name}/linear_{number}/{part}",
-                        )
-                yield from _norm(f"{ours}.{module}_layer_norm", f"{theirs}/{name}/layer_norm")
-            for number, part in chain.from_iterable(((n, "weight"), (n, "bias")) for n in (0, 1)):
-                yield [f"{ours}.fc{number + 1}.{part}"], f"{theirs}/ffn/linear_{number}/{part}"
-            yield from _norm(f"{ours}.final_layer_norm", f"{theirs}/ffn/layer_norm")
-        if options.stack_norms:
-            yield from _norm(f"{stack}.{STACK_NORM}", f"{stack}/layer_norm")
+    for stack in STACKS:
+        for layer in range(arch.depth(stack)):
+            theirs = f"{stack}/layer_{layer}"
+            own, *cross, feed = arch.sublayers(stack, layer)
+            yield from _sublayer(own, f"{theirs}/self_attention", own.inputs)
+            for attention in cross:
+                yield from _sublayer(attention, f"{theirs}/attention", attention.inputs[:1], attention.inputs[1:])
+            yield from _sublayer(feed, f"{theirs}/ffn", feed.inputs)
+        if norm := arch.stack_norm(stack):
+            yield from _norm(norm, f"{stack}/layer_norm")
 
 
-def _norm(ours: str, theirs: str) -> Iterator[tuple[list[str], str]]:
-    yield [f"{ours}.weight"], f"{theirs}/gamma"
-    yield [f"{ours}.bias"], f"{theirs}/beta"
+def _sublayer(ours: SubLayer, theirs: str, *inputs: Sequence[Linear]) -> Iterator[tuple[list[str], str]]:
+    """inputs: in groups that are one array."""
+    for number, group in enumerate((*inputs, (ours.output,))):
+        yield [linear.weight for linear in group], f"{theirs}/linear_{number}/weight"
+        yield [linear.bias for linear in group], f"{theirs}/linear_{number}/bias"
+    yield from _norm(ours.norm, f"{theirs}/layer_norm")
+
+
+def _norm(ours: Norm, theirs: str) -> Iterator[tuple[list[str], str]]:
+    yield [ours.weight], f"{theirs}/gamma"
+    yield [ours.bias], f"{theirs}/beta"
 
 
 def _far_rows(table: Floats, form: PositionForm, width: int, tolerance: float) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hmc.artifact.bundle import files as bundle_files
+from hmc.artifact.bundle import manifest
 from hmc.artifact.checkpoint import checkpoint
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, Tensors
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
@@ -28,7 +28,7 @@ from hmc.artifact.tokenizer.files import (
     parse_vocabulary,
     vocabulary_problems,
 )
-from hmc.artifact.tokenizer.pieces import load_pieces
+from hmc.artifact.tokenizer.tokenizer import load_pieces
 
 FIX = f"hmc imports MarianMT models in the layout of OPUS-MT: {LAYOUT}."
 OTHERS = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot")
@@ -105,7 +105,7 @@ def _refuse_ours(folder: Path) -> None:
             f"{folder} is a checkpoint of HMC already: give it to `hmc prune` or `hmc compile`; `hmc export` writes a "
             "MarianMT model from it"
         )
-    if bundle_files.FORMAT.is_at(folder):
+    if manifest.FORMAT.is_at(folder):
         raise InvalidRequestError(
             f"{folder} is a bundle, which `hmc serve` and `hmc translate` read; give the MarianMT model itself"
         )

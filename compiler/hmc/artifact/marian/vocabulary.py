@@ -20,7 +20,7 @@ from hmc.artifact.tokenizer.files import (
     parse_vocabulary,
     vocabulary_problems,
 )
-from hmc.artifact.tokenizer.pieces import FIX, LANGUAGE_CODE, load_pieces
+from hmc.artifact.tokenizer.tokenizer import FIX, LANGUAGE_CODE, load_pieces
 
 
 def joint_if_equal(files: MarianFiles) -> TokenizerFiles:

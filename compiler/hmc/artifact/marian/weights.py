@@ -1,4 +1,10 @@
-"""Tensors of a MarianMT file ↔ tensors of a checkpoint. Names differ by `model.`; tied tensors must be equal."""
+"""Tensors of a MarianMT file ↔ tensors of a checkpoint. Names differ by `model.`; tied tensors must be equal.
+
+Marian starts its decoder from a zero vector and never writes pad. Transformers starts from pad, whose embedding is
+zero. CTranslate2's converter removes pad's row and starts from zeros. So a model with a learned embedding of pad would
+compute something else there. Its decoder reads pad only at the first position: the embedding can be added to that
+(`with_zero_start`).
+"""
 
 from __future__ import annotations
 
@@ -7,25 +13,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmc.artifact.checkpoint.checkpoint import Tensors
-from hmc.artifact.marian.zero_start import BIAS, POSITIONS, moved_back
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
 from hmc.artifact.model.architecture import (
+    LOGITS_BIAS,
+    OUTPUT,
     SOURCE_EMBEDDING,
     TARGET_EMBEDDING,
     Architecture,
+    sinusoidal_positions,
     tensor_shapes,
 )
-from hmc.artifact.model.positions import sinusoidal_positions
 from hmc.artifact.storage.weight_files import Arrays, not_finite
 
+POSITIONS = "decoder.embed_positions.weight"
+NEVER = -1e4
+"""Logit of a token that must not be chosen. 16-bit floats can represent it."""
 DECODER = "decoder.embed_tokens.weight"
-TIED = (TARGET_EMBEDDING, SOURCE_EMBEDDING, DECODER, "lm_head.weight")
+TIED = (TARGET_EMBEDDING, SOURCE_EMBEDDING, DECODER, OUTPUT)
 """Names of the one tied matrix. A file has it under at least one of them."""
-TIED_TARGETS = (DECODER, "lm_head.weight")
+TIED_TARGETS = (DECODER, OUTPUT)
 """The same, if sources have their own matrix."""
 POSITION_TABLES = ("encoder.embed_positions.weight", POSITIONS)
 """Position tables, which older files have. They must be sinusoids, except for the first row of a decoder that starts
-from zeros (`hmc.artifact.marian.zero_start`)."""
+from zeros (`with_zero_start`)."""
 
 
 def checked_weights(stored: Arrays, arch: Architecture) -> tuple[Tensors, list[str]]:
@@ -39,7 +49,7 @@ def checked_weights(stored: Arrays, arch: Architecture) -> tuple[Tensors, list[s
     if embeddings:
         found[TARGET_EMBEDDING] = next(iter(embeddings.values()))
     # Transformers starts from zeros, and models without an output bias may leave the buffer out.
-    found[BIAS] = found[BIAS].reshape(-1) if BIAS in found else np.zeros(arch.vocab_size, np.float32)
+    found[LOGITS_BIAS] = found.get(LOGITS_BIAS, np.zeros(arch.vocab_size, np.float32)).reshape(-1)
     problems += _position_problems(tables, found, arch)
     expected = tensor_shapes(arch, arch.full_layout())
     problems += [f"tensor {_in_file(name, separate)} is missing" for name in expected if name not in found]
@@ -98,6 +108,47 @@ def marian_names(tensors: Tensors) -> Tensors:
     named = {
         f"model.{_in_file(name, separate)}": np.ascontiguousarray(value)
         for name, value in tensors.items()
-        if name != BIAS
+        if name != LOGITS_BIAS
     }
-    return {BIAS: np.ascontiguousarray(tensors[BIAS][None]), **named}
+    return {LOGITS_BIAS: np.ascontiguousarray(tensors[LOGITS_BIAS][None]), **named}
+
+
+def starts_from_zero(checkpoint: Checkpoint) -> bool:
+    """Whether the embedding of pad is zero, as Marian and CTranslate2 assume."""
+    return not checkpoint.tensors[TARGET_EMBEDDING][checkpoint.architecture.pad_id].any()
+
+
+def with_zero_start(tensors: Tensors, arch: Architecture) -> Tensors:
+    """The same decoder, started from zeros: `tensors` and the decoder's positions `[max_positions, d_model]`.
+
+    Pad's embedding is added to the first position and then set to zero. Pad's logit becomes NEVER, so its probability
+    goes to the other tokens. Nothing else changes.
+    """
+    pad, scale = arch.pad_id, _scale(arch)
+    positions = sinusoidal_positions(arch.max_positions, arch.d_model)
+    positions[0] += scale * tensors[TARGET_EMBEDDING][pad]
+    embedding, bias = tensors[TARGET_EMBEDDING].copy(), tensors[LOGITS_BIAS].copy()
+    embedding[pad], bias[pad] = 0.0, NEVER
+    return {**tensors, TARGET_EMBEDDING: embedding, LOGITS_BIAS: bias, POSITIONS: positions}
+
+
+def moved_back(found: dict[str, npt.NDArray[Any]], table: npt.NDArray[Any], arch: Architecture) -> bool:
+    """Undoes `with_zero_start`: moves the difference of `table` from the sinusoid, at its first position, to pad's
+    embedding in `found`.
+
+    Returns False and changes nothing if the model would then compute something else: if pad's embedding is not zero, or
+    pad can be chosen.
+    """
+    embedding, bias = found.get(TARGET_EMBEDDING), found.get(LOGITS_BIAS)
+    if embedding is None or bias is None or not arch.pad_id < min(len(embedding), bias.size):
+        return False
+    if embedding[arch.pad_id].any() or bias.reshape(-1)[arch.pad_id] > NEVER / 2:
+        return False
+    start = table[0].astype(np.float32) - sinusoidal_positions(1, arch.d_model)[0]
+    found[TARGET_EMBEDDING] = embedding.astype(np.float32)
+    found[TARGET_EMBEDDING][arch.pad_id] = start / _scale(arch)
+    return True
+
+
+def _scale(arch: Architecture) -> np.float32:
+    return np.float32(arch.d_model**0.5 if arch.scale_embedding else 1.0)

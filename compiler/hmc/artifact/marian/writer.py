@@ -14,9 +14,8 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.marian.generation import exported, recorded
 from hmc.artifact.marian.layout import CONFIG, FORMAT, GENERATION, TOKENIZER_CONFIG, WEIGHTS
 from hmc.artifact.marian.vocabulary import marian_files
-from hmc.artifact.marian.weights import marian_names
-from hmc.artifact.marian.zero_start import starts_from_zero, with_zero_start
-from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.marian.weights import marian_names, starts_from_zero, with_zero_start
+from hmc.artifact.model.architecture import LOGITS_BIAS, TARGET_EMBEDDING, Architecture
 from hmc.artifact.storage.files import replace_directory
 from hmc.artifact.tokenizer.files import EOS_PIECE, PAD_PIECE, UNK_PIECE, write_tokenizer
 
@@ -52,10 +51,11 @@ def export_marian(checkpoint: Checkpoint, out: Path, *, masked: bool = False, ze
     if kind := _beyond_marian(arch):
         raise InvalidRequestError(f"{kind}, and Transformers' MarianMTModel does not: this model cannot be exported")
     files, order = marian_files(checkpoint.tokenizer, arch)
-    tensors, width = padded_ffn(restored_tensors(checkpoint.tensors, arch, layout), checkpoint.ffn_widths)
+    restored = restored_tensors(checkpoint.tensors, arch, layout)
+    tensors, width = padded_ffn(restored, arch, checkpoint.ffn_widths)
     if zero_start and not starts_from_zero(checkpoint):
         tensors = with_zero_start(tensors, arch)
-    for name in ("shared.weight", "final_logits_bias"):
+    for name in (TARGET_EMBEDDING, LOGITS_BIAS):
         tensors[name] = tensors[name][order]
     ids = {old: new for new, old in enumerate(order.tolist())}
     config = _config(arch.model_copy(update={"ffn_dim": width}), ids)

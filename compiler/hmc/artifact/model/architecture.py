@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, assert_never
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from hmc.artifact.model.ffn import STACKS, FfnWidths
-from hmc.artifact.model.heads import KINDS, HeadLayout
-from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
-from hmc.artifact.model.positions import PositionForm, position_table
+from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
+from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
+from hmc.artifact.model.layers import NONE_REMOVED, Attention, FeedForward, Norm, RemovedLayers, SubLayer, stack_of
 
+PositionForm = Literal["marian", "fairseq"]
+"""Marian: position 0 comes first. fairseq (M2M100, NLLB): the first token is at position 2, and frequencies are spaced
+a little wider."""
+FIRST = 2
+"""Position of the first token in fairseq's form: 0 and 1 belong to its padding."""
 Activation = Literal["relu", "swish", "gelu"]
 TARGET_EMBEDDING, SOURCE_EMBEDDING = "shared.weight", "encoder.embed_tokens.weight"
 """Names of tensors. The first embeds targets, and is also the output projection. It embeds sources too, unless these
 have their own vocabulary; then the second does."""
 OUTPUT = "lm_head.weight"
 """Name of the output projection, `[vocab_size, d_model]`, where it is not the matrix that embeds targets."""
-STACK_NORM = "layer_norm"
-"""`encoder.layer_norm` and `decoder.layer_norm`: the norm that a stack may end with."""
-
-
+LOGITS_BIAS = "final_logits_bias"
+"""Name of the output projection's bias, `[vocab_size]`."""
 LARGEST = 2**31 - 1
 """Largest size of anything in a model: ONNX Runtime and SentencePiece count in 32 bits."""
 MOST_LAYERS, MOST_HEADS = 1024, 1024
@@ -65,7 +67,7 @@ class Architecture(BaseModel):
     own_output: bool = Field(default=False, exclude_if=lambda value: not value)
     """Whether the output projection is a matrix of its own, and not the one that embeds targets."""
     position_form: PositionForm = Field(default="marian", exclude_if=lambda form: form == "marian")
-    """Which sinusoids encode positions (`hmc.artifact.model.positions`)."""
+    """Which sinusoids encode positions (`hmc.artifact.model.architecture`)."""
 
     @field_validator("pad_id", "eos_id", "unk_id")
     @classmethod
@@ -112,6 +114,27 @@ class Architecture(BaseModel):
         """Name of the tensor that embeds sources, `[source_size, d_model]`."""
         return TARGET_EMBEDDING if self.source_vocab_size is None else SOURCE_EMBEDDING
 
+    def depth(self, stack: Stack) -> int:
+        """Number of layers of a stack."""
+        return self.encoder_layers if stack == "encoder" else self.decoder_layers
+
+    def attention(self, kind: Kind, layer: int) -> Attention:
+        """The attention of a kind in a layer: its tensors, and what heads own of them."""
+        return Attention.of(kind, layer, self.head_dim)
+
+    def feed_forward(self, stack: Stack, layer: int) -> FeedForward:
+        """The feed-forward sub-layer of a layer: its tensors, and what neurons own of them."""
+        return FeedForward.of(stack, layer)
+
+    def sublayers(self, stack: Stack, layer: int) -> tuple[SubLayer, ...]:
+        """The sub-layers of a layer, in the order in which they are computed."""
+        attentions = (self.attention(kind, layer) for kind in KINDS if stack_of(kind) == stack)
+        return (*attentions, self.feed_forward(stack, layer))
+
+    def stack_norm(self, stack: Stack) -> Norm | None:
+        """The norm that a stack ends with; None where it has none."""
+        return Norm(f"{stack}.layer_norm") if self.stack_norms else None
+
     def full_layout(self) -> HeadLayout:
         """The layout with every head open."""
         return HeadLayout.full(self.encoder_layers, self.decoder_layers, self.heads)
@@ -120,7 +143,7 @@ class Architecture(BaseModel):
         """What makes `layout` impossible for this architecture (empty when nothing does)."""
         problems = []
         for kind in KINDS:
-            layers = self.encoder_layers if kind == "encoder_self" else self.decoder_layers
+            layers = self.depth(stack_of(kind))
             if len(layout[kind]) != layers:
                 problems.append(f"head layout {kind}: {len(layout[kind])} layers, the architecture has {layers}")
             for layer, row in enumerate(layout[kind]):
@@ -162,21 +185,11 @@ class Architecture(BaseModel):
         if problems:
             return problems
         for kind in KINDS:
-            named = attention_module(kind)[0]
-            inside: tuple[int, ...] = getattr(removed, named)
-            rows = [layer for layer in inside if layout[kind][layer]]
+            named = stack_of(kind)
+            rows = [layer for layer in removed[named] if layout[kind][layer]]
             problems += [f"removed layers: {named}.{layer} has open heads of {kind}" for layer in rows]
         wide = [(stack, layer) for stack in STACKS for layer in removed[stack] if ffn[stack][layer]]
         return problems + [f"removed layers: {stack}.{layer} has feed-forward neurons" for stack, layer in wide]
-
-
-def attention_module(kind: str) -> tuple[str, str]:
-    """Module names of a kind: (stack, attention), e.g. `("decoder", "encoder_attn")`. Names as in MarianMTModel."""
-    return {
-        "encoder_self": ("encoder", "self_attn"),
-        "decoder_self": ("decoder", "self_attn"),
-        "cross": ("decoder", "encoder_attn"),
-    }[kind]
 
 
 def tensor_shapes(
@@ -184,41 +197,26 @@ def tensor_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Name → shape of every tensor of a checkpoint with this layout. The file may hold no other tensor.
 
-    ffn: None means `ffn_dim` neurons in every layer. Linear weights are `[out, in]`. An attention layer without open
-    heads has only `out_proj.bias` and its layer norm. A feed-forward layer without neurons has only `fc2.bias` and its
-    layer norm. A removed layer has no tensors.
+    ffn: None means `ffn_dim` neurons in every layer. A sub-layer without heads or neurons has only the bias of its
+    output and its norm. A removed layer has no tensors.
     """
     d = arch.d_model
     shapes: dict[str, tuple[int, ...]] = {
         TARGET_EMBEDDING: (arch.vocab_size, d),
-        "final_logits_bias": (arch.vocab_size,),
+        LOGITS_BIAS: (arch.vocab_size,),
     }
     if arch.source_vocab_size is not None:
         shapes[SOURCE_EMBEDDING] = (arch.source_vocab_size, d)
     if arch.own_output:
         shapes[OUTPUT] = (arch.vocab_size, d)
-    if arch.stack_norms:
-        shapes |= {f"{stack}.{STACK_NORM}.{part}": (d,) for stack in STACKS for part in ("weight", "bias")}
+    for stack in STACKS:
+        if norm := arch.stack_norm(stack):
+            shapes |= dict.fromkeys(norm.tensors, (d,))
     for kind in KINDS:
-        stack, module = attention_module(kind)
         for layer, row in enumerate(layout[kind]):
-            inner, prefix = len(row) * arch.head_dim, f"{stack}.layers.{layer}.{module}"
-            if row:
-                for projection in ("q_proj", "k_proj", "v_proj"):
-                    shapes[f"{prefix}.{projection}.weight"] = (inner, d)
-                    shapes[f"{prefix}.{projection}.bias"] = (inner,)
-                shapes[f"{prefix}.out_proj.weight"] = (d, inner)
-            shapes[f"{prefix}.out_proj.bias"] = (d,)
-            for part in ("weight", "bias"):
-                shapes[f"{prefix}_layer_norm.{part}"] = (d,)
+            shapes |= arch.attention(kind, layer).shapes(len(row), d)
     for stack, layer, width in (ffn or arch.full_ffn()).layers():
-        prefix = f"{stack}.layers.{layer}"
-        if width:
-            shapes[f"{prefix}.fc1.weight"], shapes[f"{prefix}.fc1.bias"] = (width, d), (width,)
-            shapes[f"{prefix}.fc2.weight"] = (d, width)
-        shapes[f"{prefix}.fc2.bias"] = (d,)
-        for part in ("weight", "bias"):
-            shapes[f"{prefix}.final_layer_norm.{part}"] = (d,)
+        shapes |= arch.feed_forward(stack, layer).shapes(width, d)
     return {name: shape for name, shape in shapes.items() if not removed.has_tensor(name)}
 
 
@@ -227,3 +225,29 @@ def parameter_count(
 ) -> int:
     """Parameters of a model with this layout (positions are computed, not learned)."""
     return sum(int(np.prod(shape)) for shape in tensor_shapes(arch, layout, ffn, removed).values())
+
+
+def position_table(form: PositionForm, positions: int, d_model: int) -> npt.NDArray[np.float32]:
+    """`[positions, d_model]`: row t encodes the token t, with sines in the first half and cosines in the second."""
+    if form == "marian":
+        return sinusoidal_positions(positions, d_model)
+    if form == "fairseq":
+        return fairseq_positions(positions, d_model)
+    assert_never(form)
+
+
+def sinusoidal_positions(positions: int, d_model: int) -> npt.NDArray[np.float32]:
+    """Marian's form, `[positions, d_model]` (Vaswani et al. 2017, 3.5)."""
+    column = np.arange(d_model // 2)
+    angle = np.arange(positions)[:, None] / np.power(10000.0, 2 * column / d_model)
+    return np.concatenate([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)
+
+
+def fairseq_positions(positions: int, d_model: int) -> npt.NDArray[np.float32]:
+    """fairseq's form, `[positions, d_model]`, with angles in 32 bits as in Transformers' M2M100."""
+    half = d_model // 2
+    step = np.float32(np.log(10000) / max(half - 1, 1))
+    exponents = np.arange(half, dtype=np.float32) * -step
+    frequencies = np.exp(exponents.astype(np.float64)).astype(np.float32)
+    angle = np.arange(FIRST, FIRST + positions, dtype=np.float32)[:, None] * frequencies
+    return np.concatenate([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)

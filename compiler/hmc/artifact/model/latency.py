@@ -14,10 +14,10 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.architecture import Architecture, attention_module
+from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
-from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
+from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers, stack_of
 
 SCHEMA_VERSION = 1
 
@@ -130,11 +130,6 @@ class LatencyTable(_Part):
         """Predicted latency of the smallest model that pruning makes of one of these sizes: one layer a stack, and one
         cross-attention head, if there is any."""
         return self.fixed_ms + sum(self.layers.values()) + self.heads["cross"].ms(min(1, sum(sizes.heads["cross"])))
-
-
-def stack_of(kind: Kind) -> Stack:
-    """The stack whose layers have heads of a kind."""
-    return "encoder" if attention_module(kind)[0] == "encoder" else "decoder"
 
 
 def rounded_up(number: int, step: int) -> int:

@@ -14,12 +14,11 @@ from hmc.artifact.marian.vocabulary import joint_if_equal
 from hmc.artifact.model.architecture import OUTPUT, SOURCE_EMBEDDING, TARGET_EMBEDDING, Architecture
 from hmc.artifact.npz.options import Options, read_options
 from hmc.artifact.npz.release import Release, find_release
-from hmc.artifact.npz.tensors import checkpoint_tensors, embeddings_of
+from hmc.artifact.npz.tensors import checkpoint_tensors, embeddings_of, member_problems, unpacked
 from hmc.artifact.npz.vocabularies import Vocabularies, read_vocabulary, with_pad
-from hmc.artifact.storage.archives import member_problems, unpacked
 from hmc.artifact.storage.weight_files import Arrays
 from hmc.artifact.tokenizer.files import EOS_PIECE, UNK_PIECE, MarianFiles, vocabulary_problems
-from hmc.artifact.tokenizer.pieces import load_pieces
+from hmc.artifact.tokenizer.tokenizer import load_pieces
 
 POSITIONS = 512
 """Positions of an imported model. Marian's sinusoids have no last one; caches and graphs need a bound."""
@@ -104,7 +103,7 @@ def _model(
         return None, {}, None, [str(error)]
     except ValidationError as error:
         return None, {}, None, [str(each["msg"]) for each in error.errors()]
-    tensors, problems = checkpoint_tensors(arrays, options, arch, (vocabularies.pad_id, vocabularies.pad_id))
+    tensors, problems = checkpoint_tensors(arrays, arch, (vocabularies.pad_id, vocabularies.pad_id))
     files, wrong = _tokenizer(release, vocabularies)
     if files:
         wrong += vocabulary_problems(files.vocabularies(), arch)

@@ -1,23 +1,36 @@
-"""Marian's tensors under the names and in the shapes of a checkpoint."""
+"""Marian's tensors under the names and in the shapes of a checkpoint; and the zip archives that releases come in.
+
+Archives are from elsewhere. They are unpacked into a folder that is removed afterwards.
+"""
 
 from __future__ import annotations
 
+import shutil
+import stat
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.model.architecture import (
+    LOGITS_BIAS,
     OUTPUT,
     SOURCE_EMBEDDING,
-    STACK_NORM,
     TARGET_EMBEDDING,
     Architecture,
     tensor_shapes,
 )
-from hmc.artifact.npz.options import OPTIONS, Options
+from hmc.artifact.model.ffn import STACKS
+from hmc.artifact.model.layers import Norm
+from hmc.artifact.npz.options import OPTIONS
 from hmc.artifact.storage.weight_files import not_finite
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -28,6 +41,14 @@ OUTPUT_WEIGHTS = ("decoder_ff_logit_out_Wt", "decoder_ff_logit_out_W")
 """The output projection where it is not an embedding: `[V, d]`, or turned."""
 NEVER = -1e4
 """Logit of pad, which Marian does not have."""
+ENCODER_LAYER = (("self", "qkvo", "Wo"), ("ffn", "12", "ffn"))
+DECODER_LAYER = (ENCODER_LAYER[0], ("context", "qkvo", "Wo"), ENCODER_LAYER[1])
+"""For each sub-layer its name, the endings of its matrices, and a part of the name of its norm."""
+MOST_FILES, MOST_BYTES = 1000, 64 * 2**30
+"""Bounds of an archive: files, and bytes of all files when unpacked."""
+RATIO, SMALL = 200, 64 * 2**20
+"""Most bytes that one packed byte may become, for files above SMALL. Weights hardly shrink when they are packed."""
+FIX = "Download it again from where it was published, or unpack it yourself and give the folder."
 
 
 def embeddings_of(arrays: Arrays) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
@@ -45,9 +66,7 @@ def embeddings_of(arrays: Arrays) -> tuple[dict[str, npt.NDArray[Any]], list[str
     return found, [f"tensor of {name} must be a matrix" for name, value in found.items() if value.ndim != 2]
 
 
-def checkpoint_tensors(
-    arrays: Arrays, options: Options, arch: Architecture, places: tuple[int, int]
-) -> tuple[Tensors, list[str]]:
+def checkpoint_tensors(arrays: Arrays, arch: Architecture, places: tuple[int, int]) -> tuple[Tensors, list[str]]:
     """The fp32 tensors of the full layout, and every problem: missing, unknown or misshapen tensors.
 
     places: where pad's row is put into the embedding of sources and of targets. Its embedding is zero, from which
@@ -56,21 +75,21 @@ def checkpoint_tensors(
     embeddings, problems = embeddings_of(arrays)
     if problems:
         return {}, problems
-    named = dict(_names(options))
+    named = dict(_names(arch))
     used = {JOINT, *SIDES, *OUTPUT_WEIGHTS, OUTPUT_BIAS, OPTIONS, *named.values()}
     problems += [f"tensor {name} does not belong to this model" for name in arrays if name not in used]
+    expected = tensor_shapes(arch, arch.full_layout())
     found: dict[str, npt.NDArray[Any]] = {}
     for ours, theirs in named.items():
         if theirs not in arrays:
             problems.append(f"tensor {theirs} is missing")
             continue
         value = arrays[theirs]
-        found[ours] = value.T if ours.endswith("weight") and "norm" not in ours else value.reshape(-1)
+        found[ours] = value.T if len(expected[ours]) == 2 else value.reshape(-1)
     for name, matrix in embeddings.items():
         found[name] = np.insert(matrix, places[0 if name == SOURCE_EMBEDDING else 1], 0, axis=0)
     bias = arrays.get(OUTPUT_BIAS, np.zeros(len(embeddings[TARGET_EMBEDDING]), np.float32)).reshape(-1)
-    found["final_logits_bias"] = np.insert(bias, places[1], NEVER)
-    expected = tensor_shapes(arch, arch.full_layout())
+    found[LOGITS_BIAS] = np.insert(bias, places[1], NEVER)
     problems += [
         f"tensor {named.get(name, name)} has shape {list(found[name].shape)}, expected {list(shape)}"
         for name, shape in expected.items()
@@ -82,26 +101,81 @@ def checkpoint_tensors(
     return tensors, not_finite(tensors.items())
 
 
-def _names(options: Options) -> Iterator[tuple[str, str]]:
+def _names(arch: Architecture) -> Iterator[tuple[str, str]]:
     """Name in a checkpoint, name in Marian: of all tensors but embeddings and the output."""
-    suffix = "_pre" if options.pre_norm else ""
-    for stack, count in zip(("encoder", "decoder"), options.layers, strict=True):
-        attentions = [("self_attn", "self")] + ([("encoder_attn", "context")] if stack == "decoder" else [])
-        for layer in range(count):
-            ours, theirs = f"{stack}.layers.{layer}", f"{stack}_l{layer + 1}"
-            for module, name in attentions:
-                for projection, letter in (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("out_proj", "o")):
-                    yield f"{ours}.{module}.{projection}.weight", f"{theirs}_{name}_W{letter}"
-                    yield f"{ours}.{module}.{projection}.bias", f"{theirs}_{name}_b{letter}"
-                yield from _norm(f"{ours}.{module}_layer_norm", f"{theirs}_{name}_Wo", suffix)
-            for number in (1, 2):
-                yield f"{ours}.fc{number}.weight", f"{theirs}_ffn_W{number}"
-                yield f"{ours}.fc{number}.bias", f"{theirs}_ffn_b{number}"
-            yield from _norm(f"{ours}.final_layer_norm", f"{theirs}_ffn_ffn", suffix)
-        if options.stack_norms:
-            yield from _norm(f"{stack}.{STACK_NORM}", f"{stack}_top", "")
+    suffix = "_pre" if arch.pre_norm else ""
+    for stack in STACKS:
+        sublayers = ENCODER_LAYER if stack == "encoder" else DECODER_LAYER
+        for layer in range(arch.depth(stack)):
+            prefix = f"{stack}_l{layer + 1}"
+            for ours, (theirs, marks, norm) in zip(arch.sublayers(stack, layer), sublayers, strict=True):
+                for linear, mark in zip((*ours.inputs, ours.output), marks, strict=True):
+                    yield linear.weight, f"{prefix}_{theirs}_W{mark}"
+                    yield linear.bias, f"{prefix}_{theirs}_b{mark}"
+                yield from _norm(ours.norm, f"{prefix}_{theirs}_{norm}", suffix)
+        if top := arch.stack_norm(stack):
+            yield from _norm(top, f"{stack}_top", "")
 
 
-def _norm(ours: str, theirs: str, suffix: str) -> Iterator[tuple[str, str]]:
-    yield f"{ours}.weight", f"{theirs}_ln_scale{suffix}"
-    yield f"{ours}.bias", f"{theirs}_ln_bias{suffix}"
+def _norm(ours: Norm, theirs: str, suffix: str) -> Iterator[tuple[str, str]]:
+    yield ours.weight, f"{theirs}_ln_scale{suffix}"
+    yield ours.bias, f"{theirs}_ln_bias{suffix}"
+
+
+@contextmanager
+def unpacked(archive: Path) -> Iterator[Path]:
+    """Yields a temporary folder with the files of a zip archive.
+
+    Raises InvalidArtifactError, before anything is written, for files that would lie outside the folder, links,
+    passwords and archives that grow beyond any model; and for a damaged one. OSError if the disk is full.
+    """
+    what = f"archive {archive}"
+    try:
+        with zipfile.ZipFile(archive) as packed, TemporaryDirectory(prefix="hmc-import-") as folder:
+            if problems := member_problems(packed):
+                raise InvalidArtifactError(what, problems, FIX)
+            for member in packed.infolist():
+                _extract(packed, member, Path(folder))
+            yield Path(folder)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise InvalidArtifactError(what, [f"it is no whole zip archive: {error}"], FIX) from error
+
+
+def member_problems(packed: zipfile.ZipFile) -> list[str]:
+    """Reasons not to unpack an archive; empty if there are none. Nothing is unpacked."""
+    members = packed.infolist()
+    total = sum(member.file_size for member in members)
+    problems = []
+    if len(members) > MOST_FILES:
+        problems.append(f"it holds {len(members)} files, more than {MOST_FILES}")
+    if total > MOST_BYTES:
+        problems.append(f"its files take {total:,} bytes, more than {MOST_BYTES:,}")
+    names = [member.filename for member in members]
+    if len(set(names)) < len(names):
+        problems.append("it holds two files of one name")
+    return problems + [problem for member in members for problem in _member_problems(member)]
+
+
+def _member_problems(member: zipfile.ZipInfo) -> list[str]:
+    name, problems = member.filename, []
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or PureWindowsPath(name).drive:
+        problems.append(f"{name!r} would be written outside the folder")
+    if stat.S_ISLNK(member.external_attr >> 16):
+        problems.append(f"{name!r} is a link")
+    if member.flag_bits & 1:
+        problems.append(f"{name!r} needs a password")
+    if member.file_size > SMALL and member.file_size > RATIO * member.compress_size:
+        problems.append(f"{name!r} would grow from {member.compress_size:,} to {member.file_size:,} bytes")
+    return problems
+
+
+def _extract(packed: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> None:
+    """Writes one file or folder. No more is read than the archive says the file has."""
+    target = folder / member.filename
+    if member.is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with packed.open(member) as source, target.open("wb") as out:
+        shutil.copyfileobj(source, out)

@@ -10,7 +10,7 @@ from pathlib import Path
 from hmc.artifact.errors import HmcError, InvalidArtifactError
 from hmc.artifact.npz.yaml_text import parse_yaml
 from hmc.artifact.tokenizer.files import EOS_PIECE, PAD_PIECE, UNK_PIECE
-from hmc.artifact.tokenizer.pieces import load_pieces
+from hmc.artifact.tokenizer.tokenizer import load_pieces
 
 Entries = dict[str, int]
 """Piece → token id."""

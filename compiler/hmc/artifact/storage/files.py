@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -9,15 +10,18 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
-from hmc.artifact.storage.exchange import exchange
 from hmc.artifact.storage.formats import Format, check_replaceable
 
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Constants of Linux: paths relative to the working directory; exchange instead of replace."""
 NEW, OLD, SUFFIX = "new", "old", ".hmc"
 """A directory is written as `.NAME.xxxxxxxx.hmc/new`. Where two renames are needed, the replaced one becomes `old`."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -160,3 +164,27 @@ def _state(handle: int) -> tuple[int, ...]:
     """Properties of a file; a write to the file changes at least one of them."""
     found = os.fstat(handle)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Swaps two paths of one file system in one step: neither is missing at any time.
+
+    Returns False and changes nothing if the system or the file system cannot swap.
+    """
+    rename = _renameat2()
+    if rename is None:
+        return False
+    done: int = rename(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE)
+    return done == 0
+
+
+@cache
+def _renameat2() -> Callable[..., Any] | None:
+    """`renameat2` of the C library (glibc 2.28, musl 1.2.5); None where it is missing."""
+    try:
+        function = ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    function.restype = ctypes.c_int
+    return function

@@ -1,8 +1,13 @@
-"""Rows of JSONL and Parquet files: what training text and corpora to translate have in common."""
+"""Lines of text files, and rows of JSONL and Parquet files: what training text and corpora to translate share.
+
+Text is UTF-8 with or without a byte order mark, plain or gzip, and its lines end with LF or CRLF.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -21,6 +26,34 @@ BATCH_ROWS = 1024
 """Rows of a Parquet file that are in memory at once."""
 BUFFER = 1 << 18
 """Bytes read at once of each column. Else pyarrow reads a column of a whole row group, which may be the whole file."""
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """Yields the lines of a file without their ends, and reads no further than it is asked. A file whose name ends in
+    `.gz` is unpacked. Only LF and CRLF end a line.
+
+    Raises InvalidRequestError for a file that is missing, cannot be read, is damaged, or is not UTF-8, with the number
+    of the line.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, raw in enumerate(file, 1):
+                yield _decoded(raw, path, number).removesuffix("\n").removesuffix("\r")
+    except FileNotFoundError as error:
+        raise InvalidRequestError(f"{path}: no such file (paths are relative to the working directory)") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InvalidRequestError(f"{path}: not a whole gzip file ({error}); copy it again, or unpack it") from error
+    except OSError as error:
+        raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _decoded(raw: bytes, path: Path, number: int) -> str:
+    try:
+        return raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"{path}: line {number} is not UTF-8 (byte {raw[error.start]:#04x}); convert it: iconv -f LATIN1 -t UTF-8"
+        ) from error
 
 
 def json_row(line: str) -> dict[str, Any]:

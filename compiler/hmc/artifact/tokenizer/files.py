@@ -20,7 +20,7 @@ MARIAN = (SOURCE, TARGET, VOCABULARY)
 SEPARATE = (*MARIAN, TARGET_VOCABULARY)
 """Files of a Marian tokenizer with a vocabulary for each side."""
 LANGUAGES = "languages.json"
-"""The tokens of languages, where both sides begin with one (`hmc.artifact.tokenizer.multilingual`)."""
+"""The tokens of languages, where both sides begin with one (`hmc.artifact.tokenizer.tokenizer`)."""
 EVERY = (TOKENIZER, *SEPARATE, LANGUAGES)
 """Every file that a tokenizer may have."""
 EOS_PIECE, UNK_PIECE, PAD_PIECE = "</s>", "<unk>", "<pad>"

@@ -1,16 +1,40 @@
-"""Text to token ids and back, for all forms of tokenizer files. SentencePiece and the standard library only."""
+"""Text to token ids and back, for all forms of tokenizer files. SentencePiece and the standard library only.
+
+- Joint: one SentencePiece model for both sides.
+- Marian: a SentencePiece model for each side, and vocabularies of their pieces.
+- Multilingual (M2M100 and NLLB): each side begins with the token of its language. The source is `[source language,
+  pieces …, EOS]`, and the target `[target language, pieces …, EOS]`.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from hmc.artifact.errors import InvalidArtifactError
+import sentencepiece
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, model_validator
+
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
-from hmc.artifact.tokenizer.files import TOKENIZER, MarianFiles, TokenizerFiles, parse_vocabulary
-from hmc.artifact.tokenizer.marian import MarianTokenizer
-from hmc.artifact.tokenizer.multilingual import MultilingualTokenizer, read_languages
-from hmc.artifact.tokenizer.pieces import FIX, LANGUAGE_CODE, load_pieces, sampling
+from hmc.artifact.tokenizer.files import (
+    EOS_PIECE,
+    LANGUAGES,
+    PAD_PIECE,
+    SOURCE,
+    TARGET,
+    TOKENIZER,
+    UNK_PIECE,
+    MarianFiles,
+    TokenizerFiles,
+    parse_vocabulary,
+    special_problems,
+)
+
+FIX = "Write the checkpoint or bundle again, or copy it again from where it was whole."
+LANGUAGE_CODE = re.compile(r"\s*(>>[^<>\s]+<<)\s*")
+"""Names the target language at the start of a source text for multilingual models, e.g. `>>deu<<`."""
 
 
 class Tokenizer(Protocol):
@@ -52,6 +76,26 @@ class Tokenizer(Protocol):
     def find(self, piece: str) -> int | None:
         """The target token that is spelled `piece`; None if there is none."""
         ...
+
+
+def open_tokenizer(files: TokenizerFiles) -> Tokenizer:
+    """The tokenizer of either form. Raises InvalidArtifactError when a file cannot be read."""
+    if not isinstance(files, MarianFiles):
+        return JointTokenizer(files)
+    return MarianTokenizer(files) if files.languages is None else MultilingualTokenizer(files)
+
+
+def language_codes(files: TokenizerFiles) -> tuple[str, ...]:
+    """The codes of target languages that a tokenizer knows, such as `>>deu<<`, sorted; none for a model of one target
+    language, and for a joint SentencePiece model. Raises InvalidArtifactError when the vocabulary cannot be read."""
+    if not isinstance(files, MarianFiles):
+        return ()
+    if files.languages is not None:
+        return read_languages(files.languages).names()
+    vocabulary, problems = parse_vocabulary(files.vocabulary)
+    if problems:
+        raise InvalidArtifactError("tokenizer", problems, FIX)
+    return tuple(sorted(piece for piece in vocabulary if LANGUAGE_CODE.fullmatch(piece)))
 
 
 class JointTokenizer:
@@ -113,21 +157,161 @@ def joint_problems(model: bytes, arch: Architecture) -> list[str]:
     ]
 
 
-def open_tokenizer(files: TokenizerFiles) -> Tokenizer:
-    """The tokenizer of either form. Raises InvalidArtifactError when a file cannot be read."""
-    if not isinstance(files, MarianFiles):
-        return JointTokenizer(files)
-    return MarianTokenizer(files) if files.languages is None else MultilingualTokenizer(files)
+class MarianTokenizer:
+    """A SentencePiece model for each side, as in Marian. Both sides share a vocabulary, or each has one.
+
+    A piece that is not in the vocabulary becomes `<unk>`. A text that contains the name of a special token, such as
+    `</s>`, never becomes that token.
+    """
+
+    def __init__(self, files: MarianFiles) -> None:
+        """Raises InvalidArtifactError when a model or the vocabulary cannot be read."""
+        parsed = [parse_vocabulary(content, name) for name, content in files.vocabularies().items()]
+        problems = [problem for _, problems in parsed for problem in problems]
+        if problems := problems or special_problems([vocabulary for vocabulary, _ in parsed]):
+            raise InvalidArtifactError("tokenizer", problems, FIX)
+        self._source, self._target = load_pieces(files.source, SOURCE), load_pieces(files.target, TARGET)
+        source, target = parsed[0][0], parsed[-1][0]
+        self._vocabulary = target
+        self._names = _names(target)
+        self._source_names = self._names if source is target else _names(source)
+        self.size = len(target)
+        self.source_size: int | None = None if files.target_vocabulary is None else len(source)
+        self.eos_id, self.unk_id, self.pad_id = (target[p] for p in (EOS_PIECE, UNK_PIECE, PAD_PIECE))
+        self._special = {self.eos_id, self.unk_id, self.pad_id}
+        self.codes = sorted(piece for piece in source if LANGUAGE_CODE.fullmatch(piece))
+        """The target languages a multilingual model knows."""
+        self._codes = {code: source[code] for code in self.codes}
+        plain = {EOS_PIECE, PAD_PIECE, *self.codes}
+        self._source_ids = {piece: number for piece, number in source.items() if piece not in plain}
+        self._target_ids = self._source_ids if source is target else {p: i for p, i in target.items() if p not in plain}
+
+    def encode(self, text: str, *, target: bool = False, dropout: float = 0.0) -> list[int]:
+        """See `Tokenizer`. A language code at the start of a source text is one token of its own."""
+        code, rest = (None, text) if target else self._split_code(text)
+        side, known = (self._target, self._target_ids) if target else (self._source, self._source_ids)
+        pieces: list[str] = side.encode(rest, out_type=str, **sampling(dropout))
+        ids = [known.get(piece, self.unk_id) for piece in pieces]
+        return [code, *ids] if code is not None and ids else ids
+
+    def opening(self, text: str = "") -> list[int]:  # noqa: ARG002 - one interface with MultilingualTokenizer
+        """See `Tokenizer`. The target language is named in the source alone."""
+        return []
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `Tokenizer`."""
+        pieces = [self._names[int(i)] for i in ids if i not in self._special]
+        text: str = self._target.decode(pieces)
+        return text.replace("▁", " ").strip()
+
+    def piece(self, token: int) -> str:
+        """See `Tokenizer`."""
+        return self._names[token]
+
+    def source_piece(self, token: int) -> str:
+        """See `Tokenizer`."""
+        return self._source_names[token]
+
+    def find(self, piece: str) -> int | None:
+        """See `Tokenizer`."""
+        return self._vocabulary.get(piece)
+
+    def _split_code(self, text: str) -> tuple[int | None, str]:
+        match = LANGUAGE_CODE.match(text) if self.codes else None
+        if not match:
+            return None, text
+        if match[1] not in self._codes:
+            raise InvalidRequestError(f"unknown target language {match[1]}; this model has: {', '.join(self.codes)}")
+        return self._codes[match[1]], text[match.end() :]
 
 
-def language_codes(files: TokenizerFiles) -> tuple[str, ...]:
-    """The codes of target languages that a tokenizer knows, such as `>>deu<<`, sorted; none for a model of one target
-    language, and for a joint SentencePiece model. Raises InvalidArtifactError when the vocabulary cannot be read."""
-    if not isinstance(files, MarianFiles):
-        return ()
-    if files.languages is not None:
-        return read_languages(files.languages).names()
-    vocabulary, problems = parse_vocabulary(files.vocabulary)
-    if problems:
-        raise InvalidArtifactError("tokenizer", problems, FIX)
-    return tuple(sorted(piece for piece in vocabulary if LANGUAGE_CODE.fullmatch(piece)))
+def _names(vocabulary: dict[str, int]) -> dict[int, str]:
+    return {number: piece for piece, number in vocabulary.items()}
+
+
+class LanguageTokens(BaseModel):
+    """The content of languages.json."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str
+    """The language of all sources."""
+    target: str
+    """The language of targets where a text names no other."""
+    codes: dict[str, NonNegativeInt]
+    """Language → its token."""
+    special: tuple[NonNegativeInt, ...] = ()
+    """Further tokens that are no text, such as `<s>`."""
+
+    @model_validator(mode="after")
+    def _known(self) -> LanguageTokens:
+        for side in ("source", "target"):
+            if getattr(self, side) not in self.codes:
+                raise ValueError(
+                    f"{side} language {getattr(self, side)!r} is none of the model's: {', '.join(self.codes)}"
+                )
+        return self
+
+    def names(self) -> tuple[str, ...]:
+        """The languages as texts name them, such as `>>deu_Latn<<`, sorted."""
+        return tuple(sorted(f">>{code}<<" for code in self.codes))
+
+    def content(self) -> bytes:
+        """languages.json."""
+        return (json.dumps(self.model_dump(mode="json"), indent=1) + "\n").encode()
+
+
+def read_languages(content: bytes) -> LanguageTokens:
+    """Reads languages.json. Raises InvalidArtifactError."""
+    try:
+        return LanguageTokens.model_validate_json(content)
+    except ValidationError as error:
+        problems = [f"{LANGUAGES}: {'.'.join(map(str, each['loc']))} {each['msg']}".strip() for each in error.errors()]
+        raise InvalidArtifactError("tokenizer", problems, FIX) from error
+
+
+class MultilingualTokenizer(MarianTokenizer):
+    """As `MarianTokenizer`; both sides share a vocabulary. A source may begin with its target's language, such as
+    `>>de<<`."""
+
+    def __init__(self, files: MarianFiles) -> None:
+        """Raises InvalidArtifactError when a model, the vocabulary or languages.json cannot be read."""
+        assert files.languages is not None
+        self._languages = read_languages(files.languages)
+        super().__init__(files)
+        codes = self._languages.codes
+        if outside := [code for code, token in codes.items() if token >= self.size]:
+            problem = f"{LANGUAGES}: the token of {outside[0]} is outside the vocabulary of {self.size}"
+            raise InvalidArtifactError("tokenizer", [problem], FIX)
+        tokens = {*codes.values(), *self._languages.special}
+        self._special |= tokens
+        self.codes = list(self._languages.names())
+        self._codes = {f">>{code}<<": token for code, token in codes.items()}
+        self._source_ids = self._target_ids = {p: i for p, i in self._source_ids.items() if i not in tokens}
+
+    def encode(self, text: str, *, target: bool = False, dropout: float = 0.0) -> list[int]:
+        """See `Tokenizer`. The first token of a source is its language; that of a target is in `opening`."""
+        if target:
+            return super().encode(text, target=True, dropout=dropout)
+        ids = super().encode(self._split_code(text)[1], target=True, dropout=dropout)
+        return [self._languages.codes[self._languages.source], *ids] if ids else ids
+
+    def opening(self, text: str = "") -> list[int]:
+        """See `Tokenizer`. Raises InvalidRequestError for a language that the model does not have."""
+        code, _ = self._split_code(text)
+        return [self._languages.codes[self._languages.target] if code is None else code]
+
+
+def load_pieces(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
+    """A SentencePiece model from its bytes. Raises InvalidArtifactError that says which file it was."""
+    if not model:
+        raise InvalidArtifactError("tokenizer", [f"{name} is empty"], FIX)
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
+        raise InvalidArtifactError("tokenizer", [f"{name} is not a SentencePiece model: {error}"], FIX) from error
+
+
+def sampling(dropout: float) -> dict[str, Any]:
+    """SentencePiece's options for a probability of skipping merges."""
+    return {"enable_sampling": True, "alpha": dropout, "nbest_size": -1} if dropout else {}

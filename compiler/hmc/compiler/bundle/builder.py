@@ -15,8 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from hmc.artifact.bundle.checks import validate
-from hmc.artifact.bundle.files import replace_bundle
-from hmc.artifact.bundle.manifest import Level, Manifest, write_manifest
+from hmc.artifact.bundle.manifest import Level, Manifest, replace_bundle, write_manifest
 from hmc.artifact.bundle.shortlist import Lexicon
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.distribution import VERSION
@@ -25,11 +24,10 @@ from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.precisions import Precision
 from hmc.artifact.tokenizer.files import tokenizer_digest, write_tokenizer
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
-from hmc.compiler.bundle.requests import LevelRequest, check_level, in_device_form
-from hmc.compiler.calibration.text import LINES, SENTENCES
+from hmc.compiler.bundle.requests import LINES, SENTENCES, LevelRequest, check_level, in_device_form
 from hmc.compiler.checks.parity import TOLERANCE
 from hmc.compiler.checks.runner import Ids
-from hmc.compiler.lexicon.shortlist_text import ShortlistText, lexicon_of
+from hmc.compiler.lexicon import ShortlistText, lexicon_of
 from hmc.compiler.pipeline import Chosen, Sentences, Source, compile_level
 from hmc.compiler.serialize import BundleFolder
 

@@ -1,9 +1,10 @@
-"""What may be asked of the compiler: levels, and the checks that need no compilation."""
+"""What may be asked of the compiler: levels, the text to calibrate them on, and the checks that need no compilation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from hmc.artifact.bundle.manifest import check_level_name
@@ -12,7 +13,13 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.budgets import HeadBudget
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.precisions import PRECISIONS, Precision
-from hmc.compiler.weights.layouts import Ranking, Target, choose_layout
+from hmc.artifact.storage.rows import text_lines
+from hmc.compiler.weights import Ranking, Target, choose_layout
+
+SENTENCES = 256
+"""Sentences that activation ranges are fitted to."""
+LINES = 4 * SENTENCES
+"""Lines that are looked at to find SENTENCES which have tokens."""
 
 
 @dataclass(frozen=True)
@@ -83,3 +90,15 @@ def check_level(
         raise InvalidRequestError(
             f"{precision} needs real source sentences to calibrate on: give --calibrate FILE (a few hundred lines)"
         )
+
+
+def read_calibration(path: Path) -> list[str]:
+    """The first LINES lines of a UTF-8 file that are not blank, without their ends; `.gz` files are unpacked.
+
+    What comes after them is not read: a corpus of many gigabytes costs no more than its first lines. Raises
+    InvalidRequestError for a file that is missing, damaged or not UTF-8 up to there, or that has no such line.
+    """
+    found = list(islice((line for line in text_lines(path) if line.strip()), LINES))
+    if not found:
+        raise InvalidRequestError(f"{path}: holds no sentence; give one sentence a line")
+    return found

@@ -1,17 +1,18 @@
-"""From checkpoints and level requests to a validated bundle directory: what `hmc compile` runs."""
+"""From checkpoints and level requests to a validated bundle directory: what `hmc compile` runs; and bundles to time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from hmc.artifact.bundle.manifest import Manifest
+from hmc.artifact.bundle.manifest import Level, Manifest
+from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.precisions import PRECISIONS, Precision
-from hmc.compiler.bundle.builder import BundleBuilder, ignore
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.lexicon.shortlist_text import ShortlistText
-from hmc.compiler.pipeline import STEPS
+from hmc.compiler.bundle.builder import PROBE_SENTENCES, BundleBuilder, ignore
+from hmc.compiler.bundle.requests import LevelRequest, check_level
+from hmc.compiler.lexicon import ShortlistText
+from hmc.compiler.pipeline import STEPS, Chosen, Sentences, Source, compile_trial
 
 
 def compile_bundle(
@@ -75,3 +76,22 @@ def progress_steps(requests: int, precisions: Sequence[Precision], *, shortlist:
     """How often `compile_bundle` reports progress."""
     twins = sum(PRECISIONS[precision].shortlists for precision in precisions) if shortlist else 0
     return requests * (len(precisions) + twins) * len(STEPS) + 1 + bool(twins)
+
+
+class TrialBuilder(BundleBuilder):
+    """Adds models that exist in memory alone. Their translations mean nothing, unless the models were trained."""
+
+    def add_trial(self, name: str, model: Checkpoint, precision: Precision, fp32_layers: Sequence[str] = ()) -> Level:
+        """Compiles a model of the architecture and the tokenizer of the builder's checkpoint as the level `name`.
+
+        fp32_layers: those that stay in fp32 in int8 and int4. Raises InvalidRequestError.
+        """
+        if model.architecture != self._first.architecture:
+            raise InvalidRequestError(f"{name}: its architecture differs from the first checkpoint's")
+        check_level(precision, self._sentences.calibration, with_shortlist=False, device_form=self._device_form)
+        folder = next(iter(self._sources.values())).folder
+        some = Sentences(self._sentences.probe, self._sentences.calibration[:PROBE_SENTENCES])
+        self.progress(f"{name}: compile")
+        chosen = Chosen(name, Source.given(model, folder), model.layout, precision, None)
+        self.levels[name] = compile_trial(chosen, some, fp32_layers)
+        return self.levels[name]

@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from hmc.artifact.model.layers import Attention
 from hmc.compiler.checks.runner import GraphRunner, Ids, Tap, batches
 from hmc.compiler.derived import Array, DerivedArrays
 from hmc.compiler.graph import GraphBuilder
 from hmc.compiler.precisions.attention import Visible
 from hmc.compiler.precisions.linears import FloatLinears
 from hmc.compiler.precisions.ranges import ActivationRange
-from hmc.compiler.weights.slim import SlimModel
+from hmc.compiler.weights import SlimModel
 
 SCORED = 64
 """Sentences, about, whose translations are also scored."""
@@ -45,14 +46,14 @@ class CalibrationLinears(FloatLinears):
         self._tap(g, name, x, weight.shape[1])
         return super().linear(g, name, x, weight, bias)
 
-    def cached(self, g: GraphBuilder, attention: str, part: str, x: ir.Value) -> ir.Value:
-        self._tap(g, f"{attention}.{part}", x, "HD")
+    def cached(self, g: GraphBuilder, attention: Attention, part: str, x: ir.Value) -> ir.Value:
+        self._tap(g, f"{attention.name}.{part}", x, "HD")
         return x
 
     def attend(
-        self, g: GraphBuilder, attention: str, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+        self, g: GraphBuilder, attention: Attention, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
     ) -> tuple[ir.Value, ir.Value | None]:
-        self._tap(g, f"{attention}.query", query, "HD")
+        self._tap(g, f"{attention.name}.query", query, "HD")
         return super().attend(g, attention, query, key, value, visible)
 
     def _tap(self, g: GraphBuilder, name: str, x: ir.Value, width: int | str) -> None:

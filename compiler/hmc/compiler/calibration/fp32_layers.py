@@ -18,7 +18,7 @@ from hmc.compiler.derived import Array, DerivedArrays
 from hmc.compiler.graph import GraphBuilder
 from hmc.compiler.precisions.int8 import Int8Linears, quantize_columns
 from hmc.compiler.precisions.ranges import ActivationRange
-from hmc.compiler.weights.slim import SlimModel
+from hmc.compiler.weights import SlimModel
 
 TOLERANCE = 0.05
 """Mean absolute change that is allowed to the log-probability of a token of the fp32 translations, nats. Models that

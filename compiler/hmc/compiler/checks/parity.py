@@ -11,7 +11,7 @@ from hmc.artifact.errors import HmcError
 from hmc.compiler.checks.runner import GraphRunner, Ids
 from hmc.compiler.derived import DerivedArrays
 from hmc.compiler.precisions.linears import FloatLinears
-from hmc.compiler.weights.slim import SlimModel
+from hmc.compiler.weights import SlimModel
 
 TOLERANCE = 1e-4
 """Largest difference of fp32 log-probabilities. The two graphs add in different orders; nothing else differs."""

@@ -13,8 +13,7 @@ from hmc.artifact.bundle.manifest import Variant, decoder_path, encoder_path, sh
 from hmc.artifact.checkpoint.checkpoint import Tensors
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
-from hmc.compiler.checks.device_form import own_slots
-from hmc.compiler.checks.session import Arrays, OpenGraph
+from hmc.compiler.checks.session import Arrays, OpenGraph, own_slots
 from hmc.compiler.graphs.decoder import author_decoder
 from hmc.compiler.graphs.encoder import author_encoder
 from hmc.compiler.precisions.linears import Linears

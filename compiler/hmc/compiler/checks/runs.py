@@ -12,9 +12,8 @@ from hmc.artifact.bundle.manifest import Level, Variant, decoder_path
 from hmc.artifact.errors import HmcError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.precisions import PRECISIONS
-from hmc.compiler.checks.device_form import slot_problems
+from hmc.compiler.checks.device_form import search_problems, slot_problems
 from hmc.compiler.checks.runner import GraphRunner, Ids, by_token
-from hmc.compiler.checks.search_runs import search_problems
 from hmc.compiler.checks.session import Arrays, OpenGraph
 
 STEPS = 4

@@ -14,14 +14,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime
 
+from hmc.artifact.element_types import BY_RUNTIME
 from hmc.compiler.serialize import in_memory
 
 Arrays = dict[str, npt.NDArray[Any]]
 """Name of a graph input or output → its value."""
-TYPES: dict[str, Any] = {
-    "tensor(double)": np.float64, "tensor(float)": np.float32, "tensor(float16)": np.float16,
-    "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8,
-}  # fmt: skip
 
 
 class OpenGraph:
@@ -89,10 +86,17 @@ class OpenGraph:
     def empty(self, prefix: str, **sizes: int) -> Arrays:
         """Zeros for every input whose name begins with `prefix`, of its type; `sizes` gives its named dimensions."""
         return {
-            name: np.zeros([sizes.get(size, size) for size in shape], TYPES[kind])
+            name: np.zeros([sizes.get(size, size) for size in shape], BY_RUNTIME[kind].host)
             for name, (kind, shape) in self.inputs.items()
             if name.startswith(prefix)
         }
+
+
+def own_slots(encoder: OpenGraph, sentences: int, room: int) -> Arrays:
+    """The inputs with which an encoder in device form writes sentence i to slot i of empty caches; else none."""
+    if "slots" not in encoder.inputs:
+        return {}
+    return {"slots": np.arange(sentences)[:, None], **encoder.empty("cross_", B=sentences, S=room)}
 
 
 def return_free_memory() -> None:

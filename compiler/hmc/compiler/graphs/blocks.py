@@ -10,9 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from hmc.artifact.checkpoint.checkpoint import Tensors
-from hmc.artifact.model.architecture import STACK_NORM, Architecture
+from hmc.artifact.model.architecture import LOGITS_BIAS, Architecture
 from hmc.artifact.model.ffn import Stack
-from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.model.heads import HeadLayout, Kind
+from hmc.artifact.model.layers import Attention, FeedForward, Linear, Norm
 from hmc.compiler.derived import Array, stack
 from hmc.compiler.graph import DTYPES, GraphBuilder, of_type
 from hmc.compiler.precisions.attention import Visible
@@ -24,8 +25,13 @@ EPSILON = 1e-5
 
 def present_layers(arch: Architecture, stack: Stack, tensors: Tensors) -> list[int]:
     """Numbers of the layers that were not removed: those that have tensors."""
-    layers = range(arch.encoder_layers if stack == "encoder" else arch.decoder_layers)
-    return [layer for layer in layers if f"{stack}.layers.{layer}.final_layer_norm.weight" in tensors]
+    return [n for n in range(arch.depth(stack)) if arch.feed_forward(stack, n).output.bias in tensors]
+
+
+def joint_name(*layers: Linear) -> str:
+    """Name of linear layers that are one product: `….qkv_proj` for `….q_proj`, `….k_proj` and `….v_proj`."""
+    names = [layer.name.rpartition(".") for layer in layers]
+    return layers[0].name if len(layers) == 1 else f"{names[0][0]}.{''.join(last[0] for *_, last in names)}_proj"
 
 
 @dataclass
@@ -42,15 +48,16 @@ class Author:
     device_form: ClassVar[bool] = False
     """Whether the graph is for a device: few launches, and caches that are written where they are (`DeviceAuthor`)."""
 
-    def linear(self, name: str, x: ir.Value, *parts: str) -> ir.Value:
-        """The linear layer `name`: the checkpoint's layers `parts` (`….q_proj`, …), stacked along their outputs."""
-        weight, bias = (self._stacked(*(self.tensors[f"{part}.{n}"] for part in parts)) for n in ("weight", "bias"))
-        return self.linears.linear(self.g, name, x, weight, bias)
+    def linear(self, x: ir.Value, *layers: Linear) -> ir.Value:
+        """The checkpoint's linear layers of x as one, stacked along their outputs."""
+        weight = self._stacked(*(self.tensors[layer.weight] for layer in layers))
+        bias = self._stacked(*(self.tensors[layer.bias] for layer in layers))
+        return self.linears.linear(self.g, joint_name(*layers), x, weight, bias)
 
-    def several(self, name: str, x: ir.Value, *parts: str) -> Sequence[ir.Value]:
-        """The results of the checkpoint's layers `parts`, each of x. `name` names the range of x."""
-        found = {p: (self.tensors[f"{p}.weight"], self.tensors[f"{p}.bias"]) for p in parts}
-        return self.linears.several(self.g, name, x, found)
+    def several(self, x: ir.Value, *layers: Linear) -> Sequence[ir.Value]:
+        """The results of the checkpoint's linear layers, each of x, which has one range."""
+        found = {layer.name: (self.tensors[layer.weight], self.tensors[layer.bias]) for layer in layers}
+        return self.linears.several(self.g, joint_name(*layers), x, found)
 
     def in_type(self, x: ir.Value) -> ir.Value:
         """An fp32 graph input, converted to the graph's type."""
@@ -62,15 +69,16 @@ class Author:
         """A bias or norm parameter, converted to the graph's type."""
         return self.g.weight(name, of_type(self.tensors[name], self.linears.dtype))
 
-    def entry(self, x: ir.Value, norm: str) -> ir.Value:
+    def entry(self, x: ir.Value, norm: Norm) -> ir.Value:
         """What a sub-layer reads of the states x: LayerNorm(x) where norms come first, else x itself."""
         return self._norm(x, *self._norm_parameters(norm)) if self.arch.pre_norm else x
 
     def stack_end(self, x: ir.Value, stack: Stack) -> ir.Value:
         """The states after the last layer of a stack: with the stack's own norm, if it has one."""
-        return self._norm(x, *self._norm_parameters(f"{stack}.{STACK_NORM}")) if self.arch.stack_norms else x
+        norm = self.arch.stack_norm(stack)
+        return self._norm(x, *self._norm_parameters(norm)) if norm else x
 
-    def add_norm(self, x: ir.Value, y: ir.Value, norm: str) -> ir.Value:
+    def add_norm(self, x: ir.Value, y: ir.Value, norm: Norm) -> ir.Value:
         """LayerNorm(x + y) in two operators; x + y where norms come first.
 
         On a CPU, ONNX Runtime's fused operator adds one element at a time; the two operators were 5 to 9 times faster.
@@ -80,61 +88,60 @@ class Author:
         scale, bias = self._norm_parameters(norm)
         return self._norm(self.g.op("Add", [x, y]), scale, bias)
 
-    def _norm_parameters(self, norm: str) -> tuple[ir.Value, ir.Value]:
+    def _norm_parameters(self, norm: Norm) -> tuple[ir.Value, ir.Value]:
         """Weight and bias of a norm."""
-        return self.vector(f"{norm}.weight"), self.vector(f"{norm}.bias")
+        return self.vector(norm.weight), self.vector(norm.bias)
 
     def _norm(self, x: ir.Value, scale: ir.Value, bias: ir.Value) -> ir.Value:
         value: ir.Value = self.g.op("LayerNormalization", [x, scale, bias], axis=-1, epsilon=EPSILON)
         return value
 
-    def end_attention(self, x: ir.Value, y: ir.Value, prefix: str, *, full_bias: bool = True) -> ir.Value:
+    def end_attention(self, x: ir.Value, y: ir.Value, attention: Attention, *, full_bias: bool = True) -> ir.Value:
         """The states after attention: LayerNorm(x + W_O y), y the heads' results; no norm where norms come first.
 
         full_bias: their values had the bias of W_V (`DeviceAuthor`).
         """
         assert full_bias
-        return self.add_norm(x, self.linear(f"{prefix}.out_proj", y, f"{prefix}.out_proj"), f"{prefix}_layer_norm")
+        return self.add_norm(x, self.linear(y, attention.output), attention.norm)
 
-    def source_projections(self, x: ir.Value, prefix: str) -> tuple[Sequence[ir.Value], ir.Value | None]:
+    def source_projections(self, x: ir.Value, attention: Attention) -> tuple[Sequence[ir.Value], ir.Value | None]:
         """Queries, keys and values of the encoder's attention, `[N, H·D]` each, and the bias that the operator adds."""
-        return self.several(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv")), None
+        return self.several(x, *attention.inputs), None
 
-    def queries(self, x: ir.Value, prefix: str) -> ir.Value:
+    def queries(self, x: ir.Value, attention: Attention) -> ir.Value:
         """The queries of cross-attention, `[R, H·D]`, without what `attend` adds to them."""
-        return self.linear(f"{prefix}.q_proj", x, f"{prefix}.q_proj")
+        return self.linear(x, attention.query)
 
-    def complete(self, query: ir.Value, prefix: str) -> ir.Value:  # noqa: ARG002 - DeviceAuthor needs it
+    def complete(self, query: ir.Value, attention: Attention) -> ir.Value:  # noqa: ARG002 - DeviceAuthor needs it
         """Queries `[…, H, D]` with all that `attend` adds to them."""
         return query
 
-    def tree_projections(self, x: ir.Value, prefix: str) -> ir.Value:
+    def tree_projections(self, x: ir.Value, attention: Attention) -> ir.Value:
         """Queries, keys and values of the decoder's attention over a tree, `[R, 3·H·D]`, without what `attend` adds."""
-        return self.linear(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
+        return self.linear(x, *attention.inputs)
 
     def attend(
-        self, prefix: str, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+        self, attention: Attention, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
     ) -> tuple[ir.Value, ir.Value | None]:
         """As `Linears.attend`."""
-        return self.linears.attend(self.g, prefix, query, key, value, visible)
+        return self.linears.attend(self.g, attention, query, key, value, visible)
 
     def output_projection(self, x: ir.Value) -> ir.Value:
         """Logits `[R, V]` in the graph's type."""
         tensors, arch = self.tensors, self.arch
-        weight, bias = tensors[arch.output_projection], tensors["final_logits_bias"]
+        weight, bias = tensors[arch.output_projection], tensors[LOGITS_BIAS]
         return self.linears.linear(self.g, arch.output_layer, x, weight, bias)
 
-    def closed_attention(self, x: ir.Value, prefix: str) -> ir.Value:
+    def closed_attention(self, x: ir.Value, attention: Attention) -> ir.Value:
         """A layer with no open head: LayerNorm(x + W_O's bias) (Voita et al. 2019, footnote 9)."""
-        return self.add_norm(x, self.vector(f"{prefix}.out_proj.bias"), f"{prefix}_layer_norm")
+        return self.add_norm(x, self.vector(attention.output.bias), attention.norm)
 
-    def feed_forward(self, x: ir.Value, prefix: str) -> ir.Value:
+    def feed_forward(self, x: ir.Value, feed: FeedForward) -> ir.Value:
         """The feed-forward sub-layer with residual and norm; without neurons it is LayerNorm(x + bias of `fc2`)."""
-        norm = f"{prefix}.final_layer_norm"
-        if f"{prefix}.fc1.weight" not in self.tensors:
-            return self.add_norm(x, self.vector(f"{prefix}.fc2.bias"), norm)
-        inner = self.activation(self.linear(f"{prefix}.fc1", self.entry(x, norm), f"{prefix}.fc1"))
-        return self.add_norm(x, self.linear(f"{prefix}.fc2", inner, f"{prefix}.fc2"), norm)
+        if feed.output.weight not in self.tensors:
+            return self.add_norm(x, self.vector(feed.output.bias), feed.norm)
+        inner = self.activation(self.linear(self.entry(x, feed.norm), *feed.inputs))
+        return self.add_norm(x, self.linear(inner, feed.output), feed.norm)
 
     def activation(self, x: ir.Value) -> ir.Value:
         """relu, swish or gelu (exact, by erf)."""
@@ -161,7 +168,7 @@ class Author:
         """Numbers of the layers that the graph has; the others were removed, and their output is their input."""
         return present_layers(self.arch, stack, self.tensors)
 
-    def heads(self, kind: Any, layer: int) -> int:
+    def heads(self, kind: Kind, layer: int) -> int:
         """Number of open heads of a layer."""
         return len(self.layout[kind][layer])
 

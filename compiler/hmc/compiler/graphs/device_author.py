@@ -19,10 +19,11 @@ from typing import ClassVar, assert_never
 import numpy as np
 import onnx_ir as ir
 
-from hmc.artifact.model.architecture import STACK_NORM, TARGET_EMBEDDING
+from hmc.artifact.model.architecture import LOGITS_BIAS, TARGET_EMBEDDING
+from hmc.artifact.model.layers import Attention, FeedForward, Linear, Norm
 from hmc.compiler.derived import Array
 from hmc.compiler.graph import MICROSOFT, of_type
-from hmc.compiler.graphs.blocks import EPSILON, Author
+from hmc.compiler.graphs.blocks import EPSILON, Author, joint_name
 from hmc.compiler.precisions.attention import Visible, attend_float
 
 
@@ -31,62 +32,62 @@ class DeviceAuthor(Author):
 
     device_form: ClassVar[bool] = True
 
-    def end_attention(self, x: ir.Value, y: ir.Value, prefix: str, *, full_bias: bool = True) -> ir.Value:
+    def end_attention(self, x: ir.Value, y: ir.Value, attention: Attention, *, full_bias: bool = True) -> ir.Value:
         """See `Author`. full_bias: False after `attend`, whose values have no bias."""
-        name, derived, tensors = f"{prefix}.out_proj", self.linears.derived, self.tensors
-        bias, weight = tensors[f"{name}.bias"], tensors[f"{name}.weight"]
+        output, derived, tensors = attention.output, self.linears.derived, self.tensors
+        bias, weight = tensors[output.bias], tensors[output.weight]
         if not full_bias:
-            bias = derived.of(plus_product, bias, weight, tensors[f"{prefix}.v_proj.bias"])
-        y = self.linears.linear(self.g, name, y, weight, None)
-        return self._add_norm(x, y, f"{prefix}_layer_norm", f"{name}.bias", bias)
+            bias = derived.of(plus_product, bias, weight, tensors[attention.value.bias])
+        y = self.linears.linear(self.g, output.name, y, weight, None)
+        return self._add_norm(x, y, attention.norm, output.bias, bias)
 
-    def source_projections(self, x: ir.Value, prefix: str) -> tuple[Sequence[ir.Value], ir.Value | None]:
+    def source_projections(self, x: ir.Value, attention: Attention) -> tuple[Sequence[ir.Value], ir.Value | None]:
         """See `Author`. The bias is that of the queries."""
-        joint = self.products(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
-        return self.g.op("Split", [joint], outputs=3, axis=1, num_outputs=3), self.query_bias(prefix)
+        joint = self.products(x, *attention.inputs)
+        return self.g.op("Split", [joint], outputs=3, axis=1, num_outputs=3), self.query_bias(attention)
 
-    def queries(self, x: ir.Value, prefix: str) -> ir.Value:
+    def queries(self, x: ir.Value, attention: Attention) -> ir.Value:
         """See `Author`: they have no bias yet."""
-        return self.products(f"{prefix}.q_proj", x, f"{prefix}.q_proj")
+        return self.products(x, attention.query)
 
-    def complete(self, query: ir.Value, prefix: str) -> ir.Value:
+    def complete(self, query: ir.Value, attention: Attention) -> ir.Value:
         """See `Author`."""
-        heads = self.linears.derived.of(by_heads, self.tensors[f"{prefix}.q_proj.bias"], dim=self.arch.head_dim)
-        return self._value("Add", [query, self._weight(f"{prefix}.q_proj.bias", heads)])
+        bias = attention.query.bias
+        heads = self.linears.derived.of(by_heads, self.tensors[bias], dim=self.arch.head_dim)
+        return self._value("Add", [query, self._weight(bias, heads)])
 
-    def tree_projections(self, x: ir.Value, prefix: str) -> ir.Value:
+    def tree_projections(self, x: ir.Value, attention: Attention) -> ir.Value:
         """See `Author`: they have no bias yet."""
-        return self.products(f"{prefix}.qkv_proj", x, *(f"{prefix}.{p}_proj" for p in "qkv"))
+        return self.products(x, *attention.inputs)
 
-    def products(self, name: str, x: ir.Value, *parts: str) -> ir.Value:
+    def products(self, x: ir.Value, *layers: Linear) -> ir.Value:
         """As `linear`, without the biases."""
-        weight = self._stacked(*(self.tensors[f"{part}.weight"] for part in parts))
-        return self.linears.linear(self.g, name, x, weight, None)
+        weight = self._stacked(*(self.tensors[layer.weight] for layer in layers))
+        return self.linears.linear(self.g, joint_name(*layers), x, weight, None)
 
     def attend(
-        self, prefix: str, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+        self, attention: Attention, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
     ) -> tuple[ir.Value, ir.Value | None]:
         """See `Author`: it adds the bias of W_Q."""
-        return attend_float(self.g, query, key, value, visible, self.query_bias(prefix)), None
+        return attend_float(self.g, query, key, value, visible, self.query_bias(attention)), None
 
-    def query_bias(self, prefix: str) -> ir.Value:
+    def query_bias(self, attention: Attention) -> ir.Value:
         """`[3·H·D]`: the bias of W_Q and zeros, as MultiHeadAttention takes the biases of queries, keys and values."""
-        padded = self.linears.derived.of(then_zeros, self.tensors[f"{prefix}.q_proj.bias"])
-        return self._weight(f"{prefix}.query_bias", padded)
+        padded = self.linears.derived.of(then_zeros, self.tensors[attention.query.bias])
+        return self._weight(f"{attention.name}.query_bias", padded)
 
-    def feed_forward(self, x: ir.Value, prefix: str) -> ir.Value:
+    def feed_forward(self, x: ir.Value, feed: FeedForward) -> ir.Value:
         """See `Author`."""
-        norm, bias = f"{prefix}.final_layer_norm", self.tensors[f"{prefix}.fc2.bias"]
-        if f"{prefix}.fc1.weight" not in self.tensors:
-            return self._shifted(x, norm, f"{prefix}.fc2.bias")
-        first, second = self.tensors[f"{prefix}.fc1.bias"], self.tensors[f"{prefix}.fc2.weight"]
-        inner = self._activated(
-            self.products(f"{prefix}.fc1", self.entry(x, norm), f"{prefix}.fc1"), f"{prefix}.fc1", first
-        )
+        output, bias = feed.output, self.tensors[feed.output.bias]
+        if output.weight not in self.tensors:
+            return self._shifted(x, feed.norm, output.bias)
+        (inward,) = feed.inputs
+        first, second = self.tensors[inward.bias], self.tensors[output.weight]
+        inner = self._activated(self.products(self.entry(x, feed.norm), inward), inward.name, first)
         if self.arch.activation == "relu":  # it lacks the bias of fc1
             bias = self.linears.derived.of(plus_product, bias, second, first, dtype=self.linears.dtype)
-        y = self.linears.linear(self.g, f"{prefix}.fc2", inner, second, None)
-        return self._add_norm(x, y, norm, f"{prefix}.fc2.bias", bias)
+        y = self.linears.linear(self.g, output.name, inner, second, None)
+        return self._add_norm(x, y, feed.norm, output.bias, bias)
 
     def _activated(self, x: ir.Value, name: str, bias: Array) -> ir.Value:
         """The activation of x + bias; for relu, without the bias that is added after it."""
@@ -99,9 +100,9 @@ class DeviceAuthor(Author):
             return self._value("QuickGelu", [self._value("Add", [x, added])], domain=MICROSOFT, alpha=1.0)
         assert_never(self.arch.activation)
 
-    def closed_attention(self, x: ir.Value, prefix: str) -> ir.Value:
+    def closed_attention(self, x: ir.Value, attention: Attention) -> ir.Value:
         """See `Author`."""
-        return self._shifted(x, f"{prefix}_layer_norm", f"{prefix}.out_proj.bias")
+        return self._shifted(x, attention.norm, attention.output.bias)
 
     def embed(self, ids: ir.Value, table: str, pick: Callable[[ir.Value], ir.Value]) -> ir.Value:
         """See `Author`."""
@@ -111,7 +112,7 @@ class DeviceAuthor(Author):
 
     def output_projection(self, x: ir.Value) -> ir.Value:
         """See `Author`. x: the last norm, divided by the factor of embeddings where these are the projection too."""
-        bias, layer = self.tensors["final_logits_bias"], self.arch.output_layer
+        bias, layer = self.tensors[LOGITS_BIAS], self.arch.output_layer
         if self.arch.own_output:
             weight = self.tensors[self.arch.output_projection]
         else:
@@ -122,11 +123,11 @@ class DeviceAuthor(Author):
         return self.linears.linear(self.g, layer, x, weight, bias if bias.any() else None)
 
     @property
-    def _last_norm(self) -> str | None:
-        """Name of the norm before the output projection; None if there is none."""
-        if self.arch.stack_norms:
-            return f"decoder.{STACK_NORM}"
-        return None if self.arch.pre_norm else f"decoder.layers.{self.layers('decoder')[-1]}.final_layer_norm"
+    def _last_norm(self) -> Norm | None:
+        """The norm before the output projection; None if there is none."""
+        if self.arch.stack_norms or self.arch.pre_norm:
+            return self.arch.stack_norm("decoder")
+        return self.arch.feed_forward("decoder", self.layers("decoder")[-1]).norm
 
     @property
     def _factor(self) -> float:
@@ -136,7 +137,7 @@ class DeviceAuthor(Author):
         """A table of embeddings times their factor."""
         return self.linears.derived.of(times, self.tensors[name], factor=self._factor)
 
-    def _add_norm(self, x: ir.Value, y: ir.Value, norm: str, name: str, bias: Array) -> ir.Value:
+    def _add_norm(self, x: ir.Value, y: ir.Value, norm: Norm, name: str, bias: Array) -> ir.Value:
         """LayerNorm(x + y + bias); x + y + bias where norms come first."""
         if self.arch.pre_norm:
             return self._value("Add", [x, self.g.op("Add", [y, self._weight(name, bias)])])
@@ -144,7 +145,7 @@ class DeviceAuthor(Author):
         value: ir.Value = self.g.op("SkipLayerNormalization", inputs, domain=MICROSOFT, epsilon=EPSILON)
         return value
 
-    def _shifted(self, x: ir.Value, norm: str, name: str) -> ir.Value:
+    def _shifted(self, x: ir.Value, norm: Norm, name: str) -> ir.Value:
         """LayerNorm(x + the tensor `name`), x `[R, d]`; no norm where norms come first. The operator broadcasts a row
         to states of rank 3 alone."""
         g = self.g
@@ -155,14 +156,14 @@ class DeviceAuthor(Author):
         y = g.op("SkipLayerNormalization", inputs, domain=MICROSOFT, epsilon=EPSILON)
         return self._value("Squeeze", [y, g.ints(1)])
 
-    def _norm_parameters(self, norm: str) -> tuple[ir.Value, ir.Value]:
+    def _norm_parameters(self, norm: Norm) -> tuple[ir.Value, ir.Value]:
         """Weight and bias of a norm; those of the last one are divided by the factor of embeddings, if these are the
         output projection too."""
-        names = f"{norm}.weight", f"{norm}.bias"
         if norm != self._last_norm or self.arch.own_output:
-            return self.vector(names[0]), self.vector(names[1])
-        weight, bias = (self.linears.derived.of(times, self.tensors[name], factor=1 / self._factor) for name in names)
-        return self._weight(names[0], weight), self._weight(names[1], bias)
+            return super()._norm_parameters(norm)
+        factor = 1 / self._factor
+        weight, bias = (self.linears.derived.of(times, self.tensors[name], factor=factor) for name in norm.tensors)
+        return self._weight(norm.weight, weight), self._weight(norm.bias, bias)
 
     def _weight(self, name: str, array: Array) -> ir.Value:
         return self.g.weight(name, self.linears.derived.of(of_type, array, dtype=self.linears.dtype))

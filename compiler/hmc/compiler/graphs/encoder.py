@@ -1,16 +1,19 @@
-"""encoder.onnx: source ids and lengths → cross keys and values of every decoder layer with open cross heads."""
+"""encoder.onnx: source ids and lengths → cross keys and values of every decoder layer with open cross heads.
+
+In device form they go to the slots of their sentences, where the caches are.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from hmc.artifact.checkpoint.checkpoint import Tensors
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
-from hmc.compiler.graph import MICROSOFT, GraphBuilder
+from hmc.compiler.graph import DTYPES, MICROSOFT, Dims, GraphBuilder
 from hmc.compiler.graphs.blocks import Author
 from hmc.compiler.graphs.device_author import DeviceAuthor
-from hmc.compiler.graphs.slot_caches import SlotCaches
 from hmc.compiler.precisions.linears import Linears
 
 
@@ -36,7 +39,7 @@ def author_encoder(
     x = g.op("Reshape", [states, g.ints(-1, d)])
     for layer in a.layers("encoder"):
         x = _self_attention(a, x, shape, lengths, layer)
-        x = a.feed_forward(x, f"encoder.layers.{layer}")
+        x = a.feed_forward(x, arch.feed_forward("encoder", layer))
     x = a.stack_end(x, "encoder")
     if isinstance(a, DeviceAuthor):
         SlotCaches(a, x, shape).author()
@@ -47,28 +50,79 @@ def author_encoder(
 
 
 def _self_attention(a: Author, x: ir.Value, shape: ir.Value, lengths: ir.Value, layer: int) -> ir.Value:
-    g, prefix, heads = a.g, f"encoder.layers.{layer}.self_attn", a.heads("encoder_self", layer)
+    g, attention, heads = a.g, a.arch.attention("encoder_self", layer), a.heads("encoder_self", layer)
     if not heads:
-        return a.closed_attention(x, prefix)
+        return a.closed_attention(x, attention)
     inner = heads * a.arch.head_dim
     shape = g.op("Concat", [shape, g.ints(inner)], axis=0)
-    parts, bias = a.source_projections(a.entry(x, f"{prefix}_layer_norm"), prefix)
+    parts, bias = a.source_projections(a.entry(x, attention.norm), attention)
     query, key, value = (g.op("Reshape", [part, shape]) for part in parts)
     y = g.op("MultiHeadAttention", [query, key, value, bias, lengths], domain=MICROSOFT, num_heads=heads)
-    return a.end_attention(x, g.op("Reshape", [y, g.ints(-1, inner)]), prefix, full_bias=not a.device_form)
+    return a.end_attention(x, g.op("Reshape", [y, g.ints(-1, inner)]), attention, full_bias=not a.device_form)
 
 
 def _cross_projection(a: Author, x: ir.Value, shape: ir.Value, layer: int) -> None:
-    g, prefix, heads, dim = a.g, f"decoder.layers.{layer}.encoder_attn", a.heads("cross", layer), a.arch.head_dim
+    g, attention, heads, dim = a.g, a.arch.attention("cross", layer), a.heads("cross", layer), a.arch.head_dim
     if not heads:
         return
-    parts = a.several(f"{prefix}.kv_proj", x, f"{prefix}.k_proj", f"{prefix}.v_proj")
+    parts = a.several(x, attention.key, attention.value)
     shape = g.op("Concat", [shape, g.ints(heads, dim)], axis=0)
     for part, tensor in zip(("key", "value"), parts, strict=True):
-        kept = g.op("Reshape", [a.linears.cached(g, prefix, part, tensor), shape])
-        dtype = a.linears.cache_dtype(prefix, part)
+        kept = g.op("Reshape", [a.linears.cached(g, attention, part, tensor), shape])
+        dtype = a.linears.cache_dtype(attention, part)
         rows = g.op("Transpose", [kept], perm=[0, 2, 1, 3])
         g.output(rows, f"cross_{part}_{layer}", dtype, ["B", heads, "S", dim])
-        if part == "key" and a.linears.transposed(prefix):
+        if part == "key" and a.linears.transposed(attention):
             turned = g.op("Transpose", [kept], perm=[0, 2, 3, 1])
             g.output(turned, f"cross_key_turned_{layer}", dtype, ["B", heads, dim, "S"])
+
+
+class SlotCaches:
+    """Writes the cross keys and values of b encoded sentences into caches of B slots.
+
+    It adds these inputs: `slots` `[b, 1]` int64, the slot of each sentence; a slot may be there twice if its sentences
+    are the same. And for each decoder layer l with H_l > 0 open cross heads, `cross_key_l` and `cross_value_l`
+    `[B, H_l, S, D]`, S at least the length s of the padded sources. Outputs: `next_cross_key_l`, `next_cross_value_l`,
+    the same caches with the sentences in their slots, and zeros after their s positions. Bind them to the buffers of
+    the inputs: then only these slots are written; else the caches are copied.
+
+    Keys and values have no bias (`DeviceAuthor`).
+    """
+
+    def __init__(self, a: DeviceAuthor, states: ir.Value, shape: ir.Value) -> None:
+        """states: of the encoder, `[b·s, d]`; shape: `[2]` int64, b and s."""
+        self.a, self.states, self.shape = a, states, shape
+        self._zeros: dict[int, ir.Value] = {}
+
+    def author(self) -> None:
+        """Writes all layers."""
+        layers = [layer for layer in range(self.a.arch.decoder_layers) if self.a.heads("cross", layer)]
+        if layers:
+            self.slots = self.a.g.input("slots", "int64", ["b", 1])
+        for layer in layers:
+            self._author(layer)
+
+    def _author(self, layer: int) -> None:
+        a, g, attention = self.a, self.a.g, self.a.arch.attention("cross", layer)
+        heads, dim, dtype = a.heads("cross", layer), a.arch.head_dim, a.linears.dtype
+        dims: Dims = ["B", heads, "S", dim]
+        caches = [g.input(f"cross_{part}_{layer}", dtype, dims) for part in ("key", "value")]
+        joint = a.products(self.states, attention.key, attention.value)
+        joint = g.op("Reshape", [joint, g.op("Concat", [self.shape, g.ints(2 * heads, dim)], axis=0)])
+        joint = g.op("Concat", [joint, self._after(heads, caches[0])], axis=1)  # [b, S, 2H, D]
+        joint = g.op("Transpose", [joint], perm=[0, 2, 1, 3])
+        parts = g.op("Split", [joint], outputs=2, axis=1, num_outputs=2)  # [b, H, S, D] each
+        for name, cache, part in zip(("key", "value"), caches, parts, strict=True):
+            written = g.op("ScatterND", [cache, self.slots, part])
+            g.output(written, f"next_cross_{name}_{layer}", dtype, dims)
+
+    def _after(self, heads: int, cache: ir.Value) -> ir.Value:
+        """Zeros for the positions of a cache after those of the sources, `[b, S - s, 2H, D]`. Shared by layers."""
+        if heads not in self._zeros:
+            g = self.a.g
+            count, length = (g.op("Slice", [self.shape, g.ints(n), g.ints(n + 1)]) for n in (0, 1))
+            room = g.op("Shape", [cache], start=2, end=3)
+            shape = [count, g.op("Sub", [room, length]), g.ints(2 * heads, self.a.arch.head_dim)]
+            zero = ir.tensor(np.zeros(1, DTYPES[self.a.linears.dtype].numpy()))
+            self._zeros[heads] = g.op("ConstantOfShape", [g.op("Concat", shape, axis=0)], value=zero)
+        return self._zeros[heads]

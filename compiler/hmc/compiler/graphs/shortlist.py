@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from hmc.artifact.checkpoint.checkpoint import Tensors
-from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.model.architecture import LOGITS_BIAS, Architecture
 from hmc.compiler.graph import MICROSOFT, GraphBuilder
 from hmc.compiler.precisions.int8 import quantize_columns, rows_of, transpose
 from hmc.compiler.precisions.linears import Linears
@@ -36,7 +36,7 @@ def author_shortlist(arch: Architecture, tensors: Tensors, linears: Linears) -> 
         g.output(columns, "output_weight", "int8", [weight.shape[1], "U"])
         scale = g.op("Gather", [g.weight(f"{layer}.weight_scale", scales), union], axis=0)
         g.output(scale, "output_scale", "float32", ["U"])
-    bias = g.weight(f"{layer}.bias", tensors["final_logits_bias"].reshape(-1).astype(np.float32))
+    bias = g.weight(f"{layer}.bias", tensors[LOGITS_BIAS].reshape(-1).astype(np.float32))
     g.output(g.op("Gather", [bias, union], axis=0), "output_bias", "float32", ["U"])
     return g
 

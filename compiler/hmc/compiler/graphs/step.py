@@ -8,9 +8,8 @@ from typing import Protocol
 import onnx_ir as ir
 
 from hmc.artifact.model.architecture import TARGET_EMBEDDING
+from hmc.compiler.graphs.attention import CrossAttention, RowCrossAttention
 from hmc.compiler.graphs.blocks import Author
-from hmc.compiler.graphs.cross_attention import CrossAttention
-from hmc.compiler.graphs.row_attention import RowCrossAttention
 from hmc.compiler.graphs.shortlist import Shortlist
 
 
@@ -43,13 +42,13 @@ def author_logits(
     x = a.embed(last, TARGET_EMBEDDING, lambda all_: g.op("Gather", [all_, places], axis=0))
     x = g.op("Reshape", [x, g.ints(-1, arch.d_model)]) if by_sentence else x
     for layer in a.layers("decoder"):
-        prefix = f"decoder.layers.{layer}"
         if a.heads("decoder_self", layer) and own:
             x = own.author(x, layer)
         else:
-            x = a.closed_attention(x, f"{prefix}.self_attn")
-        x = cross[layer].author(x, layer) if layer in cross else a.closed_attention(x, f"{prefix}.encoder_attn")
-        x = a.feed_forward(x, prefix)
+            x = a.closed_attention(x, arch.attention("decoder_self", layer))
+        source = arch.attention("cross", layer)
+        x = cross[layer].author(x, layer) if layer in cross else a.closed_attention(x, source)
+        x = a.feed_forward(x, arch.feed_forward("decoder", layer))
     x = a.stack_end(x, "decoder")
     x = g.op("Squeeze", [x, g.ints(1)]) if a.by_row else x
     shortlist = Shortlist(g, arch.output_layer) if with_shortlist else None
@@ -76,7 +75,7 @@ def cross_attentions(
     if not layers:
         return {}
     lengths = lengths or a.g.input("source_lengths", "int32", ["B"])
-    by_row = [n for n in layers if greedy and a.linears.row_scales(f"decoder.layers.{n}.encoder_attn")]
+    by_row = [n for n in layers if greedy and a.linears.row_scales(a.arch.attention("cross", n))]
     found: dict[int, Attention] = dict.fromkeys(by_row, RowCrossAttention(a, lengths))
     if len(by_row) < len(layers):
         fused = CrossAttention(a, tokens, lengths, weights)

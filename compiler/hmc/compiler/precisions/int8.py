@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from hmc.artifact.model.layers import Attention
 from hmc.compiler.derived import Array, DerivedArrays
 from hmc.compiler.graph import MICROSOFT, GraphBuilder
 from hmc.compiler.precisions.attention import Int8Attention, Visible, attend_float
@@ -126,23 +127,23 @@ class Int8Linears:
         value: ir.Value = g.op("Mul", [rows, g.op("Gather", [scale, ids], axis=0)])
         return value
 
-    def cache_dtype(self, attention: str, part: str) -> str:
+    def cache_dtype(self, attention: Attention, part: str) -> str:
         if not self._quantized(attention):
             return self.dtype
         return "uint8" if part == "key" and not self.transposed(attention) else "int8"
 
-    def row_scales(self, attention: str) -> dict[str, float] | None:
+    def row_scales(self, attention: Attention) -> dict[str, float] | None:
         if not self._quantized(attention):
             return None
-        return {part: self.ranges[f"{attention}.{part}"].symmetric_scale for part in ("key", "value")}
+        return {part: self.ranges[f"{attention.name}.{part}"].symmetric_scale for part in ("key", "value")}
 
-    def transposed(self, attention: str) -> bool:
-        return attention.endswith(".encoder_attn") and self._quantized(attention)
+    def transposed(self, attention: Attention) -> bool:
+        return attention.kind == "cross" and self._quantized(attention)
 
-    def cached(self, g: GraphBuilder, attention: str, part: str, x: ir.Value) -> ir.Value:
+    def cached(self, g: GraphBuilder, attention: Attention, part: str, x: ir.Value) -> ir.Value:
         if not self._quantized(attention):
             return x
-        name, found = f"{attention}.{part}", self.ranges[f"{attention}.{part}"]
+        name, found = f"{attention.name}.{part}", self.ranges[f"{attention.name}.{part}"]
         scale, zero = found.symmetric_scale, np.asarray(0, np.int8)
         if self.cache_dtype(attention, part) == "uint8":
             scale, zero = found.scale, np.asarray(found.zero_point, np.uint8)
@@ -151,14 +152,14 @@ class Int8Linears:
         return value
 
     def attend(
-        self, g: GraphBuilder, attention: str, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+        self, g: GraphBuilder, attention: Attention, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
     ) -> tuple[ir.Value, ir.Value | None]:
         if not self._quantized(attention):
             return attend_float(g, query, key, value, visible), None
-        ranges = {part: self.ranges[f"{attention}.{part}"] for part in ("query", "key", "value")}
-        output = self.ranges.get(f"{attention}.out_proj") if self.takes_uint8 else None
-        int8 = Int8Attention(g, attention, visible, ranges, output)
+        ranges = {part: self.ranges[f"{attention.name}.{part}"] for part in ("query", "key", "value")}
+        output = self.ranges.get(attention.output.name) if self.takes_uint8 else None
+        int8 = Int8Attention(g, attention.name, visible, ranges, output)
         return (int8.source if self.transposed(attention) else int8.nodes)(query, key, value)
 
-    def _quantized(self, attention: str) -> bool:
-        return all(f"{attention}.{part}" in self.ranges for part in ("query", "key", "value"))
+    def _quantized(self, attention: Attention) -> bool:
+        return all(f"{attention.name}.{part}" in self.ranges for part in ("query", "key", "value"))

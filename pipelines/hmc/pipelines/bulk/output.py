@@ -1,21 +1,32 @@
-"""The files of one shard: its translations as text, JSONL or Parquet, and notes on the lines that went wrong."""
+"""The output of a bulk translation: a folder, on this machine or on a store, and the files of a shard in it.
+
+A shard has its translations as text, JSONL or Parquet, and notes on the lines that went wrong. Every file is written
+whole or not at all.
+"""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from hmc.artifact.storage.rows import needs
+from hmc.pipelines.bulk.places import file_system, is_url, local_path
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.bulk.shards import Found
+from hmc.serving.requests.checks import one_line
+from hmc.pipelines.folders import First, taken_folder, write_whole
 from hmc.serving.requests.checks import one_line
 
 TRANSLATIONS, NOTES = "translations", "notes"
 """The folders of the output."""
 ENDINGS = {"text": "txt", "jsonl": "jsonl", "parquet": "parquet"}
+FIRST = First("bulk.json", 1, "corpus, bundle, level or options")
+"""The first file of the folder."""
 
 
 @dataclass(frozen=True)
@@ -90,3 +101,87 @@ class ShardFiles:
         file = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(list(records), schema=pa.schema(fields)), file, compression="zstd")
         return file.getvalue()
+
+
+class Store(Protocol):
+    """A folder of files with names such as `translations/000000.txt`."""
+
+    def taken(self, request: Mapping[str, Any]) -> Any:
+        """A context: the folder is of this request, see `hmc.pipelines.folders`."""
+        ...
+
+    def names(self, folder: str) -> set[str]:
+        """The names of the files in a folder below; empty if there is none."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file that is there."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file whole or not at all."""
+        ...
+
+
+def open_store(place: str) -> Store:
+    """The folder `place`. Raises InvalidRequestError for a URL of an unknown store."""
+    return Remote(place) if is_url(place) else Local(local_path(place))
+
+
+class Local:
+    """A folder of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def taken(self, request: Mapping[str, Any]) -> Any:
+        """See `Store`."""
+        return taken_folder(self._folder, request, FIRST)
+
+    def names(self, folder: str) -> set[str]:
+        """See `Store`."""
+        path = self._folder / folder
+        return {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+
+    def read(self, name: str) -> bytes:
+        """See `Store`."""
+        return (self._folder / name).read_bytes()
+
+    def write(self, name: str, content: bytes) -> None:
+        """See `Store`."""
+        write_whole(self._folder / name, content)
+
+
+class Remote:
+    """A folder on a store, where an object appears whole. Two runs into one folder write the same bytes twice."""
+
+    def __init__(self, url: str) -> None:
+        self._system, path = file_system(url)
+        self._url, self._path = url, path.rstrip("/")
+
+    @contextmanager
+    def taken(self, request: Mapping[str, Any]) -> Iterator[None]:
+        """See `Store`."""
+        if FIRST.name in (found := self.names("")):
+            FIRST.check_same(self.read(FIRST.name), request, self._url)
+        else:
+            FIRST.check_empty(found, self._url)
+            self.write(FIRST.name, FIRST.written(request))
+        yield
+
+    def names(self, folder: str) -> set[str]:
+        """See `Store`."""
+        path = f"{self._path}/{folder}".rstrip("/")
+        self._system.invalidate_cache(path)
+        try:
+            return {str(name).rstrip("/").rpartition("/")[2] for name in self._system.ls(path, detail=False)}
+        except FileNotFoundError:
+            return set()
+
+    def read(self, name: str) -> bytes:
+        """See `Store`."""
+        return self._system.cat_file(f"{self._path}/{name}")  # type: ignore[no-any-return]
+
+    def write(self, name: str, content: bytes) -> None:
+        """See `Store`."""
+        self._system.pipe_file(f"{self._path}/{name}", content)

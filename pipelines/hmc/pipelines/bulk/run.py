@@ -10,12 +10,10 @@ from typing import Any
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
-from hmc.pipelines.bulk.choice import open_engine
 from hmc.pipelines.bulk.corpus import Corpus
-from hmc.pipelines.bulk.engines import Engine, EngineName, Level, Shard
-from hmc.pipelines.bulk.output import NOTES, TRANSLATIONS, ShardFiles
+from hmc.pipelines.bulk.engines import Engine, EngineName, Level, LocalEngine, Shard
+from hmc.pipelines.bulk.output import NOTES, TRANSLATIONS, ShardFiles, Store, open_store
 from hmc.pipelines.bulk.settings import BulkSettings
-from hmc.pipelines.bulk.store import Store, open_store
 from hmc.pipelines.progress import Meter, Report, Step, silent
 
 REPORT, FAILURES = "report.json", "failures.jsonl"
@@ -50,6 +48,15 @@ class Translated:
     def to_json(self) -> dict[str, Any]:
         """Returns the result as JSON values."""
         return asdict(self) | {"lines_per_second": round(self.lines_per_second, 1)}
+
+
+def open_engine(name: EngineName, level: Level, settings: BulkSettings) -> Engine:
+    """Starts an engine; close it. Raises as `Translator`, and InvalidRequestError if Ray is not installed."""
+    if name == "local":
+        return LocalEngine(level, settings)
+    from hmc.pipelines.bulk.on_ray import RayEngine
+
+    return RayEngine(level, settings)
 
 
 def translate_corpus(

@@ -13,7 +13,7 @@ from typing import Any
 from hmc.artifact.errors import InvalidRequestError
 from hmc.pipelines.distillation.filters import Filters, Reason
 from hmc.pipelines.distillation.shards import Record, read_shard, shard_path
-from hmc.pipelines.folders.whole import whole_file, write_whole
+from hmc.pipelines.folders import whole_file, write_whole
 
 REPORT, DROPPED = "report.json", "dropped.tsv"
 TRAIN, DEV = ("train.source.txt", "train.target.txt"), ("dev.source.txt", "dev.target.txt")

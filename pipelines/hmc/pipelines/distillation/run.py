@@ -14,13 +14,12 @@ from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_checkpoin
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.tokenizer.tokenizer import Tokenizer, open_tokenizer
 from hmc.pipelines.distillation.filters import Filters, Skipped
-from hmc.pipelines.distillation.request import FIRST, IMPORTED, TEACHER
 from hmc.pipelines.distillation.results import Distilled, write_results
-from hmc.pipelines.distillation.settings import DistillSettings
+from hmc.pipelines.distillation.settings import FIRST, IMPORTED, TEACHER, DistillSettings
 from hmc.pipelines.distillation.shards import Hypothesis, Record, shard_path, write_shard
 from hmc.pipelines.distillation.sources import Line, all_lines, read_sources, sample
 from hmc.pipelines.distillation.teacher import as_checkpoint, compile_teacher, open_teacher, precision_of
-from hmc.pipelines.folders.taken import taken_folder
+from hmc.pipelines.folders import taken_folder
 from hmc.pipelines.progress import Meter, Report, Step, silent
 from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.results import Translation

@@ -1,4 +1,4 @@
-"""Settings of a distillation: how the teacher translates, and where."""
+"""Settings of a distillation: how the teacher translates, and where; and the first file of its folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.precisions import PRECISIONS
+from hmc.pipelines.folders import First
 from hmc.serving.requests.options import DecodeOptions
+
+REQUEST, TEACHER, IMPORTED = "distillation.json", "teacher", "checkpoint"
+"""The first file; the folder of the teacher's bundle; that of the checkpoint that a MarianMT directory became."""
+FIRST = First(REQUEST, 1, "teacher, text or search", may_exist=(IMPORTED,))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.storage.text import text_lines
+from hmc.artifact.storage.rows import text_lines
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from hmc.artifact.precisions import PRECISIONS, Precision
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
 from hmc.pipelines.distillation.settings import DistillSettings
-from hmc.pipelines.importing.forms import import_model
+from hmc.pipelines.importing import import_model
 from hmc.pipelines.progress import Step, silent
 from hmc.serving.runtime.device import cuda_available
 from hmc.serving.runtime.threads import cores

@@ -13,9 +13,16 @@ from hmc.artifact.bundle.checks import validate
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.latency import LatencyTable, read_table, write_table
-from hmc.artifact.storage.text import text_lines
-from hmc.benchmark.budget.latency_table import WHOLE, Serving, TimedModels, measure_table, relative_ms, time_levels
-from hmc.benchmark.budget.random_models import sizes_of
+from hmc.artifact.storage.rows import text_lines
+from hmc.benchmark.budget.latency_table import (
+    WHOLE,
+    Serving,
+    TimedModels,
+    measure_table,
+    relative_ms,
+    sizes_of,
+    time_levels,
+)
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
 from hmc.pipelines.progress import Report, Step, silent

@@ -10,10 +10,9 @@ from hmc.artifact.checkpoint.checkpoint import load_checkpoint
 from hmc.artifact.model.budgets import HeadBudget
 from hmc.artifact.model.ffn import NeuronBudget
 from hmc.pipelines.distillation.filters import Filters
-from hmc.pipelines.distillation.request import IMPORTED
 from hmc.pipelines.distillation.results import Distilled
 from hmc.pipelines.distillation.run import distill
-from hmc.pipelines.distillation.settings import DistillSettings
+from hmc.pipelines.distillation.settings import IMPORTED, DistillSettings
 from hmc.pipelines.distillation.teacher import as_checkpoint
 from hmc.pipelines.progress import Report, Step, silent
 from hmc.training.pruning.settings import PruneSettings

@@ -14,8 +14,7 @@ import langcodes
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.tokenizer.files import from_contents
-from hmc.artifact.tokenizer.pieces import LANGUAGE_CODE
-from hmc.artifact.tokenizer.tokenizer import language_codes
+from hmc.artifact.tokenizer.tokenizer import LANGUAGE_CODE, language_codes
 
 ANY = "mul"
 """The tag of several languages (ISO 639-2). As a model's source it fits every language."""

@@ -10,8 +10,7 @@ from weakref import WeakValueDictionary
 from hmc.artifact.bundle.manifest import FIX, Manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, TooLargeError
 from hmc.artifact.tokenizer.files import from_contents
-from hmc.artifact.tokenizer.pieces import LANGUAGE_CODE
-from hmc.artifact.tokenizer.tokenizer import open_tokenizer
+from hmc.artifact.tokenizer.tokenizer import LANGUAGE_CODE, open_tokenizer
 from hmc.serving.requests.options import MAX_TEXT_BYTES
 from hmc.serving.runtime.graphs import check_unchanged
 

@@ -11,7 +11,7 @@ from tests.compiler.graphs.search.search_run import SearchRun, open_session
 from tests.tiny import tiny_architecture
 
 from hmc.artifact.bundle.manifest import SearchVariant
-from hmc.compiler.graphs.search.author import author_search_alone
+from hmc.compiler.graphs.search.graphs import author_search_alone
 from hmc.serving.caches.positions import TreePositions
 from hmc.serving.decoding import beam, greedy
 from hmc.serving.decoding.state import DecodeState, Rules

@@ -10,7 +10,7 @@ import torch
 from tests.artifact.m2m100.m2m100_writer import sources, write_m2m100, write_nllb
 
 from hmc.artifact.checkpoint.checkpoint import save_checkpoint
-from hmc.pipelines.importing.forms import import_model
+from hmc.pipelines.importing import import_model
 from hmc.training.analysis.common.decoding import translations
 from hmc.training.analysis.common.result import corpus_source
 from hmc.training.analysis.common.subject import Subject, Text, load_subject

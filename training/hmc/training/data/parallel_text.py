@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.storage.text import text_lines
+from hmc.artifact.storage.rows import text_lines
 from hmc.training.data.rows import ENDINGS, Pair, is_rows, mapped_pairs, row_pairs
 
 FORMS = (

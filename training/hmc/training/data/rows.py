@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.storage.rows import TEXTS, has_lone_surrogate, json_row, parquet_batches, parquet_table
-from hmc.artifact.storage.text import text_lines
+from hmc.artifact.storage.rows import TEXTS, has_lone_surrogate, json_row, parquet_batches, parquet_table, text_lines
 
 Pair = tuple[str, str]
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")

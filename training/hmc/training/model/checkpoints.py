@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,54 +19,66 @@ from torch import Tensor, nn
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
 from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.artifact.model.architecture import (
+    LOGITS_BIAS,
     OUTPUT,
     SOURCE_EMBEDDING,
-    STACK_NORM,
     TARGET_EMBEDDING,
-    attention_module,
 )
 from hmc.artifact.model.layers import RemovedLayers
 from hmc.training.model.layers import Attention
+from hmc.artifact.model.ffn import Stack
+from hmc.artifact.model.layers import Linear, Norm, SubLayer, layer_name, layer_of
+from hmc.training.model.layers import Attention
+from hmc.training.model.layers import DecoderLayer, FeedForward
 from hmc.training.model.transformer import Transformer, build_transformer
-
-
-def _attention_views(attention: Attention, prefix: str) -> Iterator[tuple[str, Tensor]]:
-    if attention.heads:
-        key_weight, value_weight = attention.key_value.weight.chunk(2)
-        key_bias, value_bias = attention.key_value.bias.chunk(2)
-        yield f"{prefix}.q_proj.weight", attention.query.weight
-        yield f"{prefix}.q_proj.bias", attention.query.bias
-        yield f"{prefix}.k_proj.weight", key_weight
-        yield f"{prefix}.k_proj.bias", key_bias
-        yield f"{prefix}.v_proj.weight", value_weight
-        yield f"{prefix}.v_proj.bias", value_bias
-        yield f"{prefix}.out_proj.weight", attention.out_weight
-    yield f"{prefix}.out_proj.bias", attention.out_bias
 
 
 def tensor_views(model: Transformer) -> dict[str, Tensor]:
     """Checkpoint name → view of the model's own storage: reading it exports, `copy_` into it imports."""
-    views: dict[str, Tensor] = {TARGET_EMBEDDING: model.shared.weight, "final_logits_bias": model.final_logits_bias}
+    views: dict[str, Tensor] = {TARGET_EMBEDDING: model.shared.weight, LOGITS_BIAS: model.final_logits_bias}
     if model.sources is not None:
         views[SOURCE_EMBEDDING] = model.sources.weight
     if model.output is not None:
         views[OUTPUT] = model.output
-    for stack, norm in (("encoder", model.encoder_norm), ("decoder", model.decoder_norm)):
-        if norm is not None:
-            views |= {f"{stack}.{STACK_NORM}.{part}": view for part, view in norm.named_parameters()}
-    for kind, number, attention in model.attentions():
-        stack, module = attention_module(kind)
-        views |= dict(_attention_views(attention, f"{stack}.layers.{number}.{module}"))
-    stacks: dict[str, list[nn.Module]] = {"encoder": [*model.encoder_layers], "decoder": [*model.decoder_layers]}
-    for stack, layers in stacks.items():
-        for index, layer in enumerate(layers):
-            for name, parameter in layer.named_parameters():
-                if name.startswith(("ffn.fc1.", "ffn.fc2.")) and parameter.numel():
-                    views[f"{stack}.layers.{index}.{name.removeprefix('ffn.')}"] = parameter
-                elif "layer_norm" in name:
-                    views[f"{stack}.layers.{index}.{name}"] = parameter
-    removed = RemovedLayers.of((stack, number) for stack, number, layer in model.layers() if layer.removed)
-    return {name: view for name, view in views.items() if not removed.has_tensor(name)}
+    for stack, norm in _stack_norms(model):
+        if norm is not None and (named := model.arch.stack_norm(stack)):
+            views |= _both(named, norm)
+    for stack, number, layer in model.layers():
+        if layer.removed:
+            continue
+        own, *cross, feed = model.arch.sublayers(stack, number)
+        views |= _attention_views(own, layer.self_attn) | _both(own.norm, layer.self_attn_layer_norm)
+        if isinstance(layer, DecoderLayer):
+            [source] = cross
+            views |= _attention_views(source, layer.encoder_attn) | _both(source.norm, layer.encoder_attn_layer_norm)
+        views |= _feed_forward_views(feed, layer.ffn) | _both(feed.norm, layer.final_layer_norm)
+    return views
+
+
+def _stack_norms(model: Transformer) -> tuple[tuple[Stack, nn.LayerNorm | None], ...]:
+    return ("encoder", model.encoder_norm), ("decoder", model.decoder_norm)
+
+
+def _both(named: Linear | Norm, part: nn.Linear | nn.LayerNorm) -> dict[str, Tensor]:
+    return {named.weight: part.weight, named.bias: part.bias}
+
+
+def _attention_views(named: SubLayer, attention: Attention) -> dict[str, Tensor]:
+    views: dict[str, Tensor] = {named.output.bias: attention.out_bias}
+    if attention.heads:
+        query, key, value = named.inputs
+        views |= {query.weight: attention.query.weight, query.bias: attention.query.bias}
+        views |= zip((key.weight, value.weight), attention.key_value.weight.chunk(2), strict=True)
+        views |= zip((key.bias, value.bias), attention.key_value.bias.chunk(2), strict=True)
+        views[named.output.weight] = attention.out_weight
+    return views
+
+
+def _feed_forward_views(named: SubLayer, feed_forward: FeedForward) -> dict[str, Tensor]:
+    if not feed_forward.neurons:
+        return {named.output.bias: feed_forward.fc2.bias}
+    [inward] = named.inputs
+    return _both(inward, feed_forward.fc1) | _both(named.output, feed_forward.fc2)
 
 
 def export_tensors(model: Transformer) -> Tensors:
@@ -98,16 +111,15 @@ def deepened(tensors: Mapping[str, np.ndarray], encoder: int, decoder: int) -> T
     `decoder` times: a trained shallow model as the start of a deep one (Li et al. 2020, Shallow-to-Deep Training for
     Neural Machine Translation). Repeated layers share their arrays.
     """
-    times = {"encoder": encoder, "decoder": decoder}
+    times: dict[Stack, int] = {"encoder": encoder, "decoder": decoder}
     deep: Tensors = {}
     for name, tensor in tensors.items():
-        stack, *rest = name.split(".")
-        if rest[:1] != ["layers"]:
+        if (found := layer_of(name)) is None:
             deep[name] = tensor
             continue
-        number, tail = int(rest[1]), ".".join(rest[2:])
+        stack, number, part = found
         for copy in range(times[stack]):
-            deep[f"{stack}.layers.{number * times[stack] + copy}.{tail}"] = tensor
+            deep[f"{layer_name(stack, number * times[stack] + copy)}.{part}"] = tensor
     return deep
 
 

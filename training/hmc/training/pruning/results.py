@@ -57,7 +57,7 @@ def pruned_checkpoint(
     if neurons:
         assert progress.neurons is not None
         config["ffn_widths"] = FfnWidths.of(progress.neurons)
-        tensors = slim_ffn(tensors, progress.neurons)
+        tensors = slim_ffn(tensors, source.architecture, progress.neurons)
     if progress.removed_layers is not None:
         removed = RemovedLayers.model_validate(progress.removed_layers)
         config["removed_layers"] = removed
@@ -82,7 +82,7 @@ def cut_model(
 ) -> Checkpoint:
     """Returns the model as it is now, with these heads, neurons and layers, as a checkpoint without provenance."""
     tensors = slim_tensors(export_tensors(model), source.architecture, source.layout, layout)
-    tensors = slim_layers(slim_ffn(tensors, neurons), removed)
+    tensors = slim_layers(slim_ffn(tensors, source.architecture, neurons), removed)
     config = source.config.model_copy(
         update={
             "head_layout": layout.to_json(),

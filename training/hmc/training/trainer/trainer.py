@@ -12,8 +12,13 @@ from typing import Any
 
 import torch
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, checkpoint_problems, save_checkpoint
-from hmc.artifact.checkpoint.layout_files import read_layout
+from hmc.artifact.checkpoint.checkpoint import (
+    Checkpoint,
+    CheckpointConfig,
+    checkpoint_problems,
+    read_layout,
+    save_checkpoint,
+)
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.heads import HeadLayout

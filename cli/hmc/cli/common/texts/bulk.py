@@ -16,7 +16,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.cli.common.backends import BackendOptions, code_of, level_of
 from hmc.cli.common.consoles import open_console
 from hmc.cli.common.outputs import check_run_folder
-from hmc.cli.common.texts.translating import translating
+from hmc.cli.common.progress import translating
 from hmc.pipelines.bulk.engines import EngineName, Level
 from hmc.pipelines.bulk.places import is_url
 from hmc.pipelines.bulk.run import FAILURES, Translated, translate_corpus

@@ -8,9 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from hmc.artifact.model.architecture import Architecture
-from hmc.compiler.graphs.search.candidates import allowed_tokens
-from hmc.compiler.graphs.search.ops import NEVER, UNRANKED
-from hmc.compiler.graphs.search.state import SearchState
+from hmc.compiler.graphs.search.state import NEVER, UNRANKED, SearchState, allowed_tokens
 
 
 @dataclass

@@ -6,8 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from hmc.artifact.model.architecture import Architecture
-from hmc.compiler.graphs.search.candidates import allowed_tokens
-from hmc.compiler.graphs.search.state import SearchState
+from hmc.compiler.graphs.search.state import SearchState, allowed_tokens
 
 LOWEST = float(np.finfo(np.float32).min)
 DEAD = -1e38

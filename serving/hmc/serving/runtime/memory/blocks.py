@@ -15,16 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from onnxruntime import OrtValue
 
+from hmc.artifact.element_types import BY_NUMBER
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory import cuda_calls
 from hmc.serving.runtime.memory.account import Account, Reservation
 
 ALIGNMENT = 256
 """Bytes to which blocks begin, as CUDA's own."""
-ELEMENTS: dict[int, tuple[int, int]] = {
-    1: (2, 32), 2: (1, 8), 3: (0, 8), 6: (0, 32), 7: (0, 64), 10: (2, 16), 11: (2, 64), 16: (4, 16),
-}  # fmt: skip
-"""Element type in ONNX → kind (DLPack: 0 int, 1 uint, 2 float, 4 bfloat) and bits."""
 
 
 class _Device(ctypes.Structure):
@@ -85,12 +82,14 @@ class DeviceBlock:
 
         element_type: its number in ONNX. Raises ValueError if it does not lie within the block.
         """
-        code, bits = ELEMENTS[element_type]
-        if not 0 <= offset <= self.size - math.prod(shape) * bits // 8:
+        element = BY_NUMBER[element_type]
+        if not 0 <= offset <= self.size - math.prod(shape) * element.bits // 8:
             raise ValueError(f"a tensor {shape} at {offset} does not fit into a block of {self.size} bytes")
         dims = (ctypes.c_int64 * max(len(shape), 1))(*shape)
         device = _Device(1, 0) if self.device.kind == "cpu" else _Device(2, self.device.index)
-        tensor = _Tensor(self.address + offset, device, len(shape), _Type(code, bits, 1), dims, None, 0)
+        tensor = _Tensor(
+            self.address + offset, device, len(shape), _Type(element.dlpack, element.bits, 1), dims, None, 0
+        )
         managed = _Managed(tensor, None, ctypes.cast(_DELETER, ctypes.c_void_p))
         place = ctypes.addressof(managed)
         _lent[place] = (managed, dims, self)

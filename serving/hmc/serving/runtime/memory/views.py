@@ -10,21 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from onnxruntime import IOBinding
 
-from hmc.serving.arrays import DTYPES
+from hmc.artifact.element_types import BY_RUNTIME
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory import cuda_calls
-
-ONNX_TYPES = {
-    "tensor(float)": 1,
-    "tensor(uint8)": 2,
-    "tensor(int8)": 3,
-    "tensor(int32)": 6,
-    "tensor(int64)": 7,
-    "tensor(float16)": 10,
-    "tensor(double)": 11,
-    "tensor(bfloat16)": 16,
-}
-"""Element type, as ONNX Runtime names it → its number in ONNX, which bindings to an address take."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +44,12 @@ class View:
         binding.bind_output(name, *self._place())
 
     def _place(self) -> tuple[str, int, int, list[int], int]:
-        return self.device.kind, self.device.index, ONNX_TYPES[self.type], list(self.shape), self.address
+        return self.device.kind, self.device.index, BY_RUNTIME[self.type].number, list(self.shape), self.address
 
 
 def item_bytes(kind: str) -> int:
     """Bytes of one element; kind: its type, as ONNX Runtime names it."""
-    return int(np.dtype(DTYPES[kind]).itemsize)
+    return BY_RUNTIME[kind].bits // 8
 
 
 def bytes_at(address: int, size: int) -> npt.NDArray[np.uint8]:
@@ -74,7 +62,7 @@ def fill(view: View, value: float) -> None:
     number: float = value
     if view.type == "tensor(bfloat16)":  # the upper half of a float of 32 bits
         number = int(np.float32(value).view(np.uint32) >> 16)
-    values = np.full(view.shape, number, DTYPES[view.type])
+    values = np.full(view.shape, number, BY_RUNTIME[view.type].host)
     if view.device.kind == "cpu":
         bytes_at(view.address, view.bytes)[:] = values.reshape(-1).view(np.uint8)
     else:

@@ -16,14 +16,15 @@ import numpy as np
 from onnxruntime import OrtValue
 
 from hmc.artifact.bundle.external_data import StoredTensor
+from hmc.artifact.element_types import BY_NAME
 from hmc.serving.runtime import turns
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory.account import DeviceMemory, memory_of
 from hmc.serving.runtime.memory.blocks import DeviceBlock
 
-FLOATS = (1, 10, 16)
-"""Element types of weights that are shared, as numbers in ONNX: float, float16, bfloat16. Others are shapes and tables,
-which operators on the host may read."""
+FLOATS = tuple(BY_NAME[name].number for name in ("float32", "float16", "bfloat16"))
+"""Element types of weights that are shared, as numbers in ONNX. Others are shapes and tables, which operators on the
+host may read."""
 
 Key = tuple[str, int, int, tuple[int, ...]]
 """Digest of the file, offset in it, element type, shape."""

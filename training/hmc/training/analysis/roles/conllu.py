@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.storage.text import text_lines
+from hmc.artifact.storage.rows import text_lines
 
 COLUMNS = 10
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.tokenizer.files import SOURCE, TOKENIZER
-from hmc.artifact.tokenizer.pieces import load_pieces
+from hmc.artifact.tokenizer.tokenizer import load_pieces
 from hmc.training.analysis.common.masks import sentence_groups
 from hmc.training.analysis.common.result import Place
 from hmc.training.analysis.common.subject import Progress, Subject, silent

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from hmc.artifact.model.ffn import Stack
 from hmc.artifact.model.heads import KINDS, Kind
-from hmc.artifact.model.latency import Cost, LatencyTable, stack_of
+from hmc.artifact.model.latency import Cost, LatencyTable
+from hmc.artifact.model.layers import stack_of
 from hmc.training.pruning.gate_sets import HeadGates, LayerGates, NeuronGates, SubLayerGates
 
 SURELY = 1e-6

@@ -1,0 +1,134 @@
+"""What every command is wrapped in: values of options are checked, errors and signals become exit codes.
+
+Exit codes: 0 success, 1 a bug, 2 a wrong command line, input or artifact, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
+from types import FrameType
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from typer import BadParameter
+from typer.core import TyperCommand, TyperOption
+
+from hmc.artifact.distribution import how_to_install
+from hmc.artifact.errors import HmcError, InternalServiceError
+
+if TYPE_CHECKING:
+    from typer._click.core import Context, Parameter
+
+P = ParamSpec("P")
+R = TypeVar("R")
+EXTRA_OF_MODULE = {
+    "datasets": "train",
+    "lightning_fabric": "train",
+    "tensorboard": "train",
+    "torch": "train",
+    "ml_dtypes": "compile",
+    "onnx": "compile",
+    "onnx_ir": "compile",
+    "matplotlib": "plot",
+    "fsspec": "bulk",
+    "pyarrow": "bulk",
+    "ray": "ray",
+}
+"""Top-level module → the extra that installs it."""
+HINTS = {
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+}
+"""Advice for errors of writing. Such errors may name no file."""
+EXIT_CODE = 128 + signal.SIGTERM
+"""The exit code that shells report for a process ended by SIGTERM."""
+
+
+def guarded(command: Callable[P, R]) -> Callable[P, R]:
+    """Wraps a command: errors that a user can act on become a message and an exit code, without a traceback."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except KeyboardInterrupt:
+            code = 130
+        except BrokenPipeError:
+            # The reader of our output, such as `head`, has closed the pipe. Nothing more is printed.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 141
+        except ModuleNotFoundError as error:
+            extra = EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
+            if extra is None:
+                raise
+            code = complain(f"this command needs {error.name}, which is not installed: {how_to_install(extra)}")
+        except HmcError as error:
+            code = complain(str(error), 1 if isinstance(error, InternalServiceError) else 2)
+        except OSError as error:
+            if error.filename is None and error.errno not in HINTS:
+                raise
+            where = f"{error.filename}: " if error.filename is not None else ""
+            hint = HINTS.get(error.errno or 0, "check the path and its permissions")
+            code = complain(f"{where}{error.strerror}; {hint}")
+        raise SystemExit(code)
+
+    return run
+
+
+def complain(message: str, code: int = 2) -> int:
+    """Writes the message to standard error and returns the exit code."""
+    if sys.stderr is not None:  # it is None if the shell closed it (`2>&-`)
+        sys.stderr.write(f"hmc: {message}\n")
+    return code
+
+
+@contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """SIGTERM raises SystemExit inside the block. Outside the main thread it does nothing: no signal arrives there."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _exit(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(EXIT_CODE)
+
+
+class CheckedCommand(TyperCommand):
+    """A command whose options do not take another option for their value.
+
+    click would read `--eval test.en -o bundle` as the two files `test.en` and `-o`. Write `--option=-o` for a value
+    that is spelled like an option.
+    """
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """As click does it. Raises BadParameter where an option stands in place of a value."""
+        _check_values(self.get_params(ctx), list(takewhile(lambda word: word != "--", args)), ctx)
+        return super().parse_args(ctx, args)
+
+
+def _check_values(params: Sequence[Parameter], args: Sequence[str], ctx: Context) -> None:
+    options = [option for option in params if isinstance(option, TyperOption)]
+    named = {name: option for option in options for name in (*option.opts, *option.secondary_opts)}
+    at = 0
+    while at < len(args):
+        option = named.get(args[at])
+        number = 0 if option is None or option.is_flag or option.count else option.nargs
+        for value in args[at + 1 : at + 1 + number]:
+            if option and value in named:
+                values = "a value" if number == 1 else f"{number} values"
+                raise BadParameter(f"it takes {values}, and {value} is an option", ctx, option)
+        at += 1 + number

@@ -1,1 +1,0 @@
-"""Vocabulary shortlists: learning which target tokens a source token may need."""

@@ -1,0 +1,141 @@
+"""What a level keeps of its checkpoint: which heads, by log α or I_h, and their weights.
+
+Open heads get a width that ONNX Runtime's operators take: GroupQueryAttention takes head dimensions that are multiples
+of 8, on CPUs and on CUDA.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
+from hmc.artifact.checkpoint.slimming import slim_tensors
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.model.budgets import HeadBudget
+from hmc.artifact.model.heads import BLIND, KINDS, HeadLayout, HeadScores
+
+MULTIPLE = 8
+Target = int | HeadBudget | HeadLayout
+"""Heads that stay: a number over all kinds, a budget, or a given layout."""
+Ranking = Literal["gates", "importance"]
+WRITTEN_BY: dict[Ranking, str] = {"gates": "`hmc prune` on it", "importance": "`hmc analyze importance --save`"}
+
+
+def choose_layout(checkpoint: Checkpoint, target: Target | None, rank_by: Ranking | None = None) -> HeadLayout:
+    """The open heads of a level. target None: those of the checkpoint.
+
+    A budget keeps the heads that rank best: by log α of the gates (Voita et al. 2019) or by I_h (Michel et al. 2019).
+    rank_by None: by the gates if there are any, else by I_h. A budget that keeps all heads needs no ranking. Raises
+    InvalidRequestError for heads that the checkpoint does not have; where it has no scores to rank by, since any choice
+    would then be arbitrary; and where no head of cross-attention would stay.
+    """
+    layout = _chosen(checkpoint, target, rank_by)
+    if not layout.sees_source:
+        asked = f"--target-heads {target}" if isinstance(target, int | HeadBudget) else "this head layout"
+        raise InvalidRequestError(f"{asked}: {BLIND}")
+    return layout
+
+
+def _chosen(checkpoint: Checkpoint, target: Target | None, rank_by: Ranking | None) -> HeadLayout:
+    layout = checkpoint.layout
+    if target is None:
+        return layout
+    if isinstance(target, HeadLayout):
+        return _given(target, checkpoint)
+    budget = HeadBudget(((KINDS, target),)) if isinstance(target, int) else target
+    asked = f"--target-heads {budget}"
+    if budget.problems(layout):
+        _refuse(budget, layout, asked)
+    if budget.heads == budget.available(layout):
+        return layout
+    return budget.select(head_scores(checkpoint, asked, rank_by), layout)
+
+
+def head_scores(checkpoint: Checkpoint, asked: str, rank_by: Ranking | None = None) -> HeadScores:
+    """The scores by which a checkpoint's heads are ranked: log α or, without gates, I_h.
+
+    asked: the option that needs them, for messages. Raises InvalidRequestError if the checkpoint has neither, or lacks
+    what `rank_by` names.
+    """
+    found = {"gates": checkpoint.gates, "importance": checkpoint.importance}
+    scores = found[rank_by] if rank_by else next((x for x in found.values() if x is not None), None)
+    if scores is None:
+        lacks = f"has no {rank_by}" if rank_by else "has neither gates nor importance"
+        advice = ", or ".join(run for name, run in WRITTEN_BY.items() if rank_by in (None, name))
+        raise InvalidRequestError(
+            f"{asked}: the checkpoint {lacks} to choose heads by; run {advice}, and compile what that writes"
+        )
+    return scores
+
+
+def _given(target: HeadLayout, checkpoint: Checkpoint) -> HeadLayout:
+    if problems := checkpoint.architecture.layout_problems(target):
+        raise InvalidRequestError(f"does not fit this checkpoint: {problems[0]}")
+    checkpoint.layout.restrict(target)
+    return target
+
+
+def _refuse(budget: HeadBudget, layout: HeadLayout, asked: str) -> None:
+    [*rest, (kinds, heads)] = budget.parts
+    if rest or kinds != KINDS:
+        raise InvalidRequestError(f"{asked}: {budget.problems(layout)[0]}")
+    there = f"this checkpoint has {layout.total} open heads"
+    if heads > layout.total:
+        raise InvalidRequestError(f"{asked}: {there}; removed heads cannot come back")
+    if heads == 0:
+        raise InvalidRequestError(f"{asked}: {BLIND}")
+    raise InvalidRequestError(f"{asked}: {there}; choose 1 to {layout.total}")
+
+
+@dataclass(frozen=True)
+class SlimModel:
+    """What the graphs of a level are written from."""
+
+    arch: Architecture
+    """The checkpoint's, but `head_dim` is the width that heads have in `tensors`."""
+    layout: HeadLayout
+    tensors: Tensors
+    """Tensors that lose nothing are the checkpoint's own arrays, not copies."""
+
+
+def slim_model(checkpoint: Checkpoint, layout: HeadLayout) -> SlimModel:
+    """The checkpoint with the heads of `layout` alone. Raises InvalidRequestError for a head that it does not have."""
+    arch = checkpoint.architecture
+    tensors = slim_tensors(checkpoint.tensors, arch, checkpoint.layout, layout)
+    width = -(-arch.head_dim // MULTIPLE) * MULTIPLE
+    if width == arch.head_dim:
+        return SlimModel(arch, layout, tensors)
+    wide = arch.model_copy(update={"head_dim": width})
+    return SlimModel(wide, layout, widen_heads(tensors, arch, layout, width))
+
+
+def widen_heads(tensors: Tensors, arch: Architecture, layout: HeadLayout, width: int) -> Tensors:
+    """Tensors that compute the same function with heads of `width` features; `width` is at least `arch.head_dim`.
+
+    The new features are the last of each head, and are zero in queries, keys, values and W_O. Operators divide scores
+    by √width instead of √head_dim, so queries are multiplied by √(width / head_dim).
+    """
+    wide, growth = dict(tensors), np.float32(np.sqrt(width / arch.head_dim))
+    for kind in KINDS:
+        for layer, heads in enumerate(layout[kind]):
+            if not heads:
+                continue
+            attention = arch.attention(kind, layer)
+            for name, axis in attention.owned:
+                widened = _widen(tensors[name], arch.head_dim, width, axis)
+                wide[name] = widened * growth if name in attention.query.tensors else widened
+    return wide
+
+
+def _widen(tensor: np.ndarray, head_dim: int, width: int, axis: int) -> np.ndarray:
+    """`[H·head_dim, …]` → `[H·width, …]`; axis 1: `[…, H·head_dim]` → `[…, H·width]`."""
+    rows = tensor.T if axis else tensor
+    heads = rows.reshape(-1, head_dim, *rows.shape[1:])
+    wide = np.zeros((len(heads), width, *rows.shape[1:]), rows.dtype)
+    wide[:, :head_dim] = heads
+    widened = wide.reshape(-1, *rows.shape[1:])
+    return np.ascontiguousarray(widened.T) if axis else widened

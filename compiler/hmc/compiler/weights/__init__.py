@@ -1,1 +1,0 @@
-"""Which heads a level keeps, and how wide its heads are stored."""

@@ -1,0 +1,123 @@
+"""Folders of long jobs: files written whole or not at all, and a first file that says what the others are of: a job is
+refused if they are of another one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hmc.artifact.errors import InvalidRequestError
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Yields a file to write. On success it takes `path`'s place; otherwise `path` stays as it was, even if the machine
+    stops meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all."""
+    with whole_file(path) as file:
+        file.write(content)
+
+
+@dataclass(frozen=True)
+class First:
+    """The first file of one kind of folder, and the words for it."""
+
+    name: str
+    schema_version: int
+    differs: str
+    """What may be another one, for messages: `teacher, text or search`."""
+    may_exist: Collection[str] = ()
+    """Names that a folder may hold before it has its first file."""
+
+    def content(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """What the file holds. request: JSON values."""
+        return json.loads(json.dumps({"schema_version": self.schema_version, **request}))  # type: ignore[no-any-return]
+
+    def written(self, request: Mapping[str, Any]) -> bytes:
+        """The bytes of the file."""
+        return (json.dumps(self.content(request), indent=1) + "\n").encode()
+
+    def check_same(self, found: bytes, request: Mapping[str, Any], folder: str) -> None:
+        """Raises InvalidRequestError, which names the differences, unless `found` is the file of this request."""
+        wanted = self.content(request)
+        try:
+            former = json.loads(found)
+            names = dict.fromkeys([*former, *wanted])
+            differences = [
+                f"{name}: {_short(former.get(name))} there, {_short(wanted.get(name))} here"
+                for name in names
+                if former.get(name) != wanted.get(name)
+            ]
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InvalidRequestError(
+                f"{folder}/{self.name} cannot be read ({error}); choose another --out or delete it"
+            ) from error
+        if differences:
+            raise InvalidRequestError(
+                f"{folder} holds translations of another {self.differs} ({'; '.join(differences)}); choose another "
+                "--out, or delete it to translate anew"
+            )
+
+    def check_empty(self, found: Collection[str], folder: str) -> None:
+        """Raises InvalidRequestError if a folder without the first file holds anything else. found: names in it."""
+        if others := sorted(set(found) - {*self.may_exist, f".{self.name}.new"}):
+            raise InvalidRequestError(
+                f"{folder} holds {', '.join(others[:3])}, and no {self.name} that says whose translations these are; "
+                "choose another --out"
+            )
+
+
+@contextmanager
+def taken_folder(out: Path, request: Mapping[str, Any], first: First) -> Iterator[None]:
+    """Makes `out` the folder of this request, or finds that it is; until the end no other process can take it.
+
+    request: JSON values. Raises InvalidRequestError, which names the differences, for a folder of another request, for
+    a folder with other files, and for one that another process is working in.
+    """
+    path = out / first.name
+    if path.is_file():
+        first.check_same(_read(path), request, str(out))
+    else:
+        first.check_empty([entry.name for entry in out.iterdir()] if out.is_dir() else [], str(out))
+        write_whole(path, first.written(request))
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidRequestError(
+                f"another process is translating into {out}; wait for it, or choose another --out"
+            ) from None
+        except OSError as error:  # a file system without locks
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
+                raise
+        yield
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidRequestError(f"{path} cannot be read ({error}); choose another --out or delete it") from error
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

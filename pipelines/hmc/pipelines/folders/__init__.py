@@ -1,1 +1,0 @@
-"""Folders of long jobs: files written whole or not at all, and a first file that says what the folder is of."""

@@ -1,0 +1,82 @@
+"""Exit codes and messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from hmc.artifact.errors import HmcError, InternalServiceError, InvalidArtifactError
+from hmc.cli.common.commands import guarded
+
+
+def end(error: BaseException) -> int | str | None:
+    """The exit code of a command that raises `error`."""
+
+    def command() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as stop:
+        guarded(command)()
+    return stop.value.code
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (HmcError("do this"), 2, "hmc: do this\n"),
+        (InvalidArtifactError("bundle b", ["x is missing"], "Compile again."), 2, "  - x is missing\nCompile again."),
+        (InternalServiceError("bug"), 1, "hmc: bug\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (
+            ModuleNotFoundError(name="torch"),
+            2,
+            "this command needs torch, which is not installed: in the folder of HMC's source, pip install '.[train]'",
+        ),
+        (PermissionError(13, "Permission denied", "/x"), 2, "hmc: /x: Permission denied; check the path and its perm"),
+        (OSError(28, "No space left on device"), 2, "hmc: No space left on device; make room\n"),
+        (OSError(28, "No space left on device", "/x"), 2, "hmc: /x: No space left on device; make room\n"),
+        (OSError(27, "File too large"), 2, "hmc: File too large; raise the limit on the size of files (ulimit -f)\n"),
+        (ModuleNotFoundError(name="onnx.helper"), 2, "pip install '.[compile]'"),
+        (ModuleNotFoundError(name="matplotlib"), 2, "pip install '.[plot]'"),
+    ],
+)
+def test_codes(error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert end(error) == code
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+
+
+def test_no_message_is_written_to_a_closed_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    @guarded
+    def fail() -> None:
+        raise HmcError("wrong")
+
+    monkeypatch.setattr("sys.stderr", None)  # as after `2>&-`
+    with pytest.raises(SystemExit) as ended:
+        fail()
+    assert ended.value.code == 2
+
+
+def test_unexpected_errors_keep_their_traceback() -> None:
+    def command() -> None:
+        raise ZeroDivisionError("bug")
+
+    with pytest.raises(ZeroDivisionError):
+        guarded(command)()
+
+
+def test_system_errors_without_a_path_are_bugs() -> None:
+    def command() -> None:
+        raise OSError(9, "Bad file descriptor")
+
+    with pytest.raises(OSError, match="Bad file"):
+        guarded(command)()
+
+
+def test_a_missing_module_of_our_own_is_a_bug() -> None:
+    def command() -> None:
+        raise ModuleNotFoundError(name="hmc.nowhere")
+
+    with pytest.raises(ModuleNotFoundError):
+        guarded(command)()

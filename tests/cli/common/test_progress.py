@@ -1,0 +1,51 @@
+"""Progress of translations and of `hmc compile`: seldom lines in a log, a bar on a terminal."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from hmc.cli.common.progress import EVERY, level_steps, translating
+from hmc.pipelines.progress import Progress
+
+
+def test_a_log_of_translations_gets_a_line_now_and_then() -> None:
+    now, written = [0.0], io.StringIO()
+    with translating(Console(file=written, width=200), lambda: now[0]) as (report, step):
+        step("loading the teacher")
+        for lines in range(100, 1001, 100):
+            now[0] += EVERY / 4
+            report(Progress(lines, 1000, 50.0))
+    assert written.getvalue().splitlines() == [
+        "loading the teacher",
+        "translated 400 of 1,000 lines  50 lines/s, 0.2 min left",
+        "translated 800 of 1,000 lines  50 lines/s, 0.1 min left",
+        "translated 1,000 of 1,000 lines  50 lines/s, 0.0 min left",
+    ]
+
+
+def test_a_terminal_gets_a_bar_of_translations() -> None:
+    written = io.StringIO()
+    with translating(Console(file=written, width=120, force_terminal=True)) as (report, step):
+        step("loading the teacher")
+        report(Progress(10, 1000, 50.0))
+    assert "translating" in written.getvalue()
+    assert "50 lines/s" in written.getvalue()
+
+
+def test_a_terminal_gets_a_bar_that_counts_the_steps() -> None:
+    console = Console(force_terminal=True, no_color=True, width=120)
+    with console.capture() as capture, level_steps(console, 3) as step:
+        step("h12: author graphs")
+        step("h12: write level")
+    shown = capture.get()
+    assert "1/3 h12: write level" in shown
+
+
+def test_a_log_has_a_line_a_level() -> None:
+    console = Console(width=120)
+    with console.capture() as capture, level_steps(console, None) as step:
+        for now in ("full: author graphs", "full: write level", "h12: author graphs", "validate"):
+            step(now)
+    assert capture.get() == "full\nh12\nvalidate\n"
