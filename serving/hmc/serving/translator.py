@@ -21,8 +21,7 @@ from hmc.serving.requests.results import Decoded, Partial, Translation
 from hmc.serving.requests.text_options import Segmentation
 from hmc.serving.requests.work import LevelWork
 from hmc.serving.runtime.device import CudaAttention, resolve_devices
-from hmc.serving.runtime.memory.account import memory_of
-from hmc.serving.runtime.memory.budget import parse_budget
+from hmc.serving.runtime.memory.account import memory_of, parse_budget
 from hmc.serving.runtime.packed_weights import cache_folder
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.runtime.threads import check_threads

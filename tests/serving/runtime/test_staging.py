@@ -14,10 +14,9 @@ from tests.serving.scheduling.fake_search import FakeEncoder
 from hmc.artifact.errors import FailedPreconditionError
 from hmc.serving.runtime import staging
 from hmc.serving.runtime.device import Device
-from hmc.serving.runtime.device_encoder import DeviceEncoder
-from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory
+from hmc.serving.runtime.encoder import DeviceEncoder
+from hmc.serving.runtime.memory.account import Budget, DeviceMemory, LevelMemory
 from hmc.serving.runtime.memory.blocks import DeviceBlock
-from hmc.serving.runtime.memory.budget import Budget
 from hmc.serving.runtime.memory.views import View, bytes_at
 from hmc.serving.runtime.staging import POSITIONS, CopyRun, NewSentence, Shape, Staging, copy_runs
 

@@ -1,4 +1,4 @@
-"""The account of a device: what is reserved, what is refused and how, and what comes back."""
+"""The account of a device: its budget, what is reserved, what is refused and how, and what comes back."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hmc.artifact.errors import FailedPreconditionError
+from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
 from hmc.serving.runtime.device import Device
-from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory, memory_of
-from hmc.serving.runtime.memory.budget import Budget
+from hmc.serving.runtime.memory.account import (
+    DEFAULT_BUDGET,
+    Budget,
+    DeviceMemory,
+    LevelMemory,
+    memory_of,
+    parse_budget,
+)
 
 MIB = 2**20
 
@@ -102,3 +108,33 @@ def test_this_machines_memory_has_no_limit_unless_one_is_given() -> None:
     with pytest.raises(FailedPreconditionError, match=r"free on the device unknown, budget 0\.0 MiB"):
         host.reserve(1001, "anything")
     assert memory_of(Device("cpu")) is memory_of(Device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("8GiB", Budget(8 * 2**30)),
+        ("500MB", Budget(500_000_000)),
+        ("1.5 gib", Budget(3 * 2**29)),
+        ("123456", Budget(123456)),
+        ("1000B", Budget(1000)),
+        ("80%", Budget(share=0.8)),
+        (" 12.5 % ", Budget(share=0.125)),
+        ("100%", Budget(share=1.0)),
+    ],
+)
+def test_what_can_be_written_as_a_budget(text: str, budget: Budget) -> None:
+    assert parse_budget(text) == budget
+
+
+@pytest.mark.parametrize("text", ["", "0", "0%", "101%", "-1", "8 Gb/s", "GiB", "80 percent", "1e9", "0.5", "5GG"])
+def test_what_is_refused_as_a_budget(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="write bytes such as 8GiB, 500MB or 1000000000, or a share"):
+        parse_budget(text)
+
+
+def test_a_share_is_of_the_free_memory() -> None:
+    assert Budget(share=0.25).bytes_of(1000) == 250
+    assert DEFAULT_BUDGET.bytes_of(1000) == 800
+    assert Budget(share=0.25).bytes_of(None) is None
+    assert Budget(77).bytes_of(None) == 77

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from hmc.artifact.errors import FailedPreconditionError
 from hmc.serving.runtime.device import Device
-from hmc.serving.runtime.memory.account import DeviceMemory
+from hmc.serving.runtime.memory.account import Budget, DeviceMemory
 from hmc.serving.runtime.memory.blocks import ALIGNMENT, DeviceBlock
-from hmc.serving.runtime.memory.budget import Budget
 
 TYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 6: np.int32, 7: np.int64, 10: np.float16, 11: np.float64}
 

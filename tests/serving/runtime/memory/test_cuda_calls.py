@@ -11,9 +11,8 @@ import pytest
 
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory import cuda_calls
-from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory
+from hmc.serving.runtime.memory.account import Budget, DeviceMemory, LevelMemory
 from hmc.serving.runtime.memory.blocks import DeviceBlock
-from hmc.serving.runtime.memory.budget import Budget
 from hmc.serving.runtime.memory.views import View, fill
 
 ALLOWED = {"cudaGetDevice", "cudaSetDevice", "cudaThreadExchangeStreamCaptureMode"}

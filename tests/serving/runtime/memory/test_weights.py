@@ -17,8 +17,7 @@ from hmc.artifact.errors import FailedPreconditionError
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.runtime import sessions as module
 from hmc.serving.runtime.device import Device
-from hmc.serving.runtime.memory.account import DeviceMemory
-from hmc.serving.runtime.memory.budget import Budget
+from hmc.serving.runtime.memory.account import Budget, DeviceMemory
 from hmc.serving.runtime.memory.weights import WeightStore, weights_on
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.engine import Engine
