@@ -16,9 +16,7 @@ from hmc.artifact.errors import FailedPreconditionError, LevelNotLoadedError, Un
 from hmc.serving.levels.byte_shares import disk_shares
 from hmc.serving.levels.choosing import choose, rank, runs_on
 from hmc.serving.levels.controller import AutoController, AutoPolicy
-from hmc.serving.levels.freeing.residency import Residency
-from hmc.serving.levels.freeing.retirement import Retirement
-from hmc.serving.levels.freeing.room import Room
+from hmc.serving.levels.freeing import Residency, Retirement, Room
 from hmc.serving.levels.languages import Languages
 from hmc.serving.levels.loading import SHUTTING_DOWN, Loader
 from hmc.serving.levels.names import name_of

@@ -11,8 +11,7 @@ from ray import serve
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.levels.names import parse_models
-from hmc.serving.ray.replica import Replica
-from hmc.serving.ray.scaling import QueuedTexts
+from hmc.serving.ray.replica import QueuedTexts, Replica
 from hmc.serving.runtime.device import parse_devices
 from hmc.serving.server.configuration.sources import load
 from hmc.serving.server.settings import ServerSettings
