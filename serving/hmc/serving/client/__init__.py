@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from hmc.serving.client.aio import AsyncClient
     from hmc.serving.client.calls import Level
     from hmc.serving.client.client import Client
-    from hmc.serving.client.files import FileProgress
-    from hmc.serving.client.retries import ONCE, Retry
-    from hmc.serving.client.translate_files import translate_file, translate_file_async
+    from hmc.serving.client.failures import ONCE, Retry
+    from hmc.serving.client.files import FileProgress, translate_file, translate_file_async
     from hmc.serving.requests.answers import (
         Answer,
         DeviceUse,
@@ -67,9 +66,8 @@ __getattr__, __dir__ = lazy_names(
         "hmc.serving.client.aio": ("AsyncClient",),
         "hmc.serving.client.calls": ("Level",),
         "hmc.serving.client.client": ("Client",),
-        "hmc.serving.client.files": ("FileProgress",),
-        "hmc.serving.client.retries": ("ONCE", "Retry"),
-        "hmc.serving.client.translate_files": ("translate_file", "translate_file_async"),
+        "hmc.serving.client.failures": ("ONCE", "Retry"),
+        "hmc.serving.client.files": ("FileProgress", "translate_file", "translate_file_async"),
         "hmc.serving.requests.answers": (
             "Answer", "DeviceUse", "LatencySummary", "LevelBytes", "LevelInfo", "LevelList", "ModelInfo",
             "StreamAnswer",
