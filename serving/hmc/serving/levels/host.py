@@ -293,7 +293,7 @@ class ModelHost:
         with self._state:
             current, slots = self._current, dict(self._current.slots)
         devices = sorted({slot.translator.device for slot in slots.values()})
-        statuses = tuple(LevelStatus.of(current, slots, level) for level in sorted(current.manifest.levels, key=rank))
+        statuses = tuple(LevelStatus.read(current, slots, level) for level in sorted(current.manifest.levels, key=rank))
         used = {use.device: use for slot in slots.values() for use in slot.translator.device_use}
         return HostStatus(
             current.manifest, current.path, ", ".join(devices), statuses, self.name, current.languages,
@@ -303,4 +303,4 @@ class ModelHost:
     def _status(self, bundle: LoadedBundle, level: Level) -> LevelStatus:
         with self._state:
             slots = dict(bundle.slots)
-        return LevelStatus.of(bundle, slots, level)
+        return LevelStatus.read(bundle, slots, level)

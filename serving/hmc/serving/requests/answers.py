@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Self, overload
 
 from hmc.artifact.bundle.manifest import Latency, Level, Quality
 from hmc.artifact.errors import HmcError
@@ -130,7 +130,7 @@ class LevelInfo:
     loaded."""
 
     @classmethod
-    def of(cls, level: Level, *, is_default: bool = False, disk: LevelBytes | None = None) -> LevelInfo:
+    def of(cls, level: Level, *, is_default: bool = False, disk: LevelBytes | None = None) -> Self:
         """Describes a level of a manifest that no server has loaded."""
         return cls(
             name=level.name,

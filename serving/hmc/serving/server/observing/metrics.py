@@ -115,7 +115,7 @@ class Metrics:
             for outcome in ("done", "failed"):
                 self._reloads.labels(status.model, outcome)
             for level in status.levels:
-                self._refusals.expect(status.model, level.level.name)
+                self._refusals.expect(status.model, level.name)
 
     def _counter(self, name: str, help_text: str, labels: Sequence[str]) -> Counter:
         return Counter(name, help_text, labels, registry=self.registry)
