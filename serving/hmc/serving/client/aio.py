@@ -18,18 +18,17 @@ from hmc.serving.client import calls
 from hmc.serving.client.calls import Call, Level, Streaming, Texts, Translating, Where
 from hmc.serving.client.core import ClientCore, Readiness
 from hmc.serving.client.failures import Attempts, domain_errors
-from hmc.serving.client.window import Window, check_texts
+from hmc.serving.client.window import END, Window, check_texts
 from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, ModelInfo, StreamAnswer
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import DocumentPiece, Partial
 from hmc.v1 import translation_pb2 as pb
 
 T = TypeVar("T")
-_END: Any = object()
-HIDDEN = "Internal error from Core"
-"""grpc.aio's own error."""
+OWN_ERROR = "Internal error from Core"
+"""How grpc.aio words an error of its own."""
 POLLS, POLL_S = 100, 0.005
-"""How often the status that it hides is looked for, and the seconds in between."""
+"""How often the status that this error hides is looked for, and the seconds in between."""
 
 
 class AsyncClient(ClientCore):
@@ -277,8 +276,8 @@ class _Requests:
         is there when it comes."""
         try:
             while self.window.room:
-                text = await anext(self._texts, _END)
-                if text is _END:
+                text = await anext(self._texts, END)
+                if text is END:
                     self.window.end()
                 else:
                     self.window.add(text, await anext(self._prefixes, None))
@@ -333,7 +332,7 @@ class _Ending:
 
 
 def _hides(error: grpc.aio.AioRpcError) -> bool:
-    return error.code() is grpc.StatusCode.INTERNAL and HIDDEN in (error.details() or "")
+    return error.code() is grpc.StatusCode.INTERNAL and OWN_ERROR in (error.details() or "")
 
 
 def _now(coroutine: Coroutine[Any, Any, T]) -> T:

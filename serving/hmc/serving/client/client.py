@@ -18,14 +18,13 @@ from hmc.serving.client import calls
 from hmc.serving.client.calls import Call, Level, Streaming, Texts, Translating, Where
 from hmc.serving.client.core import ClientCore, Readiness
 from hmc.serving.client.failures import Attempts, domain_errors
-from hmc.serving.client.window import Window, check_texts
+from hmc.serving.client.window import END, Window, check_texts
 from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, ModelInfo, StreamAnswer
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import DocumentPiece, Partial
 from hmc.v1 import translation_pb2 as pb
 
 T = TypeVar("T")
-_END: Any = object()
 
 
 class Client(ClientCore):
@@ -289,16 +288,16 @@ class _Requests:
     def _read(self) -> None:
         """Reads one text. It may take as long as its iterable likes, and end after the connection: so one thread reads,
         and the text goes to the connection that is there then. An error is kept: gRPC would swallow it."""
-        text = prefix = _END
+        text = prefix = END
         failed: Exception | None = None
         try:
-            text = next(self._texts, _END)
-            prefix = next(self._prefixes, None) if text is not _END else None
+            text = next(self._texts, END)
+            prefix = next(self._prefixes, None) if text is not END else None
         except Exception as error:  # noqa: BLE001 - raised again by `Window.finish`
             failed = error
         with self._changed:
             self.window.reading = False
-            if failed is not None or text is _END:
+            if failed is not None or text is END:
                 self.window.end(failed)
             else:
                 self.window.add(text, prefix)

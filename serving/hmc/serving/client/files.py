@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hmc.serving.client.aio import AsyncClient
     from hmc.serving.client.client import Client
 
-EVERY = 100
+SAVED_EVERY = 100
 """Lines after which the state is written. A run that is killed translates at most so many again."""
 CHUNK = 1 << 20
 
@@ -227,7 +227,7 @@ class FileTranslation:
             source_bytes=state.source_bytes + len(read),
             output_bytes=state.output_bytes + len(written),
         )
-        if self._state.lines % EVERY == 0:
+        if self._state.lines % SAVED_EVERY == 0:
             self._save()
         if self._progress is not None:
             self._progress(self.progress)

@@ -12,6 +12,9 @@ from hmc.serving.requests.checks import check_text
 from hmc.serving.wire import messages as converters
 from hmc.v1 import translation_pb2 as pb
 
+END: Any = object()
+"""What reading the next text gives when there is none left."""
+
 
 class Window:
     """The texts of one stream that are read and whose answers are not given out; at most `in_flight`.

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.http.bodies import Body
+from hmc.serving.http.bodies import FORM, JSON, Body
 from hmc.serving.http.context import HttpContext
 from hmc.serving.http.exchange import unless
 from hmc.serving.http.methods import Methods
@@ -25,8 +25,7 @@ from hmc.serving.http.statuses import HttpError, invalid
 from hmc.serving.levels.languages import ANY, look_up
 from hmc.v1 import translation_pb2 as pb
 
-SERVICE = pb.DESCRIPTOR.services_by_name["TranslationService"]
-JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+TRANSLATION = pb.DESCRIPTOR.services_by_name["TranslationService"]
 JSON_KEY = re.compile(rb'(?<!\\)"api_key"\s*:\s*("(?:[^"\\]|\\.){0,4096}")')
 FORM_KEY = re.compile(rb"(?:^|&)api_key=([^&]*)")
 KEYED_BYTES = 2**20
@@ -205,7 +204,7 @@ class _LibreTranslate:
             assert wanted is not None
             return await asyncio.to_thread(wanted.request, 0)
 
-        method = SERVICE.methods_by_name["Translate"]
+        method = TRANSLATION.methods_by_name["Translate"]
         try:
             answer = await self._methods.unary(method, first, await sent.context())
         except HttpError as error:
@@ -251,7 +250,7 @@ class _LibreTranslate:
         async def all_models() -> pb.ListModelsRequest:
             return pb.ListModelsRequest()
 
-        call = self._methods.unary(SERVICE.methods_by_name["ListModels"], all_models, context)
+        call = self._methods.unary(TRANSLATION.methods_by_name["ListModels"], all_models, context)
         models = cast("pb.ListModelsResponse", await call).models
         return [LanguagePair(m.source_language, target, m.name) for m in models for target in m.target_languages]
 

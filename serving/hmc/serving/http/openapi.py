@@ -12,14 +12,13 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from hmc.artifact.distribution import VERSION
+from hmc.serving.http.bodies import JSON
 from hmc.serving.http.exchange import EVENTS, LINES
-from hmc.serving.http.openapi_paths import OTHER_PATHS, OTHER_SCHEMAS, errors_of
+from hmc.serving.http.openapi_paths import OTHER_PATHS, OTHER_SCHEMAS, Json, errors_of
 from hmc.serving.http.twins import Twin
 from hmc.serving.wire.meanings import STATUSES_OF_CALLS
 from hmc.v1 import translation_pb2 as pb
 
-Json = dict[str, Any]
-JSON = "application/json"
 INTEGERS: dict[int, Json] = {
     FieldDescriptor.TYPE_INT32: {"type": "integer", "format": "int32", "minimum": -(2**31), "maximum": 2**31 - 1},
     FieldDescriptor.TYPE_UINT32: {"type": "integer", "minimum": 0, "maximum": 2**32 - 1},

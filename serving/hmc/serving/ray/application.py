@@ -23,7 +23,7 @@ NOT_HERE = {
     "http_port": "each replica would need it", "trace_to": "trace Ray itself",
 }  # fmt: skip
 """Settings that do not apply behind Ray, and why."""
-AT_ONCE = 100_000
+MOST_CALLS = 100_000
 """Calls that Ray gives to one replica. The queue of HMC refuses what is too much, with its own words."""
 
 
@@ -100,7 +100,7 @@ def application(
     versions = [read_manifest(path).version for path in models.values()]
     deployment = serve.deployment(replica).options(
         name="hmc",
-        max_ongoing_requests=AT_ONCE,
+        max_ongoing_requests=MOST_CALLS,
         graceful_shutdown_timeout_s=settings.drain_seconds,
         health_check_period_s=2.0,
         ray_actor_options={"num_cpus": replicas.cpus or max(1, settings.threads) * settings.workers},

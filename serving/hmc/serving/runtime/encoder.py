@@ -39,8 +39,8 @@ def encoder_groups(lengths: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-SHORTEST = 32
-"""Fewest positions of a sentence on a device, padding included; others have twice as many, four times, …"""
+FEWEST_POSITIONS = 32
+"""Of a sentence on a device, padding included; others have twice as many, four times, …"""
 CALL_POSITIONS = 4096
 """Positions whose encoding takes a device about as long as one more call. A call of Transformer-base launches some 120
 kernels, which takes the host about 0.5 ms. A position needs 38 million multiplications and additions, 0.13 µs at 600
@@ -76,7 +76,7 @@ def device_groups(lengths: Sequence[int], room: int) -> list[DeviceGroup]:
     most = most_sentences(room)
     by_width: dict[int, list[int]] = {}
     for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        width = SHORTEST
+        width = FEWEST_POSITIONS
         while width < lengths[index]:
             width *= 2
         by_width.setdefault(min(width, room), []).append(index)
@@ -147,8 +147,8 @@ class DeviceEncoder:
     def warm_up(self, caches: Mapping[str, View], slots: int, room: int) -> None:
         """Runs every shape of a call that `slots` slots of `room` source positions can need, unless it has before."""
         widths, counts = [room], [most_sentences(room)]
-        while widths[-1] > SHORTEST:
-            widths.append(max(widths[-1] // 2, SHORTEST))
+        while widths[-1] > FEWEST_POSITIONS:
+            widths.append(max(widths[-1] // 2, FEWEST_POSITIONS))
         while counts[-1] > 1:
             counts.append(counts[-1] // 2)
         for width, calls in product(widths, counts):

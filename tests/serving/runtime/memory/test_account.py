@@ -10,9 +10,9 @@ from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory.account import (
     DEFAULT_BUDGET,
-    Budget,
     DeviceMemory,
     LevelMemory,
+    MemoryBudget,
     memory_of,
     parse_budget,
 )
@@ -53,7 +53,7 @@ def test_more_than_the_budget_is_refused_with_the_numbers() -> None:
     with pytest.raises(FailedPreconditionError, match=message):
         memory.reserve(40 * MIB, "caches of level h36")
     assert memory.held == 50 * MIB
-    memory.limit(Budget(share=0.9))
+    memory.limit(MemoryBudget(share=0.9))
     assert memory.reserve(40 * MIB, "caches of level h36").size == 40 * MIB
 
 
@@ -104,7 +104,7 @@ def test_this_machines_memory_has_no_limit_unless_one_is_given() -> None:
     host = DeviceMemory(Device("cpu"))
     assert host.budget is None
     host.reserve(2**50, "anything").release()
-    host.limit(Budget(1000))
+    host.limit(MemoryBudget(1000))
     with pytest.raises(FailedPreconditionError, match=r"free on the device unknown, budget 0\.0 MiB"):
         host.reserve(1001, "anything")
     assert memory_of(Device("cpu")) is memory_of(Device("cpu"))
@@ -113,17 +113,17 @@ def test_this_machines_memory_has_no_limit_unless_one_is_given() -> None:
 @pytest.mark.parametrize(
     ("text", "budget"),
     [
-        ("8GiB", Budget(8 * 2**30)),
-        ("500MB", Budget(500_000_000)),
-        ("1.5 gib", Budget(3 * 2**29)),
-        ("123456", Budget(123456)),
-        ("1000B", Budget(1000)),
-        ("80%", Budget(share=0.8)),
-        (" 12.5 % ", Budget(share=0.125)),
-        ("100%", Budget(share=1.0)),
+        ("8GiB", MemoryBudget(8 * 2**30)),
+        ("500MB", MemoryBudget(500_000_000)),
+        ("1.5 gib", MemoryBudget(3 * 2**29)),
+        ("123456", MemoryBudget(123456)),
+        ("1000B", MemoryBudget(1000)),
+        ("80%", MemoryBudget(share=0.8)),
+        (" 12.5 % ", MemoryBudget(share=0.125)),
+        ("100%", MemoryBudget(share=1.0)),
     ],
 )
-def test_what_can_be_written_as_a_budget(text: str, budget: Budget) -> None:
+def test_what_can_be_written_as_a_budget(text: str, budget: MemoryBudget) -> None:
     assert parse_budget(text) == budget
 
 
@@ -134,7 +134,7 @@ def test_what_is_refused_as_a_budget(text: str) -> None:
 
 
 def test_a_share_is_of_the_free_memory() -> None:
-    assert Budget(share=0.25).bytes_of(1000) == 250
+    assert MemoryBudget(share=0.25).bytes_of(1000) == 250
     assert DEFAULT_BUDGET.bytes_of(1000) == 800
-    assert Budget(share=0.25).bytes_of(None) is None
-    assert Budget(77).bytes_of(None) == 77
+    assert MemoryBudget(share=0.25).bytes_of(None) is None
+    assert MemoryBudget(77).bytes_of(None) == 77

@@ -25,7 +25,7 @@ UNITS = {
 
 
 @dataclass(frozen=True)
-class Budget:
+class MemoryBudget:
     """A number of bytes, or a share of a device's free memory."""
 
     size: int | None = None
@@ -40,20 +40,20 @@ class Budget:
         return None if free is None else int(free * self.share)
 
 
-DEFAULT_BUDGET = Budget(share=0.8)
+DEFAULT_BUDGET = MemoryBudget(share=0.8)
 """The rest is for what ONNX Runtime and CUDA's libraries allocate: results between operators, captured graphs,
 workspaces, and the code of kernels."""
 
 
-def parse_budget(text: str, name: str = "gpu_memory") -> Budget:
+def parse_budget(text: str, name: str = "gpu_memory") -> MemoryBudget:
     """Reads a budget. name: of the setting, for errors. Raises InvalidRequestError that lists the forms."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[a-zA-Z]*)\s*", text)
     if found is not None:
         number, unit = float(found[1]), found[2].lower()
         if unit == "%" and 0 < number <= 100:
-            return Budget(share=number / 100)
+            return MemoryBudget(share=number / 100)
         if unit in UNITS and number * UNITS[unit] >= 1:
-            return Budget(int(number * UNITS[unit]))
+            return MemoryBudget(int(number * UNITS[unit]))
     raise InvalidRequestError(
         f"{name} {text!r}: write bytes such as 8GiB, 500MB or 1000000000, or a share of the free memory such as 80%"
     )
@@ -112,7 +112,7 @@ class DeviceMemory:
         """The device of this account."""
         return self._device
 
-    def limit(self, budget: Budget) -> None:
+    def limit(self, budget: MemoryBudget) -> None:
         """Sets the budget for what is reserved from now on. What is held already stays."""
         self.budget = budget.bytes_of(self.free_at_start)
 
