@@ -283,9 +283,6 @@ def command(
     from hmc.artifact.model.ffn import parse_neuron_budgets
     from hmc.cli.common.consoles import show_checkpoints
     from hmc.cli.common.outputs import check_run_folder
-    from hmc.cli.common.consoles import show_checkpoints
-    from hmc.training.pruning.request import check_request
-    from hmc.training.pruning.run import prune
     from hmc.training.pruning.request import check_request
     from hmc.training.pruning.run import prune
     from hmc.training.pruning.settings import PruneSettings

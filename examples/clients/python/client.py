@@ -10,7 +10,8 @@ import os
 import sys
 
 from hmc.artifact.errors import HmcError
-from hmc.serving.client import AsyncClient, Retry
+from hmc.serving.client import AsyncClient
+from hmc.serving.client import Retry
 
 DEADLINE_S = 30.0
 

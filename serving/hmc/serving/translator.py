@@ -18,8 +18,7 @@ from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Segmentation
 from hmc.serving.requests.results import Decoded, DeviceUse, Partial, Translation
 from hmc.serving.requests.work import LevelWork
 from hmc.serving.runtime.device import CudaAttention, resolve_devices
-from hmc.serving.runtime.memory.account import memory_of
-from hmc.serving.runtime.memory.budget import parse_budget
+from hmc.serving.runtime.memory.account import memory_of, parse_budget
 from hmc.serving.runtime.packed_weights import cache_folder
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.runtime.threads import check_threads

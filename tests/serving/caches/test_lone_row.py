@@ -11,7 +11,7 @@ from tests.serving.fakes import GUARD_S
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.serving.arrays import Arrays
 from hmc.serving.caches import choice
-from hmc.serving.caches.lone_row import COPIES, LoneRowCaches
+from hmc.serving.caches.host import COPIES, LoneRowCaches
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.requests.options import DecodeOptions, Sampling, scoring_options
 from hmc.serving.requests.results import Decoded

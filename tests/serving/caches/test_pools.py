@@ -13,8 +13,7 @@ from hmc.artifact.errors import FailedPreconditionError
 from hmc.serving.caches.geometry import Chain
 from hmc.serving.caches.pools import CacheShape, Pools
 from hmc.serving.runtime.device import Device
-from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory
-from hmc.serving.runtime.memory.budget import Budget
+from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory, MemoryBudget
 from hmc.serving.runtime.memory.views import View, bytes_at
 
 CHAIN = Chain(2, 16, 512, 128, tree=True)
@@ -27,7 +26,7 @@ CACHES = {
 
 def account(budget: int = 1 << 30) -> LevelMemory:
     memory = DeviceMemory(Device("cpu"))
-    memory.limit(Budget(budget))
+    memory.limit(MemoryBudget(budget))
     return LevelMemory(memory, "h12")
 
 

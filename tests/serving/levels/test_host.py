@@ -27,7 +27,7 @@ OPTIONS = DecodeOptions()
 
 
 def loaded(host: ModelHost) -> list[str]:
-    return [x.level.name for x in host.status().levels if x.loaded]
+    return [x.name for x in host.status().levels if x.loaded]
 
 
 @pytest.fixture
@@ -345,7 +345,7 @@ def test_a_reload_whose_level_does_not_load_changes_nothing(
 def test_measured_latency_is_per_level(host: ModelHost) -> None:
     with host.lease(Selector(name="h6")) as lease:
         lease.submit("x", OPTIONS).result(GUARD_S)
-    latency = {x.level.name: x.latency for x in host.status().levels}
+    latency = {x.name: x.latency for x in host.status().levels}
     assert latency["full"] is None
     assert latency["h6"] is not None
     assert latency["h6"].p50_ms == pytest.approx(3.0)

@@ -148,12 +148,12 @@ def test_the_sessions_of_an_unloaded_level_are_freed(lively_bundle: Path, monkey
 
 def test_a_lazy_level_is_loaded_alone(lively_bundle: Path) -> None:
     host = host_of(lively_bundle, "auto", lazy=True, default_level="h12")
-    loaded = {s.level.name: s.memory for s in host.status().levels if s.loaded}
+    loaded = {s.name: s.memory for s in host.status().levels if s.loaded}
     assert loaded.keys() == {"h12"}
     assert loaded["h12"] is not None
     assert loaded["h12"].shared == 0  # no other level is loaded
     host.load("h5")
-    memory = {s.level.name: s.memory for s in host.status().levels}
+    memory = {s.name: s.memory for s in host.status().levels}
     for name in ("h12", "h5"):
         held = memory[name]
         assert held is not None
@@ -171,8 +171,8 @@ def test_the_reported_memory_is_what_sessions_hold(lively_bundle: Path) -> None:
             weights[level] = translator.weights
     for status in host.status().levels:
         if status.loaded:
-            held = weights[status.level.name]
-            others = set().union(*(w for name, w in weights.items() if name != status.level.name))
+            held = weights[status.name]
+            others = set().union(*(w for name, w in weights.items() if name != status.name))
             own = sum(size for file, size in held.items() if file not in others)
             assert status.memory == LevelBytes(own, sum(held.values()) - own)
     host.close()

@@ -57,7 +57,7 @@ def opened(
 
 
 def loaded(models: Models) -> dict[str, list[str]]:
-    return {s.model: [x.level.name for x in s.levels if x.loaded] for s in models.statuses()}
+    return {s.model: [x.name for x in s.levels if x.loaded] for s in models.statuses()}
 
 
 def use(models: Models, model: str, level: str) -> None:
@@ -246,6 +246,6 @@ def test_another_default_level_stays(bundle: Path, factory: FakeFactory) -> None
     clock.now = 10
     for freed in host.unload_idle(5):
         freed.result(GUARD_S)
-    assert [x.level.name for x in host.status().levels if x.loaded] == ["h6"]
+    assert [x.name for x in host.status().levels if x.loaded] == ["h6"]
     host.reload()
-    assert [x.level.name for x in host.status().levels if x.is_default] == ["full"]
+    assert [x.name for x in host.status().levels if x.is_default] == ["full"]

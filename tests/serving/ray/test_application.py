@@ -13,8 +13,7 @@ from tests.serving.fakes import write_bundle
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.ray.registering import FUNCTIONS, add_health_service, add_translation_service
-from hmc.serving.ray.replica import PENDING
-from hmc.serving.ray.scaling import QueuedTexts
+from hmc.serving.ray.replica import PENDING, QueuedTexts
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own, when it is imported
 needs_ray = pytest.mark.skipif(
@@ -106,8 +105,8 @@ def test_a_call_that_fails_sets_its_status_and_returns() -> None:
     from google.protobuf.empty_pb2 import Empty
 
     from hmc.serving.http.methods import Methods
-    from hmc.serving.ray import calls
     from hmc.serving.ray.registering import TRANSLATION
+    from hmc.serving.ray.replica import unary
 
     class Ray:
         code = details = trailers = None
@@ -135,6 +134,6 @@ def test_a_call_that_fails_sets_its_status_and_returns() -> None:
             return SimpleNamespace(unary_unary=fails)
 
     ray = Ray()
-    answer = asyncio.run(calls.unary(Context([]), TRANSLATION.methods_by_name["Translate"], b"", ray))
+    answer = asyncio.run(unary(Context([]), TRANSLATION.methods_by_name["Translate"], b"", ray))
     assert answer == Empty()
     assert (ray.code, ray.details, ray.trailers) == (grpc.StatusCode.NOT_FOUND, "no such level", [("a", "b")])

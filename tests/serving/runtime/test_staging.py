@@ -14,10 +14,9 @@ from tests.serving.scheduling.fake_search import FakeEncoder
 from hmc.artifact.errors import FailedPreconditionError
 from hmc.serving.runtime import staging
 from hmc.serving.runtime.device import Device
-from hmc.serving.runtime.device_encoder import DeviceEncoder
-from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory
+from hmc.serving.runtime.encoder import DeviceEncoder
+from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory, MemoryBudget
 from hmc.serving.runtime.memory.blocks import DeviceBlock
-from hmc.serving.runtime.memory.budget import Budget
 from hmc.serving.runtime.memory.views import View, bytes_at
 from hmc.serving.runtime.staging import POSITIONS, CopyRun, NewSentence, Shape, Staging, copy_runs
 
@@ -184,7 +183,7 @@ def test_its_memory_is_accounted_for_and_given_back(setup: Setup) -> None:
     setup.staging.close()
     assert setup.memory.held == setup.block.size
     poor = DeviceMemory(CPU, 1 << 20)
-    poor.limit(Budget(1000))
+    poor.limit(MemoryBudget(1000))
     with pytest.raises(FailedPreconditionError, match="sentences encoded ahead of level fake"):
         Staging(SHAPES, DeviceEncoder(None, CPU, 0, 4096), LevelMemory(poor, "fake"))
 

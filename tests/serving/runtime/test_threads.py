@@ -11,8 +11,8 @@ from tests.tiny import SENTENCES
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.runtime import threads
-from hmc.serving.runtime.cpu_quota import cpu_quota
 from hmc.serving.runtime.graphs import Opener
+from hmc.serving.runtime.threads import cpu_quota
 from hmc.serving.translator import Translator
 
 

@@ -26,7 +26,7 @@ from hmc.serving.decoding.state import DecodeState, Rules
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import Hypothesis
 from hmc.serving.runtime.device import Device
-from hmc.serving.runtime.device_encoder import DeviceEncoder
+from hmc.serving.runtime.encoder import DeviceEncoder
 from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory
 from hmc.serving.runtime.memory.mirrored import MirroredArrays
 

@@ -11,7 +11,7 @@ import pytest
 from tests.serving.scheduling.fake_search import BROKEN, ApartMirror, FakeSessions, FakeStep, expected
 
 from hmc.artifact.bundle.manifest import SearchVariant
-from hmc.serving.caches import collector, search_arrays
+from hmc.serving.caches import collector, searches
 from hmc.serving.caches.searches import FIRST_RUN_STEPS, Searches
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Job, Mode
@@ -26,7 +26,7 @@ from hmc.serving.scheduling.device_batch import AT_MOST, EVERY, DeviceBatch
 def mirrors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the host sees the device's memory, or copies of it."""
     if request.param == "apart":
-        for module in (search_arrays, collector):
+        for module in (searches, collector):
             monkeypatch.setattr(module, "MirroredArrays", ApartMirror)
 
 

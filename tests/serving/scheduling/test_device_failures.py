@@ -14,7 +14,7 @@ from hmc.artifact.errors import FailedPreconditionError
 from hmc.serving import DecodeOptions
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.runtime.bound_steps import BoundStep
-from hmc.serving.runtime.device_encoder import DeviceEncoder
+from hmc.serving.runtime.encoder import DeviceEncoder
 from hmc.serving.runtime.memory.account import LevelMemory, Reservation
 from hmc.serving.runtime.memory.mirrored import MirroredArrays
 from hmc.serving.scheduling.engine import Engine

@@ -28,7 +28,7 @@ from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import MAX_TOKENS
 from hmc.serving.requests.results import Decoded, Hypothesis
 from hmc.serving.runtime.device import Device
-from hmc.serving.runtime.device_encoder import DeviceEncoder
+from hmc.serving.runtime.encoder import DeviceEncoder
 from hmc.serving.runtime.memory.views import View, fill
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import planning

@@ -34,5 +34,5 @@ def test_the_server_does_not_serve_while_the_default_level_has_failed(
 def test_a_failure_of_another_level_is_listed_only(server: BackgroundServer, factory: FakeFactory) -> None:
     factory["h12"].failure = STOPPED
     assert server.host.failure is None
-    failures = {status.level.name: status.failure for status in server.host.status().levels}
-    assert failures == {"full": None, "h12": STOPPED, "h6": None}
+    failures = {status.name: status.failure for status in server.host.status().levels}
+    assert failures == {"full": "", "h12": STOPPED, "h6": ""}

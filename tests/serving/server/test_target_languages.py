@@ -9,7 +9,8 @@ import pytest
 from tests.tiny import SENTENCES
 
 from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
-from hmc.serving.client import Client, DecodeOptions
+from hmc.serving.client import Client
+from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 

@@ -18,7 +18,6 @@ from hmc.artifact.storage.rows import needs
 from hmc.pipelines.bulk.places import file_system, is_url, local_path
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.bulk.shards import Found
-from hmc.serving.requests.checks import one_line
 from hmc.pipelines.folders import First, taken_folder, write_whole
 from hmc.serving.requests.checks import one_line
 

@@ -6,11 +6,11 @@ from functools import cache
 
 from hmc.artifact.bundle.manifest import Level, Variant
 from hmc.serving.caches import host
-from hmc.serving.caches.device import MASKED, DeviceCaches
+from hmc.serving.caches.device import DeviceCaches
 from hmc.serving.caches.geometry import Chain
-from hmc.serving.caches.host import HostCaches
+from hmc.serving.caches.host import COPIES, HostCaches, LoneRowCaches
 from hmc.serving.caches.interface import Caches
-from hmc.serving.caches.lone_row import COPIES, LoneRowCaches
+from hmc.serving.caches.pools import MASKED
 from hmc.serving.caches.positions import Positions, RowPositions, TreePositions, most_heads
 from hmc.serving.requests.options import MAX_TOKENS
 from hmc.serving.runtime.processor import instructions

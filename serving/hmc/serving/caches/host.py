@@ -1,24 +1,30 @@
-"""Decoder caches in the memory of a CPU: one buffer per layer and side, which the graph reads and writes in place."""
+"""Decoder caches in the memory of a CPU: one buffer per layer and side, which the graph reads and writes in place.
+
+Where a processor computes a lone row differently, `LoneRowCaches` hold it twice.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hmc.serving.arrays import DTYPES, Arrays, Ints, round_up
-from hmc.serving.caches.host_memory import HostBuffer, bind_input, bind_output
 from hmc.serving.caches.interface import Caches
 from hmc.serving.caches.positions import Positions
 from hmc.serving.caches.shortlists import Shortlists
-from hmc.serving.runtime.encoder_groups import encoder_groups
+from hmc.serving.runtime.encoder import encoder_groups
 from hmc.serving.runtime.sessions import LevelSessions
 
 ROUND_SOURCE = 8
 """Source capacities are multiples of this, so that buffers seldom change."""
 ROUND_TARGET = 32
 """Target positions of a sentence at first."""
+COPIES = 2
+"""Rows that the graph sees of a lone row."""
 
 
 class HostCaches(Caches):
@@ -187,3 +193,128 @@ class HostCaches(Caches):
         }
         for name, array in self._outputs.items():
             bind_output(self._binding, name, array)
+
+
+class LoneRowCaches(Caches):
+    """Caches for one row a sentence. They wrap host caches and hold a lone sentence there twice; the copy's output is
+    dropped.
+
+    ONNX Runtime's matrix products may use another kernel for one row, which sums in another order. With 4-bit weights
+    on processors without AVX-512 the last bits of a lone row's results differed, and one translation in a hundred
+    changed.
+    """
+
+    def __init__(self, caches: HostCaches) -> None:
+        """caches: empty, with one row a sentence and a first capacity of at least COPIES sentences."""
+        assert caches.rows == 1
+        assert caches.capacity >= COPIES
+        self.caches = caches
+        self._copied = False
+        """Whether the only sentence is in `caches` twice."""
+
+    def groups(self, lengths: Sequence[int]) -> list[list[int]]:
+        """See `Caches`."""
+        return self.caches.groups(lengths)
+
+    def add(
+        self,
+        sources: Sequence[Sequence[int]],
+        prefixes: Sequence[Sequence[int]],
+        limits: Sequence[int] = (),  # noqa: ARG002 - buffers grow when they have to
+    ) -> None:
+        """See `Caches`."""
+        if self._copied:
+            self.caches.keep([0])
+        self.caches.add(sources, prefixes)
+        self._duplicate()
+
+    def keep(self, order: Sequence[int]) -> None:
+        """See `Caches`."""
+        self.caches.keep(order)
+        self._duplicate()
+
+    def _duplicate(self) -> None:
+        self._copied = self.caches.count == 1
+        if self._copied:
+            self.caches.keep([0] * COPIES)
+
+    def clean(self, sentences: Sequence[int]) -> None:
+        """See `Caches`."""
+        self.caches.clean(range(self.caches.count) if self._copied else sentences)
+
+    def reorder(self, parents: Ints) -> None:
+        """Nothing to do: a sentence's only row continues itself."""
+
+    def run(self, step: Arrays) -> Arrays:
+        """See `Caches`."""
+        if self._copied:
+            step = {n: value if n == "candidates" else value.repeat(COPIES, axis=0) for n, value in step.items()}
+        return self._without_copy(self.caches.run(step))
+
+    @property
+    def steps_ahead(self) -> int:
+        """See `Caches`."""
+        return self.caches.steps_ahead
+
+    def run_next(self, tokens: Ints) -> Arrays:
+        """See `Caches`. The copy continues with the same token."""
+        return self._without_copy(self.caches.run_next(tokens))
+
+    def _without_copy(self, outputs: Arrays) -> Arrays:
+        return {name: value[:1] for name, value in outputs.items()} if self._copied else outputs
+
+
+class HostBuffer:
+    """One cache: the keys or the values of one layer. The first axis counts sentences, one other axis grows.
+
+    New memory is 0. A smaller shape frees no memory, and dropped sentences are not overwritten. What is written is
+    followed by 0 up to the capacity, whatever an earlier sentence left there: masks do not hide NaN.
+    """
+
+    def __init__(self, graph_input: Any, axis: str) -> None:
+        """axis: the name of the axis that grows, in the shape of `graph_input`."""
+        self._axis = graph_input.shape.index(axis)
+        self._memory = np.zeros(0, DTYPES[graph_input.type])
+        fixed = [size if isinstance(size, int) else 0 for size in graph_input.shape]
+        self.view: npt.NDArray[Any] = self._memory.reshape(fixed)
+
+    @property
+    def capacity(self) -> tuple[int, int]:
+        """Sentences, and length of the axis that grows."""
+        return self.view.shape[0], self.view.shape[self._axis]
+
+    def write(self, start: int, values: npt.NDArray[Any]) -> None:
+        """Writes sentences from `start` on. Where the growing axis of `values` is shorter than the buffer's, the rest
+        becomes 0."""
+        part: list[slice] = [slice(None)] * values.ndim
+        length = values.shape[self._axis]
+        part[0], part[self._axis] = slice(start, start + len(values)), slice(length)
+        self.view[tuple(part)] = values
+        part[self._axis] = slice(length, None)
+        self.view[tuple(part)] = 0
+
+    def resize(self, sentences: int, length: int, used: int) -> None:
+        """Sets the capacity. The first `used` sentences stay, cut to `length`."""
+        kept = np.take(self.view[:used], range(min(self.capacity[1], length)), self._axis) if used else None
+        shape = list(self.view.shape)
+        shape[0], shape[self._axis] = sentences, length
+        size = math.prod(shape)
+        if size > self._memory.size:
+            self._memory = np.zeros(size, self._memory.dtype)
+        self.view = self._memory[:size].reshape(shape)
+        if kept is not None:
+            self.write(0, kept)
+
+    def move(self, to: Ints, source: Ints) -> None:
+        """Copies sentences `source` to the indices `to`."""
+        self.view[to] = self.view[source]
+
+
+def bind_input(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
+    """The graph reads its input `name` from the array's memory."""
+    binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+
+
+def bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
+    """The graph writes its output `name` into the array's memory."""
+    binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 
 from hmc.serving.arrays import Arrays, Ints
 
+UNLIMITED_STEPS = 1 << 62
+"""Steps for which there is room, where caches never run out of it."""
+
 
 class Caches(ABC):
     """Keys and values of the sentences 0 … N-1 of one batch, for every decoder layer: of the source (cross-attention)

@@ -3,8 +3,8 @@
 A geometry and those to which it can grow lie in different pools (`Geometry.pool`), so caches grow by copies from one
 pool into the other, on the device. Geometries of the same pool may share memory, because a batch has one at a time:
 caches then find what another geometry left there. Masks hide keys and values of any ordinary size, but not the -10 000
-of masks themselves, read as a key. So arrays that are filled with such a number (`CacheShape.fill`) have memory of
-their own. Memory is taken when a geometry is first used, and given back by `close`.
+of masks themselves (`MASKED`), read as a key. So arrays that are filled with such a number (`CacheShape.fill`) have
+memory of their own. Memory is taken when a geometry is first used, and given back by `close`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ from hmc.serving.runtime.memory.account import LevelMemory
 from hmc.serving.runtime.memory.blocks import ALIGNMENT, DeviceBlock
 from hmc.serving.runtime.memory.views import View, copy_into_larger, fill, item_bytes
 
-GROWING = ("S", "T", "N")
+GROWING_AXES = ("S", "T", "N")
 """Axes that differ between geometries, beside the first, which counts slots."""
+ON_HOST = ("candidates", "total_length")
+"""Inputs of decoder graphs that operators read on the host: they are no arrays of the device."""
+MASKED = -1e4
+"""Added to attention scores of positions that a row does not see: gives a weight of 0, and 16 bits can hold it."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class CacheShape:
     @property
     def growing(self) -> int:
         """Index of the axis that grows."""
-        return next(i for i, axis in enumerate(self.axes) if axis in GROWING)
+        return next(i for i, axis in enumerate(self.axes) if axis in GROWING_AXES)
 
 
 class Pools:

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.serving.arrays import Arrays, Ints, round_up
+from hmc.serving.caches.interface import UNLIMITED_STEPS
 
 ROUND_POSITIONS = 16
-UNLIMITED = int(np.iinfo(np.int64).max)
 
 
 class Positions(ABC):
@@ -91,7 +91,7 @@ class RowPositions(Positions):
     @property
     def steps_ahead(self) -> int:
         """As far as the capacity reaches; without limit where caches grow before a step."""
-        return UNLIMITED if self._fixed_total else self.capacity - self._total
+        return UNLIMITED_STEPS if self._fixed_total else self.capacity - self._total
 
     def needed(self, step: Arrays) -> int:
         """See `Positions`: the length of the longest row, the next token included."""

@@ -6,7 +6,7 @@ geometry (`Pools`). All other arrays keep their addresses for ever.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,26 +14,30 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.bundle.manifest import SearchVariant
+from hmc.serving.arrays import round_up
 from hmc.serving.caches.collector import Collector
 from hmc.serving.caches.geometry import Chain, Geometry
-from hmc.serving.caches.pools import CacheShape, Pools
-from hmc.serving.caches.search_arrays import WRITTEN, SearchArrays
+from hmc.serving.caches.interface import UNLIMITED_STEPS
+from hmc.serving.caches.pools import MASKED, ON_HOST, CacheShape, Pools
 from hmc.serving.decoding.beam import candidates_needed
 from hmc.serving.decoding.history import Ended, Int32s
 from hmc.serving.decoding.state import Rules
 from hmc.serving.runtime.bound_steps import BoundStep, BoundSteps
+from hmc.serving.runtime.memory.account import LevelMemory
+from hmc.serving.runtime.memory.blocks import ALIGNMENT, DeviceBlock
+from hmc.serving.runtime.memory.mirrored import MirroredArrays, arrangement_bytes
+from hmc.serving.runtime.memory.views import View
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.runtime.staging import NewSentence, Staging, Upcoming
 
-ON_HOST = ("candidates", "total_length")
-"""Inputs that operators read on the host."""
-GROWING = ("past_", "cross_", "node_bias")
+WRITTEN = ("limits", "minimums", "penalties", "fresh", "source_lengths")
+"""Inputs that the host writes, for all slots together, when sentences join or are cancelled."""
+READ = ("done", "lengths")
+"""Inputs that the host reads. It also reads the output `report`."""
+GROWING_INPUTS = ("past_", "cross_", "node_bias")
 """How the names of inputs begin whose sizes depend on the geometry."""
 FIRST_RUN_STEPS = 3
 """Most steps that the first run of a captured graph takes: an ordinary one, the capture, and a replay."""
-MASKED = -1e4
-"""`node_bias` of a node that a row does not see."""
-UNLIMITED = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +64,13 @@ class Searches:
         self._inputs = {i.name: i for i in session.get_inputs()}
         self._outputs = [o.name for o in session.get_outputs()]
         self._steps = BoundSteps(session, self.device)
-        axes = {n: (i.type, tuple(i.shape)) for n, i in self._inputs.items() if n.startswith(GROWING)}
+        axes = {n: (i.type, tuple(i.shape)) for n, i in self._inputs.items() if n.startswith(GROWING_INPUTS)}
         axes = dict(sorted(axes.items(), key=lambda each: _copied_together(each[0], each[1][1])))
         fills = {"node_bias": MASKED}
         self.pools = Pools({n: CacheShape(*each, fills.get(n, 0.0)) for n, each in axes.items()}, sessions.memory)
         most = self.chain.slots(0)
         sizes = {"B": most, "k": rows, "P": self._longest}
-        others = [i for n, i in self._inputs.items() if not n.startswith(GROWING) and n not in ON_HOST]
+        others = [i for n, i in self._inputs.items() if not n.startswith(GROWING_INPUTS) and n not in ON_HOST]
         self.arrays = SearchArrays(others, sizes, sessions.memory)
         self.mirror, self._state = self.arrays.mirror, self.arrays.views
         self._collector = Collector(sessions.collector(), self._state, sessions.memory)
@@ -141,7 +145,7 @@ class Searches:
         """Steps that surely fit the caches when `used` positions of a sentence are used (see `report`)."""
         geometry = self._present
         if geometry.full or not geometry.nodes:
-            return UNLIMITED
+            return UNLIMITED_STEPS
         return (geometry.nodes - used) // self.rows
 
     def grow(self, used: int) -> None:
@@ -279,3 +283,24 @@ def _copied_together(name: str, axes: tuple[str | int, ...]) -> tuple[bool, int]
     """Sorts caches so that those lie side by side that one copy can move: cross caches with as many heads."""
     cross = name.startswith("cross_")
     return not cross, int(axes[1]) if cross else 0
+
+
+class SearchArrays:
+    """The arrays of searches whose sizes do not depend on the geometry: one block of memory for those that the host
+    writes or reads, with a mirror, and one for all others. An output `next_X` of a step has the memory of the input
+    `X`."""
+
+    def __init__(self, inputs: Iterable[Any], sizes: Mapping[str, int], memory: LevelMemory) -> None:
+        """inputs: of the graph, as an ONNX Runtime session gives them. sizes: of the axes B, k and P. Raises
+        FailedPreconditionError if the device has too little memory."""
+        shapes = {i.name: (i.type, [sizes.get(axis, axis) for axis in i.shape]) for i in inputs}
+        mirrored = {name: shapes.pop(name) for name in (*WRITTEN, *READ) if name in shapes}
+        mirrored["report"] = "tensor(int32)", [2]
+        self.mirror = MirroredArrays(memory, arrangement_bytes(mirrored), "searches")
+        self.views = self.mirror.arrange(mirrored)
+        """Name → all slots of the array."""
+        self._block = DeviceBlock(memory, arrangement_bytes(shapes), "searches")
+        at = self._block.address
+        for name, (kind, shape) in shapes.items():
+            self.views[name] = View(memory.device, kind, tuple(shape), at)
+            at += round_up(self.views[name].bytes, ALIGNMENT)

@@ -14,27 +14,22 @@ if TYPE_CHECKING:
     from hmc.serving.client.aio import AsyncClient
     from hmc.serving.client.calls import Level
     from hmc.serving.client.client import Client
-    from hmc.serving.client.files import FileProgress
-    from hmc.serving.client.retries import ONCE, Retry
-    from hmc.serving.client.translate_files import translate_file, translate_file_async
-    from hmc.serving.requests.options import DecodeOptions, Sampling, Segmentation
-    from hmc.serving.requests.results import (
-        Alternative,
+    from hmc.serving.client.failures import ONCE, Retry
+    from hmc.serving.client.files import FileProgress, translate_file, translate_file_async
+    from hmc.serving.requests.answers import (
         Answer,
         DeviceUse,
-        DocumentPiece,
         LatencySummary,
         LevelBytes,
         LevelInfo,
         LevelList,
         ModelInfo,
-        Partial,
-        Segment,
         StreamAnswer,
-        Token,
-        Translation,
     )
+    from hmc.serving.requests.options import DecodeOptions, Sampling
+    from hmc.serving.requests.results import Alternative, DocumentPiece, Partial, Segment, Token, Translation
     from hmc.serving.requests.selectors import Selector
+    from hmc.serving.requests.text_options import Segmentation
 
 __all__ = [
     "ONCE",
@@ -71,9 +66,8 @@ __getattr__, __dir__ = lazy_names(
         "hmc.serving.client.aio": ("AsyncClient",),
         "hmc.serving.client.calls": ("Level",),
         "hmc.serving.client.client": ("Client",),
-        "hmc.serving.client.files": ("FileProgress",),
-        "hmc.serving.client.retries": ("ONCE", "Retry"),
-        "hmc.serving.client.translate_files": ("translate_file", "translate_file_async"),
+        "hmc.serving.client.failures": ("ONCE", "Retry"),
+        "hmc.serving.client.files": ("FileProgress", "translate_file", "translate_file_async"),
         "hmc.serving.requests.options": ("DecodeOptions", "Sampling", "Segmentation"),
         "hmc.serving.requests.results": (
             "Alternative", "Answer", "DeviceUse", "DocumentPiece", "LatencySummary", "LevelBytes", "LevelInfo",

@@ -11,22 +11,21 @@ from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.requests.checks import check_list, check_text
-from hmc.serving.requests.options import DecodeOptions, Segmentation, TextOptions
-from hmc.serving.requests.results import Answer, DocumentPiece, LevelInfo, LevelList, ModelInfo, Partial
+from hmc.serving.client.window import Window
+from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, ModelInfo, StreamAnswer
+from hmc.serving.requests.checks import check_list, check_text, check_whole
+from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.requests.results import DocumentPiece, Partial
 from hmc.serving.requests.selectors import Selector
+from hmc.serving.requests.text_options import Segmentation, TextOptions
 from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters
-from hmc.serving.wire.metadata import ALLOWED, KEY, new_id
+from hmc.serving.wire.request_ids import ALLOWED, KEY, new_id
 from hmc.v1 import translation_pb2 as pb
 
 T = TypeVar("T")
 SERVICE = "hmc.v1.TranslationService"
 """The name of the service, and of its health."""
-NOT_SERVING = "its health is not SERVING yet"
-"""Why a server that answers is not ready."""
-NO_ANSWER = "no answer came in that time"
-"""Why a server is not ready if nothing is known of it."""
 Level = str | Selector | None
 """A level's name, a selector, or None for the server's default level."""
 
@@ -64,12 +63,22 @@ class Translating(Texts, total=False):
     """Each translation has its sentences with offsets."""
 
 
+class Streaming(Where, total=False):
+    """`Where`, and how a stream runs."""
+
+    in_order: bool
+    """Yield the answers in the order of the texts (default), or as they arrive."""
+    in_flight: int
+    """Most texts that are read and whose answers are not given out: what bounds the memory. Default 256."""
+
+
 @dataclass(frozen=True)
 class Call(Generic[T]):
     """One call. `convert` turns each message that answers it into plain data."""
 
     method: str
     request: Any
+    """The message that is sent; None for a stream of them."""
     convert: Callable[[Any], T]
     timeout: float | None
     request_id: str
@@ -141,6 +150,22 @@ def translate_tokens(
     check_text(target_prefix, "target_prefix")
     request = pb.TranslateTokensRequest(text=text, target_prefix=target_prefix, **settings(level, options, **model))
     return Call("TranslateTokens", request, converters.partial_from_proto, timeout, name(request_id))
+
+
+def translate_stream(
+    level: Level,
+    options: DecodeOptions | None,
+    timeout: float | None,
+    *,
+    in_order: bool = True,
+    in_flight: int = 256,
+    request_id: str | None = None,
+    **model: str | None,
+) -> tuple[Call[list[StreamAnswer]], Window]:
+    """See `Client.translate_stream`. Returns the call without its requests, which the window makes of the texts."""
+    check_whole("in_flight", in_flight, 1)
+    window = Window(settings(level, options, **model), in_order=in_order, in_flight=in_flight)
+    return Call("TranslateStream", None, window.answer, timeout, name(request_id)), window
 
 
 def score(

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import cycle
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import repeat
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, ClassVar, TypeVar, Unpack
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from hmc.artifact.errors import HmcError, UnavailableError
+from hmc.artifact.errors import HmcError
 from hmc.serving.client import calls
-from hmc.serving.client.calls import Call, Level, Texts, Translating, Where
-from hmc.serving.client.connection import Addresses, Pair, connection
-from hmc.serving.client.errors import domain_errors, why_not_ready
-from hmc.serving.client.retries import Attempts, Retry
-from hmc.serving.client.stream import TextStream
-from hmc.serving.client.window import Streaming, Window
+from hmc.serving.client.calls import Call, Level, Streaming, Texts, Translating, Where
+from hmc.serving.client.core import ClientCore, Readiness
+from hmc.serving.client.failures import Attempts, domain_errors
+from hmc.serving.client.window import END, Window, check_texts
+from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, ModelInfo, StreamAnswer
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import Answer, DocumentPiece, LevelInfo, LevelList, ModelInfo, Partial, StreamAnswer
-from hmc.serving.wire.metadata import KEY
-from hmc.v1 import translation_pb2_grpc as rpc
+from hmc.serving.requests.results import DocumentPiece, Partial
+from hmc.v1 import translation_pb2 as pb
 
 T = TypeVar("T")
 
 
-class Client:
+class Client(ClientCore):
     """A connection to a service; use it in a `with` block. Thread-safe. `AsyncClient` has the same methods for asyncio.
 
     Every method raises the HmcError that belongs to the server's status, with the server's message, `retry_after_s` and
@@ -37,42 +35,7 @@ class Client:
     more than `timeout` seconds in all attempts (None: no limit), and InvalidRequestError if `timeout` is not above 0.
     """
 
-    def __init__(
-        self,
-        address: Addresses,
-        *,
-        token: str | None = None,
-        tls_ca: Path | str | None = None,
-        tls_pair: Pair | None = None,
-        retry: Retry | None = None,
-        connections: int = 1,
-    ) -> None:
-        """address: `host:port`, or a gRPC name such as `unix:PATH`. A list of several, or a name that begins with
-        `dns:`, is one service: calls take turns over its servers, and none goes to a server whose health is not
-        SERVING. token: sent with every call as a bearer token. tls_ca: PEM file of the authorities to trust; "" trusts
-        those of the system; None connects without TLS. Several servers need certificates for the host of the first
-        address. tls_pair: PEM files of the client's certificate chain and its key, for a server that asks for them
-        (mutual TLS). retry: when calls are sent again; None: the defaults of `Retry`.
-        connections: how many to each server; calls take turns over them. More than one reaches several processes behind
-        one port (`hmc serve --processes`).
-
-        Connects at the first call. Raises InvalidRequestError if the address or the token is malformed, and if a PEM
-        file cannot be used.
-        """
-        self._connection = connection(address, token, tls_ca, tls_pair, connections)
-        self.address = self._connection.name
-        self._retry = retry or Retry()
-        self._closed = threading.Event()
-        target, options, credentials = self._connection.target, self._connection.options, self._connection.credentials
-        self._channels = [
-            grpc.insecure_channel(target, options)
-            if credentials is None
-            else grpc.secure_channel(target, credentials, options)
-            for _ in range(connections)
-        ]
-        self._turns: Iterator[Any] = cycle([rpc.TranslationServiceStub(channel) for channel in self._channels])
-        self._admin: Any = rpc.AdminServiceStub(self._channels[0])
-        self._health: Any = health_pb2_grpc.HealthStub(self._channels[0])
+    _grpc: ClassVar[Any] = grpc
 
     def translate(
         self,
@@ -137,20 +100,8 @@ class Client:
         connection breaks, texts without an answer are sent again, and no others. Leaving the iteration early cancels
         the call.
         """
-        window = Window(level, options, **more)
-        stream = TextStream(window, texts, target_prefixes)
-        attempts = Attempts(self._retry, timeout)
-        metadata = ((KEY, window.request_id), *self._connection.metadata)
-
-        def opened(requests: Iterator[Any]) -> Generator[Any, None, None]:
-            with domain_errors(self.address, window.request_id):
-                call = next(self._turns).TranslateStream(requests, timeout=attempts.seconds_left(), metadata=metadata)
-                try:
-                    yield from call
-                finally:
-                    call.cancel()
-
-        return stream.answers(opened, attempts, self._wait)
+        call, window = calls.translate_stream(level, options, timeout, **more)
+        return self._streamed(call, _Requests(window, texts, target_prefixes), self._attempts(call))
 
     def score(
         self,
@@ -204,19 +155,15 @@ class Client:
 
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Returns when the server's health is SERVING. Raises UnavailableError after `timeout` seconds."""
-        end = time.monotonic() + timeout
-        request = health_pb2.HealthCheckRequest(service=calls.SERVICE)
-        reason = calls.NO_ANSWER
-        while (left := end - time.monotonic()) > 0:
+        ready = Readiness(self.address, timeout)
+        while (left := ready.seconds_left()) > 0:
             try:
-                status = self._health.Check(request, timeout=left).status
-                if status == health_pb2.HealthCheckResponse.SERVING:
+                if ready.serves(self._health.Check(ready.request, timeout=left)):
                     return
-                reason = calls.NOT_SERVING
             except grpc.RpcError as error:
-                reason = why_not_ready(self.address, error) or reason
-            time.sleep(min(0.05, max(0.0, end - time.monotonic())))
-        raise UnavailableError(f"{self.address} is not ready after {timeout:g} s: {reason}")
+                ready.failed(error)
+            time.sleep(ready.pause_s())
+        raise ready.error()
 
     def close(self) -> None:
         """Closes the connection, cancels the calls that run on it, and ends the waits between attempts."""
@@ -225,42 +172,57 @@ class Client:
             channel.close()
 
     def _ask(self, call: Call[T]) -> T:
-        method, metadata = self._method(call)
-        attempts = Attempts(self._retry, call.timeout, again=not call.changes)
+        send, attempts = self._sender(call), self._attempts(call)
         while True:
             try:
                 with domain_errors(self.address, call.request_id):
-                    return call.convert(method(call.request, timeout=attempts.seconds_left(), metadata=metadata))
+                    return call.convert(send(call.request, timeout=attempts.seconds_left()))
             except HmcError as error:
-                self._wait(attempts.wait_s(error))
+                self._closed.wait(attempts.wait_s(error))
 
     def _pieces(self, call: Call[T]) -> Generator[T, None, None]:
         """The answers of a call that has many. It is sent again until the first one has come."""
-        method, metadata = self._method(call)
-        attempts, begun = Attempts(self._retry, call.timeout), False
+        send, attempts, begun = self._sender(call), self._attempts(call), False
         while True:
             try:
-                with domain_errors(self.address, call.request_id):
-                    answers = method(call.request, timeout=attempts.seconds_left(), metadata=metadata)
-                    try:
-                        for message in answers:
-                            begun = True
-                            yield call.convert(message)
-                        return
-                    finally:
-                        answers.cancel()
+                with closing(self._messages(call, send, call.request, attempts)) as messages:
+                    for message in messages:
+                        begun = True
+                        yield call.convert(message)
+                return
             except HmcError as error:
                 if begun:
                     raise
-                self._wait(attempts.wait_s(error))
+                self._closed.wait(attempts.wait_s(error))
 
-    def _method(self, call: Call[Any]) -> tuple[Any, tuple[tuple[str, str], ...]]:
-        """The method of gRPC, and the metadata to send."""
-        stub = self._admin if call.changes else next(self._turns)
-        return getattr(stub, call.method), self._connection.metadata_of(call)
+    def _streamed(
+        self, call: Call[list[StreamAnswer]], requests: _Requests, attempts: Attempts
+    ) -> Generator[StreamAnswer, None, None]:
+        """The answers of a stream, over as many connections as it takes."""
+        try:
+            while True:
+                try:
+                    with closing(self._messages(call, self._sender(call), requests.connect(), attempts)) as messages:
+                        for message in messages:
+                            attempts.answered()
+                            yield from requests.answered(message)
+                    break
+                except HmcError as error:
+                    self._closed.wait(attempts.wait_s(error))
+            requests.window.finish()
+        finally:
+            requests.end()
 
-    def _wait(self, seconds: float) -> None:
-        self._closed.wait(seconds)
+    def _messages(
+        self, call: Call[Any], send: Callable[..., Any], request: Any, attempts: Attempts
+    ) -> Generator[Any, None, None]:
+        """What the server sends in one attempt of a call with many answers. Ends the call when it is left."""
+        with domain_errors(self.address, call.request_id):
+            answers = send(request, timeout=attempts.seconds_left())
+            try:
+                yield from answers
+            finally:
+                answers.cancel()
 
     def __enter__(self) -> Client:
         return self
@@ -269,3 +231,74 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _Requests:
+    """The requests of a stream of texts: gRPC reads them in a thread of its own while the caller takes answers."""
+
+    def __init__(self, window: Window, texts: Iterable[str], prefixes: Iterable[str] | None) -> None:
+        """prefixes: one target prefix for each text; None: no text has one. Raises InvalidRequestError."""
+        check_texts(texts, prefixes)
+        self.window = window
+        self._texts = iter(texts)
+        self._prefixes = repeat("") if prefixes is None else iter(prefixes)
+        self._changed = threading.Condition()
+
+    def connect(self) -> Iterator[pb.TranslateStreamRequest]:
+        """The requests of a new connection. Those of the last one end."""
+        return self._each(self._begin())
+
+    def end(self) -> None:
+        """The requests of the last connection end."""
+        self._begin()
+
+    def _begin(self) -> int:
+        with self._changed:
+            self._changed.notify_all()
+            return self.window.connect()
+
+    def answered(self, message: pb.TranslateStreamResponse) -> list[StreamAnswer]:
+        """See `Window.answer`."""
+        with self._changed:
+            ready = self.window.answer(message)
+            self._changed.notify_all()
+            return ready
+
+    def _each(self, connection: int) -> Iterator[pb.TranslateStreamRequest]:
+        while (request := self._next(connection)) is not None:
+            yield request
+
+    def _next(self, connection: int) -> pb.TranslateStreamRequest | None:
+        """The next request of a connection; None if it gets no more."""
+        window = self.window
+
+        def moves() -> bool:
+            return window.is_over(connection) or window.has_unsent or (window.room and not window.reading)
+
+        while True:
+            with self._changed:
+                self._changed.wait_for(moves)
+                if window.is_over(connection):
+                    return None
+                if (request := window.take()) is not None:
+                    return request
+                window.reading = True
+            self._read()
+
+    def _read(self) -> None:
+        """Reads one text. It may take as long as its iterable likes, and end after the connection: so one thread reads,
+        and the text goes to the connection that is there then. An error is kept: gRPC would swallow it."""
+        text = prefix = END
+        failed: Exception | None = None
+        try:
+            text = next(self._texts, END)
+            prefix = next(self._prefixes, None) if text is not END else None
+        except Exception as error:  # noqa: BLE001 - raised again by `Window.finish`
+            failed = error
+        with self._changed:
+            self.window.reading = False
+            if failed is not None or text is END:
+                self.window.end(failed)
+            else:
+                self.window.add(text, prefix)
+            self._changed.notify_all()

@@ -12,16 +12,25 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing, closing
 from dataclasses import asdict, dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, TypedDict, Unpack
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.requests.checks import decode_line, one_line
-from hmc.serving.requests.results import StreamAnswer
+from hmc.serving.client import calls
+from hmc.serving.client.calls import Level, Streaming
+from hmc.serving.requests.answers import StreamAnswer
+from hmc.serving.requests.lines import decode_line, one_line
+from hmc.serving.requests.options import DecodeOptions
 
-EVERY = 100
+if TYPE_CHECKING:
+    from hmc.serving.client.aio import AsyncClient
+    from hmc.serving.client.client import Client
+
+SAVED_EVERY = 100
 """Lines after which the state is written. A run that is killed translates at most so many again."""
 CHUNK = 1 << 20
 
@@ -38,6 +47,82 @@ class FileProgress:
     """Bytes of the whole source."""
     resumed_lines: int = 0
     """Lines that an earlier run had written."""
+
+
+class FileOptions(TypedDict, total=False):
+    """How a file is translated."""
+
+    target_prefix: str
+    """Every translation begins with this text."""
+    restart: bool
+    """Drop what an earlier run has left, instead of going on after its last line."""
+    progress: Callable[[FileProgress], None] | None
+    """Called after each line."""
+    stream: Streaming
+    """See `Streaming`; a file is always written in order."""
+
+
+def translate_file(
+    client: Client,
+    source: Path | str,
+    output: Path | str,
+    level: Level = None,
+    options: DecodeOptions | None = None,
+    timeout: float | None = None,
+    **more: Unpack[FileOptions],
+) -> FileProgress:
+    """Translates each line of a UTF-8 file to a line of `output`, with one stream and with bounded memory.
+
+    A run that was stopped, also by a kill, goes on after its last line when it is started again with the same source
+    and options. Until the end, lines are in `OUTPUT.part`. more: see `FileOptions`.
+
+    Raises InvalidRequestError for a line that the server refuses, with its number, and for files that cannot be used or
+    have changed since the last run; and what `Client.translate_stream` raises.
+    """
+    job, named = _job(source, output, level, options, more)
+    with job, closing(client.translate_stream(job.texts(), level, options, timeout, **named)) as answers:
+        for answer in answers:
+            job.answered(answer)
+        return job.finish()
+
+
+async def translate_file_async(
+    client: AsyncClient,
+    source: Path | str,
+    output: Path | str,
+    level: Level = None,
+    options: DecodeOptions | None = None,
+    timeout: float | None = None,
+    **more: Unpack[FileOptions],
+) -> FileProgress:
+    """As `translate_file`, for asyncio. Files are read and written on the event loop, a line at a time."""
+    job, named = _job(source, output, level, options, more)
+    with job:
+        async with aclosing(client.translate_stream(job.texts(), level, options, timeout, **named)) as answers:
+            async for answer in answers:
+                job.answered(answer)
+        return job.finish()
+
+
+def _job(
+    source: Path | str, output: Path | str, level: Level, options: DecodeOptions | None, more: FileOptions
+) -> tuple[FileTranslation, dict[str, Any]]:
+    """The run over the file, and the further arguments of its stream."""
+    prefix, stream = more.get("target_prefix", ""), more.get("stream", {})
+    model = {key: value for key, value in stream.items() if key in ("model", "source_language", "target_language")}
+    settings = calls.settings(level, options, **model)  # type: ignore[arg-type]  # texts, all three
+    key = {name: message and message.SerializeToString(deterministic=True).hex() for name, message in settings.items()}
+    job = FileTranslation(
+        Path(source),
+        Path(output),
+        {**key, "target_prefix": prefix},
+        restart=more.get("restart", False),
+        progress=more.get("progress"),
+    )
+    named: dict[str, Any] = {**stream, "in_order": True}
+    if prefix:
+        named["target_prefixes"] = repeat(prefix)
+    return job, named
 
 
 @dataclass(frozen=True)
@@ -142,7 +227,7 @@ class FileTranslation:
             source_bytes=state.source_bytes + len(read),
             output_bytes=state.output_bytes + len(written),
         )
-        if self._state.lines % EVERY == 0:
+        if self._state.lines % SAVED_EVERY == 0:
             self._save()
         if self._progress is not None:
             self._progress(self.progress)

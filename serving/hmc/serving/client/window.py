@@ -3,78 +3,62 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from typing import Any
 
 from hmc.artifact.errors import InternalServiceError, InvalidRequestError
-from hmc.serving.client.calls import Level, Where, name, settings
-from hmc.serving.requests.checks import check_text, check_whole
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import StreamAnswer
+from hmc.serving.requests.answers import StreamAnswer
+from hmc.serving.requests.checks import check_text
 from hmc.serving.wire import messages as converters
 from hmc.v1 import translation_pb2 as pb
 
-
-class Streaming(Where, total=False):
-    """`Where`, and how a stream runs."""
-
-    in_order: bool
-    """Yield the answers in the order of the texts (default), or as they arrive."""
-    in_flight: int
-    """Most texts that are read and whose answers are not given out: what bounds the memory. Default 256."""
+END: Any = object()
+"""What reading the next text gives when there is none left."""
 
 
 class Window:
     """The texts of one stream that are read and whose answers are not given out; at most `in_flight`.
 
-    It outlives a broken connection: `send_again` puts the texts without an answer back into the line.
+    It outlives a broken connection: `connect` puts the texts without an answer back into the line. One reader at a time
+    reads texts, and may outlive a connection too.
     """
 
-    def __init__(
-        self,
-        level: Level,
-        options: DecodeOptions | None,
-        *,
-        in_order: bool = True,
-        in_flight: int = 256,
-        request_id: str | None = None,
-        **model: str | None,
-    ) -> None:
-        """See `Client.translate_stream`. model: the fields of `Where` that `settings` takes. Raises
-        InvalidRequestError."""
-        check_whole("in_flight", in_flight, 1)
-        self._settings = settings(level, options, **model)
-        self._in_order, self._in_flight = in_order, in_flight
-        self.request_id = name(request_id)
+    def __init__(self, settings: Mapping[str, Any], *, in_order: bool, in_flight: int) -> None:
+        """settings: the fields `level` and `options` of each request. in_order, in_flight: see `Streaming`."""
+        self._settings, self._in_order, self._in_flight = settings, in_order, in_flight
+        self._connection = 0
         self._unsent: deque[int] = deque()
         self._requests: dict[int, pb.TranslateStreamRequest] = {}
         """The texts without an answer."""
         self._early: dict[int, StreamAnswer] = {}
         """Answers that wait for earlier ones."""
         self._read = self._following = 0
-        self.ended = False
+        self._ended = False
         """Whether all texts are read, or reading them failed."""
-        self.error: Exception | None = None
+        self._error: Exception | None = None
         """The error that ended the texts: raised by their iterable, or by the check of one of them."""
+        self.reading = False
+        """Whether a reader is at work."""
+
+    # -- reading texts -----------------------------------------------------------------------------------------------
 
     @property
     def room(self) -> bool:
         """Whether one more text may be read."""
-        return not self.ended and len(self._requests) + len(self._early) < self._in_flight
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether `take` has a request."""
-        return bool(self._unsent)
+        return not self._ended and len(self._requests) + len(self._early) < self._in_flight
 
     def add(self, text: str, prefix: str | None) -> None:
-        """Takes the next text. prefix: the beginning of its translation; None: there is none left for it.
-
-        Raises InvalidRequestError if it cannot be sent.
-        """
+        """Takes the next text. prefix: the beginning of its translation; None: there is none left for it. A text that
+        cannot be sent ends the texts, with an InvalidRequestError."""
         index = self._read
-        check_text(text, f"text {index}")
-        if prefix is None:
-            raise InvalidRequestError(f"text {index} has no target prefix: give one for each text")
-        check_text(prefix, f"target prefix {index}")
+        try:
+            check_text(text, f"text {index}")
+            if prefix is None:
+                raise InvalidRequestError(f"text {index} has no target prefix: give one for each text")
+            check_text(prefix, f"target prefix {index}")
+        except InvalidRequestError as error:
+            self.end(error)
+            return
         self._requests[index] = pb.TranslateStreamRequest(
             id=str(index), text=text, target_prefix=prefix, **self._settings
         )
@@ -82,16 +66,32 @@ class Window:
         self._read += 1
 
     def end(self, error: Exception | None = None) -> None:
-        """There are no more texts. error: the reason, if it is not that all are read."""
-        self.ended, self.error = True, error
+        """There are no more texts. error: the reason, if it is not that all are read; `finish` raises it."""
+        self._ended, self._error = True, error
+
+    # -- sending them ------------------------------------------------------------------------------------------------
+
+    def connect(self) -> int:
+        """Begins a new connection, on which all texts without an answer are sent, in their order. Returns its number;
+        the requests of the last one end."""
+        self._connection += 1
+        self._unsent = deque(self._requests)
+        return self._connection
+
+    def is_over(self, connection: int) -> bool:
+        """Whether a connection gets no more requests: another one has begun, or all texts are sent."""
+        return self._connection != connection or (self._ended and not self._unsent)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether `take` has a request."""
+        return bool(self._unsent)
 
     def take(self) -> pb.TranslateStreamRequest | None:
         """The next request to send; None if there is none now."""
         return self._requests[self._unsent.popleft()] if self._unsent else None
 
-    def send_again(self) -> None:
-        """Begins a new connection: all texts without an answer are sent, in their order."""
-        self._unsent = deque(self._requests)
+    # -- answers -----------------------------------------------------------------------------------------------------
 
     def answer(self, message: pb.TranslateStreamResponse) -> list[StreamAnswer]:
         """Takes an answer, and returns those that can be given out now."""
@@ -111,9 +111,9 @@ class Window:
     def finish(self) -> None:
         """The server has ended the stream without an error. Raises the error that ended the texts, if there is one, and
         InternalServiceError if texts are left without an answer."""
-        if self.error is not None:
-            raise self.error
-        if self._requests or not self.ended:
+        if self._error is not None:
+            raise self._error
+        if self._requests or not self._ended:
             raise InternalServiceError(f"the server ended the stream and left {len(self._requests)} texts unanswered")
 
 

@@ -1,4 +1,6 @@
-"""The HTTP application: all routes, with headers that keep browsers safe, and errors as JSON."""
+"""The HTTP application: all routes, metrics and health among them, with headers that keep browsers safe, and errors as
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import grpc
 from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -20,19 +23,19 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hmc.serving.http.context import HttpContext
 from hmc.serving.http.libretranslate import libretranslate_routes
 from hmc.serving.http.methods import Methods
-from hmc.serving.http.observing import observing_routes
-from hmc.serving.http.openapi.document import openapi_document
-from hmc.serving.http.routes import twins
+from hmc.serving.http.openapi import openapi_document
 from hmc.serving.http.statuses import HttpError
-from hmc.serving.http.twins import twin_routes
-from hmc.serving.wire.metadata import ALLOWED, KEY, new_id
+from hmc.serving.http.twins import twin_routes, twins
+from hmc.serving.wire.request_ids import ALLOWED, KEY, new_id
 from hmc.serving.wire.status import message_of, new_reference
 
 log = logging.getLogger(__name__)
-
 STATIC = Path(__file__).parent / "static"
+METRICS = "/hmc.http.Metrics/Get"
+"""The name that the metrics have for checks of tokens, in place of an RPC's."""
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "object-src 'none'",
@@ -79,6 +82,31 @@ def application(
         middleware=[Middleware(_Headers)],
         exception_handlers={HttpError: _failed, HTTPException: _not_found, Exception: _bug},
     )
+
+
+def observing_routes(methods: Methods, registry: CollectorRegistry, ready: Callable[[], str | None]) -> list[Route]:
+    """Metrics and health. ready: returns why the server does not serve, or None if it does."""
+
+    async def metrics(request: Request) -> Response:
+        encode, kind = choose_encoder(request.headers.get("accept", ""))
+        content = await methods.plain(METRICS, lambda: encode(registry), HttpContext.of(request))
+        return Response(content, headers={"Content-Type": kind})
+
+    async def live(_request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def readiness(_request: Request) -> Response:
+        reason = ready()
+        if reason is None:
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "unavailable", "error": reason}, 503)
+
+    return [
+        Route("/metrics", metrics),
+        Route("/health", readiness),
+        Route("/health/live", live),
+        Route("/health/ready", readiness),
+    ]
 
 
 class _Static(StaticFiles):

@@ -16,6 +16,8 @@ from starlette.requests import ClientDisconnect, Request
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.http.statuses import HttpError, invalid
 
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+"""Content types."""
 MAX_BODY_BYTES = 16 * 1024 * 1024
 """Largest body of a request."""
 BODY_SECONDS = 60.0
@@ -76,7 +78,7 @@ def check_json_type(request: Request) -> None:
     servers that allow it.
     """
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if declared != "application/json":
+    if declared != JSON:
         raise invalid(f"the content type is {declared or 'missing'}: send `Content-Type: application/json`", 415)
 
 

@@ -16,16 +16,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hmc.serving.http.bodies import Body
+from hmc.artifact.errors import InvalidRequestError
+from hmc.serving.http.bodies import FORM, JSON, Body
 from hmc.serving.http.context import HttpContext
 from hmc.serving.http.exchange import unless
-from hmc.serving.http.languages import Pair, language_name
 from hmc.serving.http.methods import Methods
 from hmc.serving.http.statuses import HttpError, invalid
+from hmc.serving.levels.languages import ANY, look_up
 from hmc.v1 import translation_pb2 as pb
 
-SERVICE = pb.DESCRIPTOR.services_by_name["TranslationService"]
-JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+TRANSLATION = pb.DESCRIPTOR.services_by_name["TranslationService"]
 JSON_KEY = re.compile(rb'(?<!\\)"api_key"\s*:\s*("(?:[^"\\]|\\.){0,4096}")')
 FORM_KEY = re.compile(rb"(?:^|&)api_key=([^&]*)")
 KEYED_BYTES = 2**20
@@ -37,6 +37,20 @@ N_BEST = "options.n_best"
 NOT_DETECTED = 0.0
 """Confidence of a language that is declared, not detected."""
 Values = dict[str, Any]
+NAMES = {
+    "ar": "Arabic", "az": "Azerbaijani", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan", "cs": "Czech",
+    "da": "Danish", "de": "German", "el": "Greek", "en": "English", "eo": "Esperanto", "es": "Spanish",
+    "et": "Estonian", "eu": "Basque", "fa": "Persian", "fi": "Finnish", "fr": "French", "ga": "Irish",
+    "gl": "Galician", "he": "Hebrew", "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "hy": "Armenian",
+    "id": "Indonesian", "is": "Icelandic", "it": "Italian", "ja": "Japanese", "ka": "Georgian", "ko": "Korean",
+    "lt": "Lithuanian", "lv": "Latvian", "mk": "Macedonian", "ms": "Malay", "mt": "Maltese", "mul": "Several languages",
+    "nb": "Norwegian Bokmål",
+    "nl": "Dutch", "no": "Norwegian", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian",
+    "sk": "Slovak", "sl": "Slovenian", "sq": "Albanian", "sr": "Serbian", "sv": "Swedish", "sw": "Swahili",
+    "ta": "Tamil", "th": "Thai", "tl": "Tagalog", "tr": "Turkish", "uk": "Ukrainian", "ur": "Urdu",
+    "vi": "Vietnamese", "zh": "Chinese",
+}  # fmt: skip
+"""English names by the first part of a BCP 47 tag."""
 
 
 def libretranslate_routes(methods: Methods, needs_token: bool) -> list[Route]:
@@ -106,6 +120,25 @@ class _Sent:
 
 
 @dataclass(frozen=True)
+class LanguagePair:
+    """Two languages that a model translates between."""
+
+    source: str
+    """`mul` if the model reads several."""
+    target: str
+    model: str
+    """The model's name."""
+
+    def translates(self, source: str, target: str) -> bool:
+        """Whether the pair fits. source: a tag, or "auto". Tags fit as for requests: `de-AT` finds `de`."""
+        try:
+            reads = source.lower() == "auto" or self.source == ANY or look_up(source, [self.source], "source") == 0
+            return reads and look_up(target, [self.target], "target") == 0
+        except InvalidRequestError:  # no language tag
+            return False
+
+
+@dataclass(frozen=True)
 class _Wanted:
     """The parameters of a translation."""
 
@@ -114,10 +147,10 @@ class _Wanted:
     is_html: bool
     alternatives: int
     source: str
-    pair: Pair
+    pair: LanguagePair
 
     @classmethod
-    def of(cls, values: Values, pairs: list[Pair]) -> _Wanted:
+    def of(cls, values: Values, pairs: list[LanguagePair]) -> _Wanted:
         """pairs: what the server translates. Raises HttpError."""
         texts, is_list = _texts(values)
         source, target = _word(values, "source"), _word(values, "target")
@@ -171,7 +204,7 @@ class _LibreTranslate:
             assert wanted is not None
             return await asyncio.to_thread(wanted.request, 0)
 
-        method = SERVICE.methods_by_name["Translate"]
+        method = TRANSLATION.methods_by_name["Translate"]
         try:
             answer = await self._methods.unary(method, first, await sent.context())
         except HttpError as error:
@@ -211,18 +244,23 @@ class _LibreTranslate:
             },
         }
 
-    async def _pairs(self, context: HttpContext) -> list[Pair]:
+    async def _pairs(self, context: HttpContext) -> list[LanguagePair]:
         """The language pairs of the server's models."""
 
         async def all_models() -> pb.ListModelsRequest:
             return pb.ListModelsRequest()
 
-        call = self._methods.unary(SERVICE.methods_by_name["ListModels"], all_models, context)
+        call = self._methods.unary(TRANSLATION.methods_by_name["ListModels"], all_models, context)
         models = cast("pb.ListModelsResponse", await call).models
-        return [Pair(m.source_language, target, m.name) for m in models for target in m.target_languages]
+        return [LanguagePair(m.source_language, target, m.name) for m in models for target in m.target_languages]
 
 
-def _targets(pairs: list[Pair], source: str) -> list[str]:
+def language_name(tag: str) -> str:
+    """The English name of a language, or its tag if the name is not known."""
+    return NAMES.get(tag.partition("-")[0].lower(), tag)
+
+
+def _targets(pairs: list[LanguagePair], source: str) -> list[str]:
     return list(dict.fromkeys(p.target for p in pairs if p.source == source))
 
 
@@ -311,7 +349,7 @@ def _alternatives(values: Values) -> int:
     return number
 
 
-def _pair(pairs: list[Pair], source: str, target: str) -> Pair:
+def _pair(pairs: list[LanguagePair], source: str, target: str) -> LanguagePair:
     fits = [p for p in pairs if p.translates(source, target)]
     if fits:
         return fits[0]

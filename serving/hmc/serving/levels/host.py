@@ -16,9 +16,7 @@ from hmc.artifact.errors import FailedPreconditionError, LevelNotLoadedError, Un
 from hmc.serving.levels.byte_shares import disk_shares
 from hmc.serving.levels.choosing import choose, rank, runs_on
 from hmc.serving.levels.controller import AutoController, AutoPolicy
-from hmc.serving.levels.freeing.residency import Residency
-from hmc.serving.levels.freeing.retirement import Retirement
-from hmc.serving.levels.freeing.room import Room
+from hmc.serving.levels.freeing import Residency, Retirement, Room
 from hmc.serving.levels.languages import Languages
 from hmc.serving.levels.loading import SHUTTING_DOWN, Loader
 from hmc.serving.levels.names import name_of
@@ -295,7 +293,7 @@ class ModelHost:
         with self._state:
             current, slots = self._current, dict(self._current.slots)
         devices = sorted({slot.translator.device for slot in slots.values()})
-        statuses = tuple(LevelStatus.of(current, slots, level) for level in sorted(current.manifest.levels, key=rank))
+        statuses = tuple(LevelStatus.read(current, slots, level) for level in sorted(current.manifest.levels, key=rank))
         used = {use.device: use for slot in slots.values() for use in slot.translator.device_use}
         return HostStatus(
             current.manifest, current.path, ", ".join(devices), statuses, self.name, current.languages,
@@ -305,4 +303,4 @@ class ModelHost:
     def _status(self, bundle: LoadedBundle, level: Level) -> LevelStatus:
         with self._state:
             slots = dict(bundle.slots)
-        return LevelStatus.of(bundle, slots, level)
+        return LevelStatus.read(bundle, slots, level)

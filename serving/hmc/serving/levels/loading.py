@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from hmc.artifact.bundle.manifest import Level
 from hmc.artifact.errors import DeviceUnavailableError, UnavailableError
-from hmc.serving.levels.freeing.room import Room
+from hmc.serving.levels.freeing import Room
 from hmc.serving.levels.slots import LoadedBundle, Slot, TranslatorFactory
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError, ModelNotFoundError
 from hmc.serving.levels.controller import AutoPolicy
-from hmc.serving.levels.freeing.room import Room
+from hmc.serving.levels.freeing import Room
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.levels.status import HostStatus

@@ -12,7 +12,7 @@ from hmc.artifact.errors import HmcError, InvalidArtifactError
 from hmc.serving.requests.selectors import MAX_NAME
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-FORM = f"letters, digits, `.`, `_` and `-`, first a letter or digit, at most {MAX_NAME} characters"
+NAME_RULE = f"letters, digits, `.`, `_` and `-`, first a letter or digit, at most {MAX_NAME} characters"
 
 
 def name_of(manifest: Manifest) -> str:
@@ -37,7 +37,7 @@ def parse_models(arguments: Sequence[str]) -> dict[str, Path]:
             problems.append(f"{argument!r} names no bundle: write NAME=BUNDLE")
             continue
         if name is not None and (not NAME.fullmatch(name) or len(name) > MAX_NAME):
-            problems.append(f"{argument!r}: a model's name has {FORM}")
+            problems.append(f"{argument!r}: a model's name has {NAME_RULE}")
         path = Path(folder)
         try:
             manifest = read_manifest(path)

@@ -90,9 +90,9 @@ class Slot:
     users: int = 0
     """Leases that have not ended."""
     latency: LatencyWindow = field(default_factory=LatencyWindow)
+    """Of the latest interactive texts."""
     last_used: float = 0.0
     """When the last lease ended, or else when it was loaded, in seconds of the host's clock."""
-    """Of the latest interactive texts."""
     recent: dict[bool, LatencyWindow] = field(default_factory=lambda: {i: LatencyWindow(10_000) for i in (True, False)})
     """Interactive or not → latency of all texts of the last moments, for `auto`."""
 

@@ -1,4 +1,4 @@
-"""What a host reports about its levels, and how that becomes the answer to a caller."""
+"""What a host reports about its levels and its model, to callers of the service and to metrics."""
 
 from __future__ import annotations
 
@@ -10,60 +10,39 @@ from hmc.artifact.bundle.manifest import Level, Manifest
 from hmc.serving.levels.byte_shares import byte_shares
 from hmc.serving.levels.languages import Languages
 from hmc.serving.levels.slots import LoadedBundle, Slot
-from hmc.serving.requests.results import DeviceUse, LatencySummary, LevelBytes, LevelInfo, LevelList, ModelInfo
+from hmc.serving.requests.answers import DeviceUse, LevelInfo, LevelList, ModelInfo
 from hmc.serving.requests.work import LevelWork
 
 
 @dataclass(frozen=True)
-class LevelStatus:
-    """A level of the served bundle at one moment."""
+class LevelStatus(LevelInfo):
+    """A level of the served bundle at one moment: what callers of the service see of it, and its work."""
 
-    level: Level
-    loaded: bool
-    is_default: bool
-    pending: int
+    pending: int = 0
     """Texts queued or running."""
-    latency: LatencySummary | None
-    """Of interactive texts, measured since the level was loaded. None before the first one."""
-    disk: LevelBytes
-    """Bytes of its files, split among all levels of the bundle."""
-    memory: LevelBytes | None
-    """Bytes of its weights in memory, split among all loaded levels. None if it is not loaded."""
-    failure: str | None = None
-    """Why it stopped unexpectedly. None if it did not, or if it has answered a text since."""
-    device_memory: LevelBytes | None = None
-    """Bytes of its weights and caches in the memory of CUDA devices, split among all loaded levels. None if it is not
-    loaded or runs on a CPU."""
-    device: str = ""
-    """Where it runs; several names, with commas, for replicas. Empty if it is not loaded."""
     work: LevelWork = field(default_factory=LevelWork)
     """What it has computed since it was loaded. Nothing if it is not loaded."""
 
     @classmethod
-    def of(cls, bundle: LoadedBundle, slots: Mapping[str, Slot], level: Level) -> LevelStatus:
+    def read(cls, bundle: LoadedBundle, slots: Mapping[str, Slot], level: Level) -> LevelStatus:
         """Reads the status of a level. slots: a copy of `bundle.slots`, which may change meanwhile."""
-        slot, is_default, disk = slots.get(level.name), level.name == bundle.default, bundle.disk[level.name]
+        described = cls.of(level, is_default=level.name == bundle.default, disk=bundle.disk[level.name])
+        slot = slots.get(level.name)
         if slot is None:
-            return cls(level, False, is_default, 0, None, disk, None)
-        memory = byte_shares({name: other.translator.weights for name, other in slots.items()})[level.name]
-        on_devices = byte_shares({name: other.translator.device_bytes for name, other in slots.items()})[level.name]
+            return described
         translator = slot.translator
-        return cls(
-            level, True, is_default, translator.pending, slot.latency.summary(), disk, memory, translator.failure,
-            on_devices if translator.device_use else None, translator.device, translator.work,
-        )  # fmt: skip
-
-    def info(self) -> LevelInfo:
-        """The level as callers of the service see it."""
-        described = LevelInfo.of(self.level, is_default=self.is_default, disk=self.disk)
+        memory = byte_shares({name: other.translator.weights for name, other in slots.items()})
+        on_devices = byte_shares({name: other.translator.device_bytes for name, other in slots.items()})
         return replace(
             described,
-            loaded=self.loaded,
-            latency=self.latency,
-            memory=self.memory,
-            failure=self.failure or "",
-            device_memory=self.device_memory,
-            device=self.device,
+            loaded=True,
+            latency=slot.latency.summary(),
+            memory=memory[level.name],
+            failure=translator.failure or "",
+            device_memory=on_devices[level.name] if translator.device_use else None,
+            device=translator.device,
+            pending=translator.pending,
+            work=translator.work,
         )
 
 
@@ -85,9 +64,8 @@ class HostStatus:
 
     def listed(self, memory_bytes: int = 0) -> LevelList:
         """The levels as callers of the service see them. memory_bytes: memory of this process."""
-        levels = tuple(status.info() for status in self.levels)
         languages = self.manifest.source_language, self.manifest.target_language
-        return LevelList(levels, self.manifest.version, *languages, self.device, memory_bytes, self.devices)
+        return LevelList(self.levels, self.manifest.version, *languages, self.device, memory_bytes, self.devices)
 
     def info(self) -> ModelInfo:
         """The model as callers of the service see it."""

@@ -11,8 +11,7 @@ from ray import serve
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.levels.names import parse_models
-from hmc.serving.ray.replica import Replica
-from hmc.serving.ray.scaling import QueuedTexts
+from hmc.serving.ray.replica import QueuedTexts, Replica
 from hmc.serving.runtime.device import parse_devices
 from hmc.serving.server.configuration.sources import load
 from hmc.serving.server.settings import ServerSettings
@@ -24,7 +23,7 @@ NOT_HERE = {
     "http_port": "each replica would need it", "trace_to": "trace Ray itself",
 }  # fmt: skip
 """Settings that do not apply behind Ray, and why."""
-AT_ONCE = 100_000
+MOST_CALLS = 100_000
 """Calls that Ray gives to one replica. The queue of HMC refuses what is too much, with its own words."""
 
 
@@ -101,7 +100,7 @@ def application(
     versions = [read_manifest(path).version for path in models.values()]
     deployment = serve.deployment(replica).options(
         name="hmc",
-        max_ongoing_requests=AT_ONCE,
+        max_ongoing_requests=MOST_CALLS,
         graceful_shutdown_timeout_s=settings.drain_seconds,
         health_check_period_s=2.0,
         ray_actor_options={"num_cpus": replicas.cpus or max(1, settings.threads) * settings.workers},

@@ -1,4 +1,6 @@
-"""One replica: the levels of the bundles, and calls as in the plain server. Ray makes it in a process of its own."""
+"""One replica: the levels of the bundles, calls as in the plain server, and how many replicas there should be. Ray
+makes it in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,16 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from hmc.artifact.errors import UnavailableError
-from hmc.serving.http.methods import Methods
+from hmc.serving.http.context import HttpContext
+from hmc.serving.http.methods import Methods, path_of
 from hmc.serving.levels.names import parse_models
 from hmc.serving.levels.slots import TranslatorFactory
-from hmc.serving.ray import calls
 from hmc.serving.ray.registering import TRANSLATION
 from hmc.serving.runtime.process_memory import limit_heaps
 from hmc.serving.server.access.entry import Entry
@@ -113,10 +117,10 @@ class Replica:
             yield answer
 
     async def _unary(self, name: str, data: bytes, ray: Any) -> Message:
-        return await calls.unary(self._methods, TRANSLATION.methods_by_name[name], data, ray)
+        return await unary(self._methods, TRANSLATION.methods_by_name[name], data, ray)
 
     def _answers(self, name: str, sent: Any, ray: Any) -> AsyncIterator[Message]:
-        return calls.answers(self._methods, TRANSLATION.methods_by_name[name], sent, ray)
+        return answers(self._methods, TRANSLATION.methods_by_name[name], sent, ray)
 
     # ---- grpc.health.v1.Health ----
 
@@ -129,3 +133,64 @@ class Replica:
             return health_pb2.HealthCheckResponse()
         status = health_pb2.HealthCheckResponse.SERVING if serves else health_pb2.HealthCheckResponse.NOT_SERVING
         return health_pb2.HealthCheckResponse(status=status)
+
+
+RayContext = Any
+"""`ray.serve.grpc_util.RayServegRPCContext`"""
+
+
+async def unary(methods: Methods, method: MethodDescriptor, data: bytes, ray: RayContext) -> Message:
+    """The answer of a call with one, made through the same interceptor as calls of the plain server.
+
+    Ray drops the trailers of a method that raises. So a call never raises: its status is set in the context, and it
+    returns, here with an empty message.
+    """
+    context = _context(ray)
+    answer: Message = Empty()
+    try:
+        handler = await methods.handler(path_of(method), context)
+        answer = await handler.unary_unary(data, context)
+    except grpc.aio.AbortError:
+        pass
+    _finish(context, ray)
+    return answer
+
+
+async def answers(methods: Methods, method: MethodDescriptor, sent: Any, ray: RayContext) -> AsyncIterator[Message]:
+    """The answers of a call with many; as `unary`. sent: the request as bytes, or an iterator of requests."""
+    context = _context(ray)
+    try:
+        handler = await methods.handler(path_of(method), context)
+        behaviour = handler.stream_stream if method.client_streaming else handler.unary_stream
+        async for answer in behaviour(sent, context):
+            yield answer
+    except grpc.aio.AbortError:
+        pass
+    _finish(context, ray)
+
+
+def _context(ray: RayContext) -> HttpContext:
+    """The context of a call, with the peer and the metadata that Ray knows. Ray does not say the deadline: it cancels
+    the call when it passes."""
+    return HttpContext(ray.peer(), tuple(ray.invocation_metadata()))
+
+
+def _finish(context: HttpContext, ray: RayContext) -> None:
+    code = context.code()
+    if code is not None and code is not grpc.StatusCode.OK:
+        ray.set_code(code)
+        ray.set_details(context.details())
+    ray.set_trailing_metadata(list(context.trailing_metadata()))
+
+
+class QueuedTexts:
+    """Ray's scaling policy. Ray applies its delays and bounds to what it returns."""
+
+    def __init__(self, target: float) -> None:
+        """target: texts that wait or run at a replica. A call may hold a thousand, so calls are no measure."""
+        self._target = target
+
+    def __call__(self, context: Any) -> tuple[float, dict[str, Any]]:
+        """The replicas that the present texts want, and no state. context: Ray's `AutoscalingContext`."""
+        pending = (context.aggregated_metrics or {}).get(PENDING, {})
+        return sum(pending.values()) / self._target, {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from typing import Self, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -292,7 +292,7 @@ class LevelInfo:
     loaded."""
 
     @classmethod
-    def of(cls, level: Level, *, is_default: bool = False, disk: LevelBytes | None = None) -> LevelInfo:
+    def of(cls, level: Level, *, is_default: bool = False, disk: LevelBytes | None = None) -> Self:
         """Describes a level of a manifest that no server has loaded."""
         return cls(
             name=level.name,

@@ -20,7 +20,7 @@ from hmc.artifact.bundle.manifest import FIX
 from hmc.artifact.errors import FailedPreconditionError, InvalidArtifactError
 from hmc.artifact.storage.files import sha256_unless_known
 from hmc.serving.runtime.device import CudaAttention, Device, cuda_options
-from hmc.serving.runtime.memory.weights import Key, SharedWeight, WeightStore, key_of
+from hmc.serving.runtime.memory.weights import SharedWeight, WeightKey, WeightStore, key_of
 from hmc.serving.runtime.packed_weights import PackedWeights
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class Opener:
     """How attention is computed on CUDA."""
     store: WeightStore | None = None
     """The weights on the device. None: sessions do not share weights, or by `packed`."""
-    held: dict[Key, SharedWeight] = field(default_factory=dict)
+    held: dict[WeightKey, SharedWeight] = field(default_factory=dict)
     """The weights of this level on the device."""
 
     def load_weights(self, level: str) -> None:

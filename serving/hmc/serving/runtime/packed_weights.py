@@ -33,7 +33,7 @@ from hmc.serving.runtime.processor import machine_digest
 
 log = logging.getLogger(__name__)
 
-ENVIRONMENT = "HMC_CACHE"
+CACHE_VARIABLE = "HMC_CACHE"
 GRAPHS, WEIGHTS = "graphs", "weights"
 DIGITS = 32
 """Hexadecimal digits of a sha256 that file names contain."""
@@ -72,7 +72,7 @@ def cache_folder(where: str | Path = "auto") -> Path | None:
     user has no home directory.
     """
     if where == "auto":
-        where = os.environ.get(ENVIRONMENT) or _platform_folder()
+        where = os.environ.get(CACHE_VARIABLE) or _platform_folder()
     if not str(where).strip():
         raise InvalidRequestError("cache: name a folder, or give auto or none")
     return None if str(where) == "none" else Path(where).absolute()
@@ -85,7 +85,7 @@ def _platform_folder() -> Path | str:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hmc"
     except RuntimeError as error:
         raise InvalidRequestError(
-            f"there is no folder for packed weights ({error}): set {ENVIRONMENT} to a folder, or to `none`"
+            f"there is no folder for packed weights ({error}): set {CACHE_VARIABLE} to a folder, or to `none`"
         ) from error
 
 

@@ -21,7 +21,7 @@ from hmc.artifact.model.architecture import Architecture
 from hmc.serving.arrays import Arrays
 from hmc.serving.runtime import turns
 from hmc.serving.runtime.device import CudaAttention, Device
-from hmc.serving.runtime.device_encoder import DeviceEncoder
+from hmc.serving.runtime.encoder import DeviceEncoder
 from hmc.serving.runtime.graphs import Opener, check_unchanged
 from hmc.serving.runtime.memory.account import LevelMemory, memory_of
 from hmc.serving.runtime.memory.weights import weights_on

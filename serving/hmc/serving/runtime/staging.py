@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from hmc.serving.arrays import round_up
-from hmc.serving.runtime.device_encoder import DeviceEncoder
-from hmc.serving.runtime.encoder_groups import CALL_POSITIONS
+from hmc.serving.runtime.encoder import CALL_POSITIONS, DeviceEncoder
 from hmc.serving.runtime.memory import cuda_calls
 from hmc.serving.runtime.memory.account import LevelMemory
 from hmc.serving.runtime.memory.blocks import ALIGNMENT, DeviceBlock

@@ -243,17 +243,17 @@ class Handlers:
 
     async def load(self, name: str, model: str = "") -> LevelInfo:
         """Loads a level. Errors: see `ModelHost.load`."""
-        return (await self._load(self._models.named(model), name)).info()
+        return await self._load(self._models.named(model), name)
 
     async def unload(self, name: str, model: str = "") -> LevelInfo:
         """Takes a level out of service, and returns when it is freed. Errors: see `ModelHost.begin_unload`."""
         status, freed = await self._changes.run(self._models.named(model).begin_unload, name)
         await asyncio.gather(*map(asyncio.wrap_future, freed))
-        return status.info()
+        return status
 
     async def set_default(self, name: str, model: str = "") -> LevelInfo:
         """Makes a level the default one. Errors: see `ModelHost.set_default`."""
-        return (await self._changes.run(self._models.named(model).set_default, name)).info()
+        return await self._changes.run(self._models.named(model).set_default, name)
 
     async def reload(self, path: Path | None, model: str = "") -> LevelList:
         """Replaces the bundle of a model. Raises PermissionDeniedError for a path that is not below the root of

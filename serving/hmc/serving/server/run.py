@@ -83,7 +83,7 @@ async def _stop(server: Server, starting: asyncio.Task[None], second: asyncio.Ta
 def summary_of(server: Server) -> dict[str, Any]:
     """Addresses, and what the first model is and has loaded. `models` has the loaded levels of every model."""
     statuses = server.models.statuses()
-    models = {s.model: [level.level.name for level in s.levels if level.loaded] for s in statuses}
+    models = {s.model: [level.name for level in s.levels if level.loaded] for s in statuses}
     first = statuses[0]
     return {
         "address": server.address,

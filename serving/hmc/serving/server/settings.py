@@ -11,7 +11,7 @@ from hmc.serving.levels.controller import AutoPolicy
 from hmc.serving.levels.models import HostSettings
 from hmc.serving.requests.options import MAX_TOKENS
 from hmc.serving.runtime.device import SDPA_KERNELS, CudaAttention, parse_devices
-from hmc.serving.runtime.memory.budget import parse_budget
+from hmc.serving.runtime.memory.account import parse_budget
 from hmc.serving.server.access.listening import is_loopback, parse_listener
 from hmc.serving.server.access.tokens import read_tokens
 from hmc.serving.server.observing.traces import check_trace_url

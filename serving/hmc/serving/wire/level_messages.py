@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hmc.artifact.bundle.manifest import Latency, Quality
 from hmc.serving.requests.results import DeviceUse, LatencySummary, LevelBytes, LevelInfo, LevelList, ModelInfo
@@ -14,72 +15,48 @@ KIND_OF_NAME = {
     "cross": pb.HEAD_KIND_CROSS,
 }
 NAME_OF_KIND = {number: name for name, number in KIND_OF_NAME.items()}
-QUALITY_FIELDS = tuple(pb.Quality.DESCRIPTOR.fields_by_name)
-RECORDED_FIELDS = tuple(pb.RecordedLatency.DESCRIPTOR.fields_by_name)
-WINDOW_FIELDS = ("p50_ms", "p95_ms", "p99_ms", "requests")
-DEVICE_FIELDS = tuple(pb.DeviceUse.DESCRIPTOR.fields_by_name)
+ALWAYS = tuple(field.name for field in pb.Level.DESCRIPTOR.fields if field.message_type is None)
+"""The fields of a level that are always there: numbers and texts."""
+MEASURED: dict[str, tuple[Any, Any]] = {
+    "quality": (pb.Quality, Quality),
+    "latency": (pb.Latency, LatencySummary),
+    "recorded_latency": (pb.RecordedLatency, Latency),
+    "disk": (pb.LevelBytes, LevelBytes),
+    "memory": (pb.LevelBytes, LevelBytes),
+    "device_memory": (pb.LevelBytes, LevelBytes),
+}
+"""Field of a level that may be missing → its kind as a message, and as plain data."""
 
 
 def level_to_proto(info: LevelInfo) -> pb.Level:
-    """Converts the description of one level."""
-    kinds = [pb.KindHeads(kind=KIND_OF_NAME[k], heads_per_layer=rows) for k, rows in info.heads_by_kind.items()]
+    """Converts the description of one level. Fields have the same names on both sides."""
+    measured = {name: (kind, getattr(info, name)) for name, (kind, _) in MEASURED.items()}
     return pb.Level(
-        name=info.name,
-        heads=info.heads,
-        heads_by_kind=kinds,
-        precision=info.precision,
-        parameters=info.parameters,
-        bytes=info.bytes,
-        loaded=info.loaded,
-        is_default=info.is_default,
-        quality=pb.Quality(**{k: getattr(info.quality, k) for k in QUALITY_FIELDS}) if info.quality else None,
-        latency=pb.Latency(**{k: getattr(info.latency, k) for k in WINDOW_FIELDS}) if info.latency else None,
-        recorded_latency=pb.RecordedLatency(**{k: getattr(info.recorded_latency, k) for k in RECORDED_FIELDS})
-        if info.recorded_latency
-        else None,
-        disk=_bytes_to_proto(info.disk),
-        memory=_bytes_to_proto(info.memory),
-        shortlist=info.shortlist,
-        failure=info.failure,
-        device_memory=_bytes_to_proto(info.device_memory),
-        device=info.device,
+        heads_by_kind=[pb.KindHeads(kind=KIND_OF_NAME[k], heads_per_layer=r) for k, r in info.heads_by_kind.items()],
+        **{name: getattr(info, name) for name in ALWAYS},
+        **{name: _to_proto(kind, data) for name, (kind, data) in measured.items() if data is not None},
     )
-
-
-def _bytes_to_proto(split: LevelBytes | None) -> pb.LevelBytes | None:
-    return pb.LevelBytes(own=split.own, shared=split.shared) if split else None
 
 
 def level_from_proto(message: pb.Level) -> LevelInfo:
     """The inverse of `level_to_proto`. Kinds of heads that this version does not know are left out."""
-    quality = {name: getattr(message.quality, name) for name in QUALITY_FIELDS}
-    window = {name: getattr(message.latency, name) for name in WINDOW_FIELDS}
-    recorded = {name: getattr(message.recorded_latency, name) for name in RECORDED_FIELDS}
+    kinds = {NAME_OF_KIND[k.kind]: list(k.heads_per_layer) for k in message.heads_by_kind if k.kind in NAME_OF_KIND}
+    measured = {name: kind for name, (_, kind) in MEASURED.items() if message.HasField(name)}
     return LevelInfo(
-        name=message.name,
-        heads=message.heads,
-        heads_by_kind={
-            NAME_OF_KIND[k.kind]: list(k.heads_per_layer) for k in message.heads_by_kind if k.kind in NAME_OF_KIND
-        },
-        precision=message.precision,
-        parameters=message.parameters,
-        bytes=message.bytes,
-        loaded=message.loaded,
-        is_default=message.is_default,
-        quality=Quality(**quality) if message.HasField("quality") else None,
-        latency=LatencySummary(**window) if message.HasField("latency") else None,
-        recorded_latency=Latency(**recorded) if message.HasField("recorded_latency") else None,
-        disk=_bytes_from_proto(message.disk) if message.HasField("disk") else None,
-        memory=_bytes_from_proto(message.memory) if message.HasField("memory") else None,
-        shortlist=message.shortlist,
-        failure=message.failure,
-        device_memory=_bytes_from_proto(message.device_memory) if message.HasField("device_memory") else None,
-        device=message.device,
+        heads_by_kind=kinds,
+        **{name: getattr(message, name) for name in ALWAYS},
+        **{name: _from_proto(kind, getattr(message, name)) for name, kind in measured.items()},
     )
 
 
-def _bytes_from_proto(message: pb.LevelBytes) -> LevelBytes:
-    return LevelBytes(message.own, message.shared)
+def _to_proto(kind: Any, data: Any) -> Any:
+    """A message of this kind, of plain data with fields of the same names."""
+    return kind(**{name: getattr(data, name) for name in kind.DESCRIPTOR.fields_by_name})
+
+
+def _from_proto(kind: Any, message: Any) -> Any:
+    """The inverse of `_to_proto`: plain data of this kind."""
+    return kind(**{name: getattr(message, name) for name in message.DESCRIPTOR.fields_by_name})
 
 
 def levels_to_proto(levels: LevelList) -> pb.ListLevelsResponse:
@@ -91,7 +68,7 @@ def levels_to_proto(levels: LevelList) -> pb.ListLevelsResponse:
         target_language=levels.target_language,
         device=levels.device,
         memory_bytes=levels.memory_bytes,
-        devices=[pb.DeviceUse(**{k: getattr(use, k) for k in DEVICE_FIELDS}) for use in levels.devices],
+        devices=[_to_proto(pb.DeviceUse, use) for use in levels.devices],
     )
 
 
@@ -99,7 +76,7 @@ def levels_from_proto(message: pb.ListLevelsResponse) -> LevelList:
     """The inverse of `levels_to_proto`."""
     levels = tuple(level_from_proto(level) for level in message.levels)
     languages = message.source_language, message.target_language
-    devices = tuple(DeviceUse(**{k: getattr(use, k) for k in DEVICE_FIELDS}) for use in message.devices)
+    devices = tuple(_from_proto(DeviceUse, use) for use in message.devices)
     return LevelList(levels, message.bundle_version, *languages, message.device, message.memory_bytes, devices)
 
 

@@ -1,4 +1,4 @@
-"""The account of a device: what is reserved, what is refused and how, and what comes back."""
+"""The account of a device: its budget, what is reserved, what is refused and how, and what comes back."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hmc.artifact.errors import FailedPreconditionError
+from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
 from hmc.serving.runtime.device import Device
-from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory, memory_of
-from hmc.serving.runtime.memory.budget import Budget
+from hmc.serving.runtime.memory.account import (
+    DEFAULT_BUDGET,
+    DeviceMemory,
+    LevelMemory,
+    MemoryBudget,
+    memory_of,
+    parse_budget,
+)
 
 MIB = 2**20
 
@@ -47,7 +53,7 @@ def test_more_than_the_budget_is_refused_with_the_numbers() -> None:
     with pytest.raises(FailedPreconditionError, match=message):
         memory.reserve(40 * MIB, "caches of level h36")
     assert memory.held == 50 * MIB
-    memory.limit(Budget(share=0.9))
+    memory.limit(MemoryBudget(share=0.9))
     assert memory.reserve(40 * MIB, "caches of level h36").size == 40 * MIB
 
 
@@ -98,7 +104,37 @@ def test_this_machines_memory_has_no_limit_unless_one_is_given() -> None:
     host = DeviceMemory(Device("cpu"))
     assert host.budget is None
     host.reserve(2**50, "anything").release()
-    host.limit(Budget(1000))
+    host.limit(MemoryBudget(1000))
     with pytest.raises(FailedPreconditionError, match=r"free on the device unknown, budget 0\.0 MiB"):
         host.reserve(1001, "anything")
     assert memory_of(Device("cpu")) is memory_of(Device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("8GiB", MemoryBudget(8 * 2**30)),
+        ("500MB", MemoryBudget(500_000_000)),
+        ("1.5 gib", MemoryBudget(3 * 2**29)),
+        ("123456", MemoryBudget(123456)),
+        ("1000B", MemoryBudget(1000)),
+        ("80%", MemoryBudget(share=0.8)),
+        (" 12.5 % ", MemoryBudget(share=0.125)),
+        ("100%", MemoryBudget(share=1.0)),
+    ],
+)
+def test_what_can_be_written_as_a_budget(text: str, budget: MemoryBudget) -> None:
+    assert parse_budget(text) == budget
+
+
+@pytest.mark.parametrize("text", ["", "0", "0%", "101%", "-1", "8 Gb/s", "GiB", "80 percent", "1e9", "0.5", "5GG"])
+def test_what_is_refused_as_a_budget(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="write bytes such as 8GiB, 500MB or 1000000000, or a share"):
+        parse_budget(text)
+
+
+def test_a_share_is_of_the_free_memory() -> None:
+    assert MemoryBudget(share=0.25).bytes_of(1000) == 250
+    assert DEFAULT_BUDGET.bytes_of(1000) == 800
+    assert MemoryBudget(share=0.25).bytes_of(None) is None
+    assert MemoryBudget(77).bytes_of(None) == 77

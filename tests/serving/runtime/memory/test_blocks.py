@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from hmc.artifact.errors import FailedPreconditionError
 from hmc.serving.runtime.device import Device
-from hmc.serving.runtime.memory.account import DeviceMemory
+from hmc.serving.runtime.memory.account import DeviceMemory, MemoryBudget
 from hmc.serving.runtime.memory.blocks import ALIGNMENT, DeviceBlock
-from hmc.serving.runtime.memory.budget import Budget
 
 TYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 6: np.int32, 7: np.int64, 10: np.float16, 11: np.float64}
 
@@ -72,7 +71,7 @@ def test_a_block_takes_a_reservation_over(memory: DeviceMemory) -> None:
 
 
 def test_a_block_that_does_not_fit_is_refused(memory: DeviceMemory) -> None:
-    memory.limit(Budget(100))
+    memory.limit(MemoryBudget(100))
     with pytest.raises(FailedPreconditionError, match="too little memory for test"):
         DeviceBlock(memory, 101, "test")
     assert memory.held == 0

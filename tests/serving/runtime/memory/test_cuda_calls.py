@@ -11,9 +11,8 @@ import pytest
 
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory import cuda_calls
-from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory
+from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory, MemoryBudget
 from hmc.serving.runtime.memory.blocks import DeviceBlock
-from hmc.serving.runtime.memory.budget import Budget
 from hmc.serving.runtime.memory.views import View, fill
 
 ALLOWED = {"cudaGetDevice", "cudaSetDevice", "cudaThreadExchangeStreamCaptureMode"}
@@ -47,7 +46,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> NotedCalls:
 @pytest.fixture
 def memory(library: NotedCalls) -> LevelMemory:
     whole = DeviceMemory(Device("cuda", 1))
-    whole.limit(Budget(1 << 20))
+    whole.limit(MemoryBudget(1 << 20))
     return LevelMemory(whole, "h12")
 
 

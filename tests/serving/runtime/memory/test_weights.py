@@ -17,8 +17,7 @@ from hmc.artifact.errors import FailedPreconditionError
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.runtime import sessions as module
 from hmc.serving.runtime.device import Device
-from hmc.serving.runtime.memory.account import DeviceMemory
-from hmc.serving.runtime.memory.budget import Budget
+from hmc.serving.runtime.memory.account import DeviceMemory, MemoryBudget
 from hmc.serving.runtime.memory.weights import WeightStore, weights_on
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.engine import Engine
@@ -124,12 +123,12 @@ def test_weights_that_do_not_fit_are_refused_before_any_is_there(
     opened: Open, store: WeightStore, lively_bundle: Path
 ) -> None:
     needed = bytes_of(lively_bundle, "full")
-    store.memory.limit(Budget(needed - 1))
+    store.memory.limit(MemoryBudget(needed - 1))
     message = rf"cpu has too little memory for weights of level full: needed {needed / 2**20:.1f} MiB"
     with pytest.raises(FailedPreconditionError, match=message):
         opened("full")
     assert store.memory.held == 0
-    store.memory.limit(Budget(needed))
+    store.memory.limit(MemoryBudget(needed))
     sessions = opened("full")
     with pytest.raises(FailedPreconditionError, match="weights of level h12"):
         opened("h12")

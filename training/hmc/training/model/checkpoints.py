@@ -6,10 +6,9 @@ A checkpoint names tensors as MarianMTModel does and has one tensor for each pro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +23,9 @@ from hmc.artifact.model.architecture import (
     SOURCE_EMBEDDING,
     TARGET_EMBEDDING,
 )
-from hmc.artifact.model.layers import RemovedLayers
-from hmc.training.model.layers import Attention
 from hmc.artifact.model.ffn import Stack
 from hmc.artifact.model.layers import Linear, Norm, SubLayer, layer_name, layer_of
-from hmc.training.model.layers import Attention
-from hmc.training.model.layers import DecoderLayer, FeedForward
+from hmc.training.model.layers import Attention, DecoderLayer, FeedForward
 from hmc.training.model.transformer import Transformer, build_transformer
 
 

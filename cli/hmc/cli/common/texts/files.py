@@ -18,7 +18,8 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.cli.common.outputs import check_file
 from hmc.cli.common.records import plain, record, warn_if_cut, warn_if_empty, warn_if_incomplete
 from hmc.cli.common.texts.lines import read_text
-from hmc.serving.client.files import FileProgress, FileTranslation
+from hmc.serving.client import FileProgress
+from hmc.serving.client.files import FileTranslation
 from hmc.serving.requests.options import Segmentation, TextOptions
 
 if TYPE_CHECKING:

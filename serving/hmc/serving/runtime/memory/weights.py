@@ -26,7 +26,7 @@ FLOATS = tuple(BY_NAME[name].number for name in ("float32", "float16", "bfloat16
 """Element types of weights that are shared, as numbers in ONNX. Others are shapes and tables, which operators on the
 host may read."""
 
-Key = tuple[str, int, int, tuple[int, ...]]
+WeightKey = tuple[str, int, int, tuple[int, ...]]
 """Digest of the file, offset in it, element type, shape."""
 
 
@@ -45,11 +45,11 @@ class WeightStore:
     def __init__(self, memory: DeviceMemory) -> None:
         self.memory = memory
         self._lock = threading.Lock()
-        self._weights: weakref.WeakValueDictionary[Key, SharedWeight] = weakref.WeakValueDictionary()
+        self._weights: weakref.WeakValueDictionary[WeightKey, SharedWeight] = weakref.WeakValueDictionary()
 
     def load(
         self, bundle: Path, tensors: Iterable[StoredTensor], digest_of: Callable[[str], str], level: str
-    ) -> dict[Key, SharedWeight]:
+    ) -> dict[WeightKey, SharedWeight]:
         """Puts those weights on the device that are not there yet.
 
         tensors: stored in files of `bundle`, whose contents were checked. digest_of: returns the sha256 of a file.
@@ -65,7 +65,7 @@ class WeightStore:
                 self._weights[key] = found[key] = self._put(bundle, key, tensor, level)
         return found
 
-    def _put(self, bundle: Path, key: Key, tensor: StoredTensor, level: str) -> SharedWeight:
+    def _put(self, bundle: Path, key: WeightKey, tensor: StoredTensor, level: str) -> SharedWeight:
         span = tensor.raw
         content = np.fromfile(bundle / tensor.location, np.uint8, span.length, offset=span.offset)
         if content.nbytes != span.length:
@@ -82,7 +82,7 @@ def shareable(tensor: StoredTensor) -> bool:
     return tensor.element_type in FLOATS and tensor.uses > 0
 
 
-def key_of(tensor: StoredTensor, digest: str) -> Key:
+def key_of(tensor: StoredTensor, digest: str) -> WeightKey:
     """What makes two tensors the same weight. digest: sha256 of the tensor's file."""
     return digest, tensor.raw.offset, tensor.element_type, tensor.shape
 

@@ -149,7 +149,7 @@ class LevelMetrics(Collector):
         for status in statuses:
             add("bundle_info", [status.model, status.manifest.version], 1)
             for level in status.levels:
-                labels = [status.model, level.level.name]
+                labels = [status.model, level.name]
                 add("level_loaded", labels, float(level.loaded))
                 if level.loaded:
                     for name, more, value in _values(level):
@@ -175,7 +175,7 @@ class LevelMetrics(Collector):
 def _values(level: LevelStatus) -> Iterator[tuple[str, tuple[str, ...], float]]:
     """(name, further labels, value) of a loaded level."""
     work, total = level.work, level.work.total
-    yield "level_failed", (), float(level.failure is not None)
+    yield "level_failed", (), float(bool(level.failure))
     yield "pending_texts", (), level.pending
     yield "queued_sentences", (), work.waiting
     yield "queue_size_sentences", (), work.queue_size
@@ -285,7 +285,7 @@ class Metrics:
             for outcome in ("done", "failed"):
                 self._reloads.labels(status.model, outcome)
             for level in status.levels:
-                self._refusals.expect(status.model, level.level.name)
+                self._refusals.expect(status.model, level.name)
 
     def _counter(self, name: str, help_text: str, labels: Sequence[str]) -> Counter:
         return Counter(name, help_text, labels, registry=self.registry)

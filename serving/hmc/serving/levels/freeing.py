@@ -1,19 +1,151 @@
-"""Keeps the memory of loaded levels within a limit: unloads idle levels, least recently used first, for a new one."""
+"""Frees levels: those that no longer serve, when their last request has ended; idle ones after a time; and, least
+recently used first, those whose memory a new level needs.
+"""
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from hmc.artifact.bundle.manifest import Level
 from hmc.artifact.errors import FailedPreconditionError, OverloadedError
 from hmc.artifact.precisions import PRECISIONS
 from hmc.serving.levels.byte_shares import FileBytes, union_bytes
-from hmc.serving.levels.slots import LoadedBundle
+from hmc.serving.levels.slots import LoadedBundle, Slot
 
 log = logging.getLogger(__name__)
+
+
+class Retirement:
+    """Frees each level in a thread of its own, so that other levels can serve, load and change meanwhile.
+
+    Calls of `begin` and `freed` must not overlap: the host makes them under the lock of its changes.
+    """
+
+    def __init__(self, state: threading.Condition, serving: Callable[[], list[Slot]]) -> None:
+        """state: guards `Slot.users`, and is notified when a request ends. serving: returns the levels that still
+        serve; it is called with `state` held."""
+        self._state, self._serving = state, serving
+        self._freed: dict[str, list[Future[None]]] = {}
+
+    def begin(self, slots: list[Slot]) -> list[Future[None]]:
+        """Starts freeing the levels in `slots`, and empties the list. Returns a future for each level, done when the
+        level is free; it has the error of a level that cannot be freed.
+
+        The caller must hold no other reference to them: a level's memory returns to the system when the last one goes.
+        """
+        begun = []
+        while slots:
+            alone = [slots.pop()]
+            name, freed = alone[0].level.name, Future[None]()
+            freed.set_running_or_notify_cancel()  # a caller that stops waiting cannot cancel it
+            self._freed[name] = [f for f in self._freed.get(name, []) if not f.done()] + [freed]
+            begun.append(freed)
+            threading.Thread(target=self._free, args=(alone, name, freed), name=f"free-{name}").start()
+        return begun
+
+    def freed(self, level: str | None = None) -> list[Future[None]]:
+        """One future, as `begin` returns them, for each level of this name (None: any name) that is not free yet."""
+        levels = self._freed if level is None else [level]
+        return [future for name in levels for future in self._freed.get(name, []) if not future.done()]
+
+    def _free(self, slots: list[Slot], name: str, freed: Future[None]) -> None:
+        try:
+            with self._state:
+                self._state.wait_for(lambda: slots[-1].users == 0)
+            slots.pop().translator.close(drain=True)
+            gc.collect()
+            with self._state:
+                left = self._serving()
+            for slot in left[:1]:  # the levels on a CPU share their working memory: one call shrinks it
+                slot.translator.release_memory()
+        except BaseException as error:
+            log.exception("level %s could not be freed", name)
+            freed.set_exception(error)
+        else:
+            freed.set_result(None)
+
+
+class Residency:
+    """The loaded levels of one host, as those who need their memory see them.
+
+    A level is idle if no request uses it or waits for it, and if it is not one that stays loaded.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        state: threading.Condition,
+        current: Callable[[], LoadedBundle],
+        retirement: Retirement,
+        pinned: Callable[[str], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        """state: guards what is loaded. current: returns the bundle in service. pinned: whether a level, by its name,
+        stays loaded; both are called with `state` held. clock: returns the time in seconds."""
+        self._model, self._state, self._current, self._retirement = model, state, current, retirement
+        self._pinned, self._clock = pinned, clock
+        self._wanted: Counter[str] = Counter()
+
+    @contextmanager
+    def wanted(self, name: str) -> Iterator[None]:
+        """While the `with` block runs, a request waits for the level of this name, which so is not idle."""
+        with self._state:
+            self._wanted[name] += 1
+        try:
+            yield
+        finally:
+            with self._state:
+                self._wanted[name] -= 1
+
+    def residents(self) -> list[Resident]:
+        """The loaded levels of the bundle in service."""
+        with self._state:
+            return [self._resident(name, slot) for name, slot in self._current().slots.items()]
+
+    def _resident(self, name: str, slot: Slot) -> Resident:
+        return Resident(
+            f"{self._model}/{name}",
+            slot.level,
+            dict(slot.translator.weights),
+            slot.last_used,
+            self._pinned(name),
+            self._in_use(name, slot),
+            partial(self.evict, name),
+        )
+
+    def _in_use(self, name: str, slot: Slot) -> bool:
+        return slot.users > 0 or self._wanted[name] > 0
+
+    def evict(self, name: str, unused_s: float = 0.0) -> list[Future[None]]:
+        """Takes a level out of service if it is idle, and has been for `unused_s` seconds. Returns futures that are
+        done when it is free; none if it stays. The caller holds the lock of the host's changes."""
+        with self._state:
+            slots = self._current().slots
+            slot = slots.get(name)
+            if slot is None or self._pinned(name) or self._in_use(name, slot):
+                return []
+            if self._clock() - slot.last_used < unused_s:
+                return []
+            leaving = [slots.pop(name)]
+            del slot  # `begin` wants the only reference
+        return self._retirement.begin(leaving)
+
+    def evict_idle(self, unused_s: float) -> list[Future[None]]:
+        """Takes every level out of service that has been idle for `unused_s` seconds. See `evict`."""
+        freed = []
+        for resident in self.residents():
+            if done := self.evict(resident.level.name, unused_s):
+                log.info("level %s is unloaded: no request has used it for %g s", resident.name, unused_s)
+                freed += done
+        return freed
 
 
 @dataclass(frozen=True)

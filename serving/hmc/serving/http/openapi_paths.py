@@ -1,16 +1,52 @@
-"""The parts of the OpenAPI document that are no RPCs: LibreTranslate's API, metrics and health."""
+"""The parts of the OpenAPI document that are not made from descriptors: errors of an operation, and the paths that are
+no RPCs, which are LibreTranslate's API, metrics and health.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import grpc
 
-from hmc.serving.http.openapi.errors import errors_of
-from hmc.serving.wire.status import EVERY_CALL, STATUSES_OF_CALLS
+from hmc.serving.http.bodies import FORM, JSON
+from hmc.serving.wire.http_status import HTTP_STATUS
+from hmc.serving.wire.meanings import EVERY_CALL, MEANINGS, STATUSES_OF_CALLS
 
 Json = dict[str, Any]
-JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+NO_ANSWER = (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED)
+"""Statuses that are no errors, or that nobody reads: a caller who cancels has closed the connection."""
+OF_BODIES = {
+    408: "The body did not arrive in time.",
+    413: "The body is too large.",
+    415: "The body is declared as another type.",
+}
+RETRY_AFTER: Json = {
+    "Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer", "minimum": 1}}
+}
+
+
+def errors_of(statuses: Iterable[grpc.StatusCode], has_body: bool, schema: str = "Failure") -> Json:
+    """The error answers of an operation. statuses: those its call can end with. has_body: whether it reads a body.
+
+    schema: the name of the errors' schema.
+    """
+    texts: dict[int, list[str]] = {}
+    for code, meaning in MEANINGS.items():
+        if code in statuses and code not in NO_ANSWER:
+            texts.setdefault(HTTP_STATUS[code], []).append(f"{code.name}: {meaning.when}")
+    if has_body:
+        for status, text in OF_BODIES.items():
+            texts[status] = [text]
+    return {str(status): _error(status, " ".join(found), schema) for status, found in sorted(texts.items())}
+
+
+def _error(status: int, description: str, schema: str) -> Json:
+    content = {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    answer: Json = {"description": description, "content": content}
+    if status in (429, 503):
+        answer["headers"] = RETRY_AFTER
+    return answer
 
 
 def _ref(name: str) -> Json:
@@ -25,10 +61,10 @@ def _body(name: str) -> Json:
     return {"required": True, "content": {JSON: {"schema": _ref(name)}, FORM: {"schema": _ref(name)}}}
 
 
-FAILED = errors_of(STATUSES_OF_CALLS["Translate"] - {grpc.StatusCode.UNAUTHENTICATED}, True, "LibreFailure")
+LIBRE_ERRORS = errors_of(STATUSES_OF_CALLS["Translate"] - {grpc.StatusCode.UNAUTHENTICATED}, True, "LibreFailure")
 """A missing or wrong key is 403 in LibreTranslate's API."""
-TEXTS: Json = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-KEY: Json = {"type": "string", "description": "The server's token, if it has one."}
+ONE_OR_MORE_TEXTS: Json = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+API_KEY: Json = {"type": "string", "description": "The server's token, if it has one."}
 DETECTED: Json = {
     "type": "object",
     "required": ["language", "confidence"],
@@ -52,24 +88,24 @@ OTHER_SCHEMAS: dict[str, Json] = {
         "type": "object",
         "required": ["q", "source", "target"],
         "properties": {
-            "q": {**TEXTS, "description": "The text, or a list of texts."},
+            "q": {**ONE_OR_MORE_TEXTS, "description": "The text, or a list of texts."},
             "source": {"type": "string", "description": "A language code, or auto: the first model that fits."},
             "target": {"type": "string", "description": "A language code."},
             "format": {"enum": ["text", "html"], "description": "html: entities are read; tags are refused."},
             "alternatives": {"type": "integer", "minimum": 0, "maximum": 15},
-            "api_key": KEY,
+            "api_key": API_KEY,
         },
     },
     "LibreTranslated": {
         "type": "object",
         "required": ["translatedText"],
         "properties": {
-            "translatedText": TEXTS,
+            "translatedText": ONE_OR_MORE_TEXTS,
             "alternatives": {"type": "array"},
             "detectedLanguage": {"anyOf": [DETECTED, {"type": "array", "items": DETECTED}]},
         },
     },
-    "LibreDetect": {"type": "object", "required": ["q"], "properties": {"q": TEXTS, "api_key": KEY}},
+    "LibreDetect": {"type": "object", "required": ["q"], "properties": {"q": ONE_OR_MORE_TEXTS, "api_key": API_KEY}},
     "Ready": {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}},
 }
 LANGUAGE: Json = {
@@ -87,7 +123,7 @@ def _libre(verb: str, summary: str, answer: Json, body: str = "") -> Json:
     operation: Json = {
         "summary": summary,
         "tags": ["LibreTranslate"],
-        "responses": {"200": _answer(answer, summary), **FAILED},
+        "responses": {"200": _answer(answer, summary), **LIBRE_ERRORS},
     }
     if body:
         operation["requestBody"] = _body(body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hmc.serving.runtime.encoder_groups import (
+from hmc.serving.runtime.encoder import (
     CALL_POSITIONS,
     DEVICE_POSITIONS,
     MAX_PADDING,

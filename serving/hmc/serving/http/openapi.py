@@ -1,7 +1,10 @@
-"""The OpenAPI 3.1 document, made from the protocol's descriptors."""
+"""The OpenAPI 3.1 document, made from the protocol's descriptors, and from the comments of its `.proto` file, which
+descriptors do not have.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,16 +12,13 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from hmc.artifact.distribution import VERSION
+from hmc.serving.http.bodies import JSON
 from hmc.serving.http.exchange import EVENTS, LINES
-from hmc.serving.http.openapi.comments import comments_of
-from hmc.serving.http.openapi.errors import errors_of
-from hmc.serving.http.openapi.other_paths import OTHER_PATHS, OTHER_SCHEMAS
-from hmc.serving.http.routes import Twin
-from hmc.serving.wire.status import STATUSES_OF_CALLS
+from hmc.serving.http.openapi_paths import OTHER_PATHS, OTHER_SCHEMAS, Json, errors_of
+from hmc.serving.http.twins import Twin
+from hmc.serving.wire.meanings import STATUSES_OF_CALLS
 from hmc.v1 import translation_pb2 as pb
 
-Json = dict[str, Any]
-JSON = "application/json"
 INTEGERS: dict[int, Json] = {
     FieldDescriptor.TYPE_INT32: {"type": "integer", "format": "int32", "minimum": -(2**31), "maximum": 2**31 - 1},
     FieldDescriptor.TYPE_UINT32: {"type": "integer", "minimum": 0, "maximum": 2**32 - 1},
@@ -38,6 +38,7 @@ TIMEOUT_HEADER: Json = {
     "description": "The call is given up after so many milliseconds, with 504.",
     "schema": {"type": "integer", "minimum": 1, "maximum": 86_400_000},
 }
+NAMED = re.compile(r"^(?:message|enum|service|oneof)\s+(\w+)|^rpc\s+(\w+)|^(?:[\w.<>, ]+\s)?(\w+)\s*=\s*\d+")
 
 
 def openapi_document(twins: Sequence[Twin], needs_token: bool) -> Json:
@@ -164,3 +165,27 @@ class _Schemas:
             names = ", ".join(f.json_name for f in group.fields)
             text = f"{text} At most one of {names}.".strip()
         return {**made, "description": text}
+
+
+def comments_of(proto: Path) -> dict[str, str]:
+    """The comment above each message, field, enum, value, service and method, by its dotted name without the package.
+
+    Fields of a `oneof` are named as fields of its message.
+    """
+    found: dict[str, str] = {}
+    scope: list[str] = []  # what each open brace belongs to; empty for those that name nothing
+    comment: list[str] = []
+    for line in map(str.strip, proto.read_text(encoding="utf-8").splitlines()):
+        if line.startswith("//"):
+            comment.append(line.removeprefix("//").strip())
+            continue
+        match = NAMED.match(line)
+        name = next(filter(None, match.groups()), "") if match else ""
+        if name and comment:
+            found[".".join([*filter(None, scope), name])] = " ".join(comment)
+        comment = []
+        is_scope = line.startswith(("message", "enum", "service"))
+        scope.extend([name if is_scope else ""] * line.count("{"))
+        closed = line.count("}")
+        del scope[len(scope) - closed :]
+    return found

@@ -1,1 +1,0 @@
-"""The OpenAPI document: the RPCs from the descriptors of the protocol, and the other paths."""

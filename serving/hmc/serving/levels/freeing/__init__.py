@@ -1,1 +1,0 @@
-"""Freeing levels: those that no longer serve, those that nobody uses, and those whose memory a new one needs."""
