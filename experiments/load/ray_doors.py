@@ -29,8 +29,7 @@ import psutil
 
 from experiments.load.served import HMC, served
 from hmc.artifact.errors import HmcError
-from hmc.serving.client import AsyncClient
-from hmc.serving.client import Client
+from hmc.serving.client import AsyncClient, Client
 
 NODE = Path(__file__).parents[2] / "examples/clients/node/client.mjs"
 FILE = """

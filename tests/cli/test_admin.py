@@ -14,6 +14,7 @@ from tests.serving.certificates import make_certificate, make_client_certificate
 from tests.serving.fakes import FakeFactory, eventually, write_bundle
 
 from hmc.serving.client import Client
+from hmc.serving.requests.work import BatchLoad, LevelWork
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -39,6 +40,28 @@ def test_a_level_as_json(hmc: Hmc, server: BackgroundServer) -> None:
     assert (reported["name"], reported["loaded"], reported["memory"]) == ("h12", True, {"own": 30, "shared": 100})
     listed = json.loads(hmc("levels", "--server", server.address, "--json").stdout)
     assert reported in listed["levels"]
+
+
+def test_status(hmc: Hmc, server: BackgroundServer, factory: FakeFactory) -> None:
+    batches = BatchLoad(0, 3, 12, interactive=True), BatchLoad(1, 2, 2, interactive=False)
+    factory["h12"].work = LevelWork(workers=2, max_rows=128, waiting=5, queue_size=64, batches=batches)
+    lines = hmc("admin", "status", "--server", server.address).stdout.splitlines()
+    assert [line.split(":")[0] for line in lines if not line.startswith(" ")] == [
+        "en-de/full",
+        "en-de/h12",
+        "en-de/h6",
+        "process",
+    ]
+    at = next(n for n, line in enumerate(lines) if line.startswith("en-de/h12"))
+    assert lines[at] == "en-de/h12: 5 of 64 sentences in the queue, 14 of 128 rows at work, 0.0 MiB of weights"
+    assert lines[at + 1 : at + 3] == [
+        "  worker 0: 3 interactive sentences in 12 rows",
+        "  worker 1: 2 other sentences in 2 rows",
+    ]
+    found = json.loads(hmc("admin", "status", "--server", server.address, "--json").stdout)
+    assert found["levels"][1]["batches"][0] == {"worker": 0, "sentences": 3, "rows": 12, "interactive": True}
+    refused = hmc("admin", "status", "--server", server.address, "--model", "no")
+    assert (refused.exit_code, "unknown model 'no'" in refused.stderr) == (2, True)
 
 
 def test_reload(hmc: Hmc, server: BackgroundServer, fake_bundle: Path, tmp_path: Path) -> None:

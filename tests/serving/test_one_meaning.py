@@ -14,8 +14,7 @@ from typer.testing import CliRunner, Result
 
 from hmc.cli.main import build
 from hmc.serving import DecodeOptions, Translator
-from hmc.serving.client import Client
-from hmc.serving.client import AsyncClient
+from hmc.serving.client import AsyncClient, Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 

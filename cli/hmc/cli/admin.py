@@ -1,4 +1,4 @@
-"""`hmc admin`: loads, unloads or replaces levels of a running server."""
+"""`hmc admin`: loads, unloads or replaces levels of a running server, and shows what they do now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hmc.cli.common.commands import CheckedCommand, guarded
 from hmc.cli.common.options import SERVER, WHERE, Tls, TlsCa, TlsCert, TlsKey, Token
 
 if TYPE_CHECKING:
-    from hmc.serving.client import Client
+    from hmc.serving.client import Client, ServerStatus
 
 Name = Annotated[str, typer.Argument(help="Name of a level, as `hmc levels` lists it.", metavar="LEVEL")]
 Server = Annotated[str, SERVER]
@@ -29,14 +29,64 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 
 def group() -> typer.Typer:
-    """The group of the commands load, unload, default and reload."""
+    """The group of the commands status, load, unload, default and reload."""
     app = typer.Typer(
-        no_args_is_help=True, help="Load, unload or replace levels of a running server without losing a request."
+        no_args_is_help=True,
+        help="See what a running server does; load, unload or replace its levels without losing a request.",
     )
     app.callback()(lambda: None)
-    for command in (load, unload, default, reload):
+    for command in (status, load, unload, default, reload):
         app.command(cls=CheckedCommand)(guarded(command))
     return app
+
+
+def status(
+    server: Server,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Name of the model, of a server of several. Default: all.", rich_help_panel=WHERE),
+    ] = None,
+    token: Token = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    timeout: Timeout = 10.0,
+    json_output: AsJson = False,
+) -> None:
+    """Show what the loaded levels of a server do now: queues, running batches and memory."""
+    import json
+    from dataclasses import asdict
+
+    with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
+        found = client.status(timeout, model=model)
+    typer.echo(json.dumps(asdict(found)) if json_output else "\n".join(_lines(found)))
+
+
+def _lines(found: ServerStatus) -> Iterator[str]:
+    """A line for each level, its batches below it, and the memory of the process and of devices."""
+    for level in found.levels:
+        rows = sum(batch.rows for batch in level.batches)
+        held = " and ".join(
+            f"{(size.own + size.shared) / 2**20:.1f} MiB {where}"
+            for size, where in ((level.memory, "of weights"), (level.device_memory, "on the device"))
+            if size is not None
+        )
+        yield (
+            f"{level.model}/{level.level}: {level.queued} of {level.queue_size} sentences in the queue, {rows} of "
+            + (f"{level.max_rows} rows at work, {held}")
+        )
+        if level.failure:
+            yield f"  stopped: {level.failure}"
+        for batch in level.batches:
+            kind = "interactive" if batch.interactive else "other"
+            yield f"  worker {batch.worker}: {batch.sentences} {kind} sentences in {batch.rows} rows"
+    if not found.levels:
+        yield "No level is loaded."
+    if found.memory_bytes:
+        yield f"process: {found.memory_bytes / 2**20:.0f} MiB"
+    for device in found.devices:
+        most = f" of {device.budget / 2**20:.0f}" if device.budget else ""
+        yield f"{device.device}: {device.reserved / 2**20:.0f}{most} MiB reserved, {device.free / 2**20:.0f} MiB free"
 
 
 def load(

@@ -10,8 +10,7 @@ import os
 import sys
 
 from hmc.artifact.errors import HmcError
-from hmc.serving.client import AsyncClient
-from hmc.serving.client import Retry
+from hmc.serving.client import AsyncClient, Retry
 
 DEADLINE_S = 30.0
 

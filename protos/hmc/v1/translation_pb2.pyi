@@ -559,3 +559,55 @@ class SetDefaultLevelResponse(_message.Message):
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     level: Level
     def __init__(self, level: _Optional[_Union[Level, _Mapping]] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("levels", "memory_bytes", "devices")
+    LEVELS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    levels: _containers.RepeatedCompositeFieldContainer[LevelLoad]
+    memory_bytes: int
+    devices: _containers.RepeatedCompositeFieldContainer[DeviceUse]
+    def __init__(self, levels: _Optional[_Iterable[_Union[LevelLoad, _Mapping]]] = ..., memory_bytes: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ...) -> None: ...
+
+class LevelLoad(_message.Message):
+    __slots__ = ("model", "level", "queued", "queue_size", "workers", "max_rows", "batches", "memory", "device_memory", "failure")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    level: str
+    queued: int
+    queue_size: int
+    workers: int
+    max_rows: int
+    batches: _containers.RepeatedCompositeFieldContainer[RunningBatch]
+    memory: LevelBytes
+    device_memory: LevelBytes
+    failure: str
+    def __init__(self, model: _Optional[str] = ..., level: _Optional[str] = ..., queued: _Optional[int] = ..., queue_size: _Optional[int] = ..., workers: _Optional[int] = ..., max_rows: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[RunningBatch, _Mapping]]] = ..., memory: _Optional[_Union[LevelBytes, _Mapping]] = ..., device_memory: _Optional[_Union[LevelBytes, _Mapping]] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class RunningBatch(_message.Message):
+    __slots__ = ("worker", "sentences", "rows", "interactive")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    SENTENCES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    INTERACTIVE_FIELD_NUMBER: _ClassVar[int]
+    worker: int
+    sentences: int
+    rows: int
+    interactive: bool
+    def __init__(self, worker: _Optional[int] = ..., sentences: _Optional[int] = ..., rows: _Optional[int] = ..., interactive: _Optional[bool] = ...) -> None: ...

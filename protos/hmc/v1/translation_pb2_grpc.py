@@ -400,6 +400,11 @@ class AdminServiceStub:
                 request_serializer=hmc_dot_v1_dot_translation__pb2.SetDefaultLevelRequest.SerializeToString,
                 response_deserializer=hmc_dot_v1_dot_translation__pb2.SetDefaultLevelResponse.FromString,
                 _registered_method=True)
+        self.GetStatus = channel.unary_unary(
+                '/hmc.v1.AdminService/GetStatus',
+                request_serializer=hmc_dot_v1_dot_translation__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=hmc_dot_v1_dot_translation__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -437,6 +442,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStatus(self, request, context):
+        """Shows what loaded levels do at this moment: their queues, the batches that run, and memory. Of several processes
+        behind one port, it is the process that answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -459,6 +472,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.SetDefaultLevel,
                     request_deserializer=hmc_dot_v1_dot_translation__pb2.SetDefaultLevelRequest.FromString,
                     response_serializer=hmc_dot_v1_dot_translation__pb2.SetDefaultLevelResponse.SerializeToString,
+            ),
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=hmc_dot_v1_dot_translation__pb2.GetStatusRequest.FromString,
+                    response_serializer=hmc_dot_v1_dot_translation__pb2.GetStatusResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -570,6 +588,33 @@ class AdminService:
             '/hmc.v1.AdminService/SetDefaultLevel',
             hmc_dot_v1_dot_translation__pb2.SetDefaultLevelRequest.SerializeToString,
             hmc_dot_v1_dot_translation__pb2.SetDefaultLevelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hmc.v1.AdminService/GetStatus',
+            hmc_dot_v1_dot_translation__pb2.GetStatusRequest.SerializeToString,
+            hmc_dot_v1_dot_translation__pb2.GetStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,8 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from hmc.serving.client import AsyncClient
-from hmc.serving.client import Client
+from hmc.serving.client import AsyncClient, Client
 
 T = TypeVar("T")
 

@@ -15,10 +15,7 @@ from tests.processes import environment
 from tests.serving.client.scripted import Failure, Script, ScriptedServer
 
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
-from hmc.serving.client import AsyncClient
-from hmc.serving.client import Client
-from hmc.serving.client import ONCE
-from hmc.serving.client import FileProgress, translate_file, translate_file_async
+from hmc.serving.client import ONCE, AsyncClient, Client, FileProgress, translate_file, translate_file_async
 from hmc.serving.client.files import SAVED_EVERY
 
 LINES = [f"line {number} ☃" for number in range(5 * SAVED_EVERY + 7)]

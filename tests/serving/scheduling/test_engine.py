@@ -19,6 +19,7 @@ from hmc.artifact.errors import OverloadedError, UnavailableError
 from hmc.serving.decoding.sampling import GREATEST, uniforms
 from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import DecodeOptions, Sampling
+from hmc.serving.requests.work import BatchLoad
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import batch, planning
 from hmc.serving.scheduling.budgets import IDLE_S
@@ -159,6 +160,14 @@ def busy(sessions: LevelSessions, monkeypatch: pytest.MonkeyPatch) -> Iterator[E
     yield running
     go_on.set()
     running.close(drain=False)
+
+
+def test_its_load_is_the_batches_that_run_and_the_sentences_that_wait(busy: Engine) -> None:
+    for priority in (Priority.INTERACTIVE, Priority.BULK):
+        busy.submit(SOURCE, GREEDY, priority=priority)
+    load = busy.work
+    assert load.batches == (BatchLoad(worker=0, sentences=1, rows=PLAIN.rows, interactive=True),)
+    assert (load.waiting, load.queue_size, load.workers, load.max_rows) == (2, 4, 1, 4)
 
 
 def test_cancelled_sentences_leave_the_queue_at_once(busy: Engine) -> None:

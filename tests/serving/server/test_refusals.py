@@ -11,8 +11,7 @@ import pytest
 from tests.serving.fakes import GUARD_S, FakeFactory, FakeTranslator
 
 from hmc.artifact.errors import DeadlineExceededError, OverloadedError
-from hmc.serving.client import Client
-from hmc.serving.client import ONCE
+from hmc.serving.client import ONCE, Client
 from hmc.serving.requests.caller import Caller
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.wire.metadata import ELSEWHERE_S, TRAILER, retry_after_s, retry_trailers

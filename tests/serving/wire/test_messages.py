@@ -16,11 +16,14 @@ from hmc.serving.requests.results import (
     LevelBytes,
     LevelInfo,
     LevelList,
+    LevelLoad,
     ModelInfo,
+    ServerStatus,
     Token,
     Translation,
 )
 from hmc.serving.requests.selectors import Selector
+from hmc.serving.requests.work import BatchLoad
 from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters
 from hmc.v1 import translation_pb2 as pb
@@ -193,3 +196,12 @@ def test_the_model_of_a_selector_goes_both_ways() -> None:
 def test_models_go_both_ways() -> None:
     models = (ModelInfo("en-x", "en", ("de", "fr"), "v", 2), ModelInfo("a", "de", ("en",), "w", 0))
     assert level_converters.models_from_proto(level_converters.models_to_proto(models)) == models
+
+
+def test_the_status_of_a_server_goes_both_ways() -> None:
+    batches = (BatchLoad(0, 3, 12, interactive=True), BatchLoad(1, 2, 2, interactive=False))
+    busy = LevelLoad("en-de", "h36", 5, 1024, 2, 128, batches, LevelBytes(1, 2), LevelBytes(3, 0), "it stopped")
+    idle = LevelLoad("en-fr", "full", 0, 1024, 1, 128, ())
+    status = ServerStatus((busy, idle), 1 << 40, (DeviceUse("cuda:0", 1, 2, 3),))
+    assert level_converters.status_from_proto(level_converters.status_to_proto(status)) == status
+    assert level_converters.status_from_proto(pb.GetStatusResponse()) == ServerStatus((), 0)

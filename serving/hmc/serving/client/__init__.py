@@ -16,20 +16,26 @@ if TYPE_CHECKING:
     from hmc.serving.client.client import Client
     from hmc.serving.client.failures import ONCE, Retry
     from hmc.serving.client.files import FileProgress, translate_file, translate_file_async
-    from hmc.serving.requests.answers import (
+    from hmc.serving.requests.options import DecodeOptions, Sampling, Segmentation
+    from hmc.serving.requests.results import (
+        Alternative,
         Answer,
         DeviceUse,
+        DocumentPiece,
         LatencySummary,
         LevelBytes,
         LevelInfo,
         LevelList,
+        LevelLoad,
         ModelInfo,
+        Partial,
+        Segment,
+        ServerStatus,
         StreamAnswer,
+        Token,
+        Translation,
     )
-    from hmc.serving.requests.options import DecodeOptions, Sampling
-    from hmc.serving.requests.results import Alternative, DocumentPiece, Partial, Segment, Token, Translation
     from hmc.serving.requests.selectors import Selector
-    from hmc.serving.requests.text_options import Segmentation
 
 __all__ = [
     "ONCE",
@@ -46,6 +52,7 @@ __all__ = [
     "LevelBytes",
     "LevelInfo",
     "LevelList",
+    "LevelLoad",
     "ModelInfo",
     "Partial",
     "Retry",
@@ -53,6 +60,7 @@ __all__ = [
     "Segment",
     "Segmentation",
     "Selector",
+    "ServerStatus",
     "StreamAnswer",
     "Token",
     "Translation",
@@ -71,7 +79,8 @@ __getattr__, __dir__ = lazy_names(
         "hmc.serving.requests.options": ("DecodeOptions", "Sampling", "Segmentation"),
         "hmc.serving.requests.results": (
             "Alternative", "Answer", "DeviceUse", "DocumentPiece", "LatencySummary", "LevelBytes", "LevelInfo",
-            "LevelList", "ModelInfo", "Partial", "Segment", "StreamAnswer", "Token", "Translation",
+            "LevelList", "LevelLoad", "ModelInfo", "Partial", "Segment", "ServerStatus", "StreamAnswer", "Token",
+            "Translation",
         ),
         "hmc.serving.requests.selectors": ("Selector",),
     },

@@ -19,9 +19,17 @@ from hmc.serving.client.calls import Call, Level, Streaming, Texts, Translating,
 from hmc.serving.client.core import ClientCore, Readiness
 from hmc.serving.client.failures import Attempts, domain_errors
 from hmc.serving.client.window import END, Window, check_texts
-from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, ModelInfo, StreamAnswer
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import DocumentPiece, Partial
+from hmc.serving.requests.results import (
+    Answer,
+    DocumentPiece,
+    LevelInfo,
+    LevelList,
+    ModelInfo,
+    Partial,
+    ServerStatus,
+    StreamAnswer,
+)
 from hmc.v1 import translation_pb2 as pb
 
 T = TypeVar("T")
@@ -110,6 +118,12 @@ class AsyncClient(ClientCore):
     ) -> LevelList:
         """See `Client.levels`."""
         return await self._ask(calls.levels(timeout, model, request_id))
+
+    async def status(
+        self, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None
+    ) -> ServerStatus:
+        """See `Client.status`."""
+        return await self._ask(calls.status(timeout, model, request_id))
 
     async def load_level(
         self, name: str, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None

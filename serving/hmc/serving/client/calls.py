@@ -12,15 +12,22 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.client.window import Window
-from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, ModelInfo, StreamAnswer
 from hmc.serving.requests.checks import check_list, check_text, check_whole
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import DocumentPiece, Partial
+from hmc.serving.requests.options import DecodeOptions, Segmentation, TextOptions
+from hmc.serving.requests.results import (
+    Answer,
+    DocumentPiece,
+    LevelInfo,
+    LevelList,
+    ModelInfo,
+    Partial,
+    ServerStatus,
+    StreamAnswer,
+)
 from hmc.serving.requests.selectors import Selector
-from hmc.serving.requests.text_options import Segmentation, TextOptions
 from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters
-from hmc.serving.wire.request_ids import ALLOWED, KEY, new_id
+from hmc.serving.wire.metadata import ALLOWED, KEY, new_id
 from hmc.v1 import translation_pb2 as pb
 
 T = TypeVar("T")
@@ -82,8 +89,8 @@ class Call(Generic[T]):
     convert: Callable[[Any], T]
     timeout: float | None
     request_id: str
-    changes: bool = False
-    """Whether it changes the server. It is then a method of AdminService, and never sent again."""
+    admin: bool = False
+    """Whether it is a method of AdminService. It is then about one server, and never sent again."""
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -196,6 +203,12 @@ def levels(timeout: float | None, model: str | None, request_id: str | None) -> 
     return Call("ListLevels", request, level_converters.levels_from_proto, timeout, name(request_id))
 
 
+def status(timeout: float | None, model: str | None, request_id: str | None) -> Call[ServerStatus]:
+    """See `Client.status`."""
+    request = pb.GetStatusRequest(model=model)
+    return Call("GetStatus", request, level_converters.status_from_proto, timeout, name(request_id), admin=True)
+
+
 def change_level(
     method: str, level: str, timeout: float | None, model: str | None, request_id: str | None
 ) -> Call[LevelInfo]:
@@ -204,7 +217,7 @@ def change_level(
     request = getattr(pb, f"{method}Request")(name=level, model=model)
     return Call(
         method, request, lambda message: level_converters.level_from_proto(message.level), timeout, name(request_id),
-        changes=True,
+        admin=True,
     )  # fmt: skip
 
 
@@ -213,7 +226,7 @@ def reload(bundle: Path | str | None, timeout: float | None, model: str | None, 
     path = str(bundle) if bundle is not None else None
     check_text(path or "", "bundle")
     request = pb.ReloadRequest(bundle_path=path, model=model)
-    return Call("Reload", request, lambda message: str(message.bundle_version), timeout, name(request_id), changes=True)
+    return Call("Reload", request, lambda message: str(message.bundle_version), timeout, name(request_id), admin=True)
 
 
 def settings(

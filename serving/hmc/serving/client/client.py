@@ -19,9 +19,17 @@ from hmc.serving.client.calls import Call, Level, Streaming, Texts, Translating,
 from hmc.serving.client.core import ClientCore, Readiness
 from hmc.serving.client.failures import Attempts, domain_errors
 from hmc.serving.client.window import END, Window, check_texts
-from hmc.serving.requests.answers import Answer, LevelInfo, LevelList, ModelInfo, StreamAnswer
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import DocumentPiece, Partial
+from hmc.serving.requests.results import (
+    Answer,
+    DocumentPiece,
+    LevelInfo,
+    LevelList,
+    ModelInfo,
+    Partial,
+    ServerStatus,
+    StreamAnswer,
+)
 from hmc.v1 import translation_pb2 as pb
 
 T = TypeVar("T")
@@ -124,6 +132,12 @@ class Client(ClientCore):
     ) -> LevelList:
         """Lists the levels of a model (None: the server's first one), loaded or not, from the best to the cheapest."""
         return self._ask(calls.levels(timeout, model, request_id))
+
+    def status(
+        self, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None
+    ) -> ServerStatus:
+        """What the loaded levels of a model (None: of all) do now: queues, running batches, memory. For operators."""
+        return self._ask(calls.status(timeout, model, request_id))
 
     def load_level(
         self, name: str, timeout: float | None = None, *, model: str | None = None, request_id: str | None = None

@@ -46,11 +46,11 @@ class Connection:
     """Whether calls may go to any of several servers."""
 
     def metadata_of(self, call: Call[Any]) -> tuple[tuple[str, str], ...]:
-        """What is sent beside the request. Raises InvalidRequestError if it changes one server and there may be
+        """What is sent beside the request. Raises InvalidRequestError if it is about one server and there may be
         several."""
-        if call.changes and self.balanced:
+        if call.admin and self.balanced:
             raise InvalidRequestError(
-                f"{self.name}: {call.method} changes one server, and these may be several; use a client of one address"
+                f"{self.name}: {call.method} is about one server, and these may be several; use a client of one address"
             )
         return (*call.metadata, *self.metadata)
 

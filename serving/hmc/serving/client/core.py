@@ -65,11 +65,11 @@ class ClientCore:
 
     def _sender(self, call: Call[Any]) -> Callable[..., Any]:
         """Sends requests of a call, on the connection whose turn it is: gRPC's method, with the metadata."""
-        stub = self._admin if call.changes else next(self._turns)
+        stub = self._admin if call.admin else next(self._turns)
         return partial(getattr(stub, call.method), metadata=self._connection.metadata_of(call))
 
     def _attempts(self, call: Call[Any]) -> Attempts:
-        return Attempts(self._retry, call.timeout, again=not call.changes)
+        return Attempts(self._retry, call.timeout, again=not call.admin)
 
 
 class Readiness:

@@ -14,9 +14,8 @@ import grpc.aio
 
 from hmc.artifact.errors import DeadlineExceededError, HmcError, InvalidRequestError, OverloadedError, UnavailableError
 from hmc.serving.requests.checks import check_whole, check_within
-from hmc.serving.wire.status import violations_of
 from hmc.serving.wire.metadata import retry_after_s
-from hmc.serving.wire.status import error_of
+from hmc.serving.wire.status import error_of, violations_of
 
 MAX_TIMEOUT_S = 1e9
 """A timeout of more seconds than this means no timeout: gRPC cannot represent much larger ones."""

@@ -22,9 +22,9 @@ from typing import IO, TYPE_CHECKING, Any, TypedDict, Unpack
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.client import calls
 from hmc.serving.client.calls import Level, Streaming
-from hmc.serving.requests.answers import StreamAnswer
-from hmc.serving.requests.lines import decode_line, one_line
+from hmc.serving.requests.checks import decode_line, one_line
 from hmc.serving.requests.options import DecodeOptions
+from hmc.serving.requests.results import StreamAnswer
 
 if TYPE_CHECKING:
     from hmc.serving.client.aio import AsyncClient

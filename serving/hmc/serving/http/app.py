@@ -29,7 +29,7 @@ from hmc.serving.http.methods import Methods
 from hmc.serving.http.openapi import openapi_document
 from hmc.serving.http.statuses import HttpError
 from hmc.serving.http.twins import twin_routes, twins
-from hmc.serving.wire.request_ids import ALLOWED, KEY, new_id
+from hmc.serving.wire.metadata import ALLOWED, KEY, new_id
 from hmc.serving.wire.status import message_of, new_reference
 
 log = logging.getLogger(__name__)

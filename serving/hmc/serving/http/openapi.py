@@ -16,7 +16,7 @@ from hmc.serving.http.bodies import JSON
 from hmc.serving.http.exchange import EVENTS, LINES
 from hmc.serving.http.openapi_paths import OTHER_PATHS, OTHER_SCHEMAS, Json, errors_of
 from hmc.serving.http.twins import Twin
-from hmc.serving.wire.meanings import STATUSES_OF_CALLS
+from hmc.serving.wire.status import STATUSES_OF_CALLS
 from hmc.v1 import translation_pb2 as pb
 
 INTEGERS: dict[int, Json] = {

@@ -10,8 +10,7 @@ from typing import Any
 import grpc
 
 from hmc.serving.http.bodies import FORM, JSON
-from hmc.serving.wire.http_status import HTTP_STATUS
-from hmc.serving.wire.meanings import EVERY_CALL, MEANINGS, STATUSES_OF_CALLS
+from hmc.serving.wire.status import EVERY_CALL, HTTP_STATUS, MEANINGS, STATUSES_OF_CALLS
 
 Json = dict[str, Any]
 NO_ANSWER = (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED)

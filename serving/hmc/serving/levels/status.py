@@ -10,7 +10,7 @@ from hmc.artifact.bundle.manifest import Level, Manifest
 from hmc.serving.levels.byte_shares import byte_shares
 from hmc.serving.levels.languages import Languages
 from hmc.serving.levels.slots import LoadedBundle, Slot
-from hmc.serving.requests.answers import DeviceUse, LevelInfo, LevelList, ModelInfo
+from hmc.serving.requests.results import DeviceUse, LevelInfo, LevelList, LevelLoad, ModelInfo
 from hmc.serving.requests.work import LevelWork
 
 
@@ -66,6 +66,17 @@ class HostStatus:
         """The levels as callers of the service see them. memory_bytes: memory of this process."""
         languages = self.manifest.source_language, self.manifest.target_language
         return LevelList(self.levels, self.manifest.version, *languages, self.device, memory_bytes, self.devices)
+
+    def loads(self) -> list[LevelLoad]:
+        """What the loaded levels do now."""
+        return [
+            LevelLoad(
+                self.model, level.name, level.work.waiting, level.work.queue_size, level.work.workers,
+                level.work.max_rows, level.work.batches, level.memory, level.device_memory, level.failure,
+            )
+            for level in self.levels
+            if level.loaded
+        ]  # fmt: skip
 
     def info(self) -> ModelInfo:
         """The model as callers of the service see it."""

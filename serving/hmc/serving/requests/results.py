@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from hmc.artifact.bundle.manifest import Latency, Level, Quality
 from hmc.artifact.errors import HmcError
+from hmc.serving.requests.work import BatchLoad
 
 SHORTEST = 10
 """Tokens of the shortest source whose translation can be much shorter."""
@@ -307,6 +308,40 @@ class LevelInfo:
             disk=disk,
             shortlist=level.shortlist is not None,
         )
+
+
+@dataclass(frozen=True)
+class LevelLoad:
+    """What a loaded level does at one moment."""
+
+    model: str
+    level: str
+    queued: int
+    """Sentences in its queue, which do not run yet."""
+    queue_size: int
+    """Most sentences in its queue."""
+    workers: int
+    """Each runs batches on threads of its own."""
+    max_rows: int
+    """Most hypotheses that all its workers decode together."""
+    batches: tuple[BatchLoad, ...]
+    memory: LevelBytes | None = None
+    """Bytes of weights in the memory of the machine."""
+    device_memory: LevelBytes | None = None
+    """Bytes of weights and caches in the memory of CUDA devices. None on a CPU."""
+    failure: str = ""
+    """As in `LevelInfo`."""
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    """What the loaded levels of a server do at one moment."""
+
+    levels: tuple[LevelLoad, ...]
+    memory_bytes: int
+    """Bytes of memory that the server's process uses for everything. 0 if unknown."""
+    devices: tuple[DeviceUse, ...] = ()
+    """The CUDA devices that loaded levels use."""
 
 
 @dataclass(frozen=True)

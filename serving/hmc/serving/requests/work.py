@@ -1,4 +1,4 @@
-"""What a level has computed since it was loaded, for metrics."""
+"""What a level has computed since it was loaded, and what it does now, for metrics and for operators."""
 
 from __future__ import annotations
 
@@ -63,6 +63,19 @@ class Work:
 
 
 @dataclass(frozen=True)
+class BatchLoad:
+    """Sentences that a worker decodes together, at one moment."""
+
+    worker: int
+    """Counted from 0."""
+    sentences: int
+    rows: int
+    """Hypotheses: of each sentence as many as its beam."""
+    interactive: bool
+    """Whether its sentences are of interactive calls, which go before others."""
+
+
+@dataclass(frozen=True)
 class LevelWork:
     """The work of a level and its limits, at one moment."""
 
@@ -76,3 +89,5 @@ class LevelWork:
     """Sentences in the queue, which do not run yet."""
     queue_size: int = 0
     """Most sentences in the queue."""
+    batches: tuple[BatchLoad, ...] = ()
+    """The batches that run."""

@@ -18,7 +18,7 @@ from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Finish, Progress
 from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions
-from hmc.serving.requests.work import LevelWork, Work
+from hmc.serving.requests.work import BatchLoad, LevelWork, Work
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.budgets import PoolBudget
 from hmc.serving.scheduling.planning import plan_job
@@ -103,7 +103,12 @@ class Engine:
         """What all workers have computed together, and the limits of the level."""
         total = Work.total(worker.work for worker in self.workers)
         rows = self.max_rows * len(self.workers)
-        return LevelWork(total, len(self.workers), rows, len(self.queue), self.queue.size)
+        batches = tuple(
+            BatchLoad(number, sentences, sentences * mode.rows, mode.interactive)
+            for number, scheduler in enumerate(self._schedulers)
+            for mode, sentences in scheduler.batches()
+        )
+        return LevelWork(total, len(self.workers), rows, len(self.queue), self.queue.size, batches)
 
     @property
     def failure(self) -> str | None:

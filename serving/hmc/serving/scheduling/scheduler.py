@@ -158,6 +158,11 @@ class Scheduler:
         with self._queue.changed:
             return sum(len(jobs) for mode, jobs in self._running.items() if mode.interactive or not interactive)
 
+    def batches(self) -> list[tuple[Mode, int]]:
+        """The batches that run here: their modes and sentences."""
+        with self._queue.changed:
+            return [(mode, len(jobs)) for mode, jobs in self._running.items()]
+
     def rows(self, mode: Mode) -> int:
         """Rows of the batch of this mode. For the worker's own thread."""
         return mode.rows * len(self._running.get(mode, ()))

@@ -27,7 +27,15 @@ from hmc.serving.levels.slots import Lease, Slot
 from hmc.serving.levels.status import LevelStatus
 from hmc.serving.requests.caller import Caller, Priority, current_caller
 from hmc.serving.requests.options import DecodeOptions, Target, TextOptions
-from hmc.serving.requests.results import Answer, DocumentPiece, LevelInfo, LevelList, ModelInfo, Translation
+from hmc.serving.requests.results import (
+    Answer,
+    DocumentPiece,
+    LevelInfo,
+    LevelList,
+    ModelInfo,
+    ServerStatus,
+    Translation,
+)
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.runtime.process_memory import process_bytes
 from hmc.serving.server.access.binding import check_below
@@ -240,6 +248,13 @@ class Handlers:
         """
         host = self._models.named(model)
         return host.status().listed(await asyncio.to_thread(process_bytes))
+
+    async def status(self, model: str = "") -> ServerStatus:
+        """What the loaded levels of a model do now. model: its name; empty: of all models."""
+        statuses = [self._models.named(model).status()] if model else self._models.statuses()
+        loads = tuple(load for status in statuses for load in status.loads())
+        devices = {use.device: use for status in statuses for use in status.devices}
+        return ServerStatus(loads, await asyncio.to_thread(process_bytes), tuple(devices.values()))
 
     async def load(self, name: str, model: str = "") -> LevelInfo:
         """Loads a level. Errors: see `ModelHost.load`."""

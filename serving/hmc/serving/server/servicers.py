@@ -142,6 +142,10 @@ class AdminServicer(rpc.AdminServiceServicer):
         level = await self._handlers.set_default(request.name, request.model)
         return pb.SetDefaultLevelResponse(level=level_converters.level_to_proto(level))
 
+    async def GetStatus(self, request: pb.GetStatusRequest, _context: object) -> pb.GetStatusResponse:
+        check_request(request)
+        return level_converters.status_to_proto(await self._handlers.status(request.model))
+
     async def Reload(self, request: pb.ReloadRequest, _context: object) -> pb.ReloadResponse:
         check_request(request)
         path = Path(request.bundle_path) if request.HasField("bundle_path") else None

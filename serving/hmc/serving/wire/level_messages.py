@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from hmc.artifact.bundle.manifest import Latency, Quality
-from hmc.serving.requests.results import DeviceUse, LatencySummary, LevelBytes, LevelInfo, LevelList, ModelInfo
+from hmc.serving.requests.results import (
+    DeviceUse,
+    LatencySummary,
+    LevelBytes,
+    LevelInfo,
+    LevelList,
+    LevelLoad,
+    ModelInfo,
+    ServerStatus,
+)
+from hmc.serving.requests.work import BatchLoad
 from hmc.v1 import translation_pb2 as pb
 
 KIND_OF_NAME = {
@@ -102,3 +112,34 @@ def models_from_proto(message: pb.ListModelsResponse) -> tuple[ModelInfo, ...]:
         ModelInfo(m.name, m.source_language, tuple(m.target_languages), m.bundle_version, m.loaded_levels)
         for m in message.models
     )
+
+
+def status_to_proto(status: ServerStatus) -> pb.GetStatusResponse:
+    """Converts the answer to GetStatus."""
+    return pb.GetStatusResponse(
+        levels=[_load_to_proto(load) for load in status.levels],
+        memory_bytes=status.memory_bytes,
+        devices=[_to_proto(pb.DeviceUse, use) for use in status.devices],
+    )
+
+
+def status_from_proto(message: pb.GetStatusResponse) -> ServerStatus:
+    """The inverse of `status_to_proto`."""
+    levels = tuple(_load_from_proto(load) for load in message.levels)
+    return ServerStatus(levels, message.memory_bytes, tuple(_from_proto(DeviceUse, use) for use in message.devices))
+
+
+LOAD_FIELDS = tuple(field.name for field in pb.LevelLoad.DESCRIPTOR.fields if field.message_type is None)
+LOAD_BYTES = ("memory", "device_memory")
+
+
+def _load_to_proto(load: LevelLoad) -> pb.LevelLoad:
+    known = {name: _to_proto(pb.LevelBytes, data) for name in LOAD_BYTES if (data := getattr(load, name)) is not None}
+    batches = [_to_proto(pb.RunningBatch, batch) for batch in load.batches]
+    return pb.LevelLoad(batches=batches, **{name: getattr(load, name) for name in LOAD_FIELDS}, **known)
+
+
+def _load_from_proto(message: pb.LevelLoad) -> LevelLoad:
+    known = {name: _from_proto(LevelBytes, getattr(message, name)) for name in LOAD_BYTES if message.HasField(name)}
+    batches = tuple(_from_proto(BatchLoad, batch) for batch in message.batches)
+    return LevelLoad(batches=batches, **{name: getattr(message, name) for name in LOAD_FIELDS}, **known)

@@ -236,6 +236,7 @@ STATUSES_OF_CALLS: dict[str, set[grpc.StatusCode]] = {
     "UnloadLevel": WITH_A_LEVEL,
     "Reload": WITH_A_LEVEL,
     "SetDefaultLevel": WITH_A_LEVEL,
+    "GetStatus": EVERY_CALL | {Code.NOT_FOUND},
 }
 STATUSES_OF_TEXTS = WITH_A_LEVEL - {
     Code.OK,

@@ -26,8 +26,7 @@ from hmc.artifact.errors import (
     PortInUseError,
     UnavailableError,
 )
-from hmc.serving.client import Client
-from hmc.serving.client import ONCE
+from hmc.serving.client import ONCE, Client
 from hmc.serving.server.access import binding
 from hmc.serving.server.access.binding import warnings_of
 from hmc.serving.server.access.entry import Entry

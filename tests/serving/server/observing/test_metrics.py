@@ -14,8 +14,7 @@ from tests.serving.server.observing.scrapes import scrape, value
 from tests.tiny import SENTENCES
 
 from hmc.artifact.errors import DeadlineExceededError, HmcError, InvalidRequestError, OverloadedError
-from hmc.serving.client import Client
-from hmc.serving.client import ONCE
+from hmc.serving.client import ONCE, Client
 from hmc.serving.requests.options import MAX_TEXT_BYTES, DecodeOptions
 from hmc.serving.requests.selectors import Selector
 from hmc.serving.server.access.tokens import line_of

@@ -19,8 +19,7 @@ from tests.processes import environment
 from tests.serving.fakes import GUARD_S, eventually
 
 from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError, OverloadedError, PortInUseError
-from hmc.serving.client import Client
-from hmc.serving.client import Retry
+from hmc.serving.client import Client, Retry
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.server.access.tokens import digest
 from hmc.serving.server.processes.supervisor import Supervisor

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Protocol
 
 from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
-from hmc.serving.requests.answers import DeviceUse
+from hmc.serving.requests.results import DeviceUse
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory import cuda_calls
 

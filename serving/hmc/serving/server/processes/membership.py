@@ -54,6 +54,9 @@ class GroupAdminServicer(rpc.AdminServiceServicer):
     async def Reload(self, request: pb.ReloadRequest, context: object) -> pb.ReloadResponse:
         return await self._everywhere("Reload", request, self._own.Reload(request, context))
 
+    async def GetStatus(self, request: pb.GetStatusRequest, context: object) -> pb.GetStatusResponse:
+        return await self._own.GetStatus(request, context)
+
     async def _everywhere(self, method: str, request: Message, here: Awaitable[T]) -> T:
         """Makes a change in this process and then in all others at once. Returns this process's answer.
 
