@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Any
 
 import grpc
@@ -20,13 +21,14 @@ from hmc.v1 import translation_pb2_grpc as rpc
 
 
 class Refusing(rpc.TranslationServiceServicer, rpc.AdminServiceServicer):
-    """Refuses in ways that are hard to bring about. It is called without interceptors."""
+    """Refuses in ways that are hard to bring about. It is called without the edge that turns errors into statuses."""
 
     async def SetDefaultLevel(self, request: pb.SetDefaultLevelRequest, context: Any) -> pb.SetDefaultLevelResponse:
         retry, packed = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=7)), any_pb2.Any()
         packed.Pack(retry)
         status = status_pb2.Status(code=8, message=f"not {request.name} now", details=[packed])
-        await context.abort_with_status(rpc_status.to_status(status))
+        made = rpc_status.to_status(status)
+        await context.abort(made.code, made.details, made.trailing_metadata)
         raise AssertionError("abort returned")
 
     async def Score(self, _request: pb.ScoreRequest, context: Any) -> pb.TranslateResponse:
@@ -34,9 +36,20 @@ class Refusing(rpc.TranslationServiceServicer, rpc.AdminServiceServicer):
         raise AssertionError("abort returned")
 
 
+def undressed(_name: str, handler: Any) -> Any:
+    """Decodes requests, as the server's edge does, and no more. None for a method that a servicer does not have."""
+    if not inspect.iscoroutinefunction(handler.unary_unary):
+        return None
+
+    async def call(data: bytes, context: Any) -> Any:
+        return await handler.unary_unary(await handler.request_deserializer(data), context)
+
+    return grpc.unary_unary_rpc_method_handler(call)
+
+
 def ask(verb: str, path: str, **request: Any) -> httpx.Response:
     """Asks an application in this process."""
-    methods = Methods([])
+    methods = Methods(undressed)
     rpc.add_TranslationServiceServicer_to_server(Refusing(), methods)
     rpc.add_AdminServiceServicer_to_server(Refusing(), methods)
     app = application(methods, CollectorRegistry(), lambda: None, False)

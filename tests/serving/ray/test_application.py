@@ -126,14 +126,14 @@ def test_a_call_that_fails_sets_its_status_and_returns() -> None:
         def set_trailing_metadata(self, trailers: Any) -> None:
             self.trailers = trailers
 
-    class Context(Methods):
-        async def handler(self, _name: str, context: Any) -> Any:
-            async def fails(_data: bytes, _context: object) -> None:
-                await context.abort(grpc.StatusCode.NOT_FOUND, "no such level", (("a", "b"),))
+    async def fails(_data: bytes, call: Any) -> None:
+        await call.abort(grpc.StatusCode.NOT_FOUND, "no such level", (("a", "b"),))
 
-            return SimpleNamespace(unary_unary=fails)
+    failing: Any = grpc.unary_unary_rpc_method_handler(fails)
+    methods = Methods(lambda _name, handler: handler)
+    methods.add_registered_method_handlers(TRANSLATION.full_name, {"Translate": failing})
 
     ray = Ray()
-    answer = asyncio.run(unary(Context([]), TRANSLATION.methods_by_name["Translate"], b"", ray))
+    answer = asyncio.run(unary(methods, TRANSLATION.methods_by_name["Translate"], b"", ray))
     assert answer == Empty()
     assert (ray.code, ray.details, ray.trailers) == (grpc.StatusCode.NOT_FOUND, "no such level", [("a", "b")])

@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hmc.serving.http.context import HttpContext
+from hmc.serving.http.call import PlainCall
 from hmc.serving.http.libretranslate import libretranslate_routes
 from hmc.serving.http.methods import Methods
 from hmc.serving.http.openapi import openapi_document
@@ -89,7 +89,7 @@ def observing_routes(methods: Methods, registry: CollectorRegistry, ready: Calla
 
     async def metrics(request: Request) -> Response:
         encode, kind = choose_encoder(request.headers.get("accept", ""))
-        content = await methods.plain(METRICS, lambda: encode(registry), HttpContext.of(request))
+        content = await methods.plain(METRICS, lambda: encode(registry), PlainCall.of(request))
         return Response(content, headers={"Content-Type": kind})
 
     async def live(_request: Request) -> Response:

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.http.bodies import FORM, JSON, Body
-from hmc.serving.http.context import HttpContext
+from hmc.serving.http.call import PlainCall
 from hmc.serving.http.exchange import unless
 from hmc.serving.http.methods import Methods
 from hmc.serving.http.statuses import HttpError, invalid
@@ -87,13 +87,13 @@ class _Sent:
         self._kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         self._read: bytes | None = None
 
-    async def context(self) -> HttpContext:
-        """The context of an RPC of this call."""
+    async def call(self) -> PlainCall:
+        """An RPC of this call."""
         request = self._request
         if not self._needs_token or "authorization" in request.headers:
-            return HttpContext.of(request)
+            return PlainCall.of(request)
         key = request.query_params.get("api_key") or _key_in(await self._bytes(), self._kind == JSON)
-        return HttpContext.of(request, {"authorization": f"Bearer {key}"} if key else None)
+        return PlainCall.of(request, {"authorization": f"Bearer {key}"} if key else None)
 
     async def values(self) -> Values:
         """The parameters, from a form, JSON or the query, as LibreTranslate takes them."""
@@ -192,7 +192,7 @@ class _LibreTranslate:
         return await unless(sent.body.left(), self._translate(sent))
 
     async def _translate(self, sent: _Sent) -> Values:
-        pairs = await self._pairs(await sent.context())
+        pairs = await self._pairs(await sent.call())
         wanted: _Wanted | None = None
 
         async def first() -> pb.TranslateRequest:
@@ -206,29 +206,29 @@ class _LibreTranslate:
 
         method = TRANSLATION.methods_by_name["Translate"]
         try:
-            answer = await self._methods.unary(method, first, await sent.context())
+            answer = await self._methods.unary(method, first, await sent.call())
         except HttpError as error:
             if N_BEST not in error.fields:
                 raise
-            answer = await self._methods.unary(method, without_alternatives, await sent.context())
+            answer = await self._methods.unary(method, without_alternatives, await sent.call())
         assert wanted is not None
         return wanted.answer(cast("pb.TranslateResponse", answer))
 
     async def detect(self, request: Request) -> list[Values]:
         sent = _Sent(request, self._needs_token)
-        pairs = await self._pairs(await sent.context())
+        pairs = await self._pairs(await sent.call())
         _texts(await sent.values())
         return [{"language": code, "confidence": NOT_DETECTED} for code in dict.fromkeys(p.source for p in pairs)]
 
     async def languages(self, request: Request) -> list[Values]:
         sent = _Sent(request, self._needs_token)
-        pairs = await self._pairs(await sent.context())
+        pairs = await self._pairs(await sent.call())
         sources = list(dict.fromkeys(p.source for p in pairs))
         codes = dict.fromkeys([*sources, *(p.target for p in pairs)])
         return [{"code": code, "name": language_name(code), "targets": _targets(pairs, code)} for code in codes]
 
     async def settings(self, request: Request) -> Values:
-        pairs = [] if self._needs_token else await self._pairs(HttpContext.of(request))
+        pairs = [] if self._needs_token else await self._pairs(PlainCall.of(request))
         first = pairs[0] if pairs else None
         return {
             "apiKeys": self._needs_token,
@@ -244,14 +244,14 @@ class _LibreTranslate:
             },
         }
 
-    async def _pairs(self, context: HttpContext) -> list[LanguagePair]:
+    async def _pairs(self, call: PlainCall) -> list[LanguagePair]:
         """The language pairs of the server's models."""
 
         async def all_models() -> pb.ListModelsRequest:
             return pb.ListModelsRequest()
 
-        call = self._methods.unary(TRANSLATION.methods_by_name["ListModels"], all_models, context)
-        models = cast("pb.ListModelsResponse", await call).models
+        answer = await self._methods.unary(TRANSLATION.methods_by_name["ListModels"], all_models, call)
+        models = cast("pb.ListModelsResponse", answer).models
         return [LanguagePair(m.source_language, target, m.name) for m in models for target in m.target_languages]
 
 

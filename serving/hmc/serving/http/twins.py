@@ -24,7 +24,7 @@ from hmc.serving.http.bodies import (
     message_from_data,
     read_message,
 )
-from hmc.serving.http.context import HttpContext
+from hmc.serving.http.call import PlainCall
 from hmc.serving.http.exchange import EVENTS, LINES, Answers, Lines, gone, unless
 from hmc.serving.http.methods import Given, Methods
 from hmc.serving.http.statuses import invalid
@@ -84,29 +84,29 @@ def twin_routes(methods: Methods) -> list[Route]:
 
 def _route(methods: Methods, twin: Twin) -> Route:
     async def one(request: Request) -> Response:
-        context = HttpContext.of(request)
+        call = PlainCall.of(request)
         given, left = _given(request, twin)
-        answer = await unless(left, methods.unary(twin.method, given, context))
-        return await _json(answer, context)
+        answer = await unless(left, methods.unary(twin.method, given, call))
+        return await _json(answer, call)
 
     async def several(request: Request) -> Response:
-        context = HttpContext.of(request)
+        call = PlainCall.of(request)
         given, left = _given(request, twin)
-        answers = methods.answers(twin.method, given, context)
+        answers = methods.answers(twin.method, given, call)
         if EVENTS in request.headers.get("accept", ""):
             first = await unless(left, _first(answers))
-            return Answers(first, answers, EVENTS, context.headers(), gone(request))
-        return await _json(await unless(left, _together(answers)), context)
+            return Answers(first, answers, EVENTS, call.headers(), gone(request))
+        return await _json(await unless(left, _together(answers)), call)
 
     async def stream(request: Request) -> Response:
         declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if declared != LINES:
             raise invalid(f"the content type is {declared or 'missing'}: send `Content-Type: {LINES}`", 415)
-        context = HttpContext.of(request)
+        call = PlainCall.of(request)
         kind = twin.method.input_type
         sent = Lines(request, MAX_BODY_BYTES)
-        answers = methods.stream(twin.method, aiter(sent), lambda line: read_message(line, kind), context)
-        return Answers(await unless(sent.left(), _first(answers)), answers, LINES, context.headers(), sent.left())
+        answers = methods.stream(twin.method, aiter(sent), lambda line: read_message(line, kind), call)
+        return Answers(await unless(sent.left(), _first(answers)), answers, LINES, call.headers(), sent.left())
 
     endpoint = stream if twin.streams_requests else several if twin.streams_answers else one
     return Route(twin.path, endpoint, methods=[twin.verb])
@@ -132,8 +132,8 @@ def _given(request: Request, twin: Twin) -> tuple[Given, Coroutine[Any, Any, Non
     return sent, body.left()
 
 
-async def _json(answer: Message, context: HttpContext) -> Response:
-    return Response(await json_of(answer), media_type="application/json", headers=context.headers())
+async def _json(answer: Message, call: PlainCall) -> Response:
+    return Response(await json_of(answer), media_type="application/json", headers=call.headers())
 
 
 async def _first(answers: AsyncIterator[Message]) -> Message | None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -16,8 +17,9 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from hmc.artifact.errors import UnavailableError
-from hmc.serving.http.context import HttpContext
+from hmc.serving.http.call import PlainCall
 from hmc.serving.http.methods import Methods, path_of
+from hmc.serving.http.statuses import HttpError
 from hmc.serving.levels.names import parse_models
 from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.ray.registering import TRANSLATION
@@ -62,7 +64,7 @@ class Replica:
             metrics.call(method, code, error)
             log_of_calls.end(method, code)
 
-        self._methods = Methods([EdgeInterceptor(Entry(self._gate, lambda: None, log_of_calls), ended)])
+        self._methods = Methods(EdgeInterceptor(Entry(self._gate, lambda: None, log_of_calls), ended).wrap)
         handlers = Handlers(self._models, settings, metrics)
         servicer = TranslationServicer(handlers, settings.stream_window, asyncio.Event())
         rpc.add_TranslationServiceServicer_to_server(servicer, self._methods)
@@ -140,47 +142,42 @@ RayContext = Any
 
 
 async def unary(methods: Methods, method: MethodDescriptor, data: bytes, ray: RayContext) -> Message:
-    """The answer of a call with one, made through the same interceptor as calls of the plain server.
+    """The answer of a call with one, made through the same edge as calls of the plain server.
 
     Ray drops the trailers of a method that raises. So a call never raises: its status is set in the context, and it
     returns, here with an empty message.
     """
-    context = _context(ray)
+    call = _call(ray)
     answer: Message = Empty()
-    try:
-        handler = await methods.handler(path_of(method), context)
-        answer = await handler.unary_unary(data, context)
-    except grpc.aio.AbortError:
-        pass
-    _finish(context, ray)
-    return answer
+    with _statuses(call, ray):
+        answer = await methods.handler(path_of(method)).unary_unary(data, call)
+    return answer  # noqa: RET504 - empty if the call failed
 
 
 async def answers(methods: Methods, method: MethodDescriptor, sent: Any, ray: RayContext) -> AsyncIterator[Message]:
     """The answers of a call with many; as `unary`. sent: the request as bytes, or an iterator of requests."""
-    context = _context(ray)
-    try:
-        handler = await methods.handler(path_of(method), context)
-        behaviour = handler.stream_stream if method.client_streaming else handler.unary_stream
-        async for answer in behaviour(sent, context):
+    call, handler = _call(ray), methods.handler(path_of(method))
+    behaviour = handler.stream_stream if method.client_streaming else handler.unary_stream
+    with _statuses(call, ray):
+        async for answer in behaviour(sent, call):
             yield answer
-    except grpc.aio.AbortError:
-        pass
-    _finish(context, ray)
 
 
-def _context(ray: RayContext) -> HttpContext:
-    """The context of a call, with the peer and the metadata that Ray knows. Ray does not say the deadline: it cancels
-    the call when it passes."""
-    return HttpContext(ray.peer(), tuple(ray.invocation_metadata()))
+def _call(ray: RayContext) -> PlainCall:
+    """The call, with the peer and the metadata that Ray knows. Ray does not say the deadline: it cancels the call when
+    it passes."""
+    return PlainCall(ray.peer(), tuple(ray.invocation_metadata()))
 
 
-def _finish(context: HttpContext, ray: RayContext) -> None:
-    code = context.code()
-    if code is not None and code is not grpc.StatusCode.OK:
-        ray.set_code(code)
-        ray.set_details(context.details())
-    ray.set_trailing_metadata(list(context.trailing_metadata()))
+@contextmanager
+def _statuses(call: PlainCall, ray: RayContext) -> Iterator[None]:
+    """Tells Ray how the call in the `with` block ended."""
+    try:
+        yield
+    except HttpError as error:
+        ray.set_code(error.code)
+        ray.set_details(error.message)
+    ray.set_trailing_metadata(list(call.trailers.items()))
 
 
 class QueuedTexts:

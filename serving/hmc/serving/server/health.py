@@ -12,7 +12,6 @@ from grpc_health.v1.health import aio
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from hmc.serving.levels.models import Models
-from hmc.serving.server.interceptors import Context
 from hmc.serving.server.streams import until
 
 REFLECTION_NAMES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
@@ -60,13 +59,13 @@ class Health(aio.HealthServicer):
                 if self._reported.get(service) != status:
                     await self.set_all((service,), status)
 
-    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         await self.refresh()
         if self._reported.get(request.service) == UNKNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND)
         return await super().Check(request, context)
 
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         watching = asyncio.create_task(super().Watch(request, context))
         closing = asyncio.create_task(self._closing.wait())
         try:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hmc.artifact.errors import HmcError, InvalidRequestError
-from hmc.serving.server.access.entry import Entry
+from hmc.serving.server.access.entry import CallInfo, Entry
 from hmc.serving.wire.metadata import KEY, new_id, request_id, retry_trailers, sent_id
 from hmc.serving.wire.status import code_of, message_of, new_reference, time_remaining, trailers_of
 
@@ -23,11 +23,10 @@ log = logging.getLogger(__name__)
 UNCHECKED_SERVICES = ("/grpc.health.v1.Health/",)
 """Health checks are not wrapped: probes send no token, and must get an answer while the server starts or drains."""
 
-if TYPE_CHECKING:  # these types are generic for the type checker only
+if TYPE_CHECKING:  # this type is generic for the type checker only
     Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
-    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 else:
-    Handler, Context = grpc.RpcMethodHandler, grpc.aio.ServicerContext
+    Handler = grpc.RpcMethodHandler
 Count = Callable[[str, grpc.StatusCode, BaseException | None], None]
 
 
@@ -47,8 +46,11 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
+        return self.wrap(handler_call_details.method, await continuation(handler_call_details))
+
+    def wrap(self, method: str, handler: Handler | None) -> Handler | None:
+        """The handler with all that happens around it; None for a method that is not offered. Other doors than gRPC's
+        call it with a `CallInfo` in place of gRPC's context. method: its full name."""
         if handler is None or method.startswith(UNCHECKED_SERVICES):
             return handler
         edge = _Edge(method, handler.request_deserializer, self._entry, self._count)
@@ -72,8 +74,8 @@ class _Edge:
     def __init__(self, method: str, decode: Callable[[bytes], Any] | None, entry: Entry, count: Count) -> None:
         self._method, self._decode, self._entry, self._count = method, decode, entry, count
 
-    def unary(self, behaviour: Callable[..., Any]) -> Callable[[bytes, Context], Awaitable[Any]]:
-        async def call(data: bytes, context: Context) -> Any:
+    def unary(self, behaviour: Callable[..., Any]) -> Callable[[bytes, CallInfo], Awaitable[Any]]:
+        async def call(data: bytes, context: CallInfo) -> Any:
             try:
                 self._begin(context)
                 response = await behaviour(await self._charged(data), context)
@@ -86,20 +88,20 @@ class _Edge:
 
         return call
 
-    def answers(self, behaviour: Callable[..., Any]) -> Callable[[bytes, Context], AsyncIterator[Any]]:
-        async def begin(data: bytes, context: Context, _: object) -> Any:
+    def answers(self, behaviour: Callable[..., Any]) -> Callable[[bytes, CallInfo], AsyncIterator[Any]]:
+        async def begin(data: bytes, context: CallInfo, _: object) -> Any:
             return behaviour(await self._charged(data), context)
 
         return self._generator(begin)
 
-    def stream(self, behaviour: Callable[..., Any]) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[Any]]:
-        async def begin(requests: AsyncIterator[bytes], context: Context, admitted: Callable[[], None]) -> Any:
+    def stream(self, behaviour: Callable[..., Any]) -> Callable[[AsyncIterator[bytes], CallInfo], AsyncIterator[Any]]:
+        async def begin(requests: AsyncIterator[bytes], context: CallInfo, admitted: Callable[[], None]) -> Any:
             return behaviour(self._each(requests, admitted), context)
 
         return self._generator(begin)
 
-    def _generator(self, begin: Callable[..., Awaitable[Any]]) -> Callable[[Any, Context], AsyncIterator[Any]]:
-        async def call(sent: Any, context: Context) -> AsyncIterator[Any]:
+    def _generator(self, begin: Callable[..., Awaitable[Any]]) -> Callable[[Any, CallInfo], AsyncIterator[Any]]:
+        async def call(sent: Any, context: CallInfo) -> AsyncIterator[Any]:
             try:
                 admitted = self._begin(context)
                 async for response in await begin(sent, context, admitted):
@@ -112,7 +114,7 @@ class _Edge:
 
         return call
 
-    def _begin(self, context: Context) -> Callable[[], None]:
+    def _begin(self, context: CallInfo) -> Callable[[], None]:
         """Names the call and checks whether it may start. Returns what checks it once more, see `Entry.admit`."""
         time_remaining.set(context.time_remaining)
         begun = self._entry.begin(self._method, new_id())
@@ -147,7 +149,7 @@ class _Edge:
         except DecodeError as error:
             raise InvalidRequestError(_why_not_decoded(data, self._decode)) from error
 
-    async def _fail(self, error: BaseException, context: Context) -> None:
+    async def _fail(self, error: BaseException, context: CallInfo) -> None:
         """Ends the call with the status of the error. Returns only for errors that gRPC handles itself.
 
         gRPC's state of a call and the error that `abort` raises refer to each other. They keep the frames of the call,

@@ -1,9 +1,9 @@
-"""What the interceptor asks for each gRPC call: who calls, and whether the call and its texts may pass."""
+"""What is asked for each call, over gRPC or another door: who calls, and whether the call and its texts may pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, NoReturn, Protocol
 
 import grpc
 
@@ -13,10 +13,35 @@ from hmc.serving.server.access.tokens import Scope, caller
 from hmc.serving.server.observing.calls import Call, CallLog
 from hmc.v1 import translation_pb2 as pb
 
-if TYPE_CHECKING:  # this type is generic for the type checker only
-    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-else:
-    Context = grpc.aio.ServicerContext
+
+class CallInfo(Protocol):
+    """What the server reads of a call, and how it ends one. gRPC's context of a call is one; other doors make their
+    own."""
+
+    def peer(self) -> str:
+        """The caller's address, such as `ipv4:127.0.0.1:50000`."""
+        ...
+
+    def invocation_metadata(self) -> Any:
+        """Pairs of names in lower case and values; None for none."""
+        ...
+
+    def auth_context(self) -> Mapping[str, Any]:
+        """Names of verified client certificates."""
+        ...
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the caller's deadline; None if it gave none."""
+        ...
+
+    def set_trailing_metadata(self, metadata: Any, /) -> None:
+        """Sets what is sent after the answer: pairs of names and values."""
+        ...
+
+    async def abort(self, code: grpc.StatusCode, message: str, metadata: Any, /) -> NoReturn:
+        """Ends the call with this status, and raises. metadata: sent beside what was set."""
+        ...
+
 
 SCOPES_OF: Mapping[str, Scope] = {
     "hmc.v1.TranslationService": "translate",
@@ -47,7 +72,7 @@ class Entry:
         `/hmc.v1.AdminService/Reload`."""
         return self._calls.begin(method, request_id)
 
-    def admit(self, begun: Call, context: Context) -> Callable[[], None]:
+    def admit(self, begun: Call, context: CallInfo) -> Callable[[], None]:
         """Sets `caller` and `current_caller`, or raises.
 
         Returns a function that admits a call once more which goes on for long: it raises if the caller's token has been

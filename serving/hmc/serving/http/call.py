@@ -1,0 +1,95 @@
+"""A call that does not come over gRPC: what the server's edge asks of it, and the error that the edge ends it with."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
+
+import grpc
+from starlette.requests import Request
+
+from hmc.serving.http.statuses import HttpError, error_of_call, invalid
+
+TIMEOUT = "x-timeout-ms"
+NOT_METADATA = frozenset({"cookie", "connection", "transfer-encoding", "upgrade", "te", "host", "content-length"})
+"""Headers that belong to the connection, or that no call reads."""
+MAX_TIMEOUT_MS = 86_400_000
+Metadata = Iterable[tuple[str, str | bytes]]
+
+
+class PlainCall:
+    """A `hmc.serving.server.access.entry.CallInfo`. Headers of the request are its metadata, in lower case."""
+
+    def __init__(self, peer: str, metadata: Sequence[tuple[str, str]], timeout_s: float | None = None) -> None:
+        """peer: as gRPC writes it, such as `ipv4:127.0.0.1:50000`. timeout_s: seconds that the caller waits."""
+        self._peer, self._metadata = peer, tuple(metadata)
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.refused: HttpError | None = None
+        """Why the body was not taken, if it was not. Its HTTP status is more exact than that of the gRPC status."""
+        self.trailers: dict[str, str | bytes] = {}
+        """Metadata of the answer."""
+
+    @classmethod
+    def of(cls, request: Request, changes: Mapping[str, str] | None = None) -> PlainCall:
+        """The call of a request. changes: metadata in place of the request's headers of the same names.
+
+        Raises HttpError if the timeout is not a number of milliseconds.
+        """
+        sent = {name: value for name, value in request.headers.items() if name not in NOT_METADATA}
+        return cls(_peer_of(request), tuple({**sent, **(changes or {})}.items()), _timeout_of(request))
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        """See `CallInfo`."""
+        return self._metadata
+
+    def peer(self) -> str:
+        """See `CallInfo`."""
+        return self._peer
+
+    def auth_context(self) -> dict[str, Sequence[bytes]]:
+        """See `CallInfo`: no client certificates."""
+        return {}
+
+    def time_remaining(self) -> float | None:
+        """See `CallInfo`."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def set_trailing_metadata(self, metadata: Metadata) -> None:
+        """See `CallInfo`."""
+        self.trailers = dict(metadata)
+
+    async def abort(self, code: grpc.StatusCode, message: str, metadata: Metadata = ()) -> NoReturn:
+        """See `CallInfo`. Raises HttpError."""
+        self.trailers |= dict(metadata)
+        error = error_of_call(code, message, self.trailers)
+        if self.refused is not None:
+            error.status = self.refused.status
+            error.headers |= self.refused.headers
+        raise error
+
+    def headers(self) -> dict[str, str]:
+        """Metadata of the answer as headers; binary values are left out."""
+        sent = self.trailers.items()
+        return {name: value for name, value in sent if isinstance(value, str) and not name.startswith("grpc-")}
+
+
+def _peer_of(request: Request) -> str:
+    if request.client is None:
+        return "unknown"
+    host, port = request.client
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        return f"{host}:{port}"
+    return f"ipv4:{host}:{port}" if version == 4 else f"ipv6:[{host}]:{port}"
+
+
+def _timeout_of(request: Request) -> float | None:
+    text = request.headers.get(TIMEOUT)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:10]) <= MAX_TIMEOUT_MS and len(text) <= 10):
+        raise invalid(f"X-Timeout-Ms {text!r}: give milliseconds, a whole number from 1 to {MAX_TIMEOUT_MS}")
+    return int(text) / 1000.0
