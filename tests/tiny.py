@@ -12,6 +12,7 @@ import sentencepiece
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, Tensors, save_checkpoint
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.artifact.model.layers import stack_of
 
 LEVELS = (24, 12, 5)
 """Head budgets of the tiny bundle."""
@@ -76,7 +77,7 @@ def random_layout(arch: Architecture, seed: int) -> HeadLayout:
     rng = np.random.default_rng(seed)
     rows: dict[str, list[list[int]]] = {}
     for kind in KINDS:
-        layers = arch.encoder_layers if kind == "encoder_self" else arch.decoder_layers
+        layers = arch.depth(stack_of(kind))
         rows[kind] = [
             np.flatnonzero(rng.random(arch.heads) < rng.choice([0, 0.3, 0.7, 1])).tolist() for _ in range(layers)
         ]

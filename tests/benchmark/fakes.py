@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hmc.artifact.bundle.manifest import Quality
-from hmc.benchmark.measure.latency import LatencyResult, Setting
+from hmc.benchmark.measure.latency import LatencyResult, RequestSize
 from hmc.benchmark.measure.machine import Machine
 from hmc.benchmark.measure.memory import MemoryResult
 from hmc.benchmark.report.results import BundleInfo, Conditions, LevelReport, Report, contract
@@ -79,7 +79,7 @@ def report(*, with_quality: bool = True) -> Report:
         rounds=1,
         batches=(1,),
         beams=(4,),
-        headline=Setting(1, 4),
+        headline=RequestSize(1, 4),
         threads=2,
         quality_reference="full" if with_quality else None,
         latency_reference="full",

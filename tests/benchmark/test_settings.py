@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.benchmark.measure.latency import Setting
+from hmc.benchmark.measure.latency import RequestSize
 from hmc.benchmark.settings import BenchmarkSettings
 
 
@@ -37,7 +37,7 @@ def test_refused(changed: dict[str, Any], message: str) -> None:
 
 def test_points_are_all_pairs() -> None:
     points = settings(batches=(1, 32), beams=(1, 4)).points
-    assert points == [Setting(1, 1), Setting(1, 4), Setting(32, 1), Setting(32, 4)]
+    assert points == [RequestSize(1, 1), RequestSize(1, 4), RequestSize(32, 1), RequestSize(32, 4)]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_batch_that_was_asked_for_must_be_filled() -> None:
 
 @pytest.mark.parametrize(
     ("batches", "beams", "headline"),
-    [((32, 1), (1, 4), Setting(1, 4)), ((8,), (1, 2), Setting(8, 2)), ((2,), (6, 4), Setting(2, 4))],
+    [((32, 1), (1, 4), RequestSize(1, 4)), ((8,), (1, 2), RequestSize(8, 2)), ((2,), (6, 4), RequestSize(2, 4))],
 )
-def test_headline(batches: tuple[int, ...], beams: tuple[int, ...], headline: Setting) -> None:
+def test_headline(batches: tuple[int, ...], beams: tuple[int, ...], headline: RequestSize) -> None:
     assert settings(batches=batches, beams=beams).headline == headline

@@ -10,7 +10,7 @@ from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Level, Manifest, Quality, read_manifest, write_manifest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.measure.latency import LatencyResult, measure_latency
-from hmc.benchmark.measure.levels import Chosen, choose_levels, reference_level
+from hmc.benchmark.measure.levels import MeasuredLevels, choose_levels, reference_level
 from hmc.benchmark.measure.machine import this_machine
 from hmc.benchmark.measure.memory import MemoryRequest, MemoryResult, measure_memory
 from hmc.benchmark.measure.quality import Output, Progress, cut_sources, score, silent, translate_all
@@ -104,7 +104,7 @@ def record(bundle: Path | str, report: Report) -> Manifest:
     return manifest
 
 
-def _chosen(settings: BenchmarkSettings, manifest: Manifest) -> Chosen:
+def _chosen(settings: BenchmarkSettings, manifest: Manifest) -> MeasuredLevels:
     """The levels to measure. Where BLEU is measured, `reference_level` is one of them, so that BLEU and times are
     compared with the same level."""
     chosen = choose_levels(manifest, settings.levels, settings.device)
@@ -112,7 +112,7 @@ def _chosen(settings: BenchmarkSettings, manifest: Manifest) -> Chosen:
         return chosen
     reference = choose_levels(manifest, (name,), _device(settings, manifest.level(name)))
     left_out = tuple(other for other in chosen.left_out if other != name)
-    return Chosen(reference.levels + chosen.levels, reference.devices | chosen.devices, left_out)
+    return MeasuredLevels(reference.levels + chosen.levels, reference.devices | chosen.devices, left_out)
 
 
 def _device(settings: BenchmarkSettings, level: Level) -> str:
@@ -131,7 +131,9 @@ def _check_record(manifest: Manifest, names: Sequence[str], sentences: int, beam
             )
 
 
-def _conditions(settings: BenchmarkSettings, test_set: TestSet, manifest: Manifest, chosen: Chosen) -> Conditions:
+def _conditions(
+    settings: BenchmarkSettings, test_set: TestSet, manifest: Manifest, chosen: MeasuredLevels
+) -> Conditions:
     names, reference = list(chosen.devices), reference_level(manifest)
     if reference not in names:
         reference = names[0]
@@ -156,7 +158,7 @@ def _conditions(settings: BenchmarkSettings, test_set: TestSet, manifest: Manife
 
 
 def _memory(
-    settings: BenchmarkSettings, test_set: TestSet, chosen: Chosen, progress: Progress
+    settings: BenchmarkSettings, test_set: TestSet, chosen: MeasuredLevels, progress: Progress
 ) -> dict[str, MemoryResult]:
     batch, beam = max(settings.sizes), max(settings.beams)
     measured = {}

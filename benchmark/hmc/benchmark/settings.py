@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.benchmark.measure.latency import Setting
+from hmc.benchmark.measure.latency import RequestSize
 from hmc.serving.requests.options import MAX_BEAM
 from hmc.serving.runtime.threads import check_threads
 
@@ -90,12 +90,12 @@ class BenchmarkSettings:
         return self
 
     @property
-    def points(self) -> list[Setting]:
+    def points(self) -> list[RequestSize]:
         """Every combination of batch size and beam size."""
-        return [Setting(batch, beam) for batch, beam in product(self.sizes, self.beams)]
+        return [RequestSize(batch, beam) for batch, beam in product(self.sizes, self.beams)]
 
     @property
-    def headline(self) -> Setting:
+    def headline(self) -> RequestSize:
         """The setting whose latency is plotted and recorded: the smallest batch, and beam 4 if it is measured."""
         beam = PREFERRED_BEAM if PREFERRED_BEAM in self.beams else max(self.beams)
-        return Setting(min(self.sizes), beam)
+        return RequestSize(min(self.sizes), beam)

@@ -50,7 +50,7 @@ QUANTISED: Mapping[Precision, type[Int8Linears]] = {"int8": Int8Linears, "int4":
 
 
 @dataclass
-class Source:
+class LevelSource:
     """A checkpoint, and what its levels share while they are compiled one after the other."""
 
     path: Path
@@ -73,7 +73,7 @@ class Source:
         return checkpoint_digest(self.path)
 
     @classmethod
-    def given(cls, checkpoint: Checkpoint, folder: BundleFolder) -> Source:
+    def given(cls, checkpoint: Checkpoint, folder: BundleFolder) -> LevelSource:
         """A source whose checkpoint is in memory and on no disk, and has no digest."""
         source = cls(Path(), folder)
         source.checkpoint, source.digest = checkpoint, ""
@@ -92,11 +92,11 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenLevel:
     """A level whose heads are chosen: the input of the pipeline."""
 
     name: str
-    source: Source
+    source: LevelSource
     layout: HeadLayout
     precision: Precision
     lexicon: Lexicon | None
@@ -127,7 +127,7 @@ class Quantised:
     """Layers of an int8 or int4 level that stay in fp32."""
 
 
-def compile_level(chosen: Chosen, sentences: Sentences, progress: Callable[[str], None]) -> Level:
+def compile_level(chosen: ChosenLevel, sentences: Sentences, progress: Callable[[str], None]) -> Level:
     """Compiles one level into its source's folder. Returns its entry for the manifest.
 
     `progress` is called with the name of each of STEPS as it starts. Raises InvalidRequestError for what the user can
@@ -158,7 +158,7 @@ def compile_level(chosen: Chosen, sentences: Sentences, progress: Callable[[str]
     return level
 
 
-def compile_trial(chosen: Chosen, sentences: Sentences, fp32_layers: Sequence[str] = ()) -> Level:
+def compile_trial(chosen: ChosenLevel, sentences: Sentences, fp32_layers: Sequence[str] = ()) -> Level:
     """Compiles a level that is only timed, in a fraction of the time: its numbers are not checked against anything.
 
     fp32_layers: those of an int8 or int4 level that stay in fp32, where `compile_level` would measure which have to.
@@ -175,7 +175,7 @@ def compile_trial(chosen: Chosen, sentences: Sentences, fp32_layers: Sequence[st
     return _write(chosen, quantised, graphs)
 
 
-def _verify(chosen: Chosen, model: SlimModel, sentences: Sentences) -> None:
+def _verify(chosen: ChosenLevel, model: SlimModel, sentences: Sentences) -> None:
     """Checks slim ≡ masked in fp32: once for a layout, as precisions do not matter to it."""
     source = chosen.source
     if chosen.layout not in source.verified:
@@ -183,7 +183,7 @@ def _verify(chosen: Chosen, model: SlimModel, sentences: Sentences) -> None:
         source.verified.add(chosen.layout)
 
 
-def _quantise(chosen: Chosen, model: SlimModel, sentences: Sentences) -> Quantised:
+def _quantise(chosen: ChosenLevel, model: SlimModel, sentences: Sentences) -> Quantised:
     """Settles the precision of every layer; int8 and int4 are calibrated on real sentences, once for a layout.
 
     Only decoders are in 4 bits. An encoder reads its weights once for all positions of a sentence, and gains nothing.
@@ -205,7 +205,7 @@ def _quantise(chosen: Chosen, model: SlimModel, sentences: Sentences) -> Quantis
     return Quantised(model, encoder, decoder, found.fp32)
 
 
-def _author(chosen: Chosen, quantised: Quantised) -> dict[str, ir.Model]:
+def _author(chosen: ChosenLevel, quantised: Quantised) -> dict[str, ir.Model]:
     """Path within the bundle → graph, for all graphs of the level."""
     name, model, linears = chosen.name, quantised.model, quantised.linears
     metadata = {"hmc.level": name, "hmc.precision": chosen.precision}
@@ -231,7 +231,7 @@ def _author(chosen: Chosen, quantised: Quantised) -> dict[str, ir.Model]:
     return graphs
 
 
-def _write(chosen: Chosen, quantised: Quantised, graphs: dict[str, ir.Model]) -> Level:
+def _write(chosen: ChosenLevel, quantised: Quantised, graphs: dict[str, ir.Model]) -> Level:
     """Writes graphs, weights and the lexicon. The manifest entry describes what is on disk."""
     source = chosen.source
     files: dict[str, str] = {}
@@ -255,7 +255,7 @@ def _write(chosen: Chosen, quantised: Quantised, graphs: dict[str, ir.Model]) ->
     )
 
 
-def _run(chosen: Chosen, level: Level, sentences: Sentences) -> None:
+def _run(chosen: ChosenLevel, level: Level, sentences: Sentences) -> None:
     """Runs the written graphs on a CPU, which has operators for fp16 but not for bf16."""
     if chosen.precision != "bf16":
         source = chosen.source

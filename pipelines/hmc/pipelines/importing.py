@@ -26,7 +26,7 @@ UNWANTED = ("*/*", "training_args.bin", "optimizer.bin", "scheduler.bin")
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundModel:
     """Where a model lies."""
 
     path: Path
@@ -34,7 +34,7 @@ class Found:
     """The commit that a name on the hub stood for; None for a path."""
 
 
-def located(model: str, revision: str | None = None, step: Callable[[str], None] = lambda _: None) -> Found:
+def located(model: str, revision: str | None = None, step: Callable[[str], None] = lambda _: None) -> FoundModel:
     """The path `model`, or else what the hub has under that name. revision: a commit, tag or branch of the hub; None:
     the newest commit, which the result names.
 
@@ -45,7 +45,7 @@ def located(model: str, revision: str | None = None, step: Callable[[str], None]
     if path.exists():
         if revision is not None:
             raise InvalidRequestError(f"--revision is for a name on the Hugging Face hub, and {model} is a path here")
-        return Found(path)
+        return FoundModel(path)
     if not NAME.fullmatch(model):
         raise InvalidRequestError(
             f"{model}: no such file or folder, and no name on the Hugging Face hub, which would be OWNER/MODEL"
@@ -53,7 +53,7 @@ def located(model: str, revision: str | None = None, step: Callable[[str], None]
     return _downloaded(model, revision, step)
 
 
-def _downloaded(model: str, revision: str | None, step: Callable[[str], None]) -> Found:
+def _downloaded(model: str, revision: str | None, step: Callable[[str], None]) -> FoundModel:
     try:
         import huggingface_hub
         from huggingface_hub import errors
@@ -79,7 +79,7 @@ def _downloaded(model: str, revision: str | None, step: Callable[[str], None]) -
             f"{model}: no such folder here, and the hub cannot be reached ({_first_line(error)}); download the model "
             "on a machine with a network, and give its folder"
         ) from error
-    return Found(Path(folder), commit)
+    return FoundModel(Path(folder), commit)
 
 
 def _network_error() -> type[Exception]:

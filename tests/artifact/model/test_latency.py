@@ -9,10 +9,10 @@ from tests.tiny import tiny_architecture
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.ffn import FfnWidths
-from hmc.artifact.model.latency import Cost, LatencyTable, Setting, Sizes, read_table, write_table
+from hmc.artifact.model.latency import Cost, LatencyTable, ServingSetting, Sizes, read_table, write_table
 from hmc.artifact.model.layers import RemovedLayers
 
-SETTING = Setting(precision="int8", batch=1, beam=4, source_tokens=12, target_tokens=12, threads=1)
+SETTING = ServingSetting(precision="int8", batch=1, beam=4, source_tokens=12, target_tokens=12, threads=1)
 
 
 def table(step: int = 16) -> LatencyTable:

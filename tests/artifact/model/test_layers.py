@@ -15,18 +15,14 @@ from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.model.architecture import parameter_count
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons
 from hmc.artifact.model.heads import HeadLayout
-from hmc.artifact.model.layers import RemovedLayers
+from hmc.artifact.model.layers import RemovedLayers, stack_of
 
 FIRST = RemovedLayers(encoder=(0,))
 
 
 def without_layers(checkpoint: Checkpoint, removed: RemovedLayers) -> Checkpoint:
     """The checkpoint without some layers, and without neuron 0 of all others."""
-    heads = [
-        h
-        for h in checkpoint.layout.heads()
-        if h.layer not in removed["encoder" if h.kind == "encoder_self" else "decoder"]
-    ]
+    heads = [h for h in checkpoint.layout.heads() if h.layer not in removed[stack_of(h.kind)]]
     layout = HeadLayout.from_heads(heads, 2, 2)
     kept: Neurons = {
         stack: [[] if layer in removed[stack] else list(range(1, 48)) for layer in range(2)] for stack in STACKS

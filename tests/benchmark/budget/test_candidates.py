@@ -9,7 +9,7 @@ from tests.tiny import SENTENCES
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidRequestError
-from hmc.benchmark.budget.find import ROUNDS, TIMED_SENTENCES, Meter, Workload
+from hmc.benchmark.budget.find import ROUNDS, TIMED_SENTENCES, LevelMeter, Workload
 from hmc.benchmark.measure.quality import measure_quality
 from hmc.benchmark.measure.text import TestSet
 from hmc.serving import DecodeOptions, Translator
@@ -44,7 +44,7 @@ def test_scores_are_those_of_eval_and_confidence_widens_the_loss(
     manifest = read_manifest(tiny_bundle)
     expected = measure_quality(tiny_bundle, pairs, ["full", "h12"], beam=1)
 
-    meter = Meter(tiny_bundle, pairs, Workload(pairs.sources[:2], 1, 1), confidence)
+    meter = LevelMeter(tiny_bundle, pairs, Workload(pairs.sources[:2], 1, 1), confidence)
     full, small = (meter.measure(manifest, manifest.level(name)) for name in ("full", "h12"))
     assert (full.quality, small.quality) == (expected["full"], expected["h12"])
     assert (full.loss_at_most, full.heads, small.heads) == (0, 24, 12)

@@ -8,7 +8,7 @@ from tests.benchmark.fakes import FakeTranslator
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.measure import latency
-from hmc.benchmark.measure.latency import Setting, measure_latency, requests_of, rotated, time_requests
+from hmc.benchmark.measure.latency import RequestSize, measure_latency, requests_of, rotated, time_requests
 from hmc.serving import DecodeOptions
 
 
@@ -46,7 +46,7 @@ def fake(name: str, seconds: Sequence[float], clock: Clock, calls: list[Any]) ->
 def test_levels_take_turns_and_the_first_request_is_left_out(clock: Clock) -> None:
     calls: list[Any] = []
     levels = {name: fake(name, [0.01], clock, calls) for name in ("full", "h72", "h36")}
-    measure_latency(levels, ["x"] * 4, [Setting(2, 5)], rounds=2, reference="full")
+    measure_latency(levels, ["x"] * 4, [RequestSize(2, 5)], rounds=2, reference="full")
     warm, first, second = calls[:3], calls[3:9], calls[9:]
     assert warm == [("full", 2, 5), ("h72", 2, 5), ("h36", 2, 5)]
     assert [name for name, *_ in first] == ["full", "full", "h72", "h72", "h36", "h36"]
@@ -59,7 +59,7 @@ def test_numbers_by_hand(clock: Clock) -> None:
         "full": fake("full", [9.0, 0.1, 0.2, 0.3, 0.4], clock, calls),  # the first is the warm-up
         "h36": fake("h36", [9.0, 0.1, 0.1, 0.1, 0.1], clock, calls),
     }
-    full, small = measure_latency(levels, ["x"] * 4, [Setting(2, 1)], rounds=2, reference="full")
+    full, small = measure_latency(levels, ["x"] * 4, [RequestSize(2, 1)], rounds=2, reference="full")
     assert full.requests == small.requests == 4
     assert (full.p50_ms, full.p95_ms, full.p99_ms) == pytest.approx((200, 400, 400))
     assert full.sentences_per_s == pytest.approx(8 / 1.0)
@@ -73,7 +73,7 @@ def test_numbers_by_hand(clock: Clock) -> None:
 def test_every_setting_has_every_level(clock: Clock) -> None:
     levels = {name: fake(name, [0.01], clock, []) for name in ("full", "h36")}
     said: list[str] = []
-    settings = [Setting(1, 1), Setting(2, 4)]
+    settings = [RequestSize(1, 1), RequestSize(2, 4)]
     found = measure_latency(levels, ["x"] * 4, settings, rounds=1, reference="full", progress=said.append)
     assert [(r.level, r.batch, r.beam, r.requests) for r in found] == [
         ("full", 1, 1, 4),

@@ -12,7 +12,7 @@ from tests.tiny import tiny_checkpoint_at
 
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Level, Manifest
-from hmc.benchmark.budget.find import Meter
+from hmc.benchmark.budget.find import LevelMeter
 from hmc.benchmark.budget.search import Candidate
 
 
@@ -101,14 +101,14 @@ def test_a_twin_or_its_precision_may_find_nothing(
     hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
     fast: str, default: str,
 ) -> None:  # fmt: skip
-    measure = Meter.measure
+    measure = LevelMeter.measure
 
-    def timed(meter: Meter, manifest: Manifest, level: Level) -> Candidate:
+    def timed(meter: LevelMeter, manifest: Manifest, level: Level) -> Candidate:
         return replace(
             measure(meter, manifest, level), p50_ms=1.0 if bool(level.shortlist) == (fast == "twin") else 9.0
         )
 
-    monkeypatch.setattr(Meter, "measure", timed)
+    monkeypatch.setattr(LevelMeter, "measure", timed)
     for side in pairs:
         (tmp_path / side.name).write_text("A dog sees a cat.\nTwo cats sleep.\n")
     ran = hmc(
@@ -127,12 +127,12 @@ def test_a_twin_or_its_precision_may_find_nothing(
 def test_a_precision_that_finds_nothing_does_not_end_the_search(
     hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure = Meter.measure
+    measure = LevelMeter.measure
 
-    def timed(meter: Meter, manifest: Manifest, level: Level) -> Candidate:
+    def timed(meter: LevelMeter, manifest: Manifest, level: Level) -> Candidate:
         return replace(measure(meter, manifest, level), p50_ms=9.0 if level.precision == "fp32" else 1.0)
 
-    monkeypatch.setattr(Meter, "measure", timed)
+    monkeypatch.setattr(LevelMeter, "measure", timed)
     ran = hmc(
         "compile", prunable, "--max-latency-ms", 5, "--eval", *pairs, "--beam", 1, "--precision", "fp32,int8",
         "--calibrate", pairs[0], "-o", tmp_path / "b",

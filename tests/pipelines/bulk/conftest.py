@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.tiny import SENTENCES
 
-from hmc.pipelines.bulk.engines import Level
+from hmc.pipelines.bulk.engines import BulkLevel
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.serving import DecodeOptions
 
@@ -28,8 +28,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def level(tiny_bundle: Path) -> Level:
-    return Level(tiny_bundle, "h12-int8", threads=1)
+def level(tiny_bundle: Path) -> BulkLevel:
+    return BulkLevel(tiny_bundle, "h12-int8", threads=1)
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:

@@ -18,8 +18,8 @@ from tests.pipelines.bulk.conftest import BAD, EMPTY, LINES, SETTINGS, bytes_of
 from tests.processes import REPOSITORY, environment
 
 from hmc.artifact.errors import InternalServiceError, InvalidRequestError
-from hmc.pipelines.bulk.corpus import Line
-from hmc.pipelines.bulk.engines import Level
+from hmc.pipelines.bulk.corpus import CorpusLine
+from hmc.pipelines.bulk.engines import BulkLevel
 from hmc.pipelines.bulk.run import translate_corpus
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.bulk.shards import translate_shard
@@ -29,7 +29,7 @@ from hmc.serving import DecodeOptions, Sampling, Translator
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from hmc.pipelines.bulk.engines import Level
+from hmc.pipelines.bulk.engines import BulkLevel
 from hmc.pipelines.bulk.run import translate_corpus
 from tests.pipelines.bulk.conftest import SETTINGS
 
@@ -43,12 +43,12 @@ def killing(self, target):
     return replace(self, target)
 
 Path.replace = killing
-translate_corpus([sys.argv[1]], sys.argv[2], Level(Path(sys.argv[3]), "h12-int8", threads=1), SETTINGS)
+translate_corpus([sys.argv[1]], sys.argv[2], BulkLevel(Path(sys.argv[3]), "h12-int8", threads=1), SETTINGS)
 """
 
 
 @pytest.fixture(scope="module")
-def whole(corpus: Path, level: Level, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(corpus: Path, level: BulkLevel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bulk translation that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "out"
     translate_corpus([str(corpus)], str(out), level, SETTINGS)
@@ -60,7 +60,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in files for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_every_line_is_there_once_in_order_with_level_and_score(whole: Path, level: Level) -> None:
+def test_every_line_is_there_once_in_order_with_level_and_score(whole: Path, level: BulkLevel) -> None:
     found = records(whole)
     assert [record["line"] for record in found] == list(range(1, 97))
     with Translator(level.bundle, level.name, threads=1) as translator:
@@ -83,7 +83,7 @@ def test_lines_that_fail_are_reported_and_the_run_goes_on(whole: Path) -> None:
     assert (report["lines"], report["failed"], report["empty"], report["shards"]) == (96, 1, 1, 6)
 
 
-def test_a_killed_run_ends_with_the_same_bytes(whole: Path, corpus: Path, level: Level, tmp_path: Path) -> None:
+def test_a_killed_run_ends_with_the_same_bytes(whole: Path, corpus: Path, level: BulkLevel, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-c", KILLED, str(corpus), str(out), str(level.bundle)]
     path = os.pathsep.join((environment()["PYTHONPATH"], str(REPOSITORY)))
@@ -101,7 +101,7 @@ def test_a_killed_run_ends_with_the_same_bytes(whole: Path, corpus: Path, level:
     assert bytes_of(out) == bytes_of(whole)
 
 
-def test_a_finished_run_writes_nothing_and_loads_nothing(whole: Path, corpus: Path, level: Level) -> None:
+def test_a_finished_run_writes_nothing_and_loads_nothing(whole: Path, corpus: Path, level: BulkLevel) -> None:
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
 
     def never(*_: object) -> Any:
@@ -112,7 +112,7 @@ def test_a_finished_run_writes_nothing_and_loads_nothing(whole: Path, corpus: Pa
     assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
 
 
-def test_text_and_parquet_hold_the_same(whole: Path, corpus: Path, level: Level, tmp_path: Path) -> None:
+def test_text_and_parquet_hold_the_same(whole: Path, corpus: Path, level: BulkLevel, tmp_path: Path) -> None:
     translate_corpus([str(corpus)], str(tmp_path / "t"), level, replace(SETTINGS, output="text"))
     lines = "".join(path.read_text() for path in sorted((tmp_path / "t/translations").glob("*.txt")))
     assert lines.split("\n")[:-1] == [record["translation"] or "" for record in records(whole)]
@@ -120,7 +120,7 @@ def test_text_and_parquet_hold_the_same(whole: Path, corpus: Path, level: Level,
     assert pq.read_table(tmp_path / "p/translations").to_pylist() == records(whole)
 
 
-def test_a_store_gets_the_same_files(whole: Path, corpus: Path, level: Level) -> None:
+def test_a_store_gets_the_same_files(whole: Path, corpus: Path, level: BulkLevel) -> None:
     for _ in range(2):
         translate_corpus([str(corpus)], "memory://bulk/out", level, SETTINGS)
     system = fsspec.filesystem("memory")
@@ -139,7 +139,9 @@ def test_a_store_gets_the_same_files(whole: Path, corpus: Path, level: Level) ->
         ({"target_prefix": "Ein"}, "target_prefix: "),
     ],
 )
-def test_other_options_are_refused(whole: Path, corpus: Path, level: Level, changes: dict[str, Any], said: str) -> None:
+def test_other_options_are_refused(
+    whole: Path, corpus: Path, level: BulkLevel, changes: dict[str, Any], said: str
+) -> None:
     before = bytes_of(whole)
     with pytest.raises(InvalidRequestError, match=r"another corpus, bundle, level or options.*choose another") as error:
         translate_corpus([str(corpus)], str(whole), level, replace(SETTINGS, **changes))
@@ -147,7 +149,9 @@ def test_other_options_are_refused(whole: Path, corpus: Path, level: Level, chan
     assert bytes_of(whole) == before
 
 
-def test_another_corpus_and_another_level_are_refused(whole: Path, corpus: Path, level: Level, tmp_path: Path) -> None:
+def test_another_corpus_and_another_level_are_refused(
+    whole: Path, corpus: Path, level: BulkLevel, tmp_path: Path
+) -> None:
     (tmp_path / "t.en").write_text("Another text.\n")
     with pytest.raises(InvalidRequestError, match="sources: "):
         translate_corpus([str(tmp_path / "t.en")], str(whole), level, SETTINGS)
@@ -174,4 +178,4 @@ def test_a_level_that_fails_at_every_line_ends_the_run() -> None:
             return future
 
     with pytest.raises(InternalServiceError, match="not finite"):
-        translate_shard(Broken(), [Line("a"), Line("b")], SETTINGS)  # type: ignore[arg-type]
+        translate_shard(Broken(), [CorpusLine("a"), CorpusLine("b")], SETTINGS)  # type: ignore[arg-type]

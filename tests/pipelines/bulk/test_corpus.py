@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.pipelines.bulk.corpus import LONGEST, Corpus, Line
+from hmc.pipelines.bulk.corpus import LONGEST, Corpus, CorpusLine
 
 
-def lines_of(corpus: Corpus, size: int = 100) -> list[Line]:
+def lines_of(corpus: Corpus, size: int = 100) -> list[CorpusLine]:
     return [line() for _, part in corpus.shards(size) for line in part]
 
 
@@ -60,7 +60,7 @@ def test_a_field_of_jsonl(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(rows))
     found = lines_of(Corpus([str(path)], "text"))
-    assert found[0] == Line("a\nb")
+    assert found[0] == CorpusLine("a\nb")
     said = [
         "not JSON",
         "no JSON object",
@@ -76,7 +76,7 @@ def test_a_column_of_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a", None, "c"], "n": [1, 2, 3]}), path)
     corpus = Corpus([str(path)], "text")
     assert corpus.lines == 3
-    assert lines_of(corpus) == [Line("a"), Line(None, "null in this column"), Line("c")]
+    assert lines_of(corpus) == [CorpusLine("a"), CorpusLine(None, "null in this column"), CorpusLine("c")]
     with pytest.raises(InvalidRequestError, match="no column 'txt'; it has text, n"):
         Corpus([str(path)], "txt")
     with pytest.raises(InvalidRequestError, match="column 'n' holds int64, not strings"):

@@ -16,7 +16,7 @@ import pytest
 from tests.pipelines.bulk.conftest import SETTINGS, bytes_of
 from tests.processes import REPOSITORY, environment
 
-from hmc.pipelines.bulk.engines import Level
+from hmc.pipelines.bulk.engines import BulkLevel
 from hmc.pipelines.bulk.run import translate_corpus
 
 pytestmark = [
@@ -27,15 +27,15 @@ pytestmark = [
 RUN = """
 import sys
 from pathlib import Path
-from hmc.pipelines.bulk.engines import Level
+from hmc.pipelines.bulk.engines import BulkLevel
 from hmc.pipelines.bulk.run import translate_corpus
 from tests.pipelines.bulk.conftest import SETTINGS
-level = Level(Path(sys.argv[3]), "h12-int8", threads=1, workers=1)
+level = BulkLevel(Path(sys.argv[3]), "h12-int8", threads=1, workers=1)
 translate_corpus([sys.argv[1]], sys.argv[2], level, SETTINGS, "ray")
 """
 
 
-def start(corpus: Path, out: Path, level: Level) -> subprocess.Popen[str]:
+def start(corpus: Path, out: Path, level: BulkLevel) -> subprocess.Popen[str]:
     path = os.pathsep.join((environment()["PYTHONPATH"], str(REPOSITORY)))
     command = [sys.executable, "-c", RUN, str(corpus), str(out), str(level.bundle)]
     return subprocess.Popen(command, env=environment(PYTHONPATH=path), stderr=subprocess.PIPE, text=True)
@@ -60,7 +60,7 @@ def until(condition: Callable[[], bool], run: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-def test_killed_processes_and_drivers_change_no_byte(corpus: Path, level: Level, tmp_path: Path) -> None:
+def test_killed_processes_and_drivers_change_no_byte(corpus: Path, level: BulkLevel, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
     translate_corpus([str(corpus)], str(whole), level, SETTINGS)
     with start(corpus, out, level) as run:

@@ -10,14 +10,14 @@ import pytest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.pipelines.distillation.filters import Filters
 from hmc.pipelines.distillation.results import Distilled, write_results
-from hmc.pipelines.distillation.shards import Hypothesis, Record, shard_path, write_shard
+from hmc.pipelines.distillation.shards import Record, TeacherHypothesis, shard_path, write_shard
 from hmc.training.data.parallel_text import read_pairs
 
 
 def translated(folder: Path, lines: int) -> None:
     """Two files of translations. Of every ten lines, the last is a copy."""
     records = [
-        Record(n, f"line {n}", 3, (Hypothesis(f"Zeile {n}" if n % 10 < 9 else f"Line {n}", -0.5, 3),))
+        Record(n, f"line {n}", 3, (TeacherHypothesis(f"Zeile {n}" if n % 10 < 9 else f"Line {n}", -0.5, 3),))
         for n in range(lines)
     ]
     write_shard(shard_path(folder, 0), records[: lines // 2])

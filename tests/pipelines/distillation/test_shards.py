@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from hmc.artifact.errors import InvalidArtifactError
-from hmc.pipelines.distillation.shards import Hypothesis, Record, read_shard, shard_path, write_shard
+from hmc.pipelines.distillation.shards import Record, TeacherHypothesis, read_shard, shard_path, write_shard
 from hmc.pipelines.folders import whole_file
 
 RECORDS = [
-    Record(7, 'Zwei\tMänner\u2028 "hier"', 5, (Hypothesis("Two men", -0.25, 3), Hypothesis("Men", -0.5, 2, True))),
+    Record(
+        7,
+        'Zwei\tMänner\u2028 "hier"',
+        5,
+        (TeacherHypothesis("Two men", -0.25, 3), TeacherHypothesis("Men", -0.5, 2, True)),
+    ),
     Record(8, "", skipped="empty"),
 ]
 

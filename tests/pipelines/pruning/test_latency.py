@@ -13,7 +13,7 @@ from hmc.artifact.bundle.checks import validate
 from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_checkpoint
 from hmc.artifact.model.ffn import STACKS
 from hmc.artifact.model.heads import KINDS
-from hmc.artifact.model.latency import Cost, LatencyTable, Observation, Setting, read_table, write_table
+from hmc.artifact.model.latency import Cost, LatencyTable, Observation, ServingSetting, read_table, write_table
 from hmc.benchmark.budget.latency_table import sizes_of
 from hmc.serving import Translator
 
@@ -28,7 +28,7 @@ def table(tmp_path: Path) -> Path:
     loaded = load_checkpoint(CHECKPOINT)
     arch, sizes = loaded.architecture, sizes_of(loaded)
     made = LatencyTable(
-        setting=Setting(precision="int8", batch=2, beam=2, source_tokens=12, target_tokens=12, threads=1),
+        setting=ServingSetting(precision="int8", batch=2, beam=2, source_tokens=12, target_tokens=12, threads=1),
         architecture=arch,
         checkpoint=checkpoint_digest(CHECKPOINT),
         fixed_ms=4.0,

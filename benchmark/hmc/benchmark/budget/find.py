@@ -19,7 +19,7 @@ from hmc.artifact.significance import bleu, bleu_statistics, default_seed, diffe
 from hmc.benchmark.budget.compile import CompilePlan
 from hmc.benchmark.budget.report import refusal, to_dict
 from hmc.benchmark.budget.search import Candidate, Limits, Search, search
-from hmc.benchmark.measure.latency import Setting, measure_latency
+from hmc.benchmark.measure.latency import RequestSize, measure_latency
 from hmc.benchmark.measure.levels import reference_level
 from hmc.benchmark.measure.machine import this_machine
 from hmc.benchmark.measure.quality import Output, Progress, score, silent, translate_all
@@ -60,7 +60,7 @@ class Workload:
 
 
 @dataclass
-class Meter:
+class LevelMeter:
     """Measures levels on one test set. All levels are compared with the first one that is measured."""
 
     bundle: Path
@@ -88,7 +88,7 @@ class Meter:
             [timed] = measure_latency(
                 {level.name: translator},
                 self.workload.sentences,
-                [Setting(1, beam)],
+                [RequestSize(1, beam)],
                 rounds=self.workload.rounds,
                 reference=level.name,
             )
@@ -173,7 +173,9 @@ class BudgetSearch:
             least = fewest_that_see(scores, opened.layout)
             wanted = forms(plan.precisions, plan.shortlist)
             builder.prepare([(request, *form) for form in wanted])
-            meter = Meter(builder.folder, self._test_set, self.workload, self.limits.confidence, progress, self.devices)
+            meter = LevelMeter(
+                builder.folder, self._test_set, self.workload, self.limits.confidence, progress, self.devices
+            )
             whole = [builder.add(request, precision, with_shortlist=short) for precision, short in wanted]
             measured = _measure_whole(builder, meter, whole)
             for form, level in zip(wanted, whole, strict=True):
@@ -182,7 +184,7 @@ class BudgetSearch:
             return self._finish(builder, whole)
 
     def _search(
-        self, builder: BundleBuilder, meter: Meter, form: tuple[Precision, bool], everything: Candidate, least: int
+        self, builder: BundleBuilder, meter: LevelMeter, form: tuple[Precision, bool], everything: Candidate, least: int
     ) -> Search:
         """Searches one precision, with or without shortlists. everything: the measured level with all heads. least:
         the fewest heads of a level."""
@@ -234,7 +236,7 @@ def _name(precision: Precision, with_shortlist: bool) -> str:
     return f"{precision}-shortlist" if with_shortlist else precision
 
 
-def _measure_whole(builder: BundleBuilder, meter: Meter, levels: Sequence[Level]) -> dict[str, Candidate]:
+def _measure_whole(builder: BundleBuilder, meter: LevelMeter, levels: Sequence[Level]) -> dict[str, Candidate]:
     """Measures the levels with all heads, the reference level first. Returns level name → candidate."""
     manifest = builder.manifest(levels)
     reference = reference_level(manifest)

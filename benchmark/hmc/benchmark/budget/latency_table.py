@@ -20,7 +20,7 @@ from hmc.artifact.checkpoint.slimming import slim_ffn, slim_layers, slim_tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout
-from hmc.artifact.model.latency import LatencyTable, Observation, Setting, Sizes
+from hmc.artifact.model.latency import LatencyTable, Observation, ServingSetting, Sizes
 from hmc.artifact.model.layers import RemovedLayers, stack_of
 from hmc.artifact.precisions import PRECISIONS, Precision
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
@@ -112,7 +112,7 @@ class TimedModels:
         self._path, self._serving, self._progress = path, serving, progress
         self._sentences = [s for s in sentences if s.strip()]
         self._request = _Request.of(checkpoint, self._sentences, serving)
-        self.setting = Setting(
+        self.setting = ServingSetting(
             precision=serving.precision,
             batch=serving.batch,
             beam=serving.beam,

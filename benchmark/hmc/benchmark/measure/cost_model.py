@@ -12,7 +12,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS
 from hmc.artifact.model.heads import KINDS
-from hmc.artifact.model.latency import Cost, LatencyTable, Observation, Setting, Sizes, rounded_up
+from hmc.artifact.model.latency import Cost, LatencyTable, Observation, ServingSetting, Sizes, rounded_up
 from hmc.artifact.model.layers import stack_of
 
 STEPS = (1, 8, 16, 32, 64)
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def fit_table(
-    observations: Sequence[Observation], architecture: Architecture, setting: Setting, checkpoint: str = ""
+    observations: Sequence[Observation], architecture: Architecture, setting: ServingSetting, checkpoint: str = ""
 ) -> LatencyTable:
     """Fits the costs to the observations that are not held out, and finds the errors on those that are.
 

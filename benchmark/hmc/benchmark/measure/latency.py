@@ -21,7 +21,7 @@ SETTLE_S = 0.02
 
 
 @dataclass(frozen=True)
-class Setting:
+class RequestSize:
     """A batch size and a beam size."""
 
     batch: int
@@ -81,7 +81,7 @@ def rotated(names: Sequence[T], turn: int) -> list[T]:
 def measure_latency(
     translators: Mapping[str, Translates],
     sentences: Sequence[str],
-    settings: Sequence[Setting],
+    settings: Sequence[RequestSize],
     *,
     rounds: int,
     reference: str,
@@ -107,7 +107,7 @@ def measure_latency(
     return results
 
 
-def _run(translator: Translates, requests: Sequence[Sequence[str]], setting: Setting) -> _Round:
+def _run(translator: Translates, requests: Sequence[Sequence[str]], setting: RequestSize) -> _Round:
     options = DecodeOptions(beam_size=setting.beam)
     done = _Round([])
     for request in requests:
@@ -119,7 +119,7 @@ def _run(translator: Translates, requests: Sequence[Sequence[str]], setting: Set
     return done
 
 
-def _summary(name: str, setting: Setting, rounds: Sequence[_Round], reference: Sequence[_Round]) -> LatencyResult:
+def _summary(name: str, setting: RequestSize, rounds: Sequence[_Round], reference: Sequence[_Round]) -> LatencyResult:
     seconds = [s for r in rounds for s in r.seconds]
     p50, p95, p99 = (1000.0 * float(s) for s in np.percentile(seconds, [50, 95, 99], method="inverted_cdf"))
     total = sum(r.total_s for r in rounds)

@@ -13,7 +13,7 @@ from hmc.serving.runtime import device as devices
 
 
 @dataclass(frozen=True)
-class Chosen:
+class MeasuredLevels:
     """The levels to measure."""
 
     levels: tuple[Level, ...]
@@ -23,7 +23,7 @@ class Chosen:
     """Names of levels that do not run on the device. Empty where levels were named."""
 
 
-def choose_levels(manifest: Manifest, names: Sequence[str] | None, device: str) -> Chosen:
+def choose_levels(manifest: Manifest, names: Sequence[str] | None, device: str) -> MeasuredLevels:
     """The levels named; None: all that run on `device`, as `hmc serve` loads them.
 
     Raises LevelNotFoundError, InvalidRequestError, and DeviceUnavailableError if a named level cannot run here or if no
@@ -31,7 +31,7 @@ def choose_levels(manifest: Manifest, names: Sequence[str] | None, device: str) 
     """
     if names is not None:
         levels = tuple(manifest.level(name) for name in dict.fromkeys(names))
-        return Chosen(levels, {level.name: str(devices.resolve_device(device, level)) for level in levels}, ())
+        return MeasuredLevels(levels, {level.name: str(devices.resolve_device(device, level)) for level in levels}, ())
     found, reason = {}, DeviceUnavailableError(f"no level of this bundle is for {device}; see `hmc levels BUNDLE`")
     for level in manifest.levels:
         if runs_on(device, level):
@@ -41,7 +41,7 @@ def choose_levels(manifest: Manifest, names: Sequence[str] | None, device: str) 
                 reason = error
     if not found:
         raise reason
-    return Chosen(
+    return MeasuredLevels(
         tuple(level for level in manifest.levels if level.name in found),
         found,
         tuple(level.name for level in manifest.levels if level.name not in found),

@@ -76,12 +76,12 @@ def compare(  # noqa: PLR0913 - what to compare, and how much of it
         model = Path(stack.enter_context(TemporaryDirectory()))
         write_ctranslate2(full, pieces, model, "int8")
         engines = {
-            (level, workers): stack.enter_context(Engine(load_level, bundle, level, workers))
+            (level, workers): stack.enter_context(EngineProcess(load_level, bundle, level, workers))
             for level in levels
             for workers in ways
         }
         for workers in ways:
-            loading = Engine(load_ctranslate2, model, checkpoint, workers, cores() // workers)
+            loading = EngineProcess(load_ctranslate2, model, checkpoint, workers, cores() // workers)
             engines[CT2, workers] = stack.enter_context(loading)
         texts: dict[str, list[str]] = {}
         for (name, workers), engine in engines.items():
@@ -96,7 +96,7 @@ def compare(  # noqa: PLR0913 - what to compare, and how much of it
 
 
 def _rounds(
-    engines: dict[Name, Engine], requests: Sequence[Sequence[str]], beam: int, rounds: int, progress: Progress
+    engines: dict[Name, EngineProcess], requests: Sequence[Sequence[str]], beam: int, rounds: int, progress: Progress
 ) -> dict[Name, list[float]]:
     """Engine → the mean seconds of a request, for every round. The order of the engines rotates."""
     found: dict[Name, list[float]] = {name: [] for name in engines}
@@ -126,7 +126,7 @@ _translate: Translate | None = None
 """The engine of this process."""
 
 
-class Engine:
+class EngineProcess:
     """An engine in a process of its own, so that its threads and memory disturb no other one. Use it in a `with` block,
     which begins when the engine is loaded."""
 
@@ -143,7 +143,7 @@ class Engine:
         """The seconds in which the engine translates the texts in one request."""
         return self._pool.submit(_run, texts, beam).result()[0]
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> EngineProcess:
         return self
 
     def __exit__(

@@ -15,7 +15,7 @@ from hmc.artifact.marian.weights import POSITIONS, starts_from_zero, with_zero_s
 from hmc.artifact.model.architecture import LOGITS_BIAS, TARGET_EMBEDDING
 from hmc.artifact.model.ffn import STACKS
 from hmc.artifact.model.heads import KINDS
-from hmc.artifact.model.layers import Linear, Norm, SubLayer
+from hmc.artifact.model.layers import LinearSpec, NormSpec, SubLayerSpec
 
 ACTIVATIONS = {"relu": specs.Activation.RELU, "swish": specs.Activation.SWISH, "gelu": specs.Activation.GELU}
 
@@ -72,14 +72,14 @@ def write_vocabulary_map(lexicon: Lexicon, pieces: Sequence[str], model: Path) -
     (model / "vmap.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _layer(layer: Any, tensors: dict[str, np.ndarray], sublayers: Sequence[SubLayer]) -> None:
+def _layer(layer: Any, tensors: dict[str, np.ndarray], sublayers: Sequence[SubLayerSpec]) -> None:
     """Fills a layer of the specification. tensors: those of the checkpoint."""
 
-    def fill(spec: Any, *linears: Linear) -> None:
+    def fill(spec: Any, *linears: LinearSpec) -> None:
         spec.weight = np.concatenate([tensors[linear.weight] for linear in linears])
         spec.bias = np.concatenate([tensors[linear.bias] for linear in linears])
 
-    def norm(spec: Any, named: Norm) -> None:
+    def norm(spec: Any, named: NormSpec) -> None:
         spec.gamma, spec.beta = tensors[named.weight], tensors[named.bias]
 
     own, *cross, feed = sublayers

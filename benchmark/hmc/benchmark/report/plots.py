@@ -12,7 +12,7 @@ import numpy as np
 
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError, InvalidRequestError
-from hmc.benchmark.measure.latency import Setting
+from hmc.benchmark.measure.latency import RequestSize
 from hmc.benchmark.report.results import Report
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Point:
     """How many times as fast as the reference level; median over the rounds."""
 
 
-def points(report: Report, setting: Setting | None = None) -> list[Point]:
+def points(report: Report, setting: RequestSize | None = None) -> list[Point]:
     """The levels at a setting; None: the headline setting. Raises InvalidRequestError if quality was not measured."""
     setting, found = setting or report.conditions.headline, []
     for level in report.levels:
@@ -88,7 +88,7 @@ def write_pareto(report: Report, prefix: Path) -> list[Path]:
     from matplotlib import rc_context
 
     beam, reference = report.conditions.headline.beam, report.conditions.latency_reference
-    panels = {setting: points(report, setting) for setting in (Setting(n, beam) for n in report.conditions.batches)}
+    panels = {setting: points(report, setting) for setting in (RequestSize(n, beam) for n in report.conditions.batches)}
     prefix.parent.mkdir(parents=True, exist_ok=True)
     paths = [prefix.with_name(f"{prefix.name}.{suffix}") for suffix in ("png", "svg")]
     with rc_context({"svg.hashsalt": "hmc", "font.family": "DejaVu Sans", "font.size": 10}):

@@ -8,7 +8,7 @@ from typing import Any
 
 from hmc.artifact.bundle.manifest import Latency, Quality
 from hmc.artifact.significance import RESAMPLES, TRIALS
-from hmc.benchmark.measure.latency import LatencyResult, Setting
+from hmc.benchmark.measure.latency import LatencyResult, RequestSize
 from hmc.benchmark.measure.machine import Machine
 from hmc.benchmark.measure.memory import MemoryResult
 from hmc.serving.runtime.threads import described
@@ -40,7 +40,7 @@ class Conditions:
     rounds: int
     batches: tuple[int, ...]
     beams: tuple[int, ...]
-    headline: Setting
+    headline: RequestSize
     """The setting whose latency is plotted and recorded in the manifest."""
     threads: int
     """Threads of each worker. 0: one for each physical core that the process may use."""
@@ -76,7 +76,7 @@ class LevelReport:
         """The quality at a beam size; None if it was not measured."""
         return next((quality for quality in self.quality if quality.beam == beam), None)
 
-    def latency_at(self, setting: Setting) -> LatencyResult:
+    def latency_at(self, setting: RequestSize) -> LatencyResult:
         """The latency at a setting. Raises StopIteration if it was not measured."""
         return next(r for r in self.latency if (r.batch, r.beam) == (setting.batch, setting.beam))
 

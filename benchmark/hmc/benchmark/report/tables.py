@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hmc.artifact.bundle.manifest import Quality
-from hmc.benchmark.measure.latency import Setting
+from hmc.benchmark.measure.latency import RequestSize
 from hmc.benchmark.report.results import Conditions, LevelReport, Report
 
 MEBIBYTE = 2**20
@@ -79,9 +79,9 @@ def latency_table(report: Report) -> Table:
     return table
 
 
-def settings_of(conditions: Conditions) -> list[Setting]:
+def settings_of(conditions: Conditions) -> list[RequestSize]:
     """Every combination of batch size and beam size that was measured."""
-    return [Setting(batch, beam) for batch in conditions.batches for beam in conditions.beams]
+    return [RequestSize(batch, beam) for batch in conditions.batches for beam in conditions.beams]
 
 
 def delta(quality: Quality, level: str) -> str:
@@ -117,15 +117,15 @@ def advice(report: Report, loss: float = LOSS) -> str | None:
     reference, beam = conditions.quality_reference, conditions.headline.beam
     if reference is None:
         return None
-    serving = Setting(max(conditions.batches), beam)
+    serving = RequestSize(max(conditions.batches), beam)
 
-    def faster(level: LevelReport, setting: Setting) -> float:
+    def faster(level: LevelReport, setting: RequestSize) -> float:
         return 1 / level.latency_at(setting).ratio
 
     losses = {level.name: quality.bleu_delta for level in report.levels if (quality := level.quality_at(beam))}
     good = [level for level in report.levels if losses.get(level.name, -loss - 1) >= -loss]
     best = max(good, key=lambda level: faster(level, serving))
-    speeds = " and ".join(f"{faster(best, Setting(n, beam)):.1f} at batch {n}" for n in conditions.batches)
+    speeds = " and ".join(f"{faster(best, RequestSize(n, beam)):.1f} at batch {n}" for n in conditions.batches)
     line = (
         f"Take {best.name}: as fast as {conditions.latency_reference} times {speeds}, ΔBLEU {losses[best.name]:+.2f}. "
         f"No level that loses at most {loss:g} BLEU is faster at batch {serving.batch}."

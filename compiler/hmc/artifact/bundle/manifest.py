@@ -228,7 +228,7 @@ def lexicon_path(digest: str) -> str:
 
 
 def read_manifest(path: Path | str) -> Manifest:
-    """Parses bundle.json alone. Raises InvalidArtifactError; files are checked by `bundle_checks.validate`."""
+    """Parses bundle.json alone; `hmc.artifact.bundle.checks.validate` checks the files. Raises InvalidArtifactError."""
     path = Path(path)
     raw = _read_json(path)
     version = raw.get("schema_version") if isinstance(raw, dict) else None

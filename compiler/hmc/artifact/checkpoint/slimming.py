@@ -17,9 +17,9 @@ from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout
 from hmc.artifact.model.layers import (
     NONE_REMOVED,
-    FeedForward,
+    FeedForwardSpec,
     RemovedLayers,
-    SubLayer,
+    SubLayerSpec,
     layer_name,
     layer_of,
     stack_of,
@@ -51,7 +51,7 @@ def slim_ffn(tensors: Tensors, arch: Architecture, kept: Neurons) -> Tensors:
     return slim
 
 
-def _keep(tensors: Tensors, sublayer: SubLayer, units: Sequence[int]) -> None:
+def _keep(tensors: Tensors, sublayer: SubLayerSpec, units: Sequence[int]) -> None:
     """Cuts the tensors of a sub-layer down to the units at these positions. Without any, it deletes them."""
     features = sublayer.features(units)
     for name, axis in sublayer.owned:
@@ -83,7 +83,7 @@ def masked_ffn(tensors: Tensors, arch: Architecture, kept: Neurons) -> Tensors:
     return masked
 
 
-def _mask(tensors: Tensors, sublayer: SubLayer, units: Sequence[int]) -> None:
+def _mask(tensors: Tensors, sublayer: SubLayerSpec, units: Sequence[int]) -> None:
     """Sets the output columns of all units but these to zero."""
     name = sublayer.output.weight
     keep = np.zeros(tensors[name].shape[1], bool)
@@ -117,7 +117,7 @@ def padded_ffn(tensors: Tensors, arch: Architecture, widths: FfnWidths) -> tuple
     return padded, width
 
 
-def _spread(tensors: Tensors, sublayer: SubLayer, places: Sequence[int], units: int, d_model: int) -> None:
+def _spread(tensors: Tensors, sublayer: SubLayerSpec, places: Sequence[int], units: int, d_model: int) -> None:
     """Puts the units that a sub-layer has to these of `units` places, and zeros to all others."""
     shapes, features = sublayer.shapes(units, d_model), sublayer.features(places)
     for name, axis in sublayer.owned:
@@ -169,7 +169,7 @@ def renumbered(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, config=config, tensors=tensors, gates=None, importance=None)
 
 
-def _feed_forwards(arch: Architecture, kept: Neurons) -> Iterator[tuple[FeedForward, Sequence[int]]]:
+def _feed_forwards(arch: Architecture, kept: Neurons) -> Iterator[tuple[FeedForwardSpec, Sequence[int]]]:
     """Every feed-forward sub-layer, and the positions in `kept`."""
     for stack in STACKS:
         for layer, positions in enumerate(kept[stack]):

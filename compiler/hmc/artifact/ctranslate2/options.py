@@ -42,7 +42,7 @@ ABSENT = {"alibi": "attention with linear biases", "multi_query_attention": "key
 
 
 @dataclass(frozen=True)
-class Options:
+class CTranslate2Options:
     """What the model is."""
 
     layers: tuple[int, int]
@@ -55,7 +55,7 @@ class Options:
     starts_from_zero: bool
 
 
-def read_options(binary: Binary) -> tuple[Options | None, list[str]]:
+def read_options(binary: Binary) -> tuple[CTranslate2Options | None, list[str]]:
     """The options, or every reason why the model cannot be expressed."""
     if binary.spec != SPEC:
         return None, [f"it is a {binary.spec}; only encoder-decoder Transformers ({SPEC}) can be imported"]
@@ -96,7 +96,7 @@ def read_options(binary: Binary) -> tuple[Options | None, list[str]]:
     wrong += [f"the {stack} has no layer" for stack, number in zip(STACKS, layers, strict=True) if not number]
     if problems + wrong:
         return None, problems + wrong
-    return Options(
+    return CTranslate2Options(
         layers=(layers[0], layers[1]),
         heads=int(heads or 0),
         activation=ACTIVATIONS[int(activation or 0)],

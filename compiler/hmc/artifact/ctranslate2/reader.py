@@ -11,12 +11,13 @@ from pydantic import ValidationError
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig
 from hmc.artifact.ctranslate2.binary import Binary, read_binary
-from hmc.artifact.ctranslate2.options import Options, read_options
+from hmc.artifact.ctranslate2.options import CTranslate2Options, read_options
 from hmc.artifact.ctranslate2.tensors import Floats, Weights, checkpoint_tensors, embeddings_of, position_rows
 from hmc.artifact.errors import HmcError, InvalidArtifactError
 from hmc.artifact.marian.layout import CONFIG, read_json
 from hmc.artifact.marian.vocabulary import joint_if_equal
 from hmc.artifact.model.architecture import OUTPUT, SOURCE_EMBEDDING, TARGET_EMBEDDING, Architecture
+from hmc.artifact.model.layers import EPSILON
 from hmc.artifact.npz.reader import POSITIONS
 from hmc.artifact.npz.vocabularies import Entries, Vocabularies, checked_entries, with_pad
 from hmc.artifact.tokenizer.files import (
@@ -32,8 +33,6 @@ from hmc.artifact.tokenizer.tokenizer import load_pieces
 
 WEIGHTS = "model.bin"
 SHARED, SIDES = "shared_vocabulary", ("source_vocabulary", "target_vocabulary")
-EPSILON = 1e-5
-"""What HMC adds to the variance in norms, and CTranslate2 unless config.json says otherwise."""
 FIX = (
     "hmc imports Marian's Transformers that CTranslate2 converted: model.bin, config.json, shared_vocabulary.json (or "
     "one for each side), and source.spm and target.spm, which the converter takes along with --copy_files."
@@ -92,7 +91,7 @@ def _refusal(folder: Path, problems: list[str]) -> InvalidArtifactError:
 
 
 def _checkpoint(
-    folder: Path, binary: Binary, options: Options, raw: dict[str, Any], models: list[bytes]
+    folder: Path, binary: Binary, options: CTranslate2Options, raw: dict[str, Any], models: list[bytes]
 ) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint, without languages, and every problem. Raises HmcError and ValidationError."""
     weights = Weights(binary.variables)
@@ -192,7 +191,9 @@ def _config_problems(raw: dict[str, Any]) -> list[str]:
     return problems
 
 
-def _start(options: Options, raw: dict[str, Any], vocabularies: Vocabularies) -> tuple[int | None, list[str]]:
+def _start(
+    options: CTranslate2Options, raw: dict[str, Any], vocabularies: Vocabularies
+) -> tuple[int | None, list[str]]:
     """The token that starts the decoder; None: pad, whose embedding is zero where the decoder starts from zeros."""
     if options.starts_from_zero:
         return None, []

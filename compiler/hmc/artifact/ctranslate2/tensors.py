@@ -23,7 +23,7 @@ from hmc.artifact.model.architecture import (
     tensor_shapes,
 )
 from hmc.artifact.model.ffn import STACKS
-from hmc.artifact.model.layers import Linear, Norm, SubLayer
+from hmc.artifact.model.layers import LinearSpec, NormSpec, SubLayerSpec
 from hmc.artifact.storage.weight_files import not_finite
 
 Floats = npt.NDArray[np.float32]
@@ -174,7 +174,7 @@ def _names(arch: Architecture) -> Iterator[tuple[list[str], str]]:
             yield from _norm(norm, f"{stack}/layer_norm")
 
 
-def _sublayer(ours: SubLayer, theirs: str, *inputs: Sequence[Linear]) -> Iterator[tuple[list[str], str]]:
+def _sublayer(ours: SubLayerSpec, theirs: str, *inputs: Sequence[LinearSpec]) -> Iterator[tuple[list[str], str]]:
     """inputs: in groups that are one array."""
     for number, group in enumerate((*inputs, (ours.output,))):
         yield [linear.weight for linear in group], f"{theirs}/linear_{number}/weight"
@@ -182,7 +182,7 @@ def _sublayer(ours: SubLayer, theirs: str, *inputs: Sequence[Linear]) -> Iterato
     yield from _norm(ours.norm, f"{theirs}/layer_norm")
 
 
-def _norm(ours: Norm, theirs: str) -> Iterator[tuple[list[str], str]]:
+def _norm(ours: NormSpec, theirs: str) -> Iterator[tuple[list[str], str]]:
     yield [ours.weight], f"{theirs}/gamma"
     yield [ours.bias], f"{theirs}/beta"
 

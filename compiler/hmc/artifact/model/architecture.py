@@ -6,11 +6,19 @@ from typing import Literal, assert_never
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
-from hmc.artifact.model.layers import NONE_REMOVED, Attention, FeedForward, Norm, RemovedLayers, SubLayer, stack_of
+from hmc.artifact.model.layers import (
+    NONE_REMOVED,
+    AttentionSpec,
+    FeedForwardSpec,
+    NormSpec,
+    RemovedLayers,
+    SubLayerSpec,
+    stack_of,
+)
 
 PositionForm = Literal["marian", "fairseq"]
 """Marian: position 0 comes first. fairseq (M2M100, NLLB): the first token is at position 2, and frequencies are spaced
@@ -69,11 +77,6 @@ class Architecture(BaseModel):
     position_form: PositionForm = Field(default="marian", exclude_if=lambda form: form == "marian")
     """Which sinusoids encode positions (`hmc.artifact.model.architecture`)."""
 
-    @field_validator("pad_id", "eos_id", "unk_id")
-    @classmethod
-    def _not_negative(cls, value: int) -> int:
-        return value
-
     @model_validator(mode="after")
     def _ids_in_vocabulary(self) -> Architecture:
         smaller = min(self.vocab_size, self.source_size)
@@ -118,22 +121,22 @@ class Architecture(BaseModel):
         """Number of layers of a stack."""
         return self.encoder_layers if stack == "encoder" else self.decoder_layers
 
-    def attention(self, kind: Kind, layer: int) -> Attention:
+    def attention(self, kind: Kind, layer: int) -> AttentionSpec:
         """The attention of a kind in a layer: its tensors, and what heads own of them."""
-        return Attention.of(kind, layer, self.head_dim)
+        return AttentionSpec.of(kind, layer, self.head_dim)
 
-    def feed_forward(self, stack: Stack, layer: int) -> FeedForward:
+    def feed_forward(self, stack: Stack, layer: int) -> FeedForwardSpec:
         """The feed-forward sub-layer of a layer: its tensors, and what neurons own of them."""
-        return FeedForward.of(stack, layer)
+        return FeedForwardSpec.of(stack, layer)
 
-    def sublayers(self, stack: Stack, layer: int) -> tuple[SubLayer, ...]:
+    def sublayers(self, stack: Stack, layer: int) -> tuple[SubLayerSpec, ...]:
         """The sub-layers of a layer, in the order in which they are computed."""
         attentions = (self.attention(kind, layer) for kind in KINDS if stack_of(kind) == stack)
         return (*attentions, self.feed_forward(stack, layer))
 
-    def stack_norm(self, stack: Stack) -> Norm | None:
+    def stack_norm(self, stack: Stack) -> NormSpec | None:
         """The norm that a stack ends with; None where it has none."""
-        return Norm(f"{stack}.layer_norm") if self.stack_norms else None
+        return NormSpec(f"{stack}.layer_norm") if self.stack_norms else None
 
     def full_layout(self) -> HeadLayout:
         """The layout with every head open."""

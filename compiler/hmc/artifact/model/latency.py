@@ -65,7 +65,7 @@ class Cost(_Part):
         return self.open_ms + self.each_ms * rounded_up(number, self.step) if number else 0.0
 
 
-class Setting(_Part):
+class ServingSetting(_Part):
     """How the model is served: what the table was measured with."""
 
     precision: str
@@ -94,7 +94,7 @@ class LatencyTable(_Part):
     """Milliseconds of each part of the model. All costs are those of one request of the setting."""
 
     schema_version: int = SCHEMA_VERSION
-    setting: Setting
+    setting: ServingSetting
     architecture: Architecture
     checkpoint: str = ""
     """Digest of the checkpoint whose parts were measured."""

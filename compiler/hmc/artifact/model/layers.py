@@ -17,6 +17,9 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from hmc.artifact.model.ffn import STACKS, Stack
 from hmc.artifact.model.heads import Kind
 
+EPSILON = 1e-5
+"""Added to the variance by every norm, as in MarianMTModel."""
+
 
 @dataclass(frozen=True)
 class _Named:
@@ -39,16 +42,16 @@ class _Named:
         return self.weight, self.bias
 
 
-class Linear(_Named):
+class LinearSpec(_Named):
     """y = W x + b: `weight` `[out, in]`, `bias` `[out]`."""
 
 
-class Norm(_Named):
+class NormSpec(_Named):
     """A layer norm of states `[…, d_model]`: `weight` and `bias` `[d_model]`."""
 
 
 @dataclass(frozen=True)
-class SubLayer:
+class SubLayerSpec:
     """Attention or feed-forward, with the norm that belongs to it.
 
     A unit owns rows of the `inputs`, and columns of the `output`. Without any unit, only the bias of the output and the
@@ -56,9 +59,9 @@ class SubLayer:
     """
 
     name: str
-    inputs: tuple[Linear, ...]
-    output: Linear
-    norm: Norm
+    inputs: tuple[LinearSpec, ...]
+    output: LinearSpec
+    norm: NormSpec
     unit: int
     """Features of each unit: the dimension of a head, or 1 for a neuron."""
 
@@ -84,44 +87,46 @@ class SubLayer:
 
 
 @dataclass(frozen=True)
-class Attention(SubLayer):
+class AttentionSpec(SubLayerSpec):
     """Its units are heads: rows of W_Q, W_K and W_V, and columns of W_O (Voita et al. 2019, equation 3)."""
 
     kind: Kind
 
     @classmethod
-    def of(cls, kind: Kind, layer: int, head_dim: int) -> Attention:
+    def of(cls, kind: Kind, layer: int, head_dim: int) -> AttentionSpec:
         """The attention of a layer."""
         module = "encoder_attn" if kind == "cross" else "self_attn"
         name = f"{layer_name(stack_of(kind), layer)}.{module}"
-        inputs = tuple(Linear(f"{name}.{letter}_proj") for letter in "qkv")
-        return cls(name, inputs, Linear(f"{name}.out_proj"), Norm(f"{name}_layer_norm"), head_dim, kind)
+        inputs = tuple(LinearSpec(f"{name}.{letter}_proj") for letter in "qkv")
+        return cls(name, inputs, LinearSpec(f"{name}.out_proj"), NormSpec(f"{name}_layer_norm"), head_dim, kind)
 
     @property
-    def query(self) -> Linear:
+    def query(self) -> LinearSpec:
         """W_Q."""
         return self.inputs[0]
 
     @property
-    def key(self) -> Linear:
+    def key(self) -> LinearSpec:
         """W_K."""
         return self.inputs[1]
 
     @property
-    def value(self) -> Linear:
+    def value(self) -> LinearSpec:
         """W_V."""
         return self.inputs[2]
 
 
 @dataclass(frozen=True)
-class FeedForward(SubLayer):
+class FeedForwardSpec(SubLayerSpec):
     """Its units are neurons: rows of `fc1`, and columns of `fc2`. The activation is between the two."""
 
     @classmethod
-    def of(cls, stack: Stack, layer: int) -> FeedForward:
+    def of(cls, stack: Stack, layer: int) -> FeedForwardSpec:
         """The feed-forward sub-layer of a layer."""
         name = layer_name(stack, layer)
-        return cls(name, (Linear(f"{name}.fc1"),), Linear(f"{name}.fc2"), Norm(f"{name}.final_layer_norm"), 1)
+        return cls(
+            name, (LinearSpec(f"{name}.fc1"),), LinearSpec(f"{name}.fc2"), NormSpec(f"{name}.final_layer_norm"), 1
+        )
 
 
 def stack_of(kind: Kind) -> Stack:

@@ -32,7 +32,7 @@ WANTED = {
 
 
 @dataclass(frozen=True)
-class Options:
+class MarianOptions:
     """What the options say about the model."""
 
     layers: tuple[int, int]
@@ -44,7 +44,7 @@ class Options:
     stack_norms: bool
 
 
-def read_options(arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[Options | None, list[str]]:
+def read_options(arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[MarianOptions | None, list[str]]:
     """The options in a file's arrays, or every reason why they cannot be expressed."""
     if OPTIONS not in arrays:
         return None, [f"{OPTIONS} is not in the file: it is no model of Marian, or of a version before 1.0"]
@@ -55,7 +55,7 @@ def read_options(arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[Options | None
         return None, [str(error)]
 
 
-def _checked(raw: Mapping[str, Value]) -> tuple[Options | None, list[str]]:
+def _checked(raw: Mapping[str, Value]) -> tuple[MarianOptions | None, list[str]]:
     problems = [
         f"{OPTIONS}: {name} is {raw[name]!r}: {why}"
         for name, (wanted, why) in WANTED.items()
@@ -84,7 +84,7 @@ def _checked(raw: Mapping[str, Value]) -> tuple[Options | None, list[str]]:
         return None, problems + wrong
     layers = numbers["enc-depth"], numbers["dec-depth"]
     sizes = numbers["transformer-heads"], numbers["transformer-dim-ffn"]
-    return Options(layers, *sizes, ACTIVATIONS[activation], *norms), []
+    return MarianOptions(layers, *sizes, ACTIVATIONS[activation], *norms), []
 
 
 def _norms(raw: Mapping[str, Value]) -> tuple[tuple[bool, bool], list[str]]:

@@ -12,7 +12,7 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, Ten
 from hmc.artifact.errors import HmcError, InvalidArtifactError
 from hmc.artifact.marian.vocabulary import joint_if_equal
 from hmc.artifact.model.architecture import OUTPUT, SOURCE_EMBEDDING, TARGET_EMBEDDING, Architecture
-from hmc.artifact.npz.options import Options, read_options
+from hmc.artifact.npz.options import MarianOptions, read_options
 from hmc.artifact.npz.release import Release, find_release
 from hmc.artifact.npz.tensors import checkpoint_tensors, embeddings_of, member_problems, unpacked
 from hmc.artifact.npz.vocabularies import Vocabularies, read_vocabulary, with_pad
@@ -84,7 +84,7 @@ def _arrays(weights: Path | None) -> tuple[Arrays, list[str]]:
 
 
 def _model(
-    release: Release, arrays: Arrays, options: Options | None
+    release: Release, arrays: Arrays, options: MarianOptions | None
 ) -> tuple[Architecture | None, Tensors, MarianFiles | None, list[str]]:
     """Architecture, tensors and tokenizer, and every problem of them."""
     embeddings, problems = embeddings_of(arrays) if arrays else ({}, [])
@@ -110,7 +110,7 @@ def _model(
     return arch, tensors, files, problems + wrong
 
 
-def _architecture(options: Options, embeddings: Arrays, vocabularies: Vocabularies) -> Architecture:
+def _architecture(options: MarianOptions, embeddings: Arrays, vocabularies: Vocabularies) -> Architecture:
     """Raises HmcError for heads that do not divide the width, and ValidationError."""
     target = embeddings[TARGET_EMBEDDING]
     width = target.shape[1]

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from hmc.artifact.checkpoint.checkpoint import Tensors
 from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.marian.weights import NEVER
 from hmc.artifact.model.architecture import (
     LOGITS_BIAS,
     OUTPUT,
@@ -29,7 +30,7 @@ from hmc.artifact.model.architecture import (
     tensor_shapes,
 )
 from hmc.artifact.model.ffn import STACKS
-from hmc.artifact.model.layers import Norm
+from hmc.artifact.model.layers import NormSpec
 from hmc.artifact.npz.options import OPTIONS
 from hmc.artifact.storage.weight_files import not_finite
 
@@ -39,8 +40,6 @@ JOINT, SIDES = "Wemb", ("encoder_Wemb", "decoder_Wemb")
 OUTPUT_BIAS = "decoder_ff_logit_out_b"
 OUTPUT_WEIGHTS = ("decoder_ff_logit_out_Wt", "decoder_ff_logit_out_W")
 """The output projection where it is not an embedding: `[V, d]`, or turned."""
-NEVER = -1e4
-"""Logit of pad, which Marian does not have."""
 ENCODER_LAYER = (("self", "qkvo", "Wo"), ("ffn", "12", "ffn"))
 DECODER_LAYER = (ENCODER_LAYER[0], ("context", "qkvo", "Wo"), ENCODER_LAYER[1])
 """For each sub-layer its name, the endings of its matrices, and a part of the name of its norm."""
@@ -117,7 +116,7 @@ def _names(arch: Architecture) -> Iterator[tuple[str, str]]:
             yield from _norm(top, f"{stack}_top", "")
 
 
-def _norm(ours: Norm, theirs: str, suffix: str) -> Iterator[tuple[str, str]]:
+def _norm(ours: NormSpec, theirs: str, suffix: str) -> Iterator[tuple[str, str]]:
     yield ours.weight, f"{theirs}_ln_scale{suffix}"
     yield ours.bias, f"{theirs}_ln_bias{suffix}"
 

@@ -15,7 +15,7 @@ from hmc.artifact.errors import InvalidRequestError
 IGNORED = re.compile(r"\.DS_Store|\.nfs[0-9a-f]+")
 """Files that operating systems create. A directory may be replaced although it holds them."""
 NAMED = 3
-"""How many unknown files a message names."""
+"""How many files or tensors a message names."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Format:
         if content is not None and not found:
             return None
         if not (folder / self.marker).is_file():
-            return f"holds other files and no {self.marker} ({_listed(found)})" if found else None
+            return f"holds other files and no {self.marker} ({listed(found)})" if found else None
         if content is None:
             return f"holds a {self.marker} that does not belong to {self.name}"
-        return f"holds files that do not belong to {self.name}: {_listed(found)}"
+        return f"holds files that do not belong to {self.name}: {listed(found)}"
 
     def _marker_content(self, folder: Path) -> dict[str, Any] | None:
         try:
@@ -93,6 +93,7 @@ def _unknown(folder: Path, known: Iterable[str]) -> list[str]:
     return sorted(found)
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """The first NAMED of these names, and how many more there are, for messages."""
     shown = ", ".join(names[:NAMED])
     return f"{shown} and {len(names) - NAMED} more" if len(names) > NAMED else shown

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError
+from hmc.artifact.storage.formats import listed
 
 Arrays = dict[str, npt.NDArray[Any]]
 """Name → tensor, in the type in which it is stored."""
@@ -24,8 +25,6 @@ ReadPickled = Callable[[Path], Arrays]
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
 """Suffix of the file that says in which of several files each tensor is."""
-NAMED = 3
-"""How many tensors or files a message names."""
 
 
 def weights_at(folder: Path) -> str | None:
@@ -54,7 +53,7 @@ def _read_several(folder: Path, index: str, read_pickled: ReadPickled | None) ->
     places, problems = _places(folder / index)
     files = sorted(set(places.values()))
     if outside := [name for name in files if Path(name).name != name or name in ("", ".", "..")]:
-        return {}, [f"{index}: {_listed(outside)} is no plain name of a file beside it"]
+        return {}, [f"{index}: {listed(outside)} is no plain name of a file beside it"]
     problems += [f"{name} is missing, and {index} names it" for name in files if not (folder / name).is_file()]
     if problems:
         return {}, [f"{problem}; copy or download it again" for problem in problems]
@@ -66,9 +65,9 @@ def _read_several(folder: Path, index: str, read_pickled: ReadPickled | None) ->
             continue
         expected = {name for name, place in places.items() if place == file}
         if absent := sorted(expected - found.keys()):
-            problems.append(f"{index} says that {file} holds {_listed(absent)}, and it does not")
+            problems.append(f"{index} says that {file} holds {listed(absent)}, and it does not")
         if unknown := sorted(found.keys() - expected):
-            problems.append(f"{file} holds {_listed(unknown)}, and {index} does not say so")
+            problems.append(f"{file} holds {listed(unknown)}, and {index} does not say so")
         tensors |= found
     return (tensors, []) if not problems else ({}, problems)
 
@@ -110,8 +109,3 @@ def _read_safetensors(file: Path) -> tuple[Arrays, list[str]]:
 def not_finite(tensors: Iterable[tuple[str, npt.NDArray[Any]]]) -> list[str]:
     """A problem for each tensor with NaN or infinity."""
     return [f"tensor {name} holds NaN or infinity" for name, value in tensors if not np.isfinite(value).all()]
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -28,7 +28,7 @@ from hmc.compiler.bundle.requests import LINES, SENTENCES, LevelRequest, check_l
 from hmc.compiler.checks.parity import TOLERANCE
 from hmc.compiler.checks.runner import Ids
 from hmc.compiler.lexicon import ShortlistText, lexicon_of
-from hmc.compiler.pipeline import Chosen, Sentences, Source, compile_level
+from hmc.compiler.pipeline import ChosenLevel, LevelSource, Sentences, compile_level
 from hmc.compiler.serialize import BundleFolder
 
 PROBE_SENTENCES = 8
@@ -98,7 +98,7 @@ class BundleBuilder:
     ) -> None:
         """As `open`, but writes straight into `folder`, which must exist."""
         written = BundleFolder(folder)
-        self._sources = {path: Source(path, written) for path in checkpoints}
+        self._sources = {path: LevelSource(path, written) for path in checkpoints}
         self._first = next(iter(self._sources.values())).checkpoint
         _check_compatible(self._first, self._sources)
         real = _encode(self._first, calibration)
@@ -142,7 +142,7 @@ class BundleBuilder:
         _check_free(name, self.levels)
         source, layout = self._sources[request.checkpoint], self._layout(request)
         lexicon = self._lexicon if with_shortlist else None
-        chosen = Chosen(name, source, layout, precision, lexicon, in_device_form(precision, self._device_form))
+        chosen = ChosenLevel(name, source, layout, precision, lexicon, in_device_form(precision, self._device_form))
         self.levels[name] = compile_level(chosen, self._sentences, self.progress)
         return self.levels[name]
 
@@ -221,7 +221,7 @@ def _check_free(name: str, taken: Iterable[str]) -> None:
         raise InvalidRequestError(f"level {name!r} is asked for twice")
 
 
-def _check_compatible(first: Checkpoint, sources: dict[Path, Source]) -> None:
+def _check_compatible(first: Checkpoint, sources: dict[Path, LevelSource]) -> None:
     for path, source in sources.items():
         if source.checkpoint.architecture != first.architecture:
             raise InvalidRequestError(

@@ -12,7 +12,7 @@ from hmc.artifact.precisions import PRECISIONS, Precision
 from hmc.compiler.bundle.builder import PROBE_SENTENCES, BundleBuilder, ignore
 from hmc.compiler.bundle.requests import LevelRequest, check_level
 from hmc.compiler.lexicon import ShortlistText
-from hmc.compiler.pipeline import STEPS, Chosen, Sentences, Source, compile_trial
+from hmc.compiler.pipeline import STEPS, ChosenLevel, LevelSource, Sentences, compile_trial
 
 
 def compile_bundle(
@@ -92,6 +92,6 @@ class TrialBuilder(BundleBuilder):
         folder = next(iter(self._sources.values())).folder
         some = Sentences(self._sentences.probe, self._sentences.calibration[:PROBE_SENTENCES])
         self.progress(f"{name}: compile")
-        chosen = Chosen(name, Source.given(model, folder), model.layout, precision, None)
+        chosen = ChosenLevel(name, LevelSource.given(model, folder), model.layout, precision, None)
         self.levels[name] = compile_trial(chosen, some, fp32_layers)
         return self.levels[name]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from hmc.artifact.model.layers import Attention
+from hmc.artifact.model.layers import AttentionSpec
 from hmc.compiler.checks.runner import GraphRunner, Ids, Tap, batches
 from hmc.compiler.derived import Array, DerivedArrays
 from hmc.compiler.graph import GraphBuilder
@@ -46,12 +46,18 @@ class CalibrationLinears(FloatLinears):
         self._tap(g, name, x, weight.shape[1])
         return super().linear(g, name, x, weight, bias)
 
-    def cached(self, g: GraphBuilder, attention: Attention, part: str, x: ir.Value) -> ir.Value:
+    def cached(self, g: GraphBuilder, attention: AttentionSpec, part: str, x: ir.Value) -> ir.Value:
         self._tap(g, f"{attention.name}.{part}", x, "HD")
         return x
 
     def attend(
-        self, g: GraphBuilder, attention: Attention, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+        self,
+        g: GraphBuilder,
+        attention: AttentionSpec,
+        query: ir.Value,
+        key: ir.Value,
+        value: ir.Value,
+        visible: Visible,
     ) -> tuple[ir.Value, ir.Value | None]:
         self._tap(g, f"{attention.name}.query", query, "HD")
         return super().attend(g, attention, query, key, value, visible)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from hmc.artifact.checkpoint.checkpoint import Tensors
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
-from hmc.artifact.model.layers import Attention
+from hmc.artifact.model.layers import AttentionSpec
 from hmc.compiler.graph import MICROSOFT
 from hmc.compiler.graphs.blocks import Author, joint_name, present_layers
 from hmc.compiler.precisions.attention import Visible
@@ -174,7 +174,7 @@ class RowCrossAttention:
 
 
 def _attend(
-    a: Author, attention: Attention, heads: int, inputs: Sequence[ir.Value | None], scales: dict[str, float] | None
+    a: Author, attention: AttentionSpec, heads: int, inputs: Sequence[ir.Value | None], scales: dict[str, float] | None
 ) -> list[ir.Value]:
     """GroupQueryAttention: query, new keys and values, past ones, lengths → the result and present keys and values.
 
@@ -203,7 +203,7 @@ def states_by_row(arch: Architecture, layout: HeadLayout, tensors: Tensors, line
     take matrices only.
     """
     for layer in present_layers(arch, "decoder", tensors):
-        feed, attentions = arch.feed_forward("decoder", layer), list[Attention]()
+        feed, attentions = arch.feed_forward("decoder", layer), list[AttentionSpec]()
         names = [joint_name(*feed.inputs), feed.output.name] if feed.output.weight in tensors else []
         if layout.decoder_self[layer]:
             attentions.append(own := arch.attention("decoder_self", layer))

@@ -13,14 +13,11 @@ from hmc.artifact.checkpoint.checkpoint import Tensors
 from hmc.artifact.model.architecture import LOGITS_BIAS, Architecture
 from hmc.artifact.model.ffn import Stack
 from hmc.artifact.model.heads import HeadLayout, Kind
-from hmc.artifact.model.layers import Attention, FeedForward, Linear, Norm
+from hmc.artifact.model.layers import EPSILON, AttentionSpec, FeedForwardSpec, LinearSpec, NormSpec
 from hmc.compiler.derived import Array, stack
 from hmc.compiler.graph import DTYPES, GraphBuilder, of_type
 from hmc.compiler.precisions.attention import Visible
 from hmc.compiler.precisions.linears import Linears
-
-EPSILON = 1e-5
-"""Added to the variance by every layer norm, as in MarianMTModel."""
 
 
 def present_layers(arch: Architecture, stack: Stack, tensors: Tensors) -> list[int]:
@@ -28,7 +25,7 @@ def present_layers(arch: Architecture, stack: Stack, tensors: Tensors) -> list[i
     return [n for n in range(arch.depth(stack)) if arch.feed_forward(stack, n).output.bias in tensors]
 
 
-def joint_name(*layers: Linear) -> str:
+def joint_name(*layers: LinearSpec) -> str:
     """Name of linear layers that are one product: `….qkv_proj` for `….q_proj`, `….k_proj` and `….v_proj`."""
     names = [layer.name.rpartition(".") for layer in layers]
     return layers[0].name if len(layers) == 1 else f"{names[0][0]}.{''.join(last[0] for *_, last in names)}_proj"
@@ -48,13 +45,13 @@ class Author:
     device_form: ClassVar[bool] = False
     """Whether the graph is for a device: few launches, and caches that are written where they are (`DeviceAuthor`)."""
 
-    def linear(self, x: ir.Value, *layers: Linear) -> ir.Value:
+    def linear(self, x: ir.Value, *layers: LinearSpec) -> ir.Value:
         """The checkpoint's linear layers of x as one, stacked along their outputs."""
         weight = self._stacked(*(self.tensors[layer.weight] for layer in layers))
         bias = self._stacked(*(self.tensors[layer.bias] for layer in layers))
         return self.linears.linear(self.g, joint_name(*layers), x, weight, bias)
 
-    def several(self, x: ir.Value, *layers: Linear) -> Sequence[ir.Value]:
+    def several(self, x: ir.Value, *layers: LinearSpec) -> Sequence[ir.Value]:
         """The results of the checkpoint's linear layers, each of x, which has one range."""
         found = {layer.name: (self.tensors[layer.weight], self.tensors[layer.bias]) for layer in layers}
         return self.linears.several(self.g, joint_name(*layers), x, found)
@@ -69,7 +66,7 @@ class Author:
         """A bias or norm parameter, converted to the graph's type."""
         return self.g.weight(name, of_type(self.tensors[name], self.linears.dtype))
 
-    def entry(self, x: ir.Value, norm: Norm) -> ir.Value:
+    def entry(self, x: ir.Value, norm: NormSpec) -> ir.Value:
         """What a sub-layer reads of the states x: LayerNorm(x) where norms come first, else x itself."""
         return self._norm(x, *self._norm_parameters(norm)) if self.arch.pre_norm else x
 
@@ -78,7 +75,7 @@ class Author:
         norm = self.arch.stack_norm(stack)
         return self._norm(x, *self._norm_parameters(norm)) if norm else x
 
-    def add_norm(self, x: ir.Value, y: ir.Value, norm: Norm) -> ir.Value:
+    def add_norm(self, x: ir.Value, y: ir.Value, norm: NormSpec) -> ir.Value:
         """LayerNorm(x + y) in two operators; x + y where norms come first.
 
         On a CPU, ONNX Runtime's fused operator adds one element at a time; the two operators were 5 to 9 times faster.
@@ -88,7 +85,7 @@ class Author:
         scale, bias = self._norm_parameters(norm)
         return self._norm(self.g.op("Add", [x, y]), scale, bias)
 
-    def _norm_parameters(self, norm: Norm) -> tuple[ir.Value, ir.Value]:
+    def _norm_parameters(self, norm: NormSpec) -> tuple[ir.Value, ir.Value]:
         """Weight and bias of a norm."""
         return self.vector(norm.weight), self.vector(norm.bias)
 
@@ -96,7 +93,7 @@ class Author:
         value: ir.Value = self.g.op("LayerNormalization", [x, scale, bias], axis=-1, epsilon=EPSILON)
         return value
 
-    def end_attention(self, x: ir.Value, y: ir.Value, attention: Attention, *, full_bias: bool = True) -> ir.Value:
+    def end_attention(self, x: ir.Value, y: ir.Value, attention: AttentionSpec, *, full_bias: bool = True) -> ir.Value:
         """The states after attention: LayerNorm(x + W_O y), y the heads' results; no norm where norms come first.
 
         full_bias: their values had the bias of W_V (`DeviceAuthor`).
@@ -104,24 +101,24 @@ class Author:
         assert full_bias
         return self.add_norm(x, self.linear(y, attention.output), attention.norm)
 
-    def source_projections(self, x: ir.Value, attention: Attention) -> tuple[Sequence[ir.Value], ir.Value | None]:
+    def source_projections(self, x: ir.Value, attention: AttentionSpec) -> tuple[Sequence[ir.Value], ir.Value | None]:
         """Queries, keys and values of the encoder's attention, `[N, H·D]` each, and the bias that the operator adds."""
         return self.several(x, *attention.inputs), None
 
-    def queries(self, x: ir.Value, attention: Attention) -> ir.Value:
+    def queries(self, x: ir.Value, attention: AttentionSpec) -> ir.Value:
         """The queries of cross-attention, `[R, H·D]`, without what `attend` adds to them."""
         return self.linear(x, attention.query)
 
-    def complete(self, query: ir.Value, attention: Attention) -> ir.Value:  # noqa: ARG002 - DeviceAuthor needs it
+    def complete(self, query: ir.Value, attention: AttentionSpec) -> ir.Value:  # noqa: ARG002 - DeviceAuthor needs it
         """Queries `[…, H, D]` with all that `attend` adds to them."""
         return query
 
-    def tree_projections(self, x: ir.Value, attention: Attention) -> ir.Value:
+    def tree_projections(self, x: ir.Value, attention: AttentionSpec) -> ir.Value:
         """Queries, keys and values of the decoder's attention over a tree, `[R, 3·H·D]`, without what `attend` adds."""
         return self.linear(x, *attention.inputs)
 
     def attend(
-        self, attention: Attention, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+        self, attention: AttentionSpec, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
     ) -> tuple[ir.Value, ir.Value | None]:
         """As `Linears.attend`."""
         return self.linears.attend(self.g, attention, query, key, value, visible)
@@ -132,11 +129,11 @@ class Author:
         weight, bias = tensors[arch.output_projection], tensors[LOGITS_BIAS]
         return self.linears.linear(self.g, arch.output_layer, x, weight, bias)
 
-    def closed_attention(self, x: ir.Value, attention: Attention) -> ir.Value:
+    def closed_attention(self, x: ir.Value, attention: AttentionSpec) -> ir.Value:
         """A layer with no open head: LayerNorm(x + W_O's bias) (Voita et al. 2019, footnote 9)."""
         return self.add_norm(x, self.vector(attention.output.bias), attention.norm)
 
-    def feed_forward(self, x: ir.Value, feed: FeedForward) -> ir.Value:
+    def feed_forward(self, x: ir.Value, feed: FeedForwardSpec) -> ir.Value:
         """The feed-forward sub-layer with residual and norm; without neurons it is LayerNorm(x + bias of `fc2`)."""
         if feed.output.weight not in self.tensors:
             return self.add_norm(x, self.vector(feed.output.bias), feed.norm)

@@ -19,7 +19,7 @@ from hmc.compiler.graphs.blocks import Author
 from hmc.compiler.graphs.device_author import DeviceAuthor
 from hmc.compiler.graphs.search.graphs import author_search
 from hmc.compiler.graphs.shortlist import Shortlist
-from hmc.compiler.graphs.step import Attention, author_logits, cross_attentions
+from hmc.compiler.graphs.step import AttentionWriter, author_logits, cross_attentions
 from hmc.compiler.precisions.linears import Linears
 
 
@@ -73,7 +73,7 @@ def author_decoder(
         author_search(a, variant)
         return g
     tokens, lengths = g.input("tokens", "int32", ["R"]), g.input("lengths", "int32", ["R"])
-    own: Attention | None = None
+    own: AttentionWriter | None = None
     if any(layout.decoder_self):
         own = RowAttention(a, lengths) if variant == "greedy" else NodeAttention(a)
     weights: dict[int, ir.Value] = {}

@@ -20,10 +20,10 @@ import numpy as np
 import onnx_ir as ir
 
 from hmc.artifact.model.architecture import LOGITS_BIAS, TARGET_EMBEDDING
-from hmc.artifact.model.layers import Attention, FeedForward, Linear, Norm
+from hmc.artifact.model.layers import EPSILON, AttentionSpec, FeedForwardSpec, LinearSpec, NormSpec
 from hmc.compiler.derived import Array
 from hmc.compiler.graph import MICROSOFT, of_type
-from hmc.compiler.graphs.blocks import EPSILON, Author, joint_name
+from hmc.compiler.graphs.blocks import Author, joint_name
 from hmc.compiler.precisions.attention import Visible, attend_float
 
 
@@ -32,7 +32,7 @@ class DeviceAuthor(Author):
 
     device_form: ClassVar[bool] = True
 
-    def end_attention(self, x: ir.Value, y: ir.Value, attention: Attention, *, full_bias: bool = True) -> ir.Value:
+    def end_attention(self, x: ir.Value, y: ir.Value, attention: AttentionSpec, *, full_bias: bool = True) -> ir.Value:
         """See `Author`. full_bias: False after `attend`, whose values have no bias."""
         output, derived, tensors = attention.output, self.linears.derived, self.tensors
         bias, weight = tensors[output.bias], tensors[output.weight]
@@ -41,42 +41,42 @@ class DeviceAuthor(Author):
         y = self.linears.linear(self.g, output.name, y, weight, None)
         return self._add_norm(x, y, attention.norm, output.bias, bias)
 
-    def source_projections(self, x: ir.Value, attention: Attention) -> tuple[Sequence[ir.Value], ir.Value | None]:
+    def source_projections(self, x: ir.Value, attention: AttentionSpec) -> tuple[Sequence[ir.Value], ir.Value | None]:
         """See `Author`. The bias is that of the queries."""
         joint = self.products(x, *attention.inputs)
         return self.g.op("Split", [joint], outputs=3, axis=1, num_outputs=3), self.query_bias(attention)
 
-    def queries(self, x: ir.Value, attention: Attention) -> ir.Value:
+    def queries(self, x: ir.Value, attention: AttentionSpec) -> ir.Value:
         """See `Author`: they have no bias yet."""
         return self.products(x, attention.query)
 
-    def complete(self, query: ir.Value, attention: Attention) -> ir.Value:
+    def complete(self, query: ir.Value, attention: AttentionSpec) -> ir.Value:
         """See `Author`."""
         bias = attention.query.bias
         heads = self.linears.derived.of(by_heads, self.tensors[bias], dim=self.arch.head_dim)
         return self._value("Add", [query, self._weight(bias, heads)])
 
-    def tree_projections(self, x: ir.Value, attention: Attention) -> ir.Value:
+    def tree_projections(self, x: ir.Value, attention: AttentionSpec) -> ir.Value:
         """See `Author`: they have no bias yet."""
         return self.products(x, *attention.inputs)
 
-    def products(self, x: ir.Value, *layers: Linear) -> ir.Value:
+    def products(self, x: ir.Value, *layers: LinearSpec) -> ir.Value:
         """As `linear`, without the biases."""
         weight = self._stacked(*(self.tensors[layer.weight] for layer in layers))
         return self.linears.linear(self.g, joint_name(*layers), x, weight, None)
 
     def attend(
-        self, attention: Attention, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+        self, attention: AttentionSpec, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
     ) -> tuple[ir.Value, ir.Value | None]:
         """See `Author`: it adds the bias of W_Q."""
         return attend_float(self.g, query, key, value, visible, self.query_bias(attention)), None
 
-    def query_bias(self, attention: Attention) -> ir.Value:
+    def query_bias(self, attention: AttentionSpec) -> ir.Value:
         """`[3·H·D]`: the bias of W_Q and zeros, as MultiHeadAttention takes the biases of queries, keys and values."""
         padded = self.linears.derived.of(then_zeros, self.tensors[attention.query.bias])
         return self._weight(f"{attention.name}.query_bias", padded)
 
-    def feed_forward(self, x: ir.Value, feed: FeedForward) -> ir.Value:
+    def feed_forward(self, x: ir.Value, feed: FeedForwardSpec) -> ir.Value:
         """See `Author`."""
         output, bias = feed.output, self.tensors[feed.output.bias]
         if output.weight not in self.tensors:
@@ -100,7 +100,7 @@ class DeviceAuthor(Author):
             return self._value("QuickGelu", [self._value("Add", [x, added])], domain=MICROSOFT, alpha=1.0)
         assert_never(self.arch.activation)
 
-    def closed_attention(self, x: ir.Value, attention: Attention) -> ir.Value:
+    def closed_attention(self, x: ir.Value, attention: AttentionSpec) -> ir.Value:
         """See `Author`."""
         return self._shifted(x, attention.norm, attention.output.bias)
 
@@ -123,7 +123,7 @@ class DeviceAuthor(Author):
         return self.linears.linear(self.g, layer, x, weight, bias if bias.any() else None)
 
     @property
-    def _last_norm(self) -> Norm | None:
+    def _last_norm(self) -> NormSpec | None:
         """The norm before the output projection; None if there is none."""
         if self.arch.stack_norms or self.arch.pre_norm:
             return self.arch.stack_norm("decoder")
@@ -137,7 +137,7 @@ class DeviceAuthor(Author):
         """A table of embeddings times their factor."""
         return self.linears.derived.of(times, self.tensors[name], factor=self._factor)
 
-    def _add_norm(self, x: ir.Value, y: ir.Value, norm: Norm, name: str, bias: Array) -> ir.Value:
+    def _add_norm(self, x: ir.Value, y: ir.Value, norm: NormSpec, name: str, bias: Array) -> ir.Value:
         """LayerNorm(x + y + bias); x + y + bias where norms come first."""
         if self.arch.pre_norm:
             return self._value("Add", [x, self.g.op("Add", [y, self._weight(name, bias)])])
@@ -145,7 +145,7 @@ class DeviceAuthor(Author):
         value: ir.Value = self.g.op("SkipLayerNormalization", inputs, domain=MICROSOFT, epsilon=EPSILON)
         return value
 
-    def _shifted(self, x: ir.Value, norm: Norm, name: str) -> ir.Value:
+    def _shifted(self, x: ir.Value, norm: NormSpec, name: str) -> ir.Value:
         """LayerNorm(x + the tensor `name`), x `[R, d]`; no norm where norms come first. The operator broadcasts a row
         to states of rank 3 alone."""
         g = self.g
@@ -156,7 +156,7 @@ class DeviceAuthor(Author):
         y = g.op("SkipLayerNormalization", inputs, domain=MICROSOFT, epsilon=EPSILON)
         return self._value("Squeeze", [y, g.ints(1)])
 
-    def _norm_parameters(self, norm: Norm) -> tuple[ir.Value, ir.Value]:
+    def _norm_parameters(self, norm: NormSpec) -> tuple[ir.Value, ir.Value]:
         """Weight and bias of a norm; those of the last one are divided by the factor of embeddings, if these are the
         output projection too."""
         if norm != self._last_norm or self.arch.own_output:

@@ -13,7 +13,7 @@ from hmc.compiler.graphs.blocks import Author
 from hmc.compiler.graphs.shortlist import Shortlist
 
 
-class Attention(Protocol):
+class AttentionWriter(Protocol):
     """Writes the attention sub-layers of one kind."""
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
@@ -25,8 +25,8 @@ def author_logits(
     a: Author,
     tokens: ir.Value,
     lengths: ir.Value,
-    own: Attention | None,
-    cross: Mapping[int, Attention],
+    own: AttentionWriter | None,
+    cross: Mapping[int, AttentionWriter],
     with_shortlist: bool = False,
 ) -> tuple[ir.Value, Shortlist | None]:
     """The layers of the decoder and the output projection: → logits `[R, V]` fp32, and the shortlist if there is one.
@@ -65,7 +65,7 @@ def cross_attentions(
     *,
     greedy: bool = False,
     weights: dict[int, ir.Value] | None = None,
-) -> dict[int, Attention]:
+) -> dict[int, AttentionWriter]:
     """Layer → the writer of its cross-attention, for layers with open heads.
 
     tokens: `[R]` or `[B, k]`. lengths: `[B]` int32, of the sources; None: they are the input `source_lengths`, which is
@@ -76,7 +76,7 @@ def cross_attentions(
         return {}
     lengths = lengths or a.g.input("source_lengths", "int32", ["B"])
     by_row = [n for n in layers if greedy and a.linears.row_scales(a.arch.attention("cross", n))]
-    found: dict[int, Attention] = dict.fromkeys(by_row, RowCrossAttention(a, lengths))
+    found: dict[int, AttentionWriter] = dict.fromkeys(by_row, RowCrossAttention(a, lengths))
     if len(by_row) < len(layers):
         fused = CrossAttention(a, tokens, lengths, weights)
         found |= {layer: fused for layer in layers if layer not in by_row}

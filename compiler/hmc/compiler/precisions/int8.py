@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from hmc.artifact.model.layers import Attention
+from hmc.artifact.model.layers import AttentionSpec
 from hmc.compiler.derived import Array, DerivedArrays
 from hmc.compiler.graph import MICROSOFT, GraphBuilder
 from hmc.compiler.precisions.attention import Int8Attention, Visible, attend_float
@@ -127,20 +127,20 @@ class Int8Linears:
         value: ir.Value = g.op("Mul", [rows, g.op("Gather", [scale, ids], axis=0)])
         return value
 
-    def cache_dtype(self, attention: Attention, part: str) -> str:
+    def cache_dtype(self, attention: AttentionSpec, part: str) -> str:
         if not self._quantized(attention):
             return self.dtype
         return "uint8" if part == "key" and not self.transposed(attention) else "int8"
 
-    def row_scales(self, attention: Attention) -> dict[str, float] | None:
+    def row_scales(self, attention: AttentionSpec) -> dict[str, float] | None:
         if not self._quantized(attention):
             return None
         return {part: self.ranges[f"{attention.name}.{part}"].symmetric_scale for part in ("key", "value")}
 
-    def transposed(self, attention: Attention) -> bool:
+    def transposed(self, attention: AttentionSpec) -> bool:
         return attention.kind == "cross" and self._quantized(attention)
 
-    def cached(self, g: GraphBuilder, attention: Attention, part: str, x: ir.Value) -> ir.Value:
+    def cached(self, g: GraphBuilder, attention: AttentionSpec, part: str, x: ir.Value) -> ir.Value:
         if not self._quantized(attention):
             return x
         name, found = f"{attention.name}.{part}", self.ranges[f"{attention.name}.{part}"]
@@ -152,7 +152,13 @@ class Int8Linears:
         return value
 
     def attend(
-        self, g: GraphBuilder, attention: Attention, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+        self,
+        g: GraphBuilder,
+        attention: AttentionSpec,
+        query: ir.Value,
+        key: ir.Value,
+        value: ir.Value,
+        visible: Visible,
     ) -> tuple[ir.Value, ir.Value | None]:
         if not self._quantized(attention):
             return attend_float(g, query, key, value, visible), None
@@ -161,5 +167,5 @@ class Int8Linears:
         int8 = Int8Attention(g, attention.name, visible, ranges, output)
         return (int8.source if self.transposed(attention) else int8.nodes)(query, key, value)
 
-    def _quantized(self, attention: Attention) -> bool:
+    def _quantized(self, attention: AttentionSpec) -> bool:
         return all(f"{attention.name}.{part}" in self.ranges for part in ("query", "key", "value"))

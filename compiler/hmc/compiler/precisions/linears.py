@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from hmc.artifact.model.layers import Attention
+from hmc.artifact.model.layers import AttentionSpec
 from hmc.compiler.derived import Array, DerivedArrays, stack
 from hmc.compiler.graph import GraphBuilder, of_type
 from hmc.compiler.precisions.attention import Visible, attend_float
@@ -49,25 +49,31 @@ class Linears(Protocol):
         """ids of any shape; weight `[V, d]`, the checkpoint's tensor `name` → its rows times `factor`, `[…, d]`."""
         ...
 
-    def cache_dtype(self, attention: Attention, part: str) -> str:
+    def cache_dtype(self, attention: AttentionSpec, part: str) -> str:
         """Type in which an attention layer of the decoder keeps its `key` or `value`."""
         ...
 
-    def row_scales(self, attention: Attention) -> dict[str, float] | None:
+    def row_scales(self, attention: AttentionSpec) -> dict[str, float] | None:
         """Scales of `key` and `value` where attention over rows keeps them as int8; None where it keeps floats."""
         ...
 
-    def transposed(self, attention: Attention) -> bool:
+    def transposed(self, attention: AttentionSpec) -> bool:
         """Whether a cross-attention layer takes its keys as `[B, H, D, S]` and not `[B, H, S, D]`. Attention over rows
         always takes the latter."""
         ...
 
-    def cached(self, g: GraphBuilder, attention: Attention, part: str, x: ir.Value) -> ir.Value:
+    def cached(self, g: GraphBuilder, attention: AttentionSpec, part: str, x: ir.Value) -> ir.Value:
         """Keys or values of any shape, converted to the type in which they are kept."""
         ...
 
     def attend(
-        self, g: GraphBuilder, attention: Attention, query: ir.Value, key: ir.Value, value: ir.Value, visible: Visible
+        self,
+        g: GraphBuilder,
+        attention: AttentionSpec,
+        query: ir.Value,
+        key: ir.Value,
+        value: ir.Value,
+        visible: Visible,
     ) -> tuple[ir.Value, ir.Value | None]:
         """query `[B, k, H, D]`, kept key and value `[B, H, N, D]` → the input of `out_proj`, `[R, H·D]`, in a type that
         `linear` takes; and the attention weights `[B, H, k, N]`, or None where a fused operator hides them."""
@@ -99,22 +105,22 @@ class FloatLinears:
         value: ir.Value = g.op("Mul", [rows, g.weight("embedding.factor", of_type(np.asarray(factor), self.dtype))])
         return value
 
-    def cache_dtype(self, attention: Attention, part: str) -> str:  # noqa: ARG002 - one interface with Int8Linears
+    def cache_dtype(self, attention: AttentionSpec, part: str) -> str:  # noqa: ARG002 - one interface with Int8Linears
         return self.dtype
 
-    def row_scales(self, attention: Attention) -> dict[str, float] | None:  # noqa: ARG002
+    def row_scales(self, attention: AttentionSpec) -> dict[str, float] | None:  # noqa: ARG002
         return None
 
-    def transposed(self, attention: Attention) -> bool:  # noqa: ARG002
+    def transposed(self, attention: AttentionSpec) -> bool:  # noqa: ARG002
         return False
 
-    def cached(self, g: GraphBuilder, attention: Attention, part: str, x: ir.Value) -> ir.Value:  # noqa: ARG002
+    def cached(self, g: GraphBuilder, attention: AttentionSpec, part: str, x: ir.Value) -> ir.Value:  # noqa: ARG002
         return x
 
     def attend(
         self,
         g: GraphBuilder,
-        attention: Attention,  # noqa: ARG002
+        attention: AttentionSpec,  # noqa: ARG002
         query: ir.Value,
         key: ir.Value,
         value: ir.Value,

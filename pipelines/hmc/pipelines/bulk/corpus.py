@@ -25,7 +25,7 @@ CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Line:
+class CorpusLine:
     """One line of the corpus."""
 
     text: str | None
@@ -35,7 +35,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Source:
+class CorpusFile:
     """A file of the corpus: where it is, its lines, and what tells its content from another."""
 
     place: str
@@ -48,7 +48,7 @@ class Source:
         return {"lines": self.lines, "sha256": self.sha256}
 
 
-Raw = Callable[[], Line]
+Raw = Callable[[], CorpusLine]
 """Makes the line of what was read. Lines that are not translated again are never made."""
 
 
@@ -79,7 +79,7 @@ class Corpus:
         if part:
             yield number, part
 
-    def _source(self, place: str) -> Source:
+    def _source(self, place: str) -> CorpusFile:
         if place.endswith(".parquet"):
             return self._parquet_source(place)
         digest, lines, last = hashlib.sha256(), 0, b"\n"
@@ -90,7 +90,7 @@ class Corpus:
                 last = chunk[-1:]
         if self._field is not None:
             self._check_first(place)
-        return Source(place, lines + (last != b"\n"), digest.hexdigest())
+        return CorpusFile(place, lines + (last != b"\n"), digest.hexdigest())
 
     def _check_first(self, place: str) -> None:
         """Raises InvalidRequestError if the first line has no such field: it is then a wrong option, not a bad line."""
@@ -100,7 +100,7 @@ class Corpus:
         if line.problem is not None:
             raise InvalidRequestError(f"{place} line 1: {line.problem}. Is it JSONL, and is --field right?")
 
-    def _parquet_source(self, place: str) -> Source:
+    def _parquet_source(self, place: str) -> CorpusFile:
         if self._field is None:
             raise InvalidRequestError(f"{place}: name the column that holds the text with --field")
         with opened(place) as file, parquet_table(file, place) as table:
@@ -116,7 +116,7 @@ class Corpus:
         with opened(place) as file:
             while chunk := file.read(CHUNK):
                 digest.update(chunk)
-        return Source(place, lines, digest.hexdigest())
+        return CorpusFile(place, lines, digest.hexdigest())
 
     def _raw(self, place: str) -> Iterator[Raw]:
         if place.endswith(".parquet"):
@@ -135,34 +135,38 @@ class _Read:
     place: str
     field: str | None
 
-    def __call__(self) -> Line:
+    def __call__(self) -> CorpusLine:
         if self.field is not None:
             return _json_line(self.raw, self.number, self.place, self.field)
         return _text_line(self.raw, self.number, self.place)
 
 
-def _text_line(raw: bytes, number: int, place: str) -> Line:
+def _text_line(raw: bytes, number: int, place: str) -> CorpusLine:
     if len(raw) > LONGEST:
-        return Line(None, f"longer than {LONGEST:,} bytes; divide it into sentences")
+        return CorpusLine(None, f"longer than {LONGEST:,} bytes; divide it into sentences")
     try:
-        return Line(decode_line(raw, number, 0, place))
+        return CorpusLine(decode_line(raw, number, 0, place))
     except InvalidRequestError:
-        return Line(None, "not UTF-8; convert it, for example with `iconv -f ISO-8859-1 -t UTF-8`")
+        return CorpusLine(None, "not UTF-8; convert it, for example with `iconv -f ISO-8859-1 -t UTF-8`")
 
 
-def _json_line(raw: bytes, number: int, place: str, field: str | None) -> Line:
+def _json_line(raw: bytes, number: int, place: str, field: str | None) -> CorpusLine:
     line = _text_line(raw, number, place)
     if line.text is None:
         return line
     try:
         values = json_row(line.text)
     except ValueError as error:
-        return Line(None, str(error))
+        return CorpusLine(None, str(error))
     text = values.get(field or "")
     if not isinstance(text, str):
         found = f"is {type(text).__name__}" if field in values else f"is missing; there are {', '.join(values)[:200]}"
-        return Line(None, f"field {field!r} {found}")
-    return Line(None, "it holds a lone surrogate, which is no character") if has_lone_surrogate(text) else Line(text)
+        return CorpusLine(None, f"field {field!r} {found}")
+    return (
+        CorpusLine(None, "it holds a lone surrogate, which is no character")
+        if has_lone_surrogate(text)
+        else CorpusLine(text)
+    )
 
 
 def _raw_lines(place: str) -> Iterator[bytes]:
@@ -202,6 +206,6 @@ class _Cell:
 
     value: Any
 
-    def __call__(self) -> Line:
+    def __call__(self) -> CorpusLine:
         text = self.value.as_py()
-        return Line(None, "null in this column") if text is None else Line(text)
+        return CorpusLine(None, "null in this column") if text is None else CorpusLine(text)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from hmc.pipelines.bulk.corpus import Line
+from hmc.pipelines.bulk.corpus import CorpusLine
 from hmc.pipelines.bulk.settings import BulkSettings
-from hmc.pipelines.bulk.shards import Found, Waiting, collect, submit
+from hmc.pipelines.bulk.shards import LineResult, Waiting, collect, submit
 from hmc.serving.translator import Translator
 
 EngineName = Literal["local", "ray"]
@@ -19,12 +19,12 @@ AT_ONCE = 2
 ROWS, BEAMS = 64, 8
 """Hypotheses that each worker decodes together: ROWS, or BEAMS sentences of a large beam."""
 
-Shard = tuple[int, list[Line]]
-Done = tuple[int, list[Found]]
+Shard = tuple[int, list[CorpusLine]]
+Done = tuple[int, list[LineResult]]
 
 
 @dataclass(frozen=True)
-class Level:
+class BulkLevel:
     """What translates: a level of a bundle, and on what."""
 
     bundle: Path
@@ -40,7 +40,7 @@ class Level:
         return max(ROWS, BEAMS * beam)
 
 
-class Engine(Protocol):
+class BulkEngine(Protocol):
     """Translates shards."""
 
     def translate(self, shards: Iterator[Shard]) -> Iterator[Done]:
@@ -55,7 +55,7 @@ class Engine(Protocol):
 class LocalEngine:
     """Translates in this process."""
 
-    def __init__(self, level: Level, settings: BulkSettings) -> None:
+    def __init__(self, level: BulkLevel, settings: BulkSettings) -> None:
         """Loads the level. Raises as `Translator`."""
         self._settings = settings
         self._translator = Translator(
@@ -64,8 +64,8 @@ class LocalEngine:
         )  # fmt: skip
 
     def translate(self, shards: Iterator[Shard]) -> Iterator[Done]:
-        """See `Engine`."""
-        waiting = deque[tuple[int, list[Line], Waiting]]()
+        """See `BulkEngine`."""
+        waiting = deque[tuple[int, list[CorpusLine], Waiting]]()
         for number, lines in shards:
             waiting.append((number, lines, submit(self._translator, lines, self._settings)))
             if len(waiting) == AT_ONCE:
@@ -73,9 +73,9 @@ class LocalEngine:
         while waiting:
             yield self._collected(*waiting.popleft())
 
-    def _collected(self, number: int, lines: list[Line], waiting: Waiting) -> Done:
+    def _collected(self, number: int, lines: list[CorpusLine], waiting: Waiting) -> Done:
         return number, collect(self._translator, lines, waiting, self._settings)
 
     def close(self) -> None:
-        """See `Engine`."""
+        """See `BulkEngine`."""
         self._translator.close(drain=False)

@@ -19,10 +19,10 @@ import ray
 from ray.exceptions import RayError
 
 from hmc.artifact.errors import HmcError, InternalServiceError, InvalidRequestError, UnavailableError
-from hmc.pipelines.bulk.corpus import Line
-from hmc.pipelines.bulk.engines import Done, Level, Shard
+from hmc.pipelines.bulk.corpus import CorpusLine
+from hmc.pipelines.bulk.engines import BulkLevel, Done, Shard
 from hmc.pipelines.bulk.settings import BulkSettings
-from hmc.pipelines.bulk.shards import Found, translate_shard
+from hmc.pipelines.bulk.shards import LineResult, translate_shard
 from hmc.serving.translator import Translator
 
 RETRIES = 5
@@ -36,7 +36,7 @@ OBJECT_STORE = 256 * 2**20
 class RayEngine:
     """Translates as tasks of Ray: of the cluster that RAY_ADDRESS names, else of one that it starts here."""
 
-    def __init__(self, level: Level, settings: BulkSettings) -> None:
+    def __init__(self, level: BulkLevel, settings: BulkSettings) -> None:
         """Connects to Ray, or starts it. Raises InvalidRequestError for a device that is not a CPU, and
         UnavailableError if there is no cluster at the address."""
         if level.device not in ("auto", "cpu"):
@@ -71,7 +71,7 @@ class RayEngine:
         processors = int(ray.cluster_resources().get("CPU", 1)) // self._threads
         return AHEAD * max(1, min(processors, self._workers) if self._workers else processors)
 
-    def _result(self, number: int, done: Any) -> list[Found]:
+    def _result(self, number: int, done: Any) -> list[LineResult]:
         first = number * self._settings.shard_lines
         lines = f"lines {first + 1:,} to {first + self._settings.shard_lines:,}"
         try:
@@ -93,8 +93,8 @@ class RayEngine:
 
 
 def translate_task(
-    level: Level, settings: BulkSettings, lines: list[Line]
-) -> tuple[list[Found], tuple[bool, str] | None]:
+    level: BulkLevel, settings: BulkSettings, lines: list[CorpusLine]
+) -> tuple[list[LineResult], tuple[bool, str] | None]:
     """What a process of Ray does with a shard. Returns an error as a value: whether it is a bug, and its message."""
     try:
         return translate_shard(_translator(level, settings.options.beam_size), lines, settings), None
@@ -103,7 +103,7 @@ def translate_task(
 
 
 @lru_cache(maxsize=1)
-def _translator(level: Level, beam: int) -> Translator:
+def _translator(level: BulkLevel, beam: int) -> Translator:
     """The level, loaded once in each process of Ray."""
     return Translator(level.bundle, level.name, device="cpu", threads=level.threads, max_rows=level.rows(beam))
 

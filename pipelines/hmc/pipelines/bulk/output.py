@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from hmc.artifact.storage.rows import needs
 from hmc.pipelines.bulk.places import file_system, is_url, local_path
 from hmc.pipelines.bulk.settings import BulkSettings
-from hmc.pipelines.bulk.shards import Found
+from hmc.pipelines.bulk.shards import LineResult
 from hmc.pipelines.folders import First, taken_folder, write_whole
 from hmc.serving.requests.checks import one_line
 
@@ -48,7 +48,7 @@ class ShardFiles:
         """The name of the file of notes."""
         return f"{NOTES}/{number:06d}.json"
 
-    def translations(self, number: int, found: Sequence[Found]) -> bytes:
+    def translations(self, number: int, found: Sequence[LineResult]) -> bytes:
         """The file of translations: a line or row for each line of the shard, in order."""
         if self.settings.output == "text":
             return b"".join("\t".join(map(one_line, one.translations)).encode() + b"\n" for one in found)
@@ -58,7 +58,7 @@ class ShardFiles:
             return b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
         return self._parquet(records)
 
-    def notes(self, number: int, found: Sequence[Found]) -> bytes:
+    def notes(self, number: int, found: Sequence[LineResult]) -> bytes:
         """The file of notes: how many lines there are of each kind, and those that were not translated."""
         first = number * self.settings.shard_lines + 1
         failures = [{"line": first + n, "reason": one.problem} for n, one in enumerate(found) if one.problem]
@@ -71,7 +71,7 @@ class ShardFiles:
         }
         return (json.dumps(notes, ensure_ascii=False) + "\n").encode()
 
-    def _record(self, line: int, found: Found) -> dict[str, Any]:
+    def _record(self, line: int, found: LineResult) -> dict[str, Any]:
         """The fields of a line. line: its number in the corpus, from 1."""
         translation, *others = found.translations or (None,)
         score, *scores = found.scores or (None,)

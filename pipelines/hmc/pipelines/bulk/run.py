@@ -11,14 +11,14 @@ from typing import Any
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.pipelines.bulk.corpus import Corpus
-from hmc.pipelines.bulk.engines import Engine, EngineName, Level, LocalEngine, Shard
+from hmc.pipelines.bulk.engines import BulkEngine, BulkLevel, EngineName, LocalEngine, Shard
 from hmc.pipelines.bulk.output import NOTES, TRANSLATIONS, ShardFiles, Store, open_store
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.progress import Meter, Report, Step, silent
 
 REPORT, FAILURES = "report.json", "failures.jsonl"
 COUNTS = ("lines", "empty", "cut", "unfinished")
-Open = Callable[[EngineName, Level, BulkSettings], Engine]
+Open = Callable[[EngineName, BulkLevel, BulkSettings], BulkEngine]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Translated:
         return asdict(self) | {"lines_per_second": round(self.lines_per_second, 1)}
 
 
-def open_engine(name: EngineName, level: Level, settings: BulkSettings) -> Engine:
+def open_engine(name: EngineName, level: BulkLevel, settings: BulkSettings) -> BulkEngine:
     """Starts an engine; close it. Raises as `Translator`, and InvalidRequestError if Ray is not installed."""
     if name == "local":
         return LocalEngine(level, settings)
@@ -62,7 +62,7 @@ def open_engine(name: EngineName, level: Level, settings: BulkSettings) -> Engin
 def translate_corpus(
     sources: Sequence[str],
     out: str,
-    level: Level,
+    level: BulkLevel,
     settings: BulkSettings | None = None,
     engine: EngineName = "local",
     *,

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from hmc.artifact.errors import InternalServiceError, InvalidRequestError
-from hmc.pipelines.bulk.corpus import Line
+from hmc.pipelines.bulk.corpus import CorpusLine
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.serving.levels.languages import with_code
 from hmc.serving.requests.caller import Priority
@@ -20,7 +20,7 @@ DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Found:
+class LineResult:
     """What became of one line."""
 
     text: str | None
@@ -41,7 +41,7 @@ Waiting = list[Future[Translation] | str]
 """For each line its translation to come, or why there will be none."""
 
 
-def submit(translator: Translator, lines: Sequence[Line], settings: BulkSettings) -> Waiting:
+def submit(translator: Translator, lines: Sequence[CorpusLine], settings: BulkSettings) -> Waiting:
     """Queues the lines, the longest first: sentences of one length share a batch without padding."""
     waiting: Waiting = [line.problem or "" for line in lines]
     for index in sorted(range(len(lines)), key=lambda i: -len(lines[i].text or "")):
@@ -51,12 +51,14 @@ def submit(translator: Translator, lines: Sequence[Line], settings: BulkSettings
     return waiting
 
 
-def collect(translator: Translator, lines: Sequence[Line], waiting: Waiting, settings: BulkSettings) -> list[Found]:
+def collect(
+    translator: Translator, lines: Sequence[CorpusLine], waiting: Waiting, settings: BulkSettings
+) -> list[LineResult]:
     """Waits for the translations of the lines.
 
     Raises InternalServiceError if the level fails at every line of the shard: it is then broken, not the lines.
     """
-    found, broken = list[Found](), list[InternalServiceError]()
+    found, broken = list[LineResult](), list[InternalServiceError]()
     for line, answer in zip(lines, waiting, strict=True):
         try:
             found.append(_found(line, answer))
@@ -65,13 +67,13 @@ def collect(translator: Translator, lines: Sequence[Line], waiting: Waiting, set
                 found.append(_found(line, _submit_one(translator, line.text or "", settings)))
             except InternalServiceError as error:
                 broken.append(error)
-                found.append(Found(line.text, problem=str(error)))
+                found.append(LineResult(line.text, problem=str(error)))
     if broken and not any(one.translations and one.translations[0] for one in found):
         raise broken[0]
     return found
 
 
-def translate_shard(translator: Translator, lines: Sequence[Line], settings: BulkSettings) -> list[Found]:
+def translate_shard(translator: Translator, lines: Sequence[CorpusLine], settings: BulkSettings) -> list[LineResult]:
     """Translates the lines of a shard. Raises as `collect`."""
     return collect(translator, lines, submit(translator, lines, settings), settings)
 
@@ -86,11 +88,11 @@ def _submit_one(translator: Translator, text: str, settings: BulkSettings) -> Fu
         return str(error)
 
 
-def _found(line: Line, answer: Future[Translation] | str) -> Found:
+def _found(line: CorpusLine, answer: Future[Translation] | str) -> LineResult:
     if isinstance(answer, str):
-        return Found(line.text, problem=answer)
+        return LineResult(line.text, problem=answer)
     translation = answer.result()
-    return Found(
+    return LineResult(
         line.text,
         tuple(hypothesis.text for hypothesis in translation.hypotheses),
         tuple(round(hypothesis.score, DIGITS) for hypothesis in translation.hypotheses),

@@ -16,8 +16,8 @@ from hmc.artifact.tokenizer.tokenizer import Tokenizer, open_tokenizer
 from hmc.pipelines.distillation.filters import Filters, Skipped
 from hmc.pipelines.distillation.results import Distilled, write_results
 from hmc.pipelines.distillation.settings import FIRST, IMPORTED, TEACHER, DistillSettings
-from hmc.pipelines.distillation.shards import Hypothesis, Record, shard_path, write_shard
-from hmc.pipelines.distillation.sources import Line, all_lines, read_sources, sample
+from hmc.pipelines.distillation.shards import Record, TeacherHypothesis, shard_path, write_shard
+from hmc.pipelines.distillation.sources import SourceLine, all_lines, read_sources, sample
 from hmc.pipelines.distillation.teacher import as_checkpoint, compile_teacher, open_teacher, precision_of
 from hmc.pipelines.folders import taken_folder
 from hmc.pipelines.progress import Meter, Report, Step, silent
@@ -82,7 +82,7 @@ class _Plan:
         self.longest, self.missing = longest, missing
         self._seen: set[bytes] = set()
 
-    def parts(self) -> Iterator[tuple[int, list[tuple[Line, Skipped | None]]]]:
+    def parts(self) -> Iterator[tuple[int, list[tuple[SourceLine, Skipped | None]]]]:
         """Yields number and lines of every part; those of parts that are not missing are only noted as seen."""
         lines, number = all_lines(self.sources), 0
         while part := list(islice(lines, self.settings.shard_lines)):
@@ -90,7 +90,7 @@ class _Plan:
             yield number, [(line, self._skipped(line, wanted)) for line in part]
             number += 1
 
-    def _skipped(self, line: Line, wanted: bool) -> Skipped | None:
+    def _skipped(self, line: SourceLine, wanted: bool) -> Skipped | None:
         if not line.text.strip():
             return "empty"
         if self.settings.deduplicate:
@@ -102,7 +102,7 @@ class _Plan:
             return "too_long"
         return None
 
-    def _length(self, line: Line) -> int:
+    def _length(self, line: SourceLine) -> int:
         """Tokens of a line with its end."""
         try:
             return len(self.tokenizer.encode(line.text)) + 1
@@ -110,7 +110,7 @@ class _Plan:
             raise InvalidRequestError(f"{line.place}: {error}") from error
 
 
-Waiting = list[tuple[Line, Skipped | None, Future[Translation] | None]]
+Waiting = list[tuple[SourceLine, Skipped | None, Future[Translation] | None]]
 
 
 def _translate(plan: _Plan, translator: Translator, out: Path, meter: Meter) -> None:
@@ -127,7 +127,9 @@ def _translate(plan: _Plan, translator: Translator, out: Path, meter: Meter) -> 
         _write(*waiting.popleft(), out, meter)
 
 
-def _submit(part: Sequence[tuple[Line, Skipped | None]], translator: Translator, settings: DistillSettings) -> Waiting:
+def _submit(
+    part: Sequence[tuple[SourceLine, Skipped | None]], translator: Translator, settings: DistillSettings
+) -> Waiting:
     """Queues the lines of a part, the longest first: sentences of one length share a batch without padding."""
     found: Waiting = [(line, skipped, None) for line, skipped in part]
     options = settings.options()
@@ -147,9 +149,9 @@ def _write(number: int, waiting: Waiting, out: Path, meter: Meter) -> None:
     write_shard(shard_path(out, number), records)
 
 
-def _record(line: Line, translation: Translation) -> Record:
+def _record(line: SourceLine, translation: Translation) -> Record:
     hypotheses = tuple(
-        Hypothesis(found.text, round(found.score, 5), found.target_tokens, found.hit_max_length)
+        TeacherHypothesis(found.text, round(found.score, 5), found.target_tokens, found.hit_max_length)
         for found in translation.hypotheses
     )
     return Record(line.number, line.text, translation.source_tokens, hypotheses)

@@ -21,7 +21,7 @@ FIX = "Delete this file, and run the command again: it is translated anew."
 
 
 @dataclass(frozen=True)
-class Hypothesis:
+class TeacherHypothesis:
     """One translation."""
 
     text: str
@@ -42,7 +42,7 @@ class Record:
     source: str
     source_tokens: int = 0
     """Length with the end of the sentence; 0 for a line that was not translated."""
-    hypotheses: tuple[Hypothesis, ...] = ()
+    hypotheses: tuple[TeacherHypothesis, ...] = ()
     """Best first."""
     skipped: Skipped | None = None
     """Why the line was not translated."""
@@ -58,7 +58,7 @@ class Record:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Record:
         """The inverse of `to_json`. Raises TypeError or KeyError for other values."""
-        hypotheses = tuple(Hypothesis(**hypothesis) for hypothesis in values.pop("hypotheses", ()))
+        hypotheses = tuple(TeacherHypothesis(**hypothesis) for hypothesis in values.pop("hypotheses", ()))
         return cls(**values, hypotheses=hypotheses)
 
 

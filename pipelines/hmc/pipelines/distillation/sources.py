@@ -39,7 +39,7 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
-class Line:
+class SourceLine:
     """One line of the source text."""
 
     number: int
@@ -59,12 +59,12 @@ def read_sources(paths: Sequence[Path]) -> list[SourceFile]:
     return files
 
 
-def all_lines(paths: Sequence[Path]) -> Iterator[Line]:
+def all_lines(paths: Sequence[Path]) -> Iterator[SourceLine]:
     """Yields the lines of all files, one file after the other."""
     number = 0
     for path in paths:
         for here, text in enumerate(text_lines(path), 1):
-            yield Line(number, text, f"{path} line {here}")
+            yield SourceLine(number, text, f"{path} line {here}")
             number += 1
 
 

@@ -24,7 +24,7 @@ from hmc.artifact.model.architecture import (
     TARGET_EMBEDDING,
 )
 from hmc.artifact.model.ffn import Stack
-from hmc.artifact.model.layers import Linear, Norm, SubLayer, layer_name, layer_of
+from hmc.artifact.model.layers import LinearSpec, NormSpec, SubLayerSpec, layer_name, layer_of
 from hmc.training.model.layers import Attention, DecoderLayer, FeedForward
 from hmc.training.model.transformer import Transformer, build_transformer
 
@@ -55,11 +55,11 @@ def _stack_norms(model: Transformer) -> tuple[tuple[Stack, nn.LayerNorm | None],
     return ("encoder", model.encoder_norm), ("decoder", model.decoder_norm)
 
 
-def _both(named: Linear | Norm, part: nn.Linear | nn.LayerNorm) -> dict[str, Tensor]:
+def _both(named: LinearSpec | NormSpec, part: nn.Linear | nn.LayerNorm) -> dict[str, Tensor]:
     return {named.weight: part.weight, named.bias: part.bias}
 
 
-def _attention_views(named: SubLayer, attention: Attention) -> dict[str, Tensor]:
+def _attention_views(named: SubLayerSpec, attention: Attention) -> dict[str, Tensor]:
     views: dict[str, Tensor] = {named.output.bias: attention.out_bias}
     if attention.heads:
         query, key, value = named.inputs
@@ -70,7 +70,7 @@ def _attention_views(named: SubLayer, attention: Attention) -> dict[str, Tensor]
     return views
 
 
-def _feed_forward_views(named: SubLayer, feed_forward: FeedForward) -> dict[str, Tensor]:
+def _feed_forward_views(named: SubLayerSpec, feed_forward: FeedForward) -> dict[str, Tensor]:
     if not feed_forward.neurons:
         return {named.output.bias: feed_forward.fc2.bias}
     [inward] = named.inputs

@@ -17,7 +17,7 @@ from hmc.cli.common.backends import BackendOptions, code_of, level_of
 from hmc.cli.common.consoles import open_console
 from hmc.cli.common.outputs import check_run_folder
 from hmc.cli.common.progress import translating
-from hmc.pipelines.bulk.engines import EngineName, Level
+from hmc.pipelines.bulk.engines import BulkLevel, EngineName
 from hmc.pipelines.bulk.places import is_url
 from hmc.pipelines.bulk.run import FAILURES, Translated, translate_corpus
 from hmc.pipelines.bulk.settings import BulkSettings
@@ -58,7 +58,7 @@ def write_bulk(
         check_run_folder(Path(out))
     manifest = read_manifest(where.bundle)
     name = level_of(manifest, where.selector, where.device) or manifest.default_level
-    level = Level(where.bundle, name, where.device, where.threads, _workers(engine, workers))
+    level = BulkLevel(where.bundle, name, where.device, where.threads, _workers(engine, workers))
     settings = BulkSettings(
         options, prefix, code_of(where.bundle, manifest, where.selector), bulk.field,
         bulk.output or "text",  # type: ignore[arg-type]  # checked there

@@ -12,7 +12,7 @@ from hmc.compiler.graphs.search.state import NEVER, UNRANKED, SearchState, allow
 
 
 @dataclass
-class Found:
+class BeamCandidates:
     """The best 2k candidates of each sentence, and the k of them that run on."""
 
     totals: ir.Value
@@ -42,7 +42,7 @@ def author_beam_end(
     return found.running_parents, _end(state, found)
 
 
-def _best(state: SearchState, arch: Architecture, scores: ir.Value, ids: ir.Value) -> Found:
+def _best(state: SearchState, arch: Architecture, scores: ir.Value, ids: ir.Value) -> BeamCandidates:
     ops, g = state.ops, state.ops.g
     never, lost = ops.constant(NEVER, "float64"), ops.constant(-np.inf, "float64")
     runs = ops.do("Unsqueeze", ops.do("Greater", state.totals, lost), g.ints(2))
@@ -67,10 +67,10 @@ def _best(state: SearchState, arch: Architecture, scores: ir.Value, ids: ir.Valu
     running_parents = ops.pick(parents, going)
     state.write_history(tokens, ops.cast(running_parents, "int32"), ops.pick(top_scores, going), rows="k")
     state.end("tokens", tokens, rows="k")
-    return Found(top, is_eos, parents, top_scores, ops.pick(top, going), running_parents, number)
+    return BeamCandidates(top, is_eos, parents, top_scores, ops.pick(top, going), running_parents, number)
 
 
-def _end(state: SearchState, found: Found) -> ir.Value:
+def _end(state: SearchState, found: BeamCandidates) -> ir.Value:
     """Keeps the best k hypotheses that have ended, and finds which sentences are done."""
     ops, g = state.ops, state.ops.g
     lost = ops.constant(-np.inf, "float64")
@@ -97,7 +97,7 @@ def _end(state: SearchState, found: Found) -> ir.Value:
     return runs
 
 
-def _merge(state: SearchState, found: Found, new: ir.Value, divisor: ir.Value, lengths: ir.Value) -> ir.Value:
+def _merge(state: SearchState, found: BeamCandidates, new: ir.Value, divisor: ir.Value, lengths: ir.Value) -> ir.Value:
     """Merges ended hypotheses with new ones: first those before this step, then k by EOS, then k cut off.
 
     new: totals `[B, 2k]` float64; -inf: none. Returns the ranks that stay, `[B, k]`.

@@ -18,7 +18,7 @@ from hmc.compiler.graphs.search.beam import author_beam_end
 from hmc.compiler.graphs.search.greedy import author_greedy_end
 from hmc.compiler.graphs.search.state import SearchState
 from hmc.compiler.graphs.search.tree import SearchTree
-from hmc.compiler.graphs.step import Attention, author_logits, cross_attentions
+from hmc.compiler.graphs.step import AttentionWriter, author_logits, cross_attentions
 
 ENDED = {
     "ranks": "float64",
@@ -43,7 +43,7 @@ def author_search(a: Author, variant: SearchVariant) -> None:
     """
     g, greedy = a.g, variant == "search_greedy"
     state = SearchState.begin(g, a.arch.decoder_start, rows=1 if greedy else "k")
-    own: Attention | None = None
+    own: AttentionWriter | None = None
     tree: SearchTree | None = None
     if any(a.layout.decoder_self):
         if greedy:
