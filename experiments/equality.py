@@ -35,7 +35,7 @@ from hmc.benchmark.measure.text import read_sentences
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import Hypothesis
+from hmc.serving.requests.results import DecodedHypothesis
 
 ARRIVALS = 3
 """Sentences that arrive while one is translated alone."""
@@ -60,7 +60,7 @@ def check_reference(
 def check_batching(
     bundle: Path, manifest: Manifest, level: str, sources: list[list[int]], options: DecodeOptions, threads: int,
     seeds: int,
-) -> tuple[list[Hypothesis], dict[str, Any]]:  # fmt: skip
+) -> tuple[list[DecodedHypothesis], dict[str, Any]]:  # fmt: skip
     """(b) for one level. Returns the hypotheses of single sentences, and how each way of batching differs from them."""
     with opened(bundle, manifest, level, threads) as engine:
         began = time.monotonic()
@@ -72,7 +72,7 @@ def check_batching(
     return single, {name: differing(single, batched) for name, batched in found.items()}
 
 
-def differing(single: list[Hypothesis], batched: list[Hypothesis]) -> dict[str, Any]:
+def differing(single: list[DecodedHypothesis], batched: list[DecodedHypothesis]) -> dict[str, Any]:
     """Counts sentences with equal ids, lists the others, and gives the largest score difference among equal ids."""
     pairs = list(enumerate(zip(single, batched, strict=True)))
     return {
@@ -115,7 +115,7 @@ def run_batching(
     report: dict[str, Any] = {}
     well = True
     for level in (level for level in manifest.levels if not level.on_cuda):
-        first: list[Hypothesis] | None = None
+        first: list[DecodedHypothesis] | None = None
         for number in threads:
             single, found = check_batching(bundle, manifest, level.name, sources, options, number, seeds)
             if first is not None:

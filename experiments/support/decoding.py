@@ -12,11 +12,11 @@ import numpy as np
 
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import Hypothesis
+from hmc.serving.requests.results import DecodedHypothesis
 from hmc.serving.runtime.device import resolve_device
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.engine import Engine
-from hmc.serving.text.tokenizer import Tokenizer
+from hmc.serving.text.tokenizer import BundleTokenizer
 
 Sources = Sequence[Sequence[int]]
 
@@ -35,22 +35,22 @@ def opened(bundle: Path, manifest: Manifest, level: str, threads: int, max_rows:
 
 def source_ids(bundle: Path, manifest: Manifest, texts: Sequence[str]) -> list[list[int]]:
     """Ids with EOS of texts, by the bundle's tokenizer."""
-    tokenizer = Tokenizer(bundle, manifest)
+    tokenizer = BundleTokenizer(bundle, manifest)
     return [tokenizer.encode(text)[0] for text in texts]
 
 
-def together(engine: Engine, sources: Sources, options: DecodeOptions) -> list[Hypothesis]:
+def together(engine: Engine, sources: Sources, options: DecodeOptions) -> list[DecodedHypothesis]:
     """Best hypotheses of sentences that are all submitted at once."""
     futures = [engine.submit(ids, options, block=True) for ids in sources]
     return [future.result().hypotheses[0] for future in futures]
 
 
-def alone(engine: Engine, sources: Sources, options: DecodeOptions) -> list[Hypothesis]:
+def alone(engine: Engine, sources: Sources, options: DecodeOptions) -> list[DecodedHypothesis]:
     """Each sentence is answered before the next is submitted."""
     return [together(engine, [ids], options)[0] for ids in sources]
 
 
-def in_batches(engine: Engine, sources: Sources, options: DecodeOptions, size: int = 32) -> list[Hypothesis]:
+def in_batches(engine: Engine, sources: Sources, options: DecodeOptions, size: int = 32) -> list[DecodedHypothesis]:
     """Batches of `size` in the order given; each is answered before the next is submitted."""
     groups = [sources[start : start + size] for start in range(0, len(sources), size)]
     return [hypothesis for group in groups for hypothesis in together(engine, group, options)]
@@ -58,7 +58,7 @@ def in_batches(engine: Engine, sources: Sources, options: DecodeOptions, size: i
 
 def at_random_times(
     engine: Engine, sources: Sources, options: DecodeOptions, seed: int, mean_gap: float
-) -> list[Hypothesis]:
+) -> list[DecodedHypothesis]:
     """Submits the sentences in random order at random times, each after a random sentence whose output is dropped.
 
     mean_gap: mean seconds between arrivals, which are exponentially distributed. The random sentences have 1 to 64

@@ -11,12 +11,12 @@ from experiments.support.judge import Comparison, Judge, compare
 from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import Hypothesis
+from hmc.serving.requests.results import DecodedHypothesis
 from hmc.serving.scheduling.engine import Engine
 
 LARGEST_DIFFERENCE = 1e-4
 """Of the scores that two graphs in fp32 give one translation; they add in different orders."""
-Found = list[tuple[Hypothesis, ...]]
+Found = list[tuple[DecodedHypothesis, ...]]
 
 
 @dataclass(frozen=True)
@@ -90,5 +90,5 @@ def _ignore(tokens: tuple[int, ...]) -> None:
     """Listens to the certain tokens of a translation, and does nothing."""
 
 
-def _bits(hypotheses: tuple[Hypothesis, ...]) -> list[tuple[object, ...]]:
+def _bits(hypotheses: tuple[DecodedHypothesis, ...]) -> list[tuple[object, ...]]:
     return [(h.ids, h.score, h.complete, h.token_scores) for h in hypotheses]

@@ -77,10 +77,10 @@ def test_moved_weights_are_put_back(checkpoint: Checkpoint) -> None:
 
 
 def test_ids_that_differ_beside_other_sentences_are_counted() -> None:
-    from hmc.serving.requests.results import Hypothesis
+    from hmc.serving.requests.results import DecodedHypothesis
 
-    single = [Hypothesis((5, 6), -0.5, True), Hypothesis((7,), -0.25, True)]
-    others = [Hypothesis((5, 6), -0.5, True), Hypothesis((8,), -0.125, True)]
+    single = [DecodedHypothesis((5, 6), -0.5, True), DecodedHypothesis((7,), -0.25, True)]
+    others = [DecodedHypothesis((5, 6), -0.5, True), DecodedHypothesis((8,), -0.125, True)]
     assert equality.differing(single, single)["equal"] == 2
     found = equality.differing(single, others)
     assert found["equal"] == 1

@@ -69,3 +69,25 @@ def test_every_package_says_what_it_is_for(repository: Path) -> None:
         init = folder / "__init__.py"
         assert init.exists(), f"{folder} has no __init__.py"
         assert ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))), f"{init} has no docstring"
+
+
+def public_classes(source: str) -> list[str]:
+    """Names of the classes of a module that do not begin with `_`."""
+    found = (node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
+    return [name for name in found if not name.startswith("_")]
+
+
+def test_no_two_public_classes_share_a_name(repository: Path) -> None:
+    """A name stands for one thing in all rooms."""
+    places: dict[str, list[str]] = {}
+    for folder in packages(repository):
+        for path in folder.glob("*.py"):
+            if "_pb2" not in path.name and "experiments" not in path.parts:
+                for name in public_classes(path.read_text(encoding="utf-8")):
+                    places.setdefault(name, []).append(str(path.relative_to(repository)))
+    assert len(places) > 400
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_a_class_is_found_by_its_name() -> None:
+    assert public_classes("class A:\n    class B: ...\nclass _C: ...\ndef d(): ...") == ["A"]

@@ -14,7 +14,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.decoding.state import DecodeState, Rules
 from hmc.serving.requests.options import Sampling, Target
-from hmc.serving.requests.results import Hypothesis
+from hmc.serving.requests.results import DecodedHypothesis
 from hmc.serving.scheduling.batch import certain_tokens
 
 
@@ -46,9 +46,9 @@ def test_what_is_certain_is_what_all_hypotheses_share() -> None:
     state.tokens[0, :, :4] = [[5, 6, 7, 8], [5, 6, 9, 8], [5, 1, 1, 1]]
     state.scores[0] = [-1.0, -2.0, -np.inf]  # the third row does not run
     assert certain_tokens(state, 0) == (5, 6)
-    state.finished[0].append(Hypothesis((5,), -0.5, complete=True))
+    state.finished[0].append(DecodedHypothesis((5,), -0.5, complete=True))
     assert certain_tokens(state, 0) == (5,)
-    state.finished[0].append(Hypothesis((4, 4), -0.5, complete=True))
+    state.finished[0].append(DecodedHypothesis((4, 4), -0.5, complete=True))
     assert certain_tokens(state, 0) == ()
 
 

@@ -27,7 +27,7 @@ from hmc.serving.runtime.bound_steps import MOST_UNCAPTURED, BoundSteps
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import budgets
-from hmc.serving.scheduling.batch import Batch
+from hmc.serving.scheduling.batch import HostBatch
 from hmc.serving.scheduling.device_batch import DeviceBatch
 from hmc.serving.scheduling.engine import Engine
 
@@ -214,7 +214,7 @@ def test_nothing_is_made_after_the_warm_up(on_device: Path) -> None:
         sessions.warming_up = False
         batches = list(engine.workers[0]._batches.values())
         parts = [held_by(batch) for batch in batches]
-        assert {type(batch) for batch in batches} == {Batch, DeviceBatch}
+        assert {type(batch) for batch in batches} == {HostBatch, DeviceBatch}
 
         def made() -> list[tuple[int, int]]:
             return [(len(steps), pools.bytes) for steps, pools, _ in parts]

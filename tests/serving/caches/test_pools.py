@@ -14,7 +14,7 @@ from hmc.serving.caches.geometry import Chain
 from hmc.serving.caches.pools import CacheShape, Pools
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory, MemoryBudget
-from hmc.serving.runtime.memory.views import View, bytes_at
+from hmc.serving.runtime.memory.views import DeviceArray, bytes_at
 
 CHAIN = Chain(2, 16, 512, 128, tree=True)
 CACHES = {
@@ -30,7 +30,7 @@ def account(budget: int = 1 << 30) -> LevelMemory:
     return LevelMemory(memory, "h12")
 
 
-def content(view: View) -> npt.NDArray[Any]:
+def content(view: DeviceArray) -> npt.NDArray[Any]:
     kinds = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
     return bytes_at(view.address, view.bytes).view(kinds[view.type]).reshape(view.shape)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hmc.serving.decoding.history import Ended, hypotheses
-from hmc.serving.requests.results import Hypothesis
+from hmc.serving.requests.results import DecodedHypothesis
 
 NONE = -np.inf
 
@@ -32,21 +32,21 @@ def ended(**changes: Any) -> Ended:
 
 def test_a_hypothesis_is_followed_from_its_last_token_to_its_first() -> None:
     (found,) = hypotheses(ended(), [False], [2], [1.0])
-    assert found == (Hypothesis((11, 20, 31), -2.0 / 4, complete=True),)
+    assert found == (DecodedHypothesis((11, 20, 31), -2.0 / 4, complete=True),)
     assert found[0].token_scores == (-1.5, -2.0, -3.5, -0.25)
 
 
 def test_one_that_was_cut_off_has_no_eos() -> None:
     (found,) = hypotheses(ended(lengths=[[2, 0]], rows=[[0, 0]], complete=[[0, 0]]), [False], [1], [0.5])
-    assert found == (Hypothesis((11, 20), -2.0 / 2**0.5, complete=False),)
+    assert found == (DecodedHypothesis((11, 20), -2.0 / 2**0.5, complete=False),)
     assert found[0].token_scores == (-1.5, -2.0)
 
 
 def test_one_without_tokens() -> None:
     (found,) = hypotheses(ended(lengths=[[0, 0]], complete=[[0, 0]]), [False], [1], [1.0])
-    assert found == (Hypothesis((), -2.0, complete=False),)
+    assert found == (DecodedHypothesis((), -2.0, complete=False),)
     (found,) = hypotheses(ended(lengths=[[1, 0]]), [False], [1], [1.0])
-    assert found == (Hypothesis((), -2.0, complete=True),)
+    assert found == (DecodedHypothesis((), -2.0, complete=True),)
     assert found[0].token_scores == (-0.25,)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tests.serving.fakes import FakeClock
 
 from hmc.artifact.bundle.manifest import Level
-from hmc.serving.levels.choosing import Candidate
+from hmc.serving.levels.choosing import LevelCandidate
 from hmc.serving.levels.controller import AutoController, AutoPolicy
 from hmc.serving.levels.latency import LatencyWindow
 
@@ -37,9 +37,9 @@ class SimulatedLevel:
         self.recent = LatencyWindow(10_000, self.clock)
         self._free = [0.0] * self.slots
 
-    def candidate(self) -> Candidate:
+    def candidate(self) -> LevelCandidate:
         wait = max(0.0, self._free[0] - self.clock.now)
-        return Candidate(
+        return LevelCandidate(
             self.level, len(self._ends), None, self.recent, wait + self.seconds if self.predicts else None, self.failed
         )
 

@@ -8,7 +8,7 @@ import pytest
 from hmc.artifact.bundle.manifest import Latency, Level, Quality
 from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
 from hmc.artifact.model.heads import HeadLayout
-from hmc.serving.levels.choosing import ENOUGH_REQUESTS, Candidate, choose, rank, runs_on
+from hmc.serving.levels.choosing import ENOUGH_REQUESTS, LevelCandidate, choose, rank, runs_on
 from hmc.serving.levels.latency import LatencyWindow
 from hmc.serving.requests.selectors import Selector
 
@@ -37,8 +37,8 @@ def level(
     )  # fmt: skip
 
 
-def pick(selector: Selector, *candidates: Level | Candidate) -> str:
-    made = [c if isinstance(c, Candidate) else Candidate(c) for c in candidates]
+def pick(selector: Selector, *candidates: Level | LevelCandidate) -> str:
+    made = [c if isinstance(c, LevelCandidate) else LevelCandidate(c) for c in candidates]
     return choose(selector, made).name
 
 
@@ -98,9 +98,9 @@ def test_latency_budget_takes_the_best_that_keeps_it(budget: int, name: str) -> 
 
 
 def test_latency_measured_here_goes_before_the_recorded_one() -> None:
-    slow_here = Candidate(FULL, measured=window(*[0.5] * ENOUGH_REQUESTS))
+    slow_here = LevelCandidate(FULL, measured=window(*[0.5] * ENOUGH_REQUESTS))
     assert pick(Selector(latency_budget_ms=50), slow_here, HALF) == "h6"
-    too_few = Candidate(FULL, measured=window(*[0.5] * (ENOUGH_REQUESTS - 1)))
+    too_few = LevelCandidate(FULL, measured=window(*[0.5] * (ENOUGH_REQUESTS - 1)))
     assert pick(Selector(latency_budget_ms=50), too_few, HALF) == "full"
 
 

@@ -10,7 +10,7 @@ from tests.serving.levels.simulation import Run, SimulatedLevel, regular, simula
 from tests.serving.levels.test_choosing import level
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.levels.choosing import Candidate
+from hmc.serving.levels.choosing import LevelCandidate
 from hmc.serving.levels.controller import FIRST_HOLD_S, AutoController, AutoPolicy
 
 TARGET_S = 0.2
@@ -127,7 +127,7 @@ def test_a_level_that_fails_is_replaced_by_the_next_below_and_comes_back() -> No
 
 def test_a_level_that_was_unloaded_is_left() -> None:
     controller = AutoController(POLICY, FakeClock())
-    best, small = (Candidate(level(name, heads)) for name, heads in (("h24", 24), ("h6", 6)))
+    best, small = (LevelCandidate(level(name, heads)) for name, heads in (("h24", 24), ("h6", 6)))
     assert controller.choose([best, small]).name == "h24"
     assert controller.choose([small]).name == "h6"
 

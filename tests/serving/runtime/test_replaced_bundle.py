@@ -13,7 +13,7 @@ from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
 from hmc.compiler.lexicon import ShortlistText
 from hmc.serving import DecodeOptions, Translator
-from hmc.serving.text.tokenizer import Tokenizer
+from hmc.serving.text.tokenizer import BundleTokenizer
 
 BEAM = DecodeOptions(beam_size=2, max_length=20)
 LATER = {
@@ -92,7 +92,7 @@ def test_other_files_that_are_changed_in_place(tmp_path: Path, what: str) -> Non
 
     def use() -> object:
         if what == "tokenizer":  # translators share the tokenizer in memory, which is unchanged
-            return Tokenizer(tmp_path / "b", manifest)
+            return BundleTokenizer(tmp_path / "b", manifest)
         return Translator(tmp_path / "b", level.name, device="cpu", cache=tmp_path / "cache", manifest=manifest)
 
     with pytest.raises(FailedPreconditionError, match=rf"{file.name} has changed since"):

@@ -17,7 +17,7 @@ from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.encoder import DeviceEncoder
 from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory, MemoryBudget
 from hmc.serving.runtime.memory.blocks import DeviceBlock
-from hmc.serving.runtime.memory.views import View, bytes_at
+from hmc.serving.runtime.memory.views import DeviceArray, bytes_at
 from hmc.serving.runtime.staging import POSITIONS, CopyRun, NewSentence, Shape, Staging, copy_runs
 
 CPU = Device("cpu")
@@ -41,8 +41,8 @@ class Setup:
         self.made += 1
         return [(Future(), [1000 * self.made + n] * length) for n, length in enumerate(lengths)]
 
-    def caches(self, room: int) -> dict[str, View]:
-        return {"cross_key_0": View(CPU, "tensor(float)", (SLOTS, 1, room, 1), self.block.address)}
+    def caches(self, room: int) -> dict[str, DeviceArray]:
+        return {"cross_key_0": DeviceArray(CPU, "tensor(float)", (SLOTS, 1, room, 1), self.block.address)}
 
     def fill(
         self,
@@ -195,8 +195,8 @@ def test_a_level_without_cross_heads_has_nothing_to_stage() -> None:
     area.fill([NewSentence(0, [5, 1], Future())], {}, 32, lambda: [(Future(), [4, 1])])
 
 
-def view(address: int, slots: int, heads: int, room: int) -> View:
-    return View(CPU, "tensor(float)", (slots, heads, room, 2), address)
+def view(address: int, slots: int, heads: int, room: int) -> DeviceArray:
+    return DeviceArray(CPU, "tensor(float)", (slots, heads, room, 2), address)
 
 
 def test_caches_of_one_size_and_distance_are_one_copy() -> None:

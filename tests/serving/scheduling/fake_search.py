@@ -24,7 +24,7 @@ from hmc.serving.arrays import NEG_INF, Arrays
 from hmc.serving.decoding import beam
 from hmc.serving.decoding.state import DecodeState, Rules
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import Hypothesis
+from hmc.serving.requests.results import DecodedHypothesis
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.encoder import DeviceEncoder
 from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory
@@ -68,7 +68,7 @@ def best(rows: Sequence[npt.NDArray[np.float32]], count: int) -> tuple[npt.NDArr
     return np.take_along_axis(scores, order, axis=1), order
 
 
-def expected(source: Sequence[int], options: DecodeOptions, limit: int) -> tuple[Hypothesis, ...]:
+def expected(source: Sequence[int], options: DecodeOptions, limit: int) -> tuple[DecodedHypothesis, ...]:
     """What the search on the host finds."""
     state = DecodeState(options.rows, ARCH.pad_id, ARCH.eos_id)
     state.add([Rules.of(options, limit)])
@@ -93,7 +93,7 @@ class Recorded(DecodeState):
         length = int(self.lengths[sentence])
         score = total / max(length, 1) ** self.rules[sentence].length_penalty
         self.ended.append((score, total, length, row, int(final is not None), final or 0.0))
-        found = Hypothesis((len(self.ended) - 1,), score, final is not None)
+        found = DecodedHypothesis((len(self.ended) - 1,), score, final is not None)
         self.finished[sentence] = sorted([*self.finished[sentence], found], key=lambda h: -h.score)[: self.beam]
 
 
@@ -127,7 +127,7 @@ def _advance(a: Arrays, slot: int, k: int) -> None:
     for j in np.flatnonzero(a["ended_ranks"][slot] > NEG_INF):
         names = ("ranks", "totals", "lengths", "rows", "complete", "finals")
         state.ended.append(tuple(a[f"ended_{name}"][slot, j].item() for name in names))
-        state.finished[0].append(Hypothesis((int(j),), state.ended[-1][0], complete=True))
+        state.finished[0].append(DecodedHypothesis((int(j),), state.ended[-1][0], complete=True))
     rows = [log_probs(source, _written(a, slot, row, length)) for row in range(k)]
     done = beam.advance(state, *best(rows, beam.candidates_needed(k))).done
     for place, hypothesis in enumerate(state.finished[0]):

@@ -17,7 +17,7 @@ from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Job, Mode
 from hmc.serving.decoding.state import Rules
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import Decoded, Hypothesis
+from hmc.serving.requests.results import Decoded, DecodedHypothesis
 from hmc.serving.runtime.device import Device
 from hmc.serving.scheduling.device_batch import AT_MOST, EVERY, DeviceBatch
 
@@ -60,7 +60,7 @@ def some_jobs(count: int, beam: int, seed: int = 0, longest: int = 25) -> list[J
     return jobs
 
 
-def same(found: tuple[Hypothesis, ...], wanted: tuple[Hypothesis, ...]) -> bool:
+def same(found: tuple[DecodedHypothesis, ...], wanted: tuple[DecodedHypothesis, ...]) -> bool:
     """To the last bit, with the scores of tokens."""
     return found == wanted and [h.token_scores for h in found] == [h.token_scores for h in wanted]
 

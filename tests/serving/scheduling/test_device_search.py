@@ -26,15 +26,15 @@ from hmc.serving.caches.device import DeviceCaches
 from hmc.serving.caches.host import HostCaches
 from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import MAX_TOKENS
-from hmc.serving.requests.results import Decoded, Hypothesis
+from hmc.serving.requests.results import Decoded, DecodedHypothesis
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.encoder import DeviceEncoder
-from hmc.serving.runtime.memory.views import View, fill
+from hmc.serving.runtime.memory.views import DeviceArray, fill
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import planning
 from hmc.serving.scheduling.device_batch import DeviceBatch
 from hmc.serving.scheduling.engine import Engine
-from hmc.serving.text.tokenizer import Tokenizer
+from hmc.serving.text.tokenizer import BundleTokenizer
 
 DEMO = Path(hmc.cli.__file__).parent / "demo_data"
 Request = tuple[list[int], DecodeOptions]
@@ -54,7 +54,7 @@ def cpu_bundle(once: Once) -> Path:
 @pytest.fixture(scope="module")
 def sources(bundle: Path) -> list[list[int]]:
     """40 sentences of real text, EOS last."""
-    tokenizer = Tokenizer(bundle, read_manifest(bundle))
+    tokenizer = BundleTokenizer(bundle, read_manifest(bundle))
     texts = DEMO.joinpath("test.en").read_text(encoding="utf-8").splitlines()[:40]
     return [tokenizer.encode(text)[0] for text in texts]
 
@@ -85,12 +85,12 @@ def engine_of(bundle: Path, level: str = "full", max_rows: int = 64, max_tokens:
     return Engine(sessions, queue_size=500, max_rows=max_rows, max_tokens=max_tokens)
 
 
-def decode(engine: Engine, requests: Sequence[Request]) -> list[tuple[Hypothesis, ...]]:
+def decode(engine: Engine, requests: Sequence[Request]) -> list[tuple[DecodedHypothesis, ...]]:
     futures = [engine.submit(source, options) for source, options in requests]
     return [future.result(120).hypotheses for future in futures]
 
 
-def bits(found: tuple[Hypothesis, ...]) -> list[tuple[object, ...]]:
+def bits(found: tuple[DecodedHypothesis, ...]) -> list[tuple[object, ...]]:
     """All that a hypothesis says, and all of it counts."""
     return [(h.ids, h.score, h.complete, h.token_scores, h.attention is None) for h in found]
 
@@ -297,7 +297,9 @@ def test_a_sentence_whose_scores_are_no_numbers_fails_alone(
     sound = [source for source in sources[:24] if source != broken]
     expected = decode(engine, [(source, options) for source in sound])
 
-    def damaging(self: DeviceEncoder, new: Any, slots: Sequence[int], caches: Mapping[str, View], room: int) -> None:
+    def damaging(
+        self: DeviceEncoder, new: Any, slots: Sequence[int], caches: Mapping[str, DeviceArray], room: int
+    ) -> None:
         encode(self, new, slots, caches, room)
         for slot in (slot for slot, source in zip(slots, new, strict=True) if source == broken):
             for name in (name for name in caches if name.startswith("cross_")):

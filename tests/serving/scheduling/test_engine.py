@@ -46,33 +46,33 @@ def test_variants_are_opened_when_they_are_needed(engine: Engine) -> None:
 
 def test_a_batch_that_fails_fails_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = engine.submit(SOURCE, PLAIN).result().hypotheses
-    whole = batch.Batch.step
+    whole = batch.HostBatch.step
 
-    def step(self: batch.Batch, undisturbed: Callable[[], bool]) -> batch.Outcome:
+    def step(self: batch.HostBatch, undisturbed: Callable[[], bool]) -> batch.Outcome:
         if self.mode.variant == "sampling" and self.state.lengths.max() > 2:
             raise RuntimeError("broken")
         return whole(self, undisturbed)
 
-    monkeypatch.setattr(batch.Batch, "step", step)
+    monkeypatch.setattr(batch.HostBatch, "step", step)
     futures = [engine.submit(SOURCE, options) for options in (PLAIN, SAMPLED, GREEDY, PLAIN)]
     with pytest.raises(RuntimeError, match="decoding failed: broken"):
         futures.pop(1).result()
     assert [f.result().hypotheses[0].ids for f in (futures[0], futures[2])] == [expected[0].ids] * 2
-    monkeypatch.setattr(batch.Batch, "step", whole)
+    monkeypatch.setattr(batch.HostBatch, "step", whole)
     assert engine.submit(SOURCE, SAMPLED).result().hypotheses
 
 
 def test_sentences_that_cannot_be_admitted_fail_and_the_others_go_on(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admit = batch.Batch.admit
+    admit = batch.HostBatch.admit
 
-    def fail(self: batch.Batch, jobs: Any, upcoming: Any) -> None:
+    def fail(self: batch.HostBatch, jobs: Any, upcoming: Any) -> None:
         if self.mode.rows == 1:
             raise MemoryError("out of memory")
         admit(self, jobs, upcoming)
 
-    monkeypatch.setattr(batch.Batch, "admit", fail)
+    monkeypatch.setattr(batch.HostBatch, "admit", fail)
     futures = [engine.submit(SOURCE, options) for options in (GREEDY, PLAIN, SAMPLED, PLAIN)]
     for index, future in enumerate(futures):
         if index in (0, 2):
@@ -131,7 +131,7 @@ def test_caches_are_freed_when_no_sentence_comes(sessions: LevelSessions) -> Non
     engine = Engine(sessions, queue_size=100, max_rows=64, clock=clock)
     found = engine.submit(SOURCE, PLAIN).result().hypotheses
     (running,) = engine.workers[0]._batches.values()
-    assert isinstance(running, batch.Batch)
+    assert isinstance(running, batch.HostBatch)
     caches = weakref.ref(running.caches)
     del running
     clock.now += IDLE_S
@@ -147,13 +147,13 @@ def test_caches_are_freed_when_no_sentence_comes(sessions: LevelSessions) -> Non
 @pytest.fixture
 def busy(sessions: LevelSessions, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """An engine whose queue of four sentences stays as it is: a sentence whose step does not return has all rows."""
-    go_on, whole = threading.Event(), batch.Batch.step
+    go_on, whole = threading.Event(), batch.HostBatch.step
 
-    def step(self: batch.Batch, undisturbed: Callable[[], bool]) -> batch.Outcome:
+    def step(self: batch.HostBatch, undisturbed: Callable[[], bool]) -> batch.Outcome:
         go_on.wait(GUARD_S)
         return whole(self, undisturbed)
 
-    monkeypatch.setattr(batch.Batch, "step", step)
+    monkeypatch.setattr(batch.HostBatch, "step", step)
     running = Engine(sessions, queue_size=4, max_rows=4)
     running.submit(SOURCE, PLAIN)
     eventually(lambda: not len(running.queue))

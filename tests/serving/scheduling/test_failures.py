@@ -112,9 +112,9 @@ def test_an_error_while_text_is_made_reaches_the_caller(lively_bundle: Path, mon
 def test_a_worker_that_stops_fails_what_it_has_and_restarts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = engine.submit(SOURCE, PLAIN).result(GUARD_S).hypotheses
     running, go_on = threading.Event(), threading.Event()
-    step, holds_back = batch.Batch.step, AdmissionPolicy.holds_back
+    step, holds_back = batch.HostBatch.step, AdmissionPolicy.holds_back
 
-    def stand_still(self: batch.Batch, undisturbed: Callable[[], bool]) -> batch.Outcome:
+    def stand_still(self: batch.HostBatch, undisturbed: Callable[[], bool]) -> batch.Outcome:
         running.set()
         assert go_on.wait(GUARD_S)
         return step(self, undisturbed)
@@ -125,7 +125,7 @@ def test_a_worker_that_stops_fails_what_it_has_and_restarts(engine: Engine, monk
             raise RuntimeError("boom")
         return holds_back(self, *numbers)
 
-    monkeypatch.setattr(batch.Batch, "step", stand_still)
+    monkeypatch.setattr(batch.HostBatch, "step", stand_still)
     monkeypatch.setattr(AdmissionPolicy, "holds_back", fail_once)
     futures = [engine.submit(SOURCE, DecodeOptions(beam_size=4, min_length=15, max_length=20))]
     assert running.wait(GUARD_S)
@@ -219,7 +219,7 @@ def test_the_log_says_where_a_batch_failed(
     def fail_in_a_step(*_: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(batch.Batch, "step", fail_in_a_step)
+    monkeypatch.setattr(batch.HostBatch, "step", fail_in_a_step)
     with pytest.raises(RuntimeError, match="decoding failed: boom"):
         engine.submit(SOURCE, PLAIN).result(GUARD_S)
     assert "a batch of level h12 failed" in caplog.text
@@ -232,14 +232,14 @@ def test_the_log_says_where_a_batch_failed(
 def test_closing_at_once_cancels_sentences_that_are_being_admitted(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admitting, go_on, admit = threading.Event(), threading.Event(), batch.Batch.admit
+    admitting, go_on, admit = threading.Event(), threading.Event(), batch.HostBatch.admit
 
-    def slow(self: batch.Batch, jobs: Any, upcoming: Any) -> None:
+    def slow(self: batch.HostBatch, jobs: Any, upcoming: Any) -> None:
         admitting.set()
         assert go_on.wait(GUARD_S)
         admit(self, jobs, upcoming)
 
-    monkeypatch.setattr(batch.Batch, "admit", slow)
+    monkeypatch.setattr(batch.HostBatch, "admit", slow)
     future = engine.submit(SOURCE, DecodeOptions(beam_size=4, min_length=60, max_length=60))
     assert admitting.wait(GUARD_S)
     closing = threading.Thread(target=engine.close, kwargs={"drain": False})

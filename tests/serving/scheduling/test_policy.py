@@ -131,15 +131,15 @@ def test_modes_together_keep_to_one_budget(sessions: LevelSessions, monkeypatch:
     most = 300
     engine = Engine(sessions, queue_size=200, max_rows=64, max_tokens=most)
     tokens: list[int] = []
-    whole = batch.Batch.step
+    whole = batch.HostBatch.step
 
-    def step(self: batch.Batch, undisturbed: Callable[[], bool]) -> batch.Outcome:
-        every = (b for b in engine.workers[0]._batches.values() if isinstance(b, batch.Batch))
+    def step(self: batch.HostBatch, undisturbed: Callable[[], bool]) -> batch.Outcome:
+        every = (b for b in engine.workers[0]._batches.values() if isinstance(b, batch.HostBatch))
         held = [b for b in every if b.jobs]
         tokens.append(sum(len(b.jobs) * b.mode.rows * max(job.longest for job in b.jobs) for b in held))
         return whole(self, undisturbed)
 
-    monkeypatch.setattr(batch.Batch, "step", step)
+    monkeypatch.setattr(batch.HostBatch, "step", step)
     asked = [
         DecodeOptions(beam_size=1, max_length=20),
         DecodeOptions(beam_size=2, max_length=20),
@@ -161,13 +161,13 @@ MOST = 200
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(rows, positions of the longest sentence) at every step of every batch."""
     found: list[tuple[int, int]] = []
-    whole = batch.Batch.step
+    whole = batch.HostBatch.step
 
-    def step(self: batch.Batch, undisturbed: Callable[[], bool]) -> batch.Outcome:
+    def step(self: batch.HostBatch, undisturbed: Callable[[], bool]) -> batch.Outcome:
         found.append((len(self.jobs) * self.mode.rows, max(job.longest for job in self.jobs)))
         return whole(self, undisturbed)
 
-    monkeypatch.setattr(batch.Batch, "step", step)
+    monkeypatch.setattr(batch.HostBatch, "step", step)
     return found
 
 

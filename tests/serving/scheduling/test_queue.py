@@ -130,14 +130,14 @@ def opened(lively_bundle: Path) -> Iterator[Opened]:
 
 @pytest.mark.parametrize("priority", [Priority.STANDARD, Priority.BULK])
 def test_interactive_sentences_pass(opened: Opened, monkeypatch: pytest.MonkeyPatch, priority: Priority) -> None:
-    go_on, order, admit = threading.Event(), list[int](), batch.Batch.admit
+    go_on, order, admit = threading.Event(), list[int](), batch.HostBatch.admit
 
-    def noted(self: batch.Batch, jobs: Any, upcoming: Any) -> None:
+    def noted(self: batch.HostBatch, jobs: Any, upcoming: Any) -> None:
         order.extend(len(each.source) for each in jobs)
         admit(self, jobs, upcoming)
         go_on.wait(GUARD_S)
 
-    monkeypatch.setattr(batch.Batch, "admit", noted)
+    monkeypatch.setattr(batch.HostBatch, "admit", noted)
     engine = opened(4)
     engine.submit(SOURCE, BEAM)
     eventually(lambda: not len(engine.queue))

@@ -46,13 +46,13 @@ def engine(replicas: list[LevelSessions]) -> Iterator[Engine]:
 @pytest.fixture
 def ran_on(monkeypatch: pytest.MonkeyPatch) -> list[tuple[LevelSessions, Mode]]:
     """Which replica admitted sentences, and of which mode, in their order."""
-    admit, seen = batch.Batch.admit, list[tuple[LevelSessions, Mode]]()
+    admit, seen = batch.HostBatch.admit, list[tuple[LevelSessions, Mode]]()
 
-    def note(self: batch.Batch, jobs: list[Job], upcoming: Any) -> None:
+    def note(self: batch.HostBatch, jobs: list[Job], upcoming: Any) -> None:
         seen.append((self.sessions, self.mode))
         admit(self, jobs, upcoming)
 
-    monkeypatch.setattr(batch.Batch, "admit", note)
+    monkeypatch.setattr(batch.HostBatch, "admit", note)
     return seen
 
 
@@ -70,15 +70,15 @@ def test_replicas_change_no_translation(replicas: list[LevelSessions], engine: E
 def test_both_devices_work_at_the_same_time(
     replicas: list[LevelSessions], engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admit, meeting, met = batch.Batch.admit, threading.Barrier(2, timeout=30), list[LevelSessions]()
+    admit, meeting, met = batch.HostBatch.admit, threading.Barrier(2, timeout=30), list[LevelSessions]()
 
-    def meet(self: batch.Batch, jobs: list[Job], upcoming: Any) -> None:
+    def meet(self: batch.HostBatch, jobs: list[Job], upcoming: Any) -> None:
         if self.sessions not in met:
             met.append(self.sessions)
             meeting.wait()  # broken unless both have work at the same time
         admit(self, jobs, upcoming)
 
-    monkeypatch.setattr(batch.Batch, "admit", meet)
+    monkeypatch.setattr(batch.HostBatch, "admit", meet)
     futures = [engine.submit(ids, GREEDY) for ids in sources(30)]
     assert all(future.result(timeout=GUARD_S).hypotheses for future in futures)
     assert len(met) == 2

@@ -16,7 +16,7 @@ from hmc.artifact.bundle.manifest import read_manifest
 from hmc.serving.caches.host import HostCaches
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import Hypothesis
+from hmc.serving.requests.results import DecodedHypothesis
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import batch
@@ -74,7 +74,7 @@ def test_what_is_found_does_not_depend_on_it(
 ) -> None:  # fmt: skip
     engine = opened(listed_bundle if "shortlist" in level else lively_bundle, level)
 
-    def decode(*, alone: bool) -> list[tuple[Hypothesis, ...]]:
+    def decode(*, alone: bool) -> list[tuple[DecodedHypothesis, ...]]:
         futures = []
         for source, options, constraints in requests():
             futures.append(engine.submit(source, options, constraints))
@@ -103,9 +103,9 @@ def test_a_later_sentence_starts_at_the_next_step(
 ) -> None:
     engine, begun = opened(lively_bundle, "full-int8"), threading.Event()
     admitted: list[tuple[int, int]] = []
-    admit, run_next = batch.Batch.admit, HostCaches.run_next
+    admit, run_next = batch.HostBatch.admit, HostCaches.run_next
 
-    def noted(self: batch.Batch, jobs: Any, upcoming: Any) -> None:
+    def noted(self: batch.HostBatch, jobs: Any, upcoming: Any) -> None:
         admitted.append((len(jobs), len(further)))
         admit(self, jobs, upcoming)
 
@@ -116,7 +116,7 @@ def test_a_later_sentence_starts_at_the_next_step(
                 assert engine.queue.changed.wait_for(lambda: len(engine.queue), GUARD_S)
         return run_next(self, tokens)
 
-    monkeypatch.setattr(batch.Batch, "admit", noted)
+    monkeypatch.setattr(batch.HostBatch, "admit", noted)
     monkeypatch.setattr(HostCaches, "run_next", slow)
     long = engine.submit([5, 6, 7, 0], DecodeOptions(beam_size=1, min_length=80, max_length=80))
     assert begun.wait(GUARD_S)

@@ -60,16 +60,16 @@ def test_workers_change_no_translation(sessions: LevelSessions, engine: Engine, 
 
 
 def test_sentences_are_shared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    admit, meeting = batch.Batch.admit, threading.Barrier(3, timeout=30)
+    admit, meeting = batch.HostBatch.admit, threading.Barrier(3, timeout=30)
     taken: list[int] = []
 
-    def meet(self: batch.Batch, jobs: list[Job], upcoming: Any) -> None:
+    def meet(self: batch.HostBatch, jobs: list[Job], upcoming: Any) -> None:
         taken.append(len(jobs))
         if len(taken) <= 3:
             meeting.wait()  # broken unless three workers have work at the same time
         admit(self, jobs, upcoming)
 
-    monkeypatch.setattr(batch.Batch, "admit", meet)
+    monkeypatch.setattr(batch.HostBatch, "admit", meet)
     futures = [engine.submit(ids, OPTIONS[1]) for ids in sources(30)]
     assert all(future.result(timeout=GUARD_S).hypotheses for future in futures)
     assert sum(taken) == 30

@@ -8,7 +8,7 @@ from tests.tiny import SENTENCES, tiny_architecture, tiny_tokenizer
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.text.tokenizer import Tokenizer
+from hmc.serving.text.tokenizer import BundleTokenizer
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.model.beam_search import Hypothesis, beam_search
 from hmc.training.model.evaluate import translate
@@ -38,7 +38,7 @@ def test_long_texts_are_cut_as_the_engine_cuts_them(tiny_bundle: Path, monkeypat
     model, vocabulary = build_transformer(manifest.architecture), Vocabulary(tiny_tokenizer())
     text = " ".join(SENTENCES)
     translate(model, vocabulary, [text, SENTENCES[0]])
-    engine = Tokenizer(tiny_bundle, manifest)
+    engine = BundleTokenizer(tiny_bundle, manifest)
     assert seen == [engine.encode(text)[0], engine.encode(SENTENCES[0])[0]]
     assert engine.encode(text)[1]
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.cli.main import build
-from hmc.training.data.corpus import Segmentation
+from hmc.training.data.corpus import Splitting
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.pruning.nested import NestedRun
 from hmc.training.pruning.request import request_differences
@@ -57,7 +57,7 @@ def test_pruning_keeps_the_bpe_dropout_of_the_recipe(folder: Path, tmp_path: Pat
     plain, sampled = run(folder, tmp_path / "a"), run(folder, tmp_path / "b", "sampled")
     assert len(plain.loop.inputs.corpus) == 24
     assert len(sampled.loop.inputs.corpus) == 4 * 24
-    assert sampled.settings.segmentation() == Segmentation(0.3, 4, 1)
+    assert sampled.settings.segmentation() == Splitting(0.3, 4, 1)
     drawn = {tuple(sampled.loop.inputs.corpus.batch(np.array([row]))[0][0]) for row in range(4)}
     assert len(drawn) > 1, "the four copies of a sentence are split differently"
     assert len(run(folder, tmp_path / "off", "sampled", bpe_dropout=0.0).loop.inputs.corpus) == 24
@@ -74,20 +74,20 @@ def test_nested_fine_tuning_keeps_it_too(folder: Path, tmp_path: Path) -> None:
     )
     [path] = written
     again = SETTINGS.with_subwords_of(load_checkpoint(path).config.provenance)
-    assert again.segmentation() == Segmentation(0.3, 4, 1), "a pruned checkpoint names its source"
+    assert again.segmentation() == Splitting(0.3, 4, 1), "a pruned checkpoint names its source"
 
 
 @pytest.mark.parametrize(
     ("provenance", "expected"),
     [
-        ({}, Segmentation()),
-        ({"recipe": {"tokenizer": {"bpe_dropout": "much"}}}, Segmentation()),
-        ({"recipe": "another program"}, Segmentation()),
-        ({"from": SAMPLED, "settings": {"close_steps": 5}}, Segmentation(0.3, 4, 1)),
-        ({"from": SAMPLED, "settings": {"bpe_dropout": 0.0, "bpe_dropout_copies": 1}}, Segmentation()),
+        ({}, Splitting()),
+        ({"recipe": {"tokenizer": {"bpe_dropout": "much"}}}, Splitting()),
+        ({"recipe": "another program"}, Splitting()),
+        ({"from": SAMPLED, "settings": {"close_steps": 5}}, Splitting(0.3, 4, 1)),
+        ({"from": SAMPLED, "settings": {"bpe_dropout": 0.0, "bpe_dropout_copies": 1}}, Splitting()),
     ],
 )
-def test_where_subword_sampling_is_read(provenance: dict[str, Any], expected: Segmentation) -> None:
+def test_where_subword_sampling_is_read(provenance: dict[str, Any], expected: Splitting) -> None:
     assert SETTINGS.with_subwords_of(provenance).segmentation() == expected
 
 
@@ -95,7 +95,7 @@ def test_a_checkpoint_pruned_without_it_is_pruned_further_with_it() -> None:
     """The first run stored one copy. One copy would split each pair alike in all epochs."""
     pruned = {"from": {}, "settings": SETTINGS.with_subwords_of({}).model_dump(mode="json")}
     again = SETTINGS.model_copy(update={"bpe_dropout": 0.1}).with_subwords_of(pruned)
-    assert again.segmentation() == Segmentation(0.1, 8, 1)
+    assert again.segmentation() == Splitting(0.1, 8, 1)
 
 
 # -- runs of earlier versions ------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from hmc.training.headmask.mask import HeadMask
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.transformer import Transformer, build_transformer
 from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
-from hmc.training.pruning.schedule import ClosingSchedule, Target
+from hmc.training.pruning.schedule import ClosingSchedule, ClosingTarget
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.targets import HeadTarget, NeuronTarget
 from hmc.training.runs.processes import make_fabric
@@ -93,7 +93,7 @@ def test_closing_does_not_wait_for_the_device(l0_lambda: float | None) -> None:
     model, steps = make_model(), 20
     settings = PruneSettings(close_steps=steps, l0_lambda=l0_lambda, settle_gates=l0_lambda is not None)
     heads, neurons = HeadGates(model, model.arch.full_layout(), 2.0), NeuronGates(model, 2.0)
-    targets: list[Target] = [HeadTarget(heads, None if l0_lambda else HeadBudget(((KINDS, 9),)), settings)]
+    targets: list[ClosingTarget] = [HeadTarget(heads, None if l0_lambda else HeadBudget(((KINDS, 9),)), settings)]
     if l0_lambda is None:
         targets.append(NeuronTarget(neurons, 50, settings))
     closing = ClosingSchedule(targets, steps, settings)

@@ -184,7 +184,12 @@ class BudgetSearch:
             return self._finish(builder, whole)
 
     def _search(
-        self, builder: BundleBuilder, meter: LevelMeter, form: tuple[Precision, bool], everything: Candidate, least: int
+        self,
+        builder: BundleBuilder,
+        meter: LevelMeter,
+        form: tuple[Precision, bool],
+        everything: Candidate,
+        least: int,
     ) -> Search:
         """Searches one precision, with or without shortlists. everything: the measured level with all heads. least:
         the fewest heads of a level."""

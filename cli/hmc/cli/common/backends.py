@@ -21,7 +21,7 @@ from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
 from hmc.cli.common.options import NO_TLS, Tls, check_no_server_options, connected
 from hmc.serving.documents.local import translate_document
-from hmc.serving.levels.choosing import Candidate, choose, runs_on
+from hmc.serving.levels.choosing import LevelCandidate, choose, runs_on
 from hmc.serving.levels.languages import Languages, with_code
 from hmc.serving.requests.options import DecodeOptions, Segmentation, Target, TextOptions
 from hmc.serving.requests.results import DocumentPiece, Partial, StreamAnswer, Translation
@@ -264,7 +264,7 @@ def level_of(manifest: Manifest, selector: Selector, device: str) -> str | None:
         return None
     if selector.name is not None:
         return manifest.level(selector.name).name
-    candidates = [Candidate(level) for level in manifest.levels if runs_on(device, level)]
+    candidates = [LevelCandidate(level) for level in manifest.levels if runs_on(device, level)]
     if not candidates:
         raise LevelNotFoundError(f"this bundle has no level for --device {device}; see `hmc levels`")
     return choose(selector, candidates).name

@@ -12,7 +12,7 @@ from hmc.serving.arrays import Arrays
 from hmc.serving.decoding.history import Ended
 from hmc.serving.runtime.memory.account import LevelMemory
 from hmc.serving.runtime.memory.mirrored import Arrangement, MirroredArrays, arrangement_bytes
-from hmc.serving.runtime.memory.views import View
+from hmc.serving.runtime.memory.views import DeviceArray
 
 FEWEST_STEPS = 16
 """Steps that are read: so many, or twice as many, four times, …, and sentences a power of two: so few shapes occur."""
@@ -31,7 +31,7 @@ PARTS = {
 class Collector:
     """The graph, bound to the arrays of the searches of one mode."""
 
-    def __init__(self, session: InferenceSession, state: Mapping[str, View], memory: LevelMemory) -> None:
+    def __init__(self, session: InferenceSession, state: Mapping[str, DeviceArray], memory: LevelMemory) -> None:
         """state: the arrays of all slots, by the names of the graph's inputs. Takes memory for what is read; raises
         FailedPreconditionError if there is too little."""
         self._session = session

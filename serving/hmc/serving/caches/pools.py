@@ -20,7 +20,7 @@ from hmc.serving.caches.geometry import Geometry
 from hmc.serving.runtime.memory import cuda_calls
 from hmc.serving.runtime.memory.account import LevelMemory
 from hmc.serving.runtime.memory.blocks import ALIGNMENT, DeviceBlock
-from hmc.serving.runtime.memory.views import View, copy_into_larger, fill, item_bytes
+from hmc.serving.runtime.memory.views import DeviceArray, copy_into_larger, fill, item_bytes
 
 GROWING_AXES = ("S", "T", "N")
 """Axes that differ between geometries, beside the first, which counts slots."""
@@ -59,14 +59,14 @@ class Pools:
             (pool, filled): [] for pool in (0, 1) for filled in (False, True)
         }
         """(pool, whether for arrays that are filled) → its memory."""
-        self._views: dict[Geometry, dict[str, View]] = {}
+        self._views: dict[Geometry, dict[str, DeviceArray]] = {}
 
     @property
     def bytes(self) -> int:
         """Of the device, held now."""
         return sum(block.size for blocks in self._blocks.values() for block in blocks)
 
-    def views(self, geometry: Geometry) -> dict[str, View]:
+    def views(self, geometry: Geometry) -> dict[str, DeviceArray]:
         """All slots of all caches in a geometry. Takes memory if the geometry is new; raises FailedPreconditionError if
         there is too little."""
         if geometry not in self._views:
@@ -113,7 +113,7 @@ class Pools:
             blocks.clear()
         self._views.clear()
 
-    def _reserve(self, geometry: Geometry) -> dict[str, View]:
+    def _reserve(self, geometry: Geometry) -> dict[str, DeviceArray]:
         """Places a geometry into the smallest blocks of its pool that are large enough, or into new ones."""
         views = {}
         for filled in (False, True):
@@ -126,7 +126,7 @@ class Pools:
             for name, offset in offsets.items():
                 shape, address = self.caches[name], min(fitting, key=lambda block: block.size).address
                 dims = shape.at(geometry, geometry.slots)
-                views[name] = View(self.memory.device, shape.type, dims, address + offset)
+                views[name] = DeviceArray(self.memory.device, shape.type, dims, address + offset)
         return views
 
     def _layout(self, geometry: Geometry, *, filled: bool) -> tuple[dict[str, int], int]:

@@ -26,7 +26,7 @@ from hmc.serving.runtime.bound_steps import BoundStep, BoundSteps
 from hmc.serving.runtime.memory.account import LevelMemory
 from hmc.serving.runtime.memory.blocks import ALIGNMENT, DeviceBlock
 from hmc.serving.runtime.memory.mirrored import MirroredArrays, arrangement_bytes
-from hmc.serving.runtime.memory.views import View
+from hmc.serving.runtime.memory.views import DeviceArray
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.runtime.staging import NewSentence, Staging, Upcoming
 
@@ -302,5 +302,5 @@ class SearchArrays:
         self._block = DeviceBlock(memory, arrangement_bytes(shapes), "searches")
         at = self._block.address
         for name, (kind, shape) in shapes.items():
-            self.views[name] = View(memory.device, kind, tuple(shape), at)
+            self.views[name] = DeviceArray(memory.device, kind, tuple(shape), at)
             at += round_up(self.views[name].bytes, ALIGNMENT)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.serving.arrays import NEG_INF, Arrays, Floats, Ints
-from hmc.serving.requests.results import Hypothesis
+from hmc.serving.requests.results import DecodedHypothesis
 
 FAILED = 2
 """`done` of a sentence for which the graph gave log-probabilities that are no numbers."""
@@ -52,7 +52,7 @@ class Ended:
 
 def hypotheses(
     ended: Ended, failed: Sequence[bool], n_best: Sequence[int], penalties: Sequence[float]
-) -> list[tuple[Hypothesis, ...]]:
+) -> list[tuple[DecodedHypothesis, ...]]:
     """The best hypotheses of each sentence, best first: at most `n_best[i]` of sentence i, whose length penalty is
     `penalties[i]`. They are what `DecodeState.end` would have made of the same tokens. A failed sentence gets what
     `DecodeState.fail` gives it."""
@@ -63,17 +63,17 @@ def hypotheses(
     lengths, complete = ended.lengths[:, :most].tolist(), ended.complete[:, :most].tolist()
     totals, finals = ended.totals[:, :most].tolist(), ended.finals[:, :most].tolist()
     there, kept = known.tolist(), written.tolist()
-    found: list[tuple[Hypothesis, ...]] = []
+    found: list[tuple[DecodedHypothesis, ...]] = []
     for i, penalty in enumerate(penalties):
         if failed[i]:
-            found.append((Hypothesis((), math.nan, complete=False),))
+            found.append((DecodedHypothesis((), math.nan, complete=False),))
             continue
         of_sentence = []
         for j in range(n_best[i]):
             if there[i][j]:
                 last = [finals[i][j]] if complete[i][j] else []
                 of_sentence.append(
-                    Hypothesis(
+                    DecodedHypothesis(
                         tuple(ids[i, j, : kept[i][j]].tolist()),
                         totals[i][j] / max(lengths[i][j], 1) ** penalty,
                         bool(complete[i][j]),

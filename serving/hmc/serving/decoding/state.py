@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hmc.serving.arrays import NEG_INF, Floats, Ints
 from hmc.serving.decoding.attention_trace import AttentionTrace, coverage_score
 from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import Hypothesis
+from hmc.serving.requests.results import DecodedHypothesis
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class DecodeState:
     rules: list[Rules] = field(default_factory=list)
     traces: list[AttentionTrace | None] = field(default_factory=list)
     """The attention of each sentence's rows, where the sentence asks for it."""
-    finished: list[list[Hypothesis]] = field(default_factory=list)
+    finished: list[list[DecodedHypothesis]] = field(default_factory=list)
     """Each sentence's best ended hypotheses, best first: at most k, or `Rules.enough` if that is more."""
 
     def __post_init__(self) -> None:
@@ -165,7 +165,7 @@ class DecodeState:
         attention = None if trace is None else trace.of(row, len(token_scores))
         if attention is not None and rules.coverage_penalty:
             score += coverage_score(attention, rules.coverage_penalty)
-        found = Hypothesis(ids, score, final is not None, tuple(token_scores), attention)
+        found = DecodedHypothesis(ids, score, final is not None, tuple(token_scores), attention)
         ranked = sorted([*self.finished[sentence], found], key=lambda h: -h.score)
         self.finished[sentence] = ranked[: max(self.beam, rules.enough or 0)]
 
@@ -174,7 +174,7 @@ class DecodeState:
 
         Its only hypothesis then is empty with the score NaN, which is not a translation: the caller reports an error.
         """
-        self.finished[sentence] = [Hypothesis((), math.nan, complete=False)]
+        self.finished[sentence] = [DecodedHypothesis((), math.nan, complete=False)]
         self.scores[sentence] = NEG_INF
 
     def failed(self, sentence: int) -> bool:

@@ -16,7 +16,7 @@ ENOUGH_REQUESTS = 20
 
 
 @dataclass(frozen=True)
-class Candidate:
+class LevelCandidate:
     """A level that a selector may choose, with its present load."""
 
     level: Level
@@ -59,7 +59,7 @@ def runs_on(device: str, level: Level) -> bool:
     return kind not in ("cpu", "cuda") or kind == PRECISIONS[level.precision].device
 
 
-def choose(selector: Selector, candidates: Sequence[Candidate]) -> Level:
+def choose(selector: Selector, candidates: Sequence[LevelCandidate]) -> Level:
     """Chooses a candidate by any selector except a name and the default. `auto` gives the best one, as fits where there
     is no load; `AutoController` is for servers.
 
@@ -76,7 +76,7 @@ def choose(selector: Selector, candidates: Sequence[Candidate]) -> Level:
     return ranked[0].level
 
 
-def _at_most(heads: int, ranked: Sequence[Candidate]) -> Level:
+def _at_most(heads: int, ranked: Sequence[LevelCandidate]) -> Level:
     for candidate in ranked:
         if candidate.level.heads <= heads:
             return candidate.level
@@ -86,7 +86,7 @@ def _at_most(heads: int, ranked: Sequence[Candidate]) -> Level:
     )
 
 
-def _cheapest_within(drop: float, ranked: Sequence[Candidate]) -> Level:
+def _cheapest_within(drop: float, ranked: Sequence[LevelCandidate]) -> Level:
     # Rounded as the message prints it, and as `hmc levels` does: what is compared is what users read.
     measured = [(round(-c.level.quality.bleu_delta, 2) + 0.0, c.level) for c in ranked if c.level.quality]
     if not measured:
@@ -100,7 +100,7 @@ def _cheapest_within(drop: float, ranked: Sequence[Candidate]) -> Level:
     return min(fitting, key=lambda level: (level.heads, level.bytes))
 
 
-def _within_budget(budget_ms: int, ranked: Sequence[Candidate]) -> Level:
+def _within_budget(budget_ms: int, ranked: Sequence[LevelCandidate]) -> Level:
     measured = [(round(p95, 1), c.level) for c in ranked if (p95 := c.p95_ms()) is not None]  # as it is printed
     if not measured:
         raise LevelNotFoundError(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hmc.artifact.bundle.manifest import Level
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.levels.choosing import ENOUGH_REQUESTS, Candidate, rank
+from hmc.serving.levels.choosing import ENOUGH_REQUESTS, LevelCandidate, rank
 
 RECENT_S = 2.0
 """Latencies of the last so many seconds count."""
@@ -83,7 +83,7 @@ class AutoController:
         self.switches = 0
         """Times that another level was chosen."""
 
-    def choose(self, candidates: Sequence[Candidate]) -> Level:
+    def choose(self, candidates: Sequence[LevelCandidate]) -> Level:
         """The level for a request that comes now. candidates: at least one; those that failed serve only if all did."""
         now = self._clock()
         ranked = sorted([c for c in candidates if not c.failed] or candidates, key=lambda c: rank(c.level))
@@ -97,12 +97,14 @@ class AutoController:
             at = self._look(ranked, at, now, crowded=crowded)
         return ranked[at].level
 
-    def _is_crowded(self, level: Candidate) -> bool:
+    def _is_crowded(self, level: LevelCandidate) -> bool:
         """Whether a text that comes now would miss the objective, by what waits there already."""
         late = self._policy.target_ms is not None and 1000.0 * (level.expected_s or 0.0) > self._policy.target_ms
         return late or level.pending >= self._policy.max_pending
 
-    def _replace_missing(self, ranked: Sequence[Candidate], candidates: Sequence[Candidate], now: float) -> int:
+    def _replace_missing(
+        self, ranked: Sequence[LevelCandidate], candidates: Sequence[LevelCandidate], now: float
+    ) -> int:
         """The level of before failed or was unloaded: the next below it takes its place, or the last. At first, the
         best one."""
         place = 0
@@ -112,13 +114,13 @@ class AutoController:
         self._enter(ranked[place], now)
         return place
 
-    def _note_speeds(self, levels: Sequence[Candidate], now: float) -> None:
+    def _note_speeds(self, levels: Sequence[LevelCandidate], now: float) -> None:
         for level in levels:
             past, rate = self._of(level), _per_second(level, BURST_S)
             if rate >= past.best or now - past.seen >= LONGEST_HOLD_S:
                 past.best, past.seen = rate, now
 
-    def _look(self, ranked: Sequence[Candidate], at: int, now: float, *, crowded: bool) -> int:
+    def _look(self, ranked: Sequence[LevelCandidate], at: int, now: float, *, crowded: bool) -> int:
         """Steps down or up, or stays. Returns the index of the level that serves from now on."""
         here, latency = ranked[at], self._latency_ms(ranked[at])
         target = self._policy.target_ms or math.inf
@@ -139,7 +141,7 @@ class AutoController:
         self._enter(ranked[at - 1], now)
         return at - 1
 
-    def _could_take(self, here: Candidate, better: Candidate, now: float) -> bool:
+    def _could_take(self, here: LevelCandidate, better: LevelCandidate, now: float) -> bool:
         """Whether the better level could do what comes now, as far as is known."""
         target = self._policy.target_ms or math.inf
         if self._latency_ms(better) > WELL * target or better.pending > WELL * self._policy.max_pending:
@@ -149,23 +151,23 @@ class AutoController:
             return True
         return _per_second(here, RECENT_S) + _per_second(better, RECENT_S) <= SPARE * past.best
 
-    def _leave(self, level: Candidate, now: float) -> None:
+    def _leave(self, level: LevelCandidate, now: float) -> None:
         """The level is overloaded. It is held off longer if it was tried in vain."""
         past = self._of(level)
         past.left = now
         in_vain = now - past.entered <= past.hold_s
         past.hold_s = min(2 * past.hold_s, LONGEST_HOLD_S) if in_vain else FIRST_HOLD_S
 
-    def _enter(self, level: Candidate, now: float) -> None:
+    def _enter(self, level: LevelCandidate, now: float) -> None:
         if self._now_at is not None:
             self.switches += 1
             self._of(level).entered = now
         self._now_at, self._switched, self._well_since = level.level.name, now, None
 
-    def _of(self, level: Candidate) -> _Past:
+    def _of(self, level: LevelCandidate) -> _Past:
         return self._past.setdefault(level.level.name, _Past())
 
-    def _latency_ms(self, level: Candidate) -> float:
+    def _latency_ms(self, level: LevelCandidate) -> float:
         """The 95th percentile of its latest texts, or what a new text will take, whichever is more; 0 if unknown."""
         if self._policy.target_ms is None:
             return 0.0
@@ -174,6 +176,6 @@ class AutoController:
         return max(measured, 1000.0 * (level.expected_s or 0.0))
 
 
-def _per_second(level: Candidate, seconds: float) -> float:
+def _per_second(level: LevelCandidate, seconds: float) -> float:
     """Texts that the level answered in a second, in the last so many seconds."""
     return level.recent.count(seconds) / seconds if level.recent else 0.0

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from hmc.artifact.bundle.manifest import Level, Manifest
 from hmc.serving.levels.byte_shares import FileBytes
-from hmc.serving.levels.choosing import Candidate, runs_on
+from hmc.serving.levels.choosing import LevelCandidate, runs_on
 from hmc.serving.levels.controller import AutoController
 from hmc.serving.levels.languages import Languages, with_code
 from hmc.serving.levels.latency import LatencyWindow
@@ -117,7 +117,7 @@ class LoadedBundle:
     unavailable: set[str] = field(default_factory=set)
     """Names of the levels whose device is missing. Only a request by name gets an error; selectors skip them."""
 
-    def candidates(self, *, priority: Priority, loadable_on: str | None = None) -> list[Candidate]:
+    def candidates(self, *, priority: Priority, loadable_on: str | None = None) -> list[LevelCandidate]:
         """The levels among which a selector chooses.
 
         loadable_on None: the levels that are loaded or loading. A device: all levels that can be loaded on it.
@@ -129,15 +129,15 @@ class LoadedBundle:
             names = [name for name in fitting if name not in self.unavailable]
         return [self._candidate(name, priority) for name in names]
 
-    def _candidate(self, name: str, priority: Priority) -> Candidate:
+    def _candidate(self, name: str, priority: Priority) -> LevelCandidate:
         slot = self.slots.get(name)
         if slot is None:
-            return Candidate(self.manifest.level(name))
+            return LevelCandidate(self.manifest.level(name))
         urgent, translator = priority.interactive, slot.translator
         pending = translator.pending_interactive if urgent else translator.pending
         expected = translator.expected_s(interactive=urgent)
         failed = translator.failure is not None
-        return Candidate(slot.level, pending, slot.latency, slot.recent[urgent], expected, failed=failed)
+        return LevelCandidate(slot.level, pending, slot.latency, slot.recent[urgent], expected, failed=failed)
 
 
 class Lease:

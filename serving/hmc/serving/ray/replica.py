@@ -25,7 +25,7 @@ from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.ray.registering import TRANSLATION
 from hmc.serving.runtime.process_memory import limit_heaps
 from hmc.serving.server.access.entry import Entry
-from hmc.serving.server.access.gate import Gate
+from hmc.serving.server.access.gate import AccessGate
 from hmc.serving.server.app import open_models
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.health import model_health
@@ -56,7 +56,7 @@ class Replica:
         limit_heaps()
         set_up(settings.log_format, texts=settings.log_texts)
         self._models = open_models(parse_models(bundles), settings, self.factory())
-        self._gate = Gate(settings.token, settings.tokens)
+        self._gate = AccessGate(settings.token, settings.tokens)
         metrics = Metrics(self._models.statuses, lambda: self._failure() is None, lambda: False)
         log_of_calls = CallLog(calls=settings.log_calls, texts=settings.log_texts, traces=None)
 

@@ -19,7 +19,7 @@ SHORTEST = 10
 
 
 @dataclass(frozen=True)
-class Hypothesis:
+class DecodedHypothesis:
     """One finished translation of a sentence, as the engine returns it."""
 
     ids: tuple[int, ...]
@@ -38,7 +38,7 @@ class Hypothesis:
 class Decoded:
     """All hypotheses of one sentence, best first, as the engine returns them."""
 
-    hypotheses: tuple[Hypothesis, ...]
+    hypotheses: tuple[DecodedHypothesis, ...]
     queue_s: float
     """Seconds from submission to the first computation."""
     compute_s: float
@@ -63,7 +63,7 @@ class Alternative:
 
     text: str
     score: float
-    """See `Hypothesis.score`."""
+    """See `DecodedHypothesis.score`."""
     target_tokens: int = 0
     """Tokens of the hypothesis, EOS included."""
     hit_max_length: bool = False
@@ -88,7 +88,7 @@ class Segment:
     target_begin: int
     target_end: int
     score: float
-    """See `Hypothesis.score`."""
+    """See `DecodedHypothesis.score`."""
     source_tokens: int
     """Tokens of its source, EOS included."""
     target_tokens: int
@@ -109,7 +109,7 @@ class Translation:
 
     text: str
     score: float
-    """See `Hypothesis.score`."""
+    """See `DecodedHypothesis.score`."""
     source_tokens: int
     """Tokens of the source, EOS included, after any truncation; 0 for a blank text."""
     target_tokens: int

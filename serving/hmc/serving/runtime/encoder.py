@@ -13,7 +13,7 @@ import numpy as np
 from onnxruntime import InferenceSession
 
 from hmc.serving.runtime.device import Device
-from hmc.serving.runtime.memory.views import View
+from hmc.serving.runtime.memory.views import DeviceArray
 
 MAX_PADDING = 16
 """Most padded positions of one call. They take about as long as one more call would: on a CPU, a call of
@@ -116,7 +116,7 @@ class DeviceEncoder:
         """(sentences, width, room) of calls that `warm_up` has made."""
 
     def encode(
-        self, sources: Sequence[Sequence[int]], slots: Sequence[int], caches: Mapping[str, View], room: int
+        self, sources: Sequence[Sequence[int]], slots: Sequence[int], caches: Mapping[str, DeviceArray], room: int
     ) -> None:
         """Encodes sentences (token ids with EOS) into their slots.
 
@@ -132,7 +132,7 @@ class DeviceEncoder:
             lengths = np.array([len(sources[sentence]) for sentence in chosen], np.int32)
             self._run(source, lengths, np.array([[slots[sentence]] for sentence in chosen], np.int64), caches)
 
-    def _run(self, source: object, lengths: object, slots: object, caches: Mapping[str, View]) -> None:
+    def _run(self, source: object, lengths: object, slots: object, caches: Mapping[str, DeviceArray]) -> None:
         assert self.session is not None
         binding = self._binding
         assert binding is not None
@@ -144,7 +144,7 @@ class DeviceEncoder:
                 view.bind_output(binding, f"next_{name}")
         self.session.run_with_iobinding(binding)
 
-    def warm_up(self, caches: Mapping[str, View], slots: int, room: int) -> None:
+    def warm_up(self, caches: Mapping[str, DeviceArray], slots: int, room: int) -> None:
         """Runs every shape of a call that `slots` slots of `room` source positions can need, unless it has before."""
         widths, counts = [room], [most_sentences(room)]
         while widths[-1] > FEWEST_POSITIONS:

@@ -21,7 +21,7 @@ from hmc.serving.runtime.encoder import CALL_POSITIONS, DeviceEncoder
 from hmc.serving.runtime.memory import cuda_calls
 from hmc.serving.runtime.memory.account import LevelMemory
 from hmc.serving.runtime.memory.blocks import ALIGNMENT, DeviceBlock
-from hmc.serving.runtime.memory.views import View, copy_lines, item_bytes
+from hmc.serving.runtime.memory.views import DeviceArray, copy_lines, item_bytes
 
 Key = Future[Any]
 """The future of a sentence, by which it is known. A cancelled one does not begin any more."""
@@ -81,7 +81,7 @@ class Staging:
         return POSITIONS // room if self._shapes else 0
 
     def fill(
-        self, new: Sequence[NewSentence], caches: Mapping[str, View], room: int, upcoming: Upcoming = tuple
+        self, new: Sequence[NewSentence], caches: Mapping[str, DeviceArray], room: int, upcoming: Upcoming = tuple
     ) -> None:
         """Writes the keys and values of sentences into their slots: copies those that are staged, and encodes the
         others. Where that takes a call and no sentence is staged any more, some of `upcoming` are encoded with them.
@@ -132,18 +132,18 @@ class Staging:
             return []
         return [(key, source) for key, source in upcoming() if len(source) <= room][:left]
 
-    def _views(self, room: int) -> dict[str, View]:
+    def _views(self, room: int) -> dict[str, DeviceArray]:
         """All places of all caches, for sentences of so many source positions."""
         assert self._block is not None
         views, at = {}, self._block.address
         sizes = {"S": room, "B": self.capacity(room)}
         for name, (kind, axes) in self._shapes.items():
             dims = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in axes)
-            views[name] = View(self._device, kind, dims, at)
+            views[name] = DeviceArray(self._device, kind, dims, at)
             at += round_up(views[name].bytes, ALIGNMENT)
         return views
 
-    def _copy(self, moves: Sequence[tuple[int, int]], caches: Mapping[str, View]) -> None:
+    def _copy(self, moves: Sequence[tuple[int, int]], caches: Mapping[str, DeviceArray]) -> None:
         """Copies sentences; moves: (place, slot) of each."""
         if not moves:
             return
@@ -156,7 +156,7 @@ class Staging:
             cuda_calls.wait(self._device.index)
 
 
-def copy_runs(staged: Mapping[str, View], caches: Mapping[str, View]) -> list[CopyRun]:
+def copy_runs(staged: Mapping[str, DeviceArray], caches: Mapping[str, DeviceArray]) -> list[CopyRun]:
     """The copies that move a sentence from its place into its slot. Caches of equal size that lie equally far apart
     share one. If places and slots have different rooms, each cache takes one of its own, a line for each head."""
     runs: list[CopyRun] = []

@@ -32,7 +32,7 @@ class Outcome:
     """Sentences with `Job.progress` that have new certain tokens, each with all its certain tokens."""
 
 
-class Batch:
+class HostBatch:
     """Jobs, search state and caches; sentence n is at index n of each."""
 
     def __init__(self, sessions: LevelSessions, mode: Mode, max_rows: int = 128, max_tokens: int = MAX_TOKENS) -> None:

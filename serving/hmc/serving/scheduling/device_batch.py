@@ -24,7 +24,7 @@ from hmc.serving.decoding.job import Job, Mode
 from hmc.serving.requests.results import Decoded
 from hmc.serving.runtime import turns
 from hmc.serving.runtime.sessions import LevelSessions
-from hmc.serving.scheduling.batch import Batch, Outcome
+from hmc.serving.scheduling.batch import HostBatch, Outcome
 
 EVERY, AT_MOST = 4, 8
 """Steps after which the host looks whether searches have ended: usually, and at most if none can have ended. Looking
@@ -270,4 +270,4 @@ def batch_for(sessions: LevelSessions, mode: Mode, max_rows: int, max_tokens: in
     little memory."""
     if mode.variant in SEARCH_VARIANTS:
         return DeviceBatch.open(sessions, mode, max_rows, max_tokens)
-    return Batch(sessions, mode, max_rows, max_tokens)
+    return HostBatch(sessions, mode, max_rows, max_tokens)

@@ -29,7 +29,7 @@ from hmc.serving.server.access.binding import (
     warnings_of,
 )
 from hmc.serving.server.access.entry import Entry
-from hmc.serving.server.access.gate import Gate
+from hmc.serving.server.access.gate import AccessGate
 from hmc.serving.server.access.listening import join_address, local_host
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.health import (
@@ -120,7 +120,7 @@ class Server:
         self._draining = asyncio.Event()
         self._traces = traces or (traces_to(settings.trace_to) if settings.trace_to else None)
         self._calls = CallLog(calls=settings.log_calls, texts=settings.log_texts, traces=self._traces)
-        self._gate = Gate(settings.token, settings.tokens, allowances_of(group))
+        self._gate = AccessGate(settings.token, settings.tokens, allowances_of(group))
         self._certificates = make_certificates(settings)
         self._metrics = Metrics(self.models.statuses, lambda: self._why_not_ready() is None, self._draining.is_set)
         self._metrics.expect(self.models.statuses())

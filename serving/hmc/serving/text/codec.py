@@ -11,14 +11,14 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.requests.options import DecodeOptions, Target
-from hmc.serving.requests.results import SHORTEST, Alternative, Decoded, Hypothesis, Token, Translation
-from hmc.serving.text.tokenizer import Tokenizer
+from hmc.serving.requests.results import SHORTEST, Alternative, Decoded, DecodedHypothesis, Token, Translation
+from hmc.serving.text.tokenizer import BundleTokenizer
 
 
 class Codec:
     """Encodes constraints and decodes hypotheses with the tokenizer of one bundle. Thread-safe."""
 
-    def __init__(self, tokenizer: Tokenizer, arch: Architecture) -> None:
+    def __init__(self, tokenizer: BundleTokenizer, arch: Architecture) -> None:
         self._tokenizer, self._arch = tokenizer, arch
         self._suppressed = lru_cache(maxsize=16)(self._read_suppressed)
 
@@ -56,7 +56,7 @@ class Codec:
             much_shorter=len(source) >= SHORTEST and 2 * best.target_tokens < len(source),
         )
 
-    def _alternative(self, found: Hypothesis, options: DecodeOptions) -> Alternative:
+    def _alternative(self, found: DecodedHypothesis, options: DecodeOptions) -> Alternative:
         return Alternative(
             text=self._tokenizer.decode(found.ids),
             score=found.score,
@@ -65,7 +65,7 @@ class Codec:
             tokens=self._tokens(found, options) if options.token_scores or options.alignment else (),
         )
 
-    def _tokens(self, found: Hypothesis, options: DecodeOptions) -> tuple[Token, ...]:
+    def _tokens(self, found: DecodedHypothesis, options: DecodeOptions) -> tuple[Token, ...]:
         ids = (*found.ids, self._arch.eos_id) if found.complete else found.ids
         scores = found.token_scores if options.token_scores else [None] * len(ids)
         traced = options.alignment and found.attention is not None
@@ -104,7 +104,7 @@ log = logging.getLogger(__name__)
 class CertainText:
     """Gives the text of the certain tokens to `progress`, piece by piece."""
 
-    def __init__(self, tokenizer: Tokenizer, progress: Callable[[str], None]) -> None:
+    def __init__(self, tokenizer: BundleTokenizer, progress: Callable[[str], None]) -> None:
         self._tokenizer, self._progress, self._given = tokenizer, progress, ""
 
     def update(self, ids: tuple[int, ...]) -> None:

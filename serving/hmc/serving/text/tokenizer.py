@@ -15,7 +15,7 @@ from hmc.serving.requests.options import MAX_TEXT_BYTES
 from hmc.serving.runtime.graphs import check_unchanged
 
 
-class Tokenizer:
+class BundleTokenizer:
     """One per bundle (`shared_tokenizer`). Thread-safe."""
 
     def __init__(self, bundle: Path, manifest: Manifest) -> None:
@@ -87,16 +87,16 @@ class Tokenizer:
         return self._tokenizer.find(piece)
 
 
-_shared: WeakValueDictionary[str, Tokenizer] = WeakValueDictionary()
+_shared: WeakValueDictionary[str, BundleTokenizer] = WeakValueDictionary()
 
 
-def shared_tokenizer(bundle: Path, manifest: Manifest) -> Tokenizer:
+def shared_tokenizer(bundle: Path, manifest: Manifest) -> BundleTokenizer:
     """The tokenizer of a bundle. All loaded levels share one, which is freed with the last of them.
 
-    Raises InvalidArtifactError and FailedPreconditionError as `Tokenizer`.
+    Raises InvalidArtifactError and FailedPreconditionError as `BundleTokenizer`.
     """
     key = manifest.model_dump_json(include={"architecture", "tokenizer_sha256"})
-    tokenizer = _shared.get(key) or Tokenizer(bundle, manifest)
+    tokenizer = _shared.get(key) or BundleTokenizer(bundle, manifest)
     return _shared.setdefault(key, tokenizer)
 
 
@@ -116,7 +116,7 @@ def _check(text: str) -> None:
 class Source:
     """The source side of a model. Thread-safe."""
 
-    def __init__(self, tokenizer: Tokenizer, language: str, target_language: str) -> None:
+    def __init__(self, tokenizer: BundleTokenizer, language: str, target_language: str) -> None:
         """Languages are BCP 47 tags."""
         self._tokenizer = tokenizer
         self.language, self.target_language = language, target_language
@@ -124,11 +124,11 @@ class Source:
         """Most tokens of a text, EOS not counted."""
 
     def count(self, text: str) -> int:
-        """Tokens of a text, EOS not counted. Raises InvalidRequestError as `Tokenizer.encode`."""
+        """Tokens of a text, EOS not counted. Raises InvalidRequestError as `BundleTokenizer.encode`."""
         return self._tokenizer.count(text)
 
     def fits(self, text: str) -> bool:
-        """Whether the model has room for the text. Raises InvalidRequestError as `Tokenizer.encode`."""
+        """Whether the model has room for the text. Raises InvalidRequestError as `BundleTokenizer.encode`."""
         if text.isascii() and len(text) < self.room:
             return True  # a token has at least one character; SentencePiece puts one blank before the text
         return len(text.encode()) <= MAX_TEXT_BYTES and self.count(text) <= self.room

@@ -11,7 +11,7 @@ import onnxruntime
 from hmc.compiler.graph import GraphBuilder
 from hmc.compiler.serialize import in_memory
 from hmc.serving.arrays import DTYPES
-from hmc.serving.requests.results import Hypothesis
+from hmc.serving.requests.results import DecodedHypothesis
 
 Array = npt.NDArray[Any]
 
@@ -66,7 +66,7 @@ class SearchRun:
         """Runs one step."""
         self.session.run_with_iobinding(self.binding)
 
-    def ended(self, slot: int) -> list[Hypothesis]:
+    def ended(self, slot: int) -> list[DecodedHypothesis]:
         """The ended hypotheses of a slot, by following the parents back."""
         found = []
         for place, rank in enumerate(self.read("ended_ranks")[slot]):
@@ -80,5 +80,5 @@ class SearchRun:
                 scores.append(float(self.read("history_scores")[slot, entry, row]))
                 row = int(self.read("history_parents")[slot, entry, row])
             final = [float(self.read("ended_finals")[slot, place])] if complete else []
-            found.append(Hypothesis(tuple(ids[::-1]), float(rank), complete, (*scores[::-1], *final)))
+            found.append(DecodedHypothesis(tuple(ids[::-1]), float(rank), complete, (*scores[::-1], *final)))
         return found

@@ -13,7 +13,7 @@ from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory import cuda_calls
 from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory, MemoryBudget
 from hmc.serving.runtime.memory.blocks import DeviceBlock
-from hmc.serving.runtime.memory.views import View, fill
+from hmc.serving.runtime.memory.views import DeviceArray, fill
 
 ALLOWED = {"cudaGetDevice", "cudaSetDevice", "cudaThreadExchangeStreamCaptureMode"}
 """Calls that end no capture of another thread."""
@@ -82,7 +82,7 @@ def test_content_is_there_before_any_stream_reads_it(library: NotedCalls, memory
     block = DeviceBlock(memory, 64, "caches")
     for write in (
         lambda: block.write(np.zeros(8, np.uint8)),
-        lambda: fill(View(memory.device, "tensor(float)", (4,), block.address), 1.0),
+        lambda: fill(DeviceArray(memory.device, "tensor(float)", (4,), block.address), 1.0),
     ):
         library.calls.clear()
         write()

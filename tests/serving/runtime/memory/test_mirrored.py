@@ -9,7 +9,7 @@ from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory.account import DeviceMemory, LevelMemory
 from hmc.serving.runtime.memory.blocks import ALIGNMENT
 from hmc.serving.runtime.memory.mirrored import MirroredArrays, arrangement_bytes
-from hmc.serving.runtime.memory.views import View, bytes_at, copy_into_larger, fill
+from hmc.serving.runtime.memory.views import DeviceArray, bytes_at, copy_into_larger, fill
 
 STEP = {"tokens": ("tensor(int32)", (5,)), "bias": ("tensor(float)", (5, 2, 30)), "totals": ("tensor(double)", (3,))}
 
@@ -51,6 +51,6 @@ def test_an_array_goes_into_a_larger_one() -> None:
 
 
 def test_slots_of_a_view() -> None:
-    view = View(Device("cpu"), "tensor(float16)", (8, 3), 1000)
-    assert view.slots(2, 5) == View(Device("cpu"), "tensor(float16)", (2, 3), 1000 + 5 * 6)
+    view = DeviceArray(Device("cpu"), "tensor(float16)", (8, 3), 1000)
+    assert view.slots(2, 5) == DeviceArray(Device("cpu"), "tensor(float16)", (2, 3), 1000 + 5 * 6)
     assert view.bytes == 48

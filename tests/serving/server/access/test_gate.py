@@ -9,7 +9,7 @@ import pytest
 from tests.serving.fakes import FakeClock
 
 from hmc.artifact.errors import InvalidRequestError, PermissionDeniedError, RateLimitedError, UnauthenticatedError
-from hmc.serving.server.access.gate import Allowance, Credentials, Gate, units
+from hmc.serving.server.access.gate import AccessGate, Allowance, Credentials, units
 from hmc.serving.server.access.tokens import SCOPES, digest, line_of, new_token, read_tokens
 
 
@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_who_calls(file: Path) -> None:
-    gate = Gate("all-token", file)
+    gate = AccessGate("all-token", file)
     news = gate.admit(bearer("n-token"), "translate")
     assert (news.name, news.weight) == ("news", 2.0)
     assert gate.admit(bearer("o-token"), None).name == "operator"
@@ -55,20 +55,20 @@ def test_who_calls(file: Path) -> None:
 )
 def test_who_does_not(file: Path, shown: Credentials) -> None:
     with pytest.raises(UnauthenticatedError, match="the token in `authorization` is not this server's"):
-        Gate(None, file).admit(shown, "translate")
+        AccessGate(None, file).admit(shown, "translate")
 
 
 def test_who_shows_nothing(file: Path) -> None:
-    for gate in (Gate("t"), Gate(None, file)):
+    for gate in (AccessGate("t"), AccessGate(None, file)):
         for shown in (Credentials(), Credentials(None, ("another machine",))):
             with pytest.raises(UnauthenticatedError, match="send `authorization: Bearer TOKEN`"):
                 gate.admit(shown, None)
-    assert Gate().admit(Credentials(), "admin").name == ""
-    assert Gate().admit(Credentials(None, ("host",)), "admin").name == "host"
+    assert AccessGate().admit(Credentials(), "admin").name == ""
+    assert AccessGate().admit(Credentials(None, ("host",)), "admin").name == "host"
 
 
 def test_scopes(file: Path) -> None:
-    gate = Gate(None, file)
+    gate = AccessGate(None, file)
     with pytest.raises(PermissionDeniedError, match="'news' may not do this: it needs the scope admin, and has trans"):
         gate.admit(bearer("n-token"), "admin")
     with pytest.raises(PermissionDeniedError, match="scope translate, and has admin, metrics"):
@@ -99,7 +99,7 @@ def test_long_texts_count_more() -> None:
 
 
 def test_a_rate_is_the_callers_own(file: Path) -> None:
-    gate = Gate(None, file)
+    gate = AccessGate(None, file)
     news, operator = gate.admit(bearer("n-token"), None), gate.admit(bearer("o-token"), None)
     gate.charge(news, 100)
     with pytest.raises(
@@ -111,7 +111,7 @@ def test_a_rate_is_the_callers_own(file: Path) -> None:
 
 
 def test_pacing_waits_as_long_as_charging_says(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, clock = Gate(None, file), FakeClock()
+    gate, clock = AccessGate(None, file), FakeClock()
     news = gate.admit(bearer("n-token"), None)
     gate._allowances["news"] = Allowance(2.0, 3, clock)
     waits: list[float] = []
@@ -131,7 +131,7 @@ def test_pacing_waits_as_long_as_charging_says(file: Path, monkeypatch: pytest.M
 
 
 def test_a_file_that_changes(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    gate = Gate(None, file)
+    gate = AccessGate(None, file)
     before = file.read_text()
     gate.refresh()
     assert gate.version == 0
@@ -156,7 +156,7 @@ def test_a_file_that_changes(file: Path, caplog: pytest.LogCaptureFixture) -> No
 def test_json_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
     path.write_text(f'{{"tokens": {{"a": {{"sha256": "{digest("t")}", "scopes": ["metrics"]}}}}}}')
-    assert Gate(None, path).admit(bearer("t"), "metrics").name == "a"
+    assert AccessGate(None, path).admit(bearer("t"), "metrics").name == "a"
 
 
 HASH = "0" * 64

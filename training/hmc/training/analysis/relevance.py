@@ -33,7 +33,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.common.result import Place, Result, head_of, head_rows, in_order, model_shape, versions
 from hmc.training.analysis.common.subject import Progress, Subject, Text, overflow, silent
 from hmc.training.analysis.common.summary import Summary, plain
-from hmc.training.analysis.common.trace import AttentionTrace, FeedForwardTrace, Trace, trace_decoder, trace_encoder
+from hmc.training.analysis.common.trace import FeedForwardTrace, Trace, TracedAttention, trace_decoder, trace_encoder
 from hmc.training.analysis.common.views import READS, tokenize
 from hmc.training.model.transformer import Transformer
 
@@ -222,7 +222,7 @@ def _through_feed_forward(relevance: Tensor, step: FeedForwardTrace) -> Tensor:
     return kept + through_linear(through_linear(updated, hidden, weight), x, step.module.fc1.weight)
 
 
-def _to_heads(relevance: Tensor, step: AttentionTrace) -> tuple[Tensor, Tensor]:
+def _to_heads(relevance: Tensor, step: TracedAttention) -> tuple[Tensor, Tensor]:
     """Relevance `[N, T, d_model]` → that of the residual connection (same shape) and of head outputs `[N, H, T, D]`."""
     assert step.heads is not None
     outputs, weight = step.heads.outputs[0], step.module.out_weight
@@ -233,7 +233,7 @@ def _to_heads(relevance: Tensor, step: AttentionTrace) -> tuple[Tensor, Tensor]:
     return kept, spread.view(-1, length, heads, width).transpose(1, 2)
 
 
-def _from_heads(outputs: Tensor, step: AttentionTrace) -> Tensor:
+def _from_heads(outputs: Tensor, step: TracedAttention) -> Tensor:
     """Relevance of head outputs `[N, H, T, D]` → relevance of the input of the value projection `[N, S, d_model]`."""
     assert step.heads is not None
     values = through_attention(outputs, step.heads.weights[0], step.heads.values[0])  # [N, H, S, D]

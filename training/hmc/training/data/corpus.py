@@ -20,7 +20,7 @@ from hmc.training.data.parallel_text import corpus_files, is_by_rows, read_pairs
 from hmc.training.data.vocabulary import Vocabulary
 
 
-class Segmentation(NamedTuple):
+class Splitting(NamedTuple):
     """How words are split into tokens (BPE-dropout, Provilkov et al. 2020).
 
     BPE-dropout is not reproducible: SentencePiece 0.2.3 draws differently in every process, whatever its seed. A run
@@ -92,7 +92,7 @@ class TokenCorpus:
         max_length: int,
         cache: Path,
         languages: tuple[str, str],
-        segmentation: Segmentation | None = None,
+        segmentation: Splitting | None = None,
     ) -> TokenCorpus:
         """Tokenises `corpora` into the folder `cache`, or maps the tokens that it already holds for the same input.
 
@@ -100,7 +100,7 @@ class TokenCorpus:
         target, which choose the columns of JSONL, Parquet and hub corpora. Rows are read, tokenised and written some
         thousands at a time. Raises InvalidRequestError as `read_pairs`, and when no pair is left.
         """
-        segmentation = segmentation or Segmentation()
+        segmentation = segmentation or Splitting()
         import datasets
 
         inputs = [_identity(corpus, languages) for corpus in corpora]
@@ -145,7 +145,7 @@ def _identity(corpus: str, languages: tuple[str, str]) -> list[list[object]]:
 
 
 def _rows(
-    corpora: list[str], model: TokenizerFiles, max_length: int, languages: tuple[str, str], segmentation: Segmentation
+    corpora: list[str], model: TokenizerFiles, max_length: int, languages: tuple[str, str], segmentation: Splitting
 ) -> Iterator[dict[str, object]]:
     vocabulary, found = Vocabulary(model), False
     for corpus in corpora:

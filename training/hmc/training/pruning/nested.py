@@ -31,7 +31,7 @@ from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Objective, Schedule
 from hmc.training.runs.processes import first_process_first, make_fabric, seed_process
 from hmc.training.runs.selection import Selection
-from hmc.training.runs.state import Inputs, Progress
+from hmc.training.runs.state import Inputs, RunProgress
 from hmc.training.runs.updater import Update
 
 CHECKPOINTS = "nested-checkpoints"
@@ -41,7 +41,7 @@ IMPORTANCE_BATCH = 32
 
 
 @dataclass
-class NestedProgress(Progress):
+class NestedProgress(RunProgress):
     """How far nested fine-tuning has come."""
 
     steps: int = 0

@@ -37,7 +37,7 @@ from hmc.training.pruning.latency.target import GROUPS, LatencyTarget, MeasureCh
 from hmc.training.pruning.nested import nested_finetune
 from hmc.training.pruning.request import check_request, prune_corpus, request_text
 from hmc.training.pruning.results import cut_model, describe_kept, pruned_checkpoint, write_trajectory
-from hmc.training.pruning.schedule import ClosingSchedule, Target
+from hmc.training.pruning.schedule import ClosingSchedule, ClosingTarget
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import LatencyPlan, PruneProgress, Stage, as_budgets, plan_latency_stages, plan_stages
 from hmc.training.pruning.targets import HeadTarget, NeuronTarget
@@ -162,13 +162,13 @@ class PruningRun:
 
     # -- closing -------------------------------------------------------------------------------------------------
 
-    def _targets(self, stage: Stage) -> list[Target]:
+    def _targets(self, stage: Stage) -> list[ClosingTarget]:
         """Returns what the gates of a closing stage close to, with the gates in the training regime."""
         settings, progress = self.settings, self.progress
         for gates in self._gate_sets():
             gates.sampled()
         if stage.goal is None:
-            found: list[Target] = []
+            found: list[ClosingTarget] = []
             if self.gates:
                 within = HeadLayout.from_json(progress.layout) if progress.layout else None
                 found.append(HeadTarget(self.gates, stage.budget, settings, within))

@@ -2,7 +2,7 @@
 
 It has four phases. The budget falls; then it stays, and gates settle; then gates are pressed to decide; at last the
 decision is fixed, by rank for gates that have not decided, and every log α moves to its end while the weights follow.
-What gates close to is a `Target`: numbers of heads or neurons, a λ, or a latency.
+What gates close to is a `ClosingTarget`: numbers of heads or neurons, a λ, or a latency.
 
 The λ form (`l0_lambda`) is the objective of Voita et al. 2019, L_xent + λ · L_C, and nothing more: gates that do not
 settle by themselves stay unsettled. With `settle_gates` it gets the last two phases too.
@@ -69,7 +69,7 @@ class ClosingGates:
         return ((keep != (log_alpha > 0)) | self.gates.is_unsettled()) & ~self.closed
 
 
-class Target(ABC):
+class ClosingTarget(ABC):
     """What a closing stage closes gates to. `fallen`: share of the way from the start that the budget has fallen.
 
     Neither `pressure`, `ascend` nor `keep` makes a GPU wait.
@@ -122,7 +122,7 @@ class ClosingSchedule(Schedule):
 
     def __init__(
         self,
-        targets: Sequence[Target],
+        targets: Sequence[ClosingTarget],
         steps: int,
         settings: PruneSettings,
         progress: PruneProgress | None = None,

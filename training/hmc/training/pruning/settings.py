@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from hmc.artifact.model.heads import KINDS, Kind
-from hmc.training.data.corpus import Segmentation
+from hmc.training.data.corpus import Splitting
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.runs.recipe import RunSection, TokenizerSection, TrainSection
 from hmc.training.section import Section
@@ -108,11 +108,11 @@ class PruneSettings(Section):
         copies = (self.bpe_dropout_copies or tokenizer.bpe_dropout_copies) if dropout else 1
         return self.model_copy(update={"bpe_dropout": dropout, "bpe_dropout_copies": copies})
 
-    def segmentation(self) -> Segmentation:
+    def segmentation(self) -> Splitting:
         """Returns how training text is split into tokens."""
         if not self.bpe_dropout:
-            return Segmentation()
-        return Segmentation(self.bpe_dropout, self.bpe_dropout_copies or 1, self.seed)
+            return Splitting()
+        return Splitting(self.bpe_dropout, self.bpe_dropout_copies or 1, self.seed)
 
 
 def _recipe_tokenizer(provenance: dict[str, Any]) -> TokenizerSection:

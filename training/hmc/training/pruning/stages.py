@@ -14,7 +14,7 @@ from hmc.artifact.model.ffn import NeuronBudget, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout
 from hmc.artifact.model.latency import LatencyTable, Sizes
 from hmc.training.pruning.settings import PruneSettings
-from hmc.training.runs.state import Progress
+from hmc.training.runs.state import RunProgress
 
 Measure = Callable[[Checkpoint], float]
 """Milliseconds of a model on this machine, as the table counts them."""
@@ -102,7 +102,7 @@ class Stage:
 
 
 @dataclass
-class PruneProgress(Progress):
+class PruneProgress(RunProgress):
     """How far a pruning run has come."""
 
     stage: int = 0

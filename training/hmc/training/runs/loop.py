@@ -18,10 +18,10 @@ from hmc.training.model.transformer import Transformer
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.processes import first_process_first
 from hmc.training.runs.recipe import RunSection, TrainSection
-from hmc.training.runs.state import Inputs, Progress, load_state, progress_from, save_state
+from hmc.training.runs.state import Inputs, RunProgress, load_state, progress_from, save_state
 from hmc.training.runs.updater import Masking, Masks, Update, Updater, make_optimizer
 
-Kind = TypeVar("Kind", bound=Progress)
+Kind = TypeVar("Kind", bound=RunProgress)
 
 
 class Objective(NamedTuple):

@@ -38,11 +38,11 @@ WEIGHTS, OPTIMIZER, RANDOM, PROGRESS = (
 FORMAT = Format("a training state", PROGRESS, lambda _: True, lambda _: (WEIGHTS, OPTIMIZER, RANDOM))
 """Tells a state from other folders, so that `save_state` replaces nothing else."""
 FIX = "Delete it to start the run anew."
-Saved = TypeVar("Saved", bound="Progress")
+Saved = TypeVar("Saved", bound="RunProgress")
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """How far a run has come: what a saved state holds besides weights, moments and random numbers."""
 
     step: int = 0
@@ -78,12 +78,12 @@ class Inputs:
     teacher: str = ""
     """Digest of the teacher; empty without one."""
 
-    def note(self, progress: Progress) -> None:
+    def note(self, progress: RunProgress) -> None:
         """Writes the fingerprints into `progress`."""
         progress.corpus, progress.dev, progress.source = self.corpus.fingerprint, self.dev.fingerprint, self.source
         progress.teacher = self.teacher
 
-    def check_same(self, progress: Progress, state: Path) -> None:
+    def check_same(self, progress: RunProgress, state: Path) -> None:
         """Raises InvalidRequestError when the inputs differ from those of `progress`, which was read from `state`.
 
         Notes the inputs in `progress` when they agree.

@@ -11,7 +11,7 @@ from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import BLIND, HeadLayout
 from hmc.artifact.tokenizer.files import EVERY, TokenizerFiles, read_tokenizer, write_tokenizer
-from hmc.training.data.corpus import Segmentation, TokenCorpus
+from hmc.training.data.corpus import Splitting, TokenCorpus
 from hmc.training.data.parallel_text import read_pairs
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.model.checkpoints import deepened, import_tensors
@@ -85,7 +85,7 @@ def make_corpus(recipe: Recipe, vocabulary: Vocabulary, cache: Path, *, first: b
         return TokenCorpus(cache / json.loads(current.read_text()))
     data, tokenizer = recipe.data, recipe.tokenizer
     copies = tokenizer.bpe_dropout_copies if tokenizer.bpe_dropout else 1
-    segmentation = Segmentation(tokenizer.bpe_dropout, copies, recipe.train.seed)
+    segmentation = Splitting(tokenizer.bpe_dropout, copies, recipe.train.seed)
     languages = (data.source_language, data.target_language)
     corpus = TokenCorpus.build(data.train, vocabulary, data.max_length, cache, languages, segmentation)
     current.write_text(json.dumps(corpus.folder.name))

@@ -34,7 +34,7 @@ from hmc.training.runs.loop import Loop, Schedule
 from hmc.training.runs.processes import check_shared, first_process_first, make_fabric, seed_process
 from hmc.training.runs.recipe import Recipe, TrainSection, same_run
 from hmc.training.runs.selection import Selection
-from hmc.training.runs.state import Inputs, Progress
+from hmc.training.runs.state import Inputs, RunProgress
 from hmc.training.runs.updater import Masking, Update
 from hmc.training.trainer.assemble import (
     architecture,
@@ -47,7 +47,7 @@ from hmc.training.trainer.assemble import (
 
 
 @dataclass
-class TrainingProgress(Progress):
+class TrainingProgress(RunProgress):
     """How far a training run has come."""
 
     evaluations: list[dict[str, Any]] = field(default_factory=list)

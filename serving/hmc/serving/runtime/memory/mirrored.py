@@ -18,7 +18,7 @@ from hmc.serving.arrays import DTYPES, round_up
 from hmc.serving.runtime.memory import cuda_calls
 from hmc.serving.runtime.memory.account import LevelMemory
 from hmc.serving.runtime.memory.blocks import ALIGNMENT, DeviceBlock
-from hmc.serving.runtime.memory.views import View, bytes_at, item_bytes
+from hmc.serving.runtime.memory.views import DeviceArray, bytes_at, item_bytes
 
 Arrangement = Mapping[str, tuple[str, Sequence[int]]]
 """Name → element type, as ONNX Runtime names it, and shape."""
@@ -43,7 +43,7 @@ class MirroredArrays:
         """Name → first byte, and number of bytes."""
         self._used = 0
 
-    def arrange(self, arrays: Arrangement) -> dict[str, View]:
+    def arrange(self, arrays: Arrangement) -> dict[str, DeviceArray]:
         """Lays the arrays out and returns their views. The same arguments give the same views, so bindings to them can
         be kept; an arrangement whose arrays begin with those of another one keeps their places.
 
@@ -54,7 +54,7 @@ class MirroredArrays:
         views, at = {}, 0
         self.host, self._spans = {}, {}
         for name, (kind, shape) in arrays.items():
-            view = View(self.block.device, kind, tuple(shape), self.block.address + at)
+            view = DeviceArray(self.block.device, kind, tuple(shape), self.block.address + at)
             views[name], self._spans[name] = view, (at, view.bytes)
             self.host[name] = self._mirror[at : at + view.bytes].view(DTYPES[kind]).reshape(view.shape)
             at = round_up(at + view.bytes, ALIGNMENT)

@@ -16,7 +16,7 @@ from hmc.serving.runtime.memory import cuda_calls
 
 
 @dataclass(frozen=True)
-class View:
+class DeviceArray:
     """An array at an address of a device, as a binding takes it. It does not keep the memory."""
 
     device: Device
@@ -30,10 +30,10 @@ class View:
         """Of all elements."""
         return math.prod(self.shape) * item_bytes(self.type)
 
-    def slots(self, count: int, first: int = 0) -> View:
+    def slots(self, count: int, first: int = 0) -> DeviceArray:
         """`count` entries of the first axis, from `first` on."""
         size = self.bytes // max(self.shape[0], 1)
-        return View(self.device, self.type, (count, *self.shape[1:]), self.address + first * size)
+        return DeviceArray(self.device, self.type, (count, *self.shape[1:]), self.address + first * size)
 
     def bind_input(self, binding: IOBinding, name: str) -> None:
         """The graph reads its input `name` from here."""
@@ -57,7 +57,7 @@ def bytes_at(address: int, size: int) -> npt.NDArray[np.uint8]:
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
 
-def fill(view: View, value: float) -> None:
+def fill(view: DeviceArray, value: float) -> None:
     """Sets all elements to a number."""
     number: float = value
     if view.type == "tensor(bfloat16)":  # the upper half of a float of 32 bits
@@ -71,7 +71,7 @@ def fill(view: View, value: float) -> None:
         cuda_calls.wait(index)
 
 
-def copy_into_larger(source: View, target: View, axis: int) -> None:
+def copy_into_larger(source: DeviceArray, target: DeviceArray, axis: int) -> None:
     """Copies an array into one whose axis `axis` is longer, where the other elements stay as they are. All other axes
     have the same size, and axes after it too. On a device the copy has ended after `cuda_calls.wait`."""
     item = item_bytes(source.type)

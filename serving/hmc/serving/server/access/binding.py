@@ -12,7 +12,7 @@ import grpc
 
 from hmc.artifact.errors import InvalidRequestError, PermissionDeniedError, UnauthenticatedError
 from hmc.serving.server.access.certificates import Certificates
-from hmc.serving.server.access.gate import Credentials, Gate
+from hmc.serving.server.access.gate import AccessGate, Credentials
 from hmc.serving.server.access.listening import (
     UNIX,
     check_port,
@@ -141,7 +141,7 @@ def listen_for_admin(server: grpc.aio.Server, settings: ServerSettings, certific
     return f"{UNIX}{found}"
 
 
-def guarded(app: WSGIApplication, gate: Gate) -> WSGIApplication:
+def guarded(app: WSGIApplication, gate: AccessGate) -> WSGIApplication:
     """Wraps a WSGI application: 401 without a known token, 403 without the scope `metrics`."""
 
     def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -8,9 +8,9 @@ from typing import Any, NoReturn, Protocol
 import grpc
 
 from hmc.serving.requests.caller import Caller, caller_at, current_caller
-from hmc.serving.server.access.gate import Credentials, Gate, units
+from hmc.serving.server.access.gate import AccessGate, Credentials, units
 from hmc.serving.server.access.tokens import Scope, caller
-from hmc.serving.server.observing.calls import Call, CallLog
+from hmc.serving.server.observing.calls import CallLog, ServedCall
 from hmc.v1 import translation_pb2 as pb
 
 
@@ -63,16 +63,16 @@ CHARGED = frozenset(
 class Entry:
     """Lets calls in. Every method runs inside the call that it is about."""
 
-    def __init__(self, gate: Gate, check_running: Callable[[], None], calls: CallLog) -> None:
+    def __init__(self, gate: AccessGate, check_running: Callable[[], None], calls: CallLog) -> None:
         """check_running: raises UnavailableError if the server takes no new calls. calls: where they are logged."""
         self._gate, self._check_running, self._calls = gate, check_running, calls
 
-    def begin(self, method: str, request_id: str) -> Call:
+    def begin(self, method: str, request_id: str) -> ServedCall:
         """Sets `current_call`, so that log lines name the call. method: its full name, such as
         `/hmc.v1.AdminService/Reload`."""
         return self._calls.begin(method, request_id)
 
-    def admit(self, begun: Call, context: CallInfo) -> Callable[[], None]:
+    def admit(self, begun: ServedCall, context: CallInfo) -> Callable[[], None]:
         """Sets `caller` and `current_caller`, or raises.
 
         Returns a function that admits a call once more which goes on for long: it raises if the caller's token has been

@@ -70,7 +70,7 @@ class Credentials:
     """Names in the client certificate, which TLS has verified: its SPIFFE ID and its common name."""
 
 
-class Gate:
+class AccessGate:
     """Knows the tokens and what is left of each caller's rate. Lives on one event loop, but for `refresh`."""
 
     def __init__(

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Call:
+class ServedCall:
     """A call that runs."""
 
     method: str
@@ -48,7 +48,7 @@ class Call:
                 known[name] = max(float(known.get(name, 0.0)), round(value, 3))
 
 
-current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)
+current_call: ContextVar[ServedCall | None] = ContextVar("current_call", default=None)
 """Set while a call runs. Log lines that are written inside it name it."""
 
 
@@ -60,13 +60,13 @@ class CallLog:
         each call; None: there are no spans."""
         self._calls, self._texts, self._traces = calls, texts, traces
 
-    def begin(self, method: str, request_id: str) -> Call:
+    def begin(self, method: str, request_id: str) -> ServedCall:
         """Makes a call the present one. request_id: its name."""
-        begun = Call(method, request_id)
+        begun = ServedCall(method, request_id)
         current_call.set(begun)
         return begun
 
-    def trace(self, begun: Call, metadata: Mapping[str, Any]) -> None:
+    def trace(self, begun: ServedCall, metadata: Mapping[str, Any]) -> None:
         """Begins the span of a call, if calls are traced. metadata: of the call."""
         if self._traces is not None:
             begun.span = self._traces.begin(begun.method, begun.request_id, metadata)

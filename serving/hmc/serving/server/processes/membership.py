@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from hmc.artifact.errors import FailedPreconditionError, HmcError
 from hmc.serving.server.access.entry import Entry
-from hmc.serving.server.access.gate import Allowance, Gate
+from hmc.serving.server.access.gate import AccessGate, Allowance
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.interceptors import EdgeInterceptor
 from hmc.serving.server.observing.calls import CallLog
@@ -113,7 +113,7 @@ class PrivateDoor:
     ) -> None:
         """own: the metrics of this process alone. check_running: raises if it takes no calls."""
         self._group, self._admin = group, AdminServicer(handlers)
-        entry = Entry(Gate(), check_running, CallLog())
+        entry = Entry(AccessGate(), check_running, CallLog())
         self._server = grpc.aio.server(interceptors=[EdgeInterceptor(entry, lambda *_: None)])
         self._server.add_generic_rpc_handlers([metrics_handler(own)])
         rpc.add_AdminServiceServicer_to_server(self._admin, self._server)

@@ -26,14 +26,14 @@ from hmc.artifact.errors import HmcError, UnavailableError
 from hmc.serving.runtime.threads import cores
 from hmc.serving.server.access.listening import check_port, join_address, parse_listener
 from hmc.serving.server.processes.group import Group
-from hmc.serving.server.processes.worker import Work, error_of, work
+from hmc.serving.server.processes.worker import ServerTask, error_of, work
 from hmc.serving.server.settings import ServerSettings
 
 
 class Child:
     """One process. Make it on the event loop; it is started at once."""
 
-    def __init__(self, given: Work) -> None:
+    def __init__(self, given: ServerTask) -> None:
         loop, context = asyncio.get_running_loop(), multiprocessing.get_context("spawn")  # gRPC does not survive a fork
         hears, says = context.Pipe(duplex=False)
         self.index, self.began = given.group.index, time.monotonic()
@@ -208,7 +208,7 @@ class Supervisor:
 
     def _spawn(self, index: int) -> Child:
         group = Group(self._folder, index, self.settings.processes)
-        self._children[index] = child = Child(Work(self._bundles, self.settings, group))
+        self._children[index] = child = Child(ServerTask(self._bundles, self.settings, group))
         return child
 
     async def _begin(self, indices: Sequence[int]) -> dict[str, Any] | None:

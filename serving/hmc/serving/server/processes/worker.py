@@ -22,7 +22,7 @@ from hmc.serving.server.settings import ServerSettings
 
 
 @dataclass(frozen=True)
-class Work:
+class ServerTask:
     """What a process is told when it starts."""
 
     bundles: tuple[str, ...]
@@ -32,7 +32,7 @@ class Work:
     group: Group
 
 
-def work(given: Work, said: Connection) -> None:
+def work(given: ServerTask, said: Connection) -> None:
     """The body of the process. Says through the pipe that it serves, or why it cannot."""
     os.setsid()  # Ctrl-C in a terminal is for the supervisor, which then ends its processes
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -48,7 +48,7 @@ def work(given: Work, said: Connection) -> None:
         os._exit(0)  # else a thread that loads a level would keep the process alive
 
 
-async def _serve(given: Work, said: Connection) -> bool:
+async def _serve(given: ServerTask, said: Connection) -> bool:
     parent: Any = multiprocessing.parent_process()
     if parent is not None:  # the supervisor was killed: nobody would end this process
         asyncio.get_running_loop().add_reader(parent.sentinel, _orphaned)

@@ -31,7 +31,7 @@ class Heads:
 
 
 @dataclass(frozen=True)
-class AttentionTrace:
+class TracedAttention:
     """One attention sub-layer: LN(states + W_O heads + bias). Where norms come first, it has none after."""
 
     kind: Kind
@@ -60,12 +60,12 @@ class FeedForwardTrace:
 class Trace:
     """Sub-layers in the order they are computed, and the final states `[B, T, d_model]` of the stack."""
 
-    steps: list[AttentionTrace | FeedForwardTrace]
+    steps: list[TracedAttention | FeedForwardTrace]
     states: Tensor
 
-    def attentions(self) -> Iterator[AttentionTrace]:
+    def attentions(self) -> Iterator[TracedAttention]:
         """The attention sub-layers, first to last."""
-        return (step for step in self.steps if isinstance(step, AttentionTrace))
+        return (step for step in self.steps if isinstance(step, TracedAttention))
 
 
 @torch.no_grad()
@@ -73,7 +73,7 @@ def trace_encoder(model: Transformer, source: Tensor) -> Trace:
     """Trace of the encoder on source ids `[B, S]`, padded on the right. Dropout is not applied."""
     mask = source.ne(model.arch.pad_id)[:, None, None, :]
     x = model.embed_source(source)
-    steps: list[AttentionTrace | FeedForwardTrace] = []
+    steps: list[TracedAttention | FeedForwardTrace] = []
     for number, layer in enumerate(model.encoder_layers):
         if layer.passes:
             continue
@@ -96,7 +96,7 @@ def trace_decoder(model: Transformer, source: Tensor, memory: Tensor, target_in:
     length = target_in.size(1)
     causal = torch.ones(length, length, dtype=torch.bool, device=target_in.device).tril()
     x = model.embed(target_in)
-    steps: list[AttentionTrace | FeedForwardTrace] = []
+    steps: list[TracedAttention | FeedForwardTrace] = []
     for number, layer in enumerate(model.decoder_layers):
         if layer.passes:
             continue
@@ -119,10 +119,10 @@ def _feed(module: FeedForward, x: Tensor) -> tuple[FeedForwardTrace, Tensor]:
 
 def _attend(
     kind: Kind, layer: int, module: Attention, x: Tensor, source: Tensor, mask: Tensor
-) -> tuple[AttentionTrace, Tensor]:
+) -> tuple[TracedAttention, Tensor]:
     """mask: broadcastable to `[B, H, T, S]`, True = may look. Returns the trace and the update `[B, T, d_model]`."""
     if not module.heads:
-        return AttentionTrace(kind, layer, module, x, source, None), module.out_bias.expand_as(x)
+        return TracedAttention(kind, layer, module, x, source, None), module.out_bias.expand_as(x)
     batch, length, _ = x.shape
     query = module.query(x).view(batch, length, module.heads, module.head_dim).transpose(1, 2)  # [B, H, T, D]
     keys, values = module.project(source)
@@ -131,4 +131,4 @@ def _attend(
     outputs = module.gate(weights @ values)
     joined = outputs.transpose(1, 2).reshape(batch, length, -1)
     update = torch.nn.functional.linear(joined, module.out_weight, module.out_bias)
-    return AttentionTrace(kind, layer, module, x, source, Heads(weights, values, outputs)), update
+    return TracedAttention(kind, layer, module, x, source, Heads(weights, values, outputs)), update

@@ -37,7 +37,7 @@ BAND = 0.18
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """Label, colour and marker of a line."""
 
     label: str
@@ -54,7 +54,7 @@ def draw_survivors(result: Result, folder: Path) -> list[Path]:
         grid = drawn.subplots(2, 2).ravel()
         for number, kind in enumerate(KINDS):
             whole = width * layers[kind]
-            line = Line(KIND_TITLES[kind], COLOURS[number], MARKERS[number])
+            line = Curve(KIND_TITLES[kind], COLOURS[number], MARKERS[number])
             _ranges(grid[0], heads, whole, [budget["kinds"][kind] for budget in data["budgets"]], line)
             for layer, line in enumerate(_layer_lines(layers[kind])):
                 _ranges(grid[number + 1], heads, width, [b["layers"][kind][layer] for b in data["budgets"]], line)
@@ -69,16 +69,16 @@ def draw_survivors(result: Result, folder: Path) -> list[Path]:
         return save_figure(drawn, folder / "survivors")
 
 
-def _layer_lines(layers: int) -> list[Line]:
+def _layer_lines(layers: int) -> list[Curve]:
     """One style per layer, from dark (first) to light (last), in colours that no kind has."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
     shades = colormaps[SEQUENTIAL](np.linspace(0.0, 0.85, layers))
-    return [Line(f"layer {n}", to_hex(shade), MARKERS[n % len(MARKERS)]) for n, shade in enumerate(shades)]
+    return [Curve(f"layer {n}", to_hex(shade), MARKERS[n % len(MARKERS)]) for n, shade in enumerate(shades)]
 
 
-def _ranges(axes: Axes, heads: Sequence[int], whole: int, found: Sequence[Mapping[str, float]], line: Line) -> None:
+def _ranges(axes: Axes, heads: Sequence[int], whole: int, found: Sequence[Mapping[str, float]], line: Curve) -> None:
     """A line of means with a band from least to most. Its first point is the whole model."""
     mean, least, most = ([float(whole), *(one[key] for one in found)] for key in ("mean", "least", "most"))
     axes.fill_between(heads, least, most, color=line.colour, alpha=BAND, linewidth=0)

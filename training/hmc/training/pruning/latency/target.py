@@ -19,7 +19,7 @@ from hmc.training.pruning.latency.choice import Choice, Chooser
 from hmc.training.pruning.latency.expected import ExpectedLatency, ModelGates
 from hmc.training.pruning.pressure import BudgetPressure
 from hmc.training.pruning.results import describe_choice
-from hmc.training.pruning.schedule import ClosingGates, Say, Target
+from hmc.training.pruning.schedule import ClosingGates, ClosingTarget, Say
 from hmc.training.pruning.stages import LatencyGoal, LatencyPlan, PruneProgress
 
 TRIES = 5
@@ -36,7 +36,7 @@ GROUPS = ("gates", "neurons", "sub_layers", "layers")
 MeasureChoice = Callable[[Choice], float]
 
 
-class LatencyTarget(Target):
+class LatencyTarget(ClosingTarget):
     """A latency to close heads, neurons, sub-layers and layers to."""
 
     def __init__(
@@ -68,11 +68,11 @@ class LatencyTarget(Target):
         self._pressure = BudgetPressure(whole_ms, device=closed.device)
 
     def begin(self) -> None:
-        """See `Target`."""
+        """See `ClosingTarget`."""
         self.start = float(self._expected().detach())
 
     def restore(self, progress: PruneProgress) -> None:
-        """See `Target`."""
+        """See `ClosingTarget`."""
         saved = progress.latency
         self.start, self.aim, former = saved["start"], saved["aim"], saved["pressure"]
         self._pressure = BudgetPressure(
@@ -82,7 +82,7 @@ class LatencyTarget(Target):
             self.fixed = self._chooser.restored(np.array(saved["fixed"], bool))
 
     def note(self, progress: PruneProgress) -> None:
-        """See `Target`."""
+        """See `ClosingTarget`."""
         kept = np.concatenate(self.fixed.parts).tolist() if self.fixed else []
         pressure = self._pressure.to_json()
         progress.latency = {"start": self.start, "aim": self.aim, "pressure": pressure, "fixed": kept}
@@ -92,11 +92,11 @@ class LatencyTarget(Target):
         return self.start + (self.aim - self.start) * fallen
 
     def pressure(self, fallen: float) -> Tensor:
-        """See `Target`."""
+        """See `ClosingTarget`."""
         return self._pressure.penalty_of(self._expected(), self.budget(fallen))
 
     def ascend(self, fallen: float) -> None:
-        """See `Target`."""
+        """See `ClosingTarget`."""
         self._pressure.ascend(self._expected().detach(), self.budget(fallen))
 
     def keep(self) -> list[Tensor]:
@@ -166,7 +166,7 @@ class LatencyTarget(Target):
         return {"latency_budget_ms": self.budget(fallen), "latency_ms": float(self._expected().detach()), **open_}
 
     def finish(self, progress: PruneProgress, say: Say) -> None:
-        """See `Target`."""
+        """See `ClosingTarget`."""
         choice = self.choose()
         layout, neurons, removed = kept_parts(self.gates, choice)
         progress.layout, progress.neurons = layout.to_json(), neurons
