@@ -122,6 +122,11 @@ class Transformer(nn.Module):
         source_padded: as `padded` of `encode`.
         """
         memory, mask = self.encode(source, source_padded)
+        return self.decode(memory, mask, target_in)
+
+    def decode(self, memory: Tensor, mask: Tensor | None, target_in: Tensor) -> Tensor:
+        """Encoder states `[B, S, d_model]`, source mask `[B, 1, 1, S]`, target_in `[B, T]` → decoder states
+        `[B, T, d_model]`."""
         memory, x = memory.to(precision_of(memory)), self.dropout(self.embed(target_in))
         for layer in self.decoder_layers:
             own = layer.own_keys(x)

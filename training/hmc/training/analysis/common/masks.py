@@ -186,12 +186,7 @@ def _losses(model: Transformer, gates: RowMasks, batch: tuple[Tensor, Tensor, Te
     memory = encoded.memory.index_select(0, encoded.rows)
     mask = None if encoded.mask is None else encoded.mask.index_select(0, encoded.rows)
     gates.set_decoder(masks.repeat_interleave(len(source), 0))
-    states = model.dropout(model.embed(target_in)).repeat(len(masks), 1, 1)  # [M · B, T, d_model]
-    for layer in model.decoder_layers:
-        own = layer.own_keys(states)
-        cross = layer.encoder_attn.project(memory) if layer.encoder_attn.heads else None
-        states = layer(states, own, cross, mask)
-    states = states if model.decoder_norm is None else model.decoder_norm(states)
+    states = model.decode(memory, mask, target_in.repeat(len(masks), 1))  # [M · B, T, d_model]
     real = target_out.ne(model.arch.pad_id)
     rows, targets = states[real.repeat(len(masks), 1)], target_out[real].repeat(len(masks))
     nats = [

@@ -1,19 +1,21 @@
-"""A forward pass that keeps attention weights after softmax, head outputs and hidden states.
+"""What the sub-layers of a model read and compute in a forward pass: attention weights, head outputs, hidden states.
 
-The model computes attention with a fused operation that does not return the weights. This pass uses the model's own
-projections, gates and norms, and computes attention step by step. Its states agree with `Transformer.forward` in
-evaluation mode.
+Hooks on the model's own modules keep the inputs of every sub-layer while the model runs. Its attention is one fused
+operation that does not return weights after softmax: these are computed again, from the same queries and keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hmc.artifact.model.heads import Kind
+from hmc.training.model.cpu.scaled_dot_product import KeyValues
 from hmc.training.model.layers import Attention, FeedForward
 from hmc.training.model.transformer import Transformer
 
@@ -40,7 +42,7 @@ class TracedAttention:
     states: Tensor
     """Input of the sub-layer, from which queries are projected: `[B, T, d_model]`."""
     source: Tensor
-    """Input of the key and value projections: `[B, S, d_model]`."""
+    """Input of the key and value projections: `[B, S, d_model]`. Without heads it is `states`."""
     heads: Heads | None
     """None if every head of the layer is removed."""
 
@@ -70,20 +72,10 @@ class Trace:
 
 @torch.no_grad()
 def trace_encoder(model: Transformer, source: Tensor) -> Trace:
-    """Trace of the encoder on source ids `[B, S]`, padded on the right. Dropout is not applied."""
-    mask = source.ne(model.arch.pad_id)[:, None, None, :]
-    x = model.embed_source(source)
-    steps: list[TracedAttention | FeedForwardTrace] = []
-    for number, layer in enumerate(model.encoder_layers):
-        if layer.passes:
-            continue
-        read = layer.read(x, layer.self_attn_layer_norm)
-        attended, update = _attend("encoder_self", number, layer.self_attn, read, read, mask)
-        x = layer.then(x + update, layer.self_attn_layer_norm)
-        fed, update = _feed(layer.ffn, layer.read(x, layer.final_layer_norm))
-        x = layer.then(x + update, layer.final_layer_norm)
-        steps += [attended, fed]
-    return Trace(steps, x if model.encoder_norm is None else model.encoder_norm(x))
+    """Trace of the encoder on source ids `[B, S]`, padded on the right. The model should be in evaluation mode."""
+    with _recording(model) as steps:
+        states, _ = model.encode(source)
+    return Trace(steps, states)
 
 
 @torch.no_grad()
@@ -93,42 +85,67 @@ def trace_decoder(model: Transformer, source: Tensor, memory: Tensor, target_in:
     source `[B, S]`: source ids, for their padding. memory `[B, S, d_model]`: the encoder's states.
     """
     mask = source.ne(model.arch.pad_id)[:, None, None, :]
-    length = target_in.size(1)
-    causal = torch.ones(length, length, dtype=torch.bool, device=target_in.device).tril()
-    x = model.embed(target_in)
+    with _recording(model) as steps:
+        states = model.decode(memory, mask, target_in)
+    return Trace(steps, states)
+
+
+@contextmanager
+def _recording(model: Transformer) -> Iterator[list[TracedAttention | FeedForwardTrace]]:
+    """Yields the sub-layers that the model computes within the context, in their order."""
     steps: list[TracedAttention | FeedForwardTrace] = []
-    for number, layer in enumerate(model.decoder_layers):
-        if layer.passes:
-            continue
-        read = layer.read(x, layer.self_attn_layer_norm)
-        own, update = _attend("decoder_self", number, layer.self_attn, read, read, causal)
-        x = layer.then(x + update, layer.self_attn_layer_norm)
-        read = layer.read(x, layer.encoder_attn_layer_norm)
-        cross, update = _attend("cross", number, layer.encoder_attn, read, memory, mask)
-        x = layer.then(x + update, layer.encoder_attn_layer_norm)
-        fed, update = _feed(layer.ffn, layer.read(x, layer.final_layer_norm))
-        x = layer.then(x + update, layer.final_layer_norm)
-        steps += [own, cross, fed]
-    return Trace(steps, x if model.decoder_norm is None else model.decoder_norm(x))
+    hooks = [ffn.register_forward_hook(_feed_forward(steps)) for *_, ffn in model.feed_forwards()]
+    for kind, layer, attention in model.attentions():
+        sources: list[Tensor] = []
+        if attention.heads:
+            hooks.append(attention.key_value.register_forward_pre_hook(_keeper(sources)))
+        hooks.append(attention.register_forward_hook(_attention(steps, kind, layer, sources), with_kwargs=True))
+    try:
+        yield steps
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
-def _feed(module: FeedForward, x: Tensor) -> tuple[FeedForwardTrace, Tensor]:
-    hidden = module.activation(module.fc1(x))
-    return FeedForwardTrace(module, x, hidden), module.fc2(hidden)
+def _keeper(into: list[Tensor]) -> Any:
+    def keep(_module: nn.Module, arguments: tuple[Tensor]) -> None:
+        into.append(arguments[0])
+
+    return keep
 
 
-def _attend(
-    kind: Kind, layer: int, module: Attention, x: Tensor, source: Tensor, mask: Tensor
-) -> tuple[TracedAttention, Tensor]:
-    """mask: broadcastable to `[B, H, T, S]`, True = may look. Returns the trace and the update `[B, T, d_model]`."""
-    if not module.heads:
-        return TracedAttention(kind, layer, module, x, source, None), module.out_bias.expand_as(x)
-    batch, length, _ = x.shape
-    query = module.query(x).view(batch, length, module.heads, module.head_dim).transpose(1, 2)  # [B, H, T, D]
-    keys, values = module.project(source)
-    scores = (query * module.head_dim**-0.5) @ keys.transpose(-1, -2)  # [B, H, T, S]
-    weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
-    outputs = module.gate(weights @ values)
-    joined = outputs.transpose(1, 2).reshape(batch, length, -1)
-    update = torch.nn.functional.linear(joined, module.out_weight, module.out_bias)
-    return TracedAttention(kind, layer, module, x, source, Heads(weights, values, outputs)), update
+def _feed_forward(steps: list[TracedAttention | FeedForwardTrace]) -> Any:
+    def keep(module: FeedForward, arguments: tuple[Tensor], _output: Tensor) -> None:
+        [states] = arguments
+        steps.append(FeedForwardTrace(module, states, module.activation(module.fc1(states))))
+
+    return keep
+
+
+def _attention(steps: list[TracedAttention | FeedForwardTrace], kind: Kind, layer: int, sources: list[Tensor]) -> Any:
+    """sources: what keys and values were projected from, last."""
+
+    def keep(
+        module: Attention, arguments: tuple[Tensor, KeyValues | None, Tensor | None], causal: dict[str, bool], _: Tensor
+    ) -> None:
+        states, projected, mask = arguments
+        if projected is None:
+            steps.append(TracedAttention(kind, layer, module, states, states, None))
+            return
+        heads = _heads(module, states, projected, mask, **causal)
+        steps.append(TracedAttention(kind, layer, module, states, sources[-1], heads))
+
+    return keep
+
+
+def _heads(module: Attention, states: Tensor, source: KeyValues, mask: Tensor | None, *, causal: bool = False) -> Heads:
+    """The arguments are those of `Attention.forward`."""
+    batch, length, _ = states.shape
+    query = module.query(states).view(batch, length, module.heads, module.head_dim).transpose(1, 2)  # [B, H, T, D]
+    scores = (query * module.head_dim**-0.5) @ source.keys.transpose(-1, -2)  # [B, H, T, S]
+    if causal:
+        mask = torch.ones(length, length, dtype=torch.bool, device=states.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    weights = scores.softmax(-1)
+    return Heads(weights, source.values, module.gate(weights @ source.values))
