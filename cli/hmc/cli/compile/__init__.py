@@ -169,7 +169,6 @@ def command(
     from hmc.cli.common.consoles import note, open_console
     from hmc.cli.common.options import parse_precisions
     from hmc.cli.compile.arguments import parse_limits, parse_requests, read_shortlist
-    from hmc.cli.compile.output import show_levels
     from hmc.compiler.bundle.requests import read_calibration
 
     limits = parse_limits(max_bleu_drop, max_latency_ms, confidence)
@@ -200,7 +199,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(manifest.model_dump(mode="json") | searched, indent=1))
     else:
-        show_levels(manifest, out)
+        _show_levels(manifest, out)
 
 
 def _check_scoring(evaluate: object, beam: int | None, test_set: str | None, *, searching: bool) -> None:
@@ -235,10 +234,39 @@ def _compile(plan: CompilePlan, console: Console) -> Manifest:
 def _search(search: BudgetSearch, console: Console, tables: Console) -> Manifest:
     """Searches. What was tried is printed on `tables`, also when the search fails."""
     from hmc.cli.common.progress import level_steps
-    from hmc.cli.compile.output import show_search
 
     try:
         with level_steps(console, None) as progress:
             return search.run(progress)
     finally:
-        show_search(tables, search)
+        _show_search(tables, search)
+
+
+def _show_search(console: Console, search: BudgetSearch) -> None:
+    """Prints a table for each precision that was searched, and how the times were measured.
+
+    If any search found something, the reasons why another did not are notes. Otherwise they are in the error.
+    """
+    from hmc.benchmark.budget.report import refusal, table, warning
+    from hmc.cli.common.consoles import note
+
+    found = any(refusal(done) is None for done in search.searches.values())
+    for done in search.searches.values():
+        console.print(table(done))
+        reason = refusal(done) if found else None
+        if text := warning(done) or (reason and f"nothing found. {reason}"):
+            note(console, f"note: {text}\n")
+    if search.searches:
+        note(console, f"p50: {search.timed}")
+
+
+def _show_levels(manifest: Manifest, out: Path) -> None:
+    """Prints one line for the bundle and one for each level."""
+    typer.echo(f"{out}: version {manifest.version}, {manifest.source_language} to {manifest.target_language}")
+    width = max(12, *(len(level.name) for level in manifest.levels))
+    for level in manifest.levels:
+        quality = f"  BLEU {level.quality.bleu:.2f} ({level.quality.bleu_delta:+.2f})" if level.quality else ""
+        size = f"{level.parameters:>12,} parameters  {level.bytes / 2**20:7.1f} MiB"
+        default = "  default" if level.name == manifest.default_level else ""
+        kept = f"  in fp32: {', '.join(level.fp32_layers)}" if level.fp32_layers else ""
+        typer.echo(f"  {level.name:{width}} {level.heads:4} heads  {level.precision}  {size}{quality}{default}{kept}")
