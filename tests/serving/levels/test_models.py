@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.serving.fakes import GUARD_S, FakeClock, FakeFactory, FakeTranslator, write_bundle
 
-from hmc.artifact.bundle.manifest import Manifest
+from hmc.artifact.bundle.manifest import Manifest, read_manifest, write_manifest
 from hmc.artifact.errors import (
     FailedPreconditionError,
     InvalidArtifactError,
@@ -170,6 +171,23 @@ def test_a_level_that_cannot_fit_is_refused_and_nothing_is_lost(bundles: dict[st
         use(models, "again", "h12")
     assert len(factory.made) == made  # its bytes are known now: it is not even tried
     assert loaded(models) == {"en-de": ["full"], "fr-en": ["h6"], "again": []}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_files_that_another_model_holds_count_if_weights_are_not_shared(
+    bundles: dict[str, Path], factory: FakeFactory, shared: bool
+) -> None:
+    """Such a level is refused before it is opened, and not after it has taken the memory."""
+    copy = bundles["en-de"].parent / "copy"
+    shutil.copytree(bundles["en-de"], copy)
+    manifest = read_manifest(copy)
+    manifest.version = "copy"  # of which no level has been measured
+    write_manifest(manifest, copy)
+    twice = {"one": bundles["en-de"], "other": copy}
+    models = opened(twice, factory, lazy=True, memory=SHARED + FULL - 100, shared=shared)  # no place for files
+    with pytest.raises(FailedPreconditionError, match="does not fit"):
+        use(models, "other", "full")
+    assert len(factory.made) == 1 + shared
 
 
 def test_levels_in_use_stay(bundles: dict[str, Path], factory: FakeFactory) -> None:

@@ -176,9 +176,9 @@ class Room:
     The hosts call it under the lock of their changes, which they share.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
-        """limit: bytes; None: any number."""
-        self.limit = limit
+    def __init__(self, limit: int | None = None, *, shared: bool = True) -> None:
+        """limit: bytes; None: any number. shared: whether levels share the weights of equal files."""
+        self.limit, self._shared = limit, shared
         self._tenants: list[Callable[[], list[Resident]]] = []
         self._measured: dict[tuple[str, str], dict[str, int]] = {}  # (version, level) → its weights when last loaded
 
@@ -202,7 +202,7 @@ class Room:
             if known is not None:
                 return union_bytes([*kept, known]) - union_bytes(kept)
             on_device = device != "cpu" and PRECISIONS[level.precision].device != "cpu"
-            held = {digest for other in levels for digest in other.files.values()}
+            held = {digest for other in levels for digest in other.files.values()} if self._shared else set()
             missing = {digest: name for name, digest in level.files.items() if digest not in held}
             return 0 if on_device else sum((bundle.path / name).stat().st_size for name in missing.values())
 

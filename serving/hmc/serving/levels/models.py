@@ -33,6 +33,8 @@ class HostSettings:
     auto: AutoPolicy | None = None
     memory: int | None = None
     """Bytes of weights that the levels of all models may hold together. None: any number."""
+    shared: bool = True
+    """Whether levels share the weights of files that they have in common; not so without a cache of packed weights."""
 
     def of(self, model: str, names: Sequence[str]) -> tuple[tuple[str, ...] | None, str | None]:
         """The levels and the default level of one model. names: of all models. Raises InvalidRequestError for levels of
@@ -75,7 +77,12 @@ class Models:
         bundles: name → folder; the name of one alone may be empty, and is then that of its languages. clock: in
         seconds. Raises the error of a single bundle, and InvalidArtifactError with those of several.
         """
-        room, changing, hosts, errors = Room(settings.memory), threading.RLock(), list[ModelHost](), list[HmcError]()
+        room, changing, hosts, errors = (
+            Room(settings.memory, shared=settings.shared),
+            threading.RLock(),
+            list[ModelHost](),
+            list[HmcError](),
+        )
         for name, bundle in bundles.items():
             try:
                 levels, default = settings.of(name, list(bundles))

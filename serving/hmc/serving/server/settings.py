@@ -12,6 +12,7 @@ from hmc.serving.levels.models import HostSettings
 from hmc.serving.requests.options import MAX_TOKENS
 from hmc.serving.runtime.device import SDPA_KERNELS, CudaAttention, parse_devices
 from hmc.serving.runtime.memory.account import parse_budget
+from hmc.serving.runtime.packed_weights import cache_folder
 from hmc.serving.server.access.listening import is_loopback, parse_listener
 from hmc.serving.server.access.tokens import read_tokens
 from hmc.serving.server.observing.traces import check_trace_url
@@ -198,7 +199,8 @@ class ServerSettings:
         memory = None if self.memory is None else parse_budget(self.memory, "memory").size
         if memory is None and self.memory is not None:
             raise InvalidRequestError(f"memory {self.memory!r}: write bytes, such as 8GiB, 500MB or 1000000000")
-        return HostSettings(self.levels, self.default_level, self.device, self.lazy, self.auto, memory)
+        shared = cache_folder(self.cache) is not None
+        return HostSettings(self.levels, self.default_level, self.device, self.lazy, self.auto, memory, shared)
 
     @property
     def is_local(self) -> bool:
