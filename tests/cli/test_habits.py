@@ -34,7 +34,7 @@ ALL = list(commands())
 
 
 def test_the_commands_are_all_there() -> None:
-    assert len(ALL) == len(COMMANDS) + 5 + len(ANALYSES)
+    assert len(ALL) == len(COMMANDS) + 6 + len(ANALYSES)
 
 
 @pytest.mark.parametrize("command", ALL)
