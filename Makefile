@@ -15,7 +15,7 @@ TEST_JOBS ?= 2
 PROTOS := $(wildcard protos/hmc/v1/*.proto) protos/buf/validate/validate.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format protos docs release clean distclean
+.PHONY: help demo test check lint format protos docs site release clean distclean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,11 +51,14 @@ docs: $(VENV)/.dev-ready ## Write the pages that are made from the code
 	$(BIN)/python -m hmc.serving.server.configuration.report > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
 
+site: $(VENV)/.site-ready ## Build the site of the documents into build/site; dead links and anchors fail
+	$(BIN)/zensical build --clean --strict
+
 release: $(VENV)/.dev-ready ## Build wheel, source distribution, bills of materials and checksums into dist/
 	$(BIN)/python .ci/release.py
 
 clean: ## Remove build output and caches; trained models and .venv stay
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build dist .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find protos compiler training serving benchmark pipelines cli experiments tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## Remove .venv too
@@ -77,3 +80,8 @@ $(VENV)/.dev-ready: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install torch==2.13.0 $(TORCH_PIP_ARGS)
 	$(PIP) install -e '.[dev]' -c constraints.txt
 	@touch $@ $(VENV)/.demo-ready
+
+# The builder of the site alone.
+$(VENV)/.site-ready: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -e '.[docs]' -c constraints.txt
+	@touch $@

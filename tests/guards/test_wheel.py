@@ -72,6 +72,7 @@ def test_metadata_keeps_the_base_light(wheel: Path) -> None:
         "ray",
         "tracing",
         "peers",
+        "docs",
         "dev",
     }
     base = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
