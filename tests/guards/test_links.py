@@ -13,7 +13,7 @@ from tests.processes import REPOSITORY
 DOCS = REPOSITORY / "docs"
 SITE = REPOSITORY / "mkdocs.yml"
 PAGES = sorted(DOCS.rglob("*.md"))
-OTHERS = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
+OTHERS = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 DOORS = ["Home", "Tutorial", "How-to", "Reference", "Explanation", "Archive"]
 
 
