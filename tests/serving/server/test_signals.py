@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from hmc.artifact.errors import HmcError
 from hmc.serving.client import Client
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.server.app import Server, model_host
-from hmc.serving.server.run import serve
+from hmc.serving.server.run import SWITCH_S, serve
 from hmc.serving.server.settings import ServerSettings
 
 GUARD_S = 30.0
@@ -54,20 +55,23 @@ def test_a_server_that_cannot_announce_itself_stops(bundle: Path, factory: FakeF
     assert {t.closed for t in factory.made} == {"cancelled"}
 
 
-def test_while_it_serves_the_collector_does_not_look_through_what_was_loaded(
+def test_while_it_serves_neither_the_collector_nor_other_threads_hold_up_calls(
     bundle: Path, factory: FakeFactory
 ) -> None:
-    """A full collection of all that a server has loaded takes 0.1 seconds, in which nothing is answered."""
+    """A full collection of all that a server has loaded takes 0.1 seconds, in which nothing is answered. And a call
+    waits for other threads' computing each time that it takes Python's lock."""
     seen: list[tuple[int, int]] = []
+    usual_s = sys.getswitchinterval()
 
     def ready(_: Server) -> None:
         seen.append((gc.get_freeze_count(), len(gc.get_objects())))
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_S) != usual_s
         signal.raise_signal(signal.SIGTERM)
 
     assert run(made(bundle, factory), ready)
     ((frozen, watched),) = seen
     assert frozen > 20 * watched
-    assert gc.get_freeze_count() == 0
+    assert (gc.get_freeze_count(), sys.getswitchinterval()) == (0, usual_s)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
