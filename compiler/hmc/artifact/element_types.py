@@ -23,6 +23,11 @@ class ElementType:
     bits: int
 
     @property
+    def is_float(self) -> bool:
+        """Whether it is a float of any kind."""
+        return self.dlpack > 1
+
+    @property
     def host(self) -> np.dtype[Any]:
         """NumPy's type for it. The host holds bfloat16 as its 16 bits."""
         return np.dtype("uint16" if self.name == "bfloat16" else self.name)
