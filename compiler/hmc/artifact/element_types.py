@@ -44,6 +44,5 @@ ELEMENT_TYPES = (
     ElementType("bfloat16", "tensor(bfloat16)", 16, 4, 16),
 )
 """Those that graphs of a level have."""
-BY_NAME = {each.name: each for each in ELEMENT_TYPES}
 BY_RUNTIME = {each.runtime: each for each in ELEMENT_TYPES}
 BY_NUMBER = {each.number: each for each in ELEMENT_TYPES}
