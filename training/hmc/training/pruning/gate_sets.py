@@ -61,6 +61,10 @@ class GateSet:
         """`[total]` P(g ≠ 0) of every gate, differentiable."""
         return torch.cat([gates.open_probability() for _, gates in self._gated])
 
+    def decision_penalty(self, keep: Tensor, among: Tensor) -> Tensor:
+        """keep `[total]` booleans, among: positions of gates → the mean penalty that makes these decide (scalar)."""
+        return HardConcrete.indecision(self.log_alpha()[among], keep[among]).mean()
+
     @torch.no_grad()
     def set_log_alpha(self, values: Tensor) -> None:
         """Sets log α to values `[total]`."""
