@@ -141,7 +141,7 @@ class DeviceAuthor(Author):
         """LayerNorm(x + y + bias); x + y + bias where norms come first."""
         if self.arch.pre_norm:
             return self._value("Add", [x, self.g.op("Add", [y, self._weight(name, bias)])])
-        return self._skip_norm(x, y, norm, self._weight(name, bias))
+        return self._skip_norm(x, y, norm, (name, bias))
 
     def _shifted(self, x: ir.Value, norm: NormSpec, name: str) -> ir.Value:
         """LayerNorm(x + the tensor `name`), x `[R, d]`; no norm where norms come first. The operator broadcasts a row
@@ -153,9 +153,9 @@ class DeviceAuthor(Author):
         y = self._skip_norm(g.op("Unsqueeze", [x, g.ints(1)]), row, norm)
         return self._value("Squeeze", [y, g.ints(1)])
 
-    def _skip_norm(self, x: ir.Value, y: ir.Value, norm: NormSpec, *bias: ir.Value) -> ir.Value:
-        """LayerNorm(x + y), or of x + y + bias."""
-        inputs = [x, y, *self._norm_parameters(norm), *bias]
+    def _skip_norm(self, x: ir.Value, y: ir.Value, norm: NormSpec, *biases: tuple[str, Array]) -> ir.Value:
+        """LayerNorm(x + y), or of x + y + bias; a bias is given by name and values."""
+        inputs = [x, y, *self._norm_parameters(norm), *(self._weight(*bias) for bias in biases)]
         return self._value("SkipLayerNormalization", inputs, domain=MICROSOFT, epsilon=EPSILON)
 
     def _norm_parameters(self, norm: NormSpec) -> list[ir.Value]:
