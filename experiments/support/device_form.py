@@ -86,7 +86,7 @@ def _decode(engine: Engine, sources: list[list[int]], options: DecodeOptions, *,
     return [future.result().hypotheses for future in futures]
 
 
-def _ignore(tokens: tuple[int, ...]) -> None:
+def _ignore(_: object) -> None:
     """Listens to the certain tokens of a translation, and does nothing."""
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from hmc.artifact.element_types import BY_NAME, BY_NUMBER, BY_RUNTIME, ELEMENT_TYPES, ElementType
+from hmc.artifact.element_types import BY_NUMBER, BY_RUNTIME, ELEMENT_TYPES, ElementType
 
 
 @pytest.mark.parametrize("found", ELEMENT_TYPES, ids=lambda found: str(found.name))
@@ -18,4 +18,5 @@ def test_every_number_and_name_is_that_of_the_library(found: ElementType) -> Non
 
 
 def test_every_type_has_its_own_names_and_number() -> None:
-    assert len(BY_NAME) == len(BY_RUNTIME) == len(BY_NUMBER) == len(ELEMENT_TYPES)
+    assert len({each.name for each in ELEMENT_TYPES}) == len(ELEMENT_TYPES)
+    assert len(BY_RUNTIME) == len(BY_NUMBER) == len(ELEMENT_TYPES)

@@ -21,7 +21,7 @@ from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.tokenizer.files import TOKENIZER
 from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import MAX_TEXT_BYTES, DecodeOptions, Target
-from hmc.serving.requests.results import Alternative, DeviceUse, Translation
+from hmc.serving.requests.results import Alternative, DeviceUse, TextProgress, Translation
 from hmc.serving.requests.work import LevelWork
 
 ARCHITECTURE = Architecture(
@@ -112,7 +112,7 @@ class FakeTranslator:
         text: str,
         options: DecodeOptions | None = None,
         target: Target | None = None,
-        progress: Callable[[str], None] | None = None,
+        progress: TextProgress | None = None,
         *,
         priority: Priority = Priority.INTERACTIVE,
         caller: Caller = ANYONE,

@@ -23,6 +23,11 @@ class ElementType:
     bits: int
 
     @property
+    def is_float(self) -> bool:
+        """Whether it is a float of any kind."""
+        return self.dlpack > 1
+
+    @property
     def host(self) -> np.dtype[Any]:
         """NumPy's type for it. The host holds bfloat16 as its 16 bits."""
         return np.dtype("uint16" if self.name == "bfloat16" else self.name)
@@ -39,6 +44,5 @@ ELEMENT_TYPES = (
     ElementType("bfloat16", "tensor(bfloat16)", 16, 4, 16),
 )
 """Those that graphs of a level have."""
-BY_NAME = {each.name: each for each in ELEMENT_TYPES}
 BY_RUNTIME = {each.runtime: each for each in ELEMENT_TYPES}
 BY_NUMBER = {each.number: each for each in ELEMENT_TYPES}

@@ -34,6 +34,8 @@ class PrecisionTraits:
     """Sorts precisions from the most exact (0) to the least."""
     label: str
     """For help texts and legends."""
+    runs_on_cpu: bool = True
+    """Whether ONNX Runtime has its operators on CPUs too: there its levels are run once when they are compiled."""
 
 
 PRECISIONS: Mapping[Precision, PrecisionTraits] = MappingProxyType(
@@ -42,7 +44,9 @@ PRECISIONS: Mapping[Precision, PrecisionTraits] = MappingProxyType(
         "int8": PrecisionTraits("cpu", "float32", quantised=True, shortlists=True, rank=3, label="8-bit integers"),
         "int4": PrecisionTraits("cpu", "float32", quantised=True, shortlists=True, rank=4, label="4-bit integers"),
         "fp16": PrecisionTraits("cuda", "float16", quantised=False, shortlists=False, rank=1, label="16-bit floats"),
-        "bf16": PrecisionTraits("cuda", "bfloat16", quantised=False, shortlists=False, rank=2, label="bfloat16"),
+        "bf16": PrecisionTraits(
+            "cuda", "bfloat16", quantised=False, shortlists=False, rank=2, label="bfloat16", runs_on_cpu=False
+        ),
     }
 )
 """Every precision, in the order in which messages list them."""

@@ -256,7 +256,7 @@ def _write(chosen: ChosenLevel, quantised: Quantised, graphs: dict[str, ir.Model
 
 
 def _run(chosen: ChosenLevel, level: Level, sentences: Sentences) -> None:
-    """Runs the written graphs on a CPU, which has operators for fp16 but not for bf16."""
-    if chosen.precision != "bf16":
+    """Runs the written graphs on a CPU, if it has the operators."""
+    if PRECISIONS[chosen.precision].runs_on_cpu:
         source = chosen.source
         check_runs(source.checkpoint.architecture, level, source.folder.path, sentences.probe)

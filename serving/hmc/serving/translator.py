@@ -15,7 +15,7 @@ from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.serving.documents.local import translate_texts
 from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Segmentation, Target, scoring_options, targets_of
-from hmc.serving.requests.results import Decoded, DeviceUse, Partial, Translation
+from hmc.serving.requests.results import Decoded, DeviceUse, Partial, TextProgress, Translation
 from hmc.serving.requests.work import LevelWork
 from hmc.serving.runtime.device import CudaAttention, resolve_devices
 from hmc.serving.runtime.memory.account import memory_of, parse_budget
@@ -139,7 +139,7 @@ class Translator:
         text: str,
         options: DecodeOptions | None = None,
         target: Target | None = None,
-        progress: Callable[[str], None] | None = None,
+        progress: TextProgress | None = None,
         *,
         block: bool = False,
         priority: Priority = Priority.INTERACTIVE,

@@ -149,13 +149,13 @@ def test_a_nucleus_is_cut_at_256_however_many_candidates_there_are() -> None:
     """Another sentence of the batch may need more candidates. The weights `[R, K]` are flat: top_p 0.9 takes 360."""
     rng = np.random.default_rng(0)
     weights = np.sort(rng.dirichlet(np.full(400, 50.0), 64).astype(np.float32), axis=1)[:, ::-1]
-    numbers, none, most = rng.random(64, dtype=np.float32), np.zeros(64, np.int64), np.full(64, 0.9)
-    found = [draw(weights[:, :width], none, most, numbers) for width in (258, 300, 400)]
+    numbers, nucleus = rng.random(64, dtype=np.float32), [Sampling(top_p=0.9)] * 64
+    found = [draw(weights[:, :width], nucleus, numbers) for width in (258, 300, 400)]
     assert (found[0] == found[1]).all()
     assert (found[0] == found[2]).all()
     assert 200 < max(found[0]) < 256
-    among = np.full(64, 30)
-    assert (draw(weights[:, :32], among, most, numbers) == draw(weights, among, most, numbers)).all()
+    among = [Sampling(top_k=30, top_p=0.9)] * 64
+    assert (draw(weights[:, :32], among, numbers) == draw(weights, among, numbers)).all()
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from hmc.artifact.model.budgets import HeadBudget, parse_budgets
 from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
 from hmc.cli.main import build
 from hmc.training.model.checkpoints import model_from_checkpoint
-from hmc.training.model.gates import CERTAINTY
+from hmc.training.model.gates import CERTAINTY, HardConcrete
 from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
-from hmc.training.pruning.pressure import BudgetPressure, decision_penalty, sure_log_alpha, top
+from hmc.training.pruning.pressure import BudgetPressure, sure_log_alpha, top
 from hmc.training.pruning.run import PruningRun
 from hmc.training.pruning.schedule import ClosingSchedule
 from hmc.training.pruning.settings import PruneSettings
@@ -365,14 +365,14 @@ def test_sure_log_alpha_parts_the_sides_and_keeps_their_order() -> None:
 
 def test_the_decision_penalty_points_away_from_the_middle() -> None:
     log_alpha = torch.zeros(2, requires_grad=True)
-    decision_penalty(log_alpha, torch.tensor([True, False])).backward()
+    HardConcrete.indecision(log_alpha, torch.tensor([True, False])).mean().backward()
     assert log_alpha.grad is not None
     assert log_alpha.grad[0] < 0 < log_alpha.grad[1]
     sure = torch.tensor([9.0, -9.0])
     assert (
-        decision_penalty(sure, torch.tensor([True, False]))
+        HardConcrete.indecision(sure, torch.tensor([True, False])).mean()
         < 0.001
-        < decision_penalty(sure, torch.tensor([False, True]))
+        < HardConcrete.indecision(sure, torch.tensor([False, True])).mean()
     )
 
 

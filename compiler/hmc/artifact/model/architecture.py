@@ -75,7 +75,7 @@ class Architecture(BaseModel):
     own_output: bool = Field(default=False, exclude_if=lambda value: not value)
     """Whether the output projection is a matrix of its own, and not the one that embeds targets."""
     position_form: PositionForm = Field(default="marian", exclude_if=lambda form: form == "marian")
-    """Which sinusoids encode positions (`hmc.artifact.model.architecture`)."""
+    """Which sinusoids encode positions (`position_table`)."""
 
     @model_validator(mode="after")
     def _ids_in_vocabulary(self) -> Architecture:

@@ -68,12 +68,12 @@ class Author:
 
     def entry(self, x: ir.Value, norm: NormSpec) -> ir.Value:
         """What a sub-layer reads of the states x: LayerNorm(x) where norms come first, else x itself."""
-        return self._norm(x, *self._norm_parameters(norm)) if self.arch.pre_norm else x
+        return self._norm(x, norm) if self.arch.pre_norm else x
 
     def stack_end(self, x: ir.Value, stack: Stack) -> ir.Value:
         """The states after the last layer of a stack: with the stack's own norm, if it has one."""
         norm = self.arch.stack_norm(stack)
-        return self._norm(x, *self._norm_parameters(norm)) if norm else x
+        return self._norm(x, norm) if norm else x
 
     def add_norm(self, x: ir.Value, y: ir.Value, norm: NormSpec) -> ir.Value:
         """LayerNorm(x + y) in two operators; x + y where norms come first.
@@ -82,16 +82,15 @@ class Author:
         """
         if self.arch.pre_norm:
             return self._value("Add", [x, y])
-        scale, bias = self._norm_parameters(norm)
-        return self._norm(self.g.op("Add", [x, y]), scale, bias)
+        return self._norm(self.g.op("Add", [x, y]), norm)
 
-    def _norm_parameters(self, norm: NormSpec) -> tuple[ir.Value, ir.Value]:
+    def _norm_parameters(self, norm: NormSpec) -> list[ir.Value]:
         """Weight and bias of a norm."""
-        return self.vector(norm.weight), self.vector(norm.bias)
+        return [self.vector(name) for name in norm.tensors]
 
-    def _norm(self, x: ir.Value, scale: ir.Value, bias: ir.Value) -> ir.Value:
-        value: ir.Value = self.g.op("LayerNormalization", [x, scale, bias], axis=-1, epsilon=EPSILON)
-        return value
+    def _norm(self, x: ir.Value, norm: NormSpec) -> ir.Value:
+        """LayerNorm(x)."""
+        return self._value("LayerNormalization", [x, *self._norm_parameters(norm)], axis=-1, epsilon=EPSILON)
 
     def end_attention(self, x: ir.Value, y: ir.Value, attention: AttentionSpec, *, full_bias: bool = True) -> ir.Value:
         """The states after attention: LayerNorm(x + W_O y), y the heads' results; no norm where norms come first.

@@ -141,9 +141,7 @@ class DeviceAuthor(Author):
         """LayerNorm(x + y + bias); x + y + bias where norms come first."""
         if self.arch.pre_norm:
             return self._value("Add", [x, self.g.op("Add", [y, self._weight(name, bias)])])
-        inputs = [x, y, *self._norm_parameters(norm), self._weight(name, bias)]
-        value: ir.Value = self.g.op("SkipLayerNormalization", inputs, domain=MICROSOFT, epsilon=EPSILON)
-        return value
+        return self._skip_norm(x, y, norm, (name, bias))
 
     def _shifted(self, x: ir.Value, norm: NormSpec, name: str) -> ir.Value:
         """LayerNorm(x + the tensor `name`), x `[R, d]`; no norm where norms come first. The operator broadcasts a row
@@ -152,18 +150,22 @@ class DeviceAuthor(Author):
         if self.arch.pre_norm:
             return self._value("Add", [x, self.vector(name)])
         row = self._weight(f"{name}.row", self.linears.derived.of(as_row, self.tensors[name]))
-        inputs = [g.op("Unsqueeze", [x, g.ints(1)]), row, *self._norm_parameters(norm)]
-        y = g.op("SkipLayerNormalization", inputs, domain=MICROSOFT, epsilon=EPSILON)
+        y = self._skip_norm(g.op("Unsqueeze", [x, g.ints(1)]), row, norm)
         return self._value("Squeeze", [y, g.ints(1)])
 
-    def _norm_parameters(self, norm: NormSpec) -> tuple[ir.Value, ir.Value]:
+    def _skip_norm(self, x: ir.Value, y: ir.Value, norm: NormSpec, *biases: tuple[str, Array]) -> ir.Value:
+        """LayerNorm(x + y), or of x + y + bias; a bias is given by name and values."""
+        inputs = [x, y, *self._norm_parameters(norm), *(self._weight(*bias) for bias in biases)]
+        return self._value("SkipLayerNormalization", inputs, domain=MICROSOFT, epsilon=EPSILON)
+
+    def _norm_parameters(self, norm: NormSpec) -> list[ir.Value]:
         """Weight and bias of a norm; those of the last one are divided by the factor of embeddings, if these are the
         output projection too."""
         if norm != self._last_norm or self.arch.own_output:
             return super()._norm_parameters(norm)
         factor = 1 / self._factor
-        weight, bias = (self.linears.derived.of(times, self.tensors[name], factor=factor) for name in norm.tensors)
-        return self._weight(norm.weight, weight), self._weight(norm.bias, bias)
+        scaled = {name: self.linears.derived.of(times, self.tensors[name], factor=factor) for name in norm.tensors}
+        return [self._weight(name, array) for name, array in scaled.items()]
 
     def _weight(self, name: str, array: Array) -> ir.Value:
         return self.g.weight(name, self.linears.derived.of(of_type, array, dtype=self.linears.dtype))

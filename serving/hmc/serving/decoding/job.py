@@ -72,6 +72,11 @@ class Job:
         """Whether the search has to see every step: the sentence has `progress`, a prefix or banned tokens."""
         return self.progress is not None or bool(self.constraints.prefix or self.constraints.bans)
 
+    def report(self, tokens: tuple[int, ...]) -> None:
+        """Gives the caller the tokens that are certain."""
+        if self.progress is not None and not self.future.cancelled():
+            self.progress(tokens)
+
     def trace(self) -> AttentionTrace | None:
         """An empty trace, if the sentence asks for one."""
         return None if self.heads is None else AttentionTrace(len(self.source), self.heads)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from hmc.serving.arrays import NEG_INF, Floats, Ints
+from hmc.serving.arrays import NEG_INF, Ints
 from hmc.serving.decoding.state import DecodeState, StepResult
 from hmc.serving.requests.options import NUCLEUS_TOKENS, Sampling
 
@@ -29,14 +30,15 @@ def candidates_needed(sampling: Sampling) -> int:
     return (sampling.top_k or NUCLEUS_TOKENS) if sampling.truncated else 1
 
 
-def draw(weights: Uniforms, top_k: Ints, top_p: Floats, uniforms: Uniforms) -> Ints:
+def draw(weights: Uniforms, options: Sequence[Sampling], uniforms: Uniforms) -> Ints:
     """Draws one candidate per row; returns its index `[R]`.
 
-    weights `[R, K]`: probabilities of the candidates, best first, 0 for those that may not be drawn. top_k (0: no such
-    limit), top_p and uniforms `[R]`. Top-k (Fan et al. 2018) is applied before top-p (Holtzman et al. 2020), whose
+    weights `[R, K]`: probabilities of the candidates, best first, 0 for those that may not be drawn. options: those of
+    each row. uniforms `[R]`. Top-k (Fan et al. 2018) is applied before top-p (Holtzman et al. 2020), whose
     share is of what top-k left. The last token of the nucleus is the one that reaches top_p; without top-k a nucleus
     has at most NUCLEUS_TOKENS. K may be larger than a row needs, because another row needs it; the result is the same.
     """
+    top_k, top_p = np.array([each.top_k or 0 for each in options]), np.array([each.top_p for each in options])
     mass = weights.astype(np.float64)
     mass[np.cumsum(mass > 0, axis=1) > np.where(top_k > 0, top_k, NUCLEUS_TOKENS)[:, None]] = 0.0
     total = np.cumsum(mass, axis=1)[:, -1]  # summed in this order whatever K is

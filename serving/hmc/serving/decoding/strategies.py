@@ -108,11 +108,10 @@ class SamplingStrategy:
         """See `Strategy`."""
         tokens, scores, k = outputs["sampled"], outputs["sampled_scores"], state.beam
         dead = ~(outputs["weights"].max(axis=1) > 0)  # where all tokens are banned, weights are 0 or NaN
-        rows = np.repeat([_sampling(job).truncated for job in jobs], k) & ~dead
-        if rows.any():
-            top_k = np.repeat([_sampling(job).top_k or 0 for job in jobs], k)[rows]
-            top_p = np.repeat([_sampling(job).top_p for job in jobs], k)[rows]
-            drawn = sampling.draw(outputs["weights"][rows], top_k, top_p, _next_uniforms(state, jobs)[rows])
+        rows = np.flatnonzero(np.repeat([_sampling(job).truncated for job in jobs], k) & ~dead)
+        if len(rows):
+            options = [_sampling(jobs[row // k]) for row in rows.tolist()]
+            drawn = sampling.draw(outputs["weights"][rows], options, _next_uniforms(state, jobs)[rows])
             tokens[rows] = outputs["ids"][rows, drawn]
             scores[rows] = outputs["scores"][rows, drawn]
         if dead.any():

@@ -17,7 +17,7 @@ from hmc.serving.levels.languages import Languages, with_code
 from hmc.serving.levels.latency import LatencyWindow
 from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import DecodeOptions, Target
-from hmc.serving.requests.results import DeviceUse, LevelBytes, Translation
+from hmc.serving.requests.results import DeviceUse, LevelBytes, TextProgress, Translation
 from hmc.serving.requests.source_side import SourceSide
 from hmc.serving.requests.work import LevelWork
 
@@ -57,7 +57,7 @@ class LevelTranslator(Protocol):
         text: str,
         options: DecodeOptions = ...,
         target: Target | None = ...,
-        progress: Callable[[str], None] | None = ...,
+        progress: TextProgress | None = ...,
         *,
         priority: Priority = ...,
         caller: Caller = ...,
@@ -166,7 +166,7 @@ class Lease:
         text: str,
         options: DecodeOptions,
         target: Target | None = None,
-        progress: Callable[[str], None] | None = None,
+        progress: TextProgress | None = None,
         *,
         caller: Caller = ANYONE,
         within_s: float | None = None,

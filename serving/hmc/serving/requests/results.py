@@ -3,7 +3,7 @@ call, and what is said of levels and models. The server converts it to messages,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self, overload
 
@@ -173,6 +173,10 @@ class Partial:
     """The text that has become certain since the previous piece. Empty in the last piece."""
     translation: Translation | None = None
     """The finished translation in the last piece; None in all pieces before it."""
+
+
+TextProgress = Callable[[str], None]
+"""Gets the text that no later step can change, each time there is more of it."""
 
 
 @dataclass(frozen=True)

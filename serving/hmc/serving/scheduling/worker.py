@@ -105,7 +105,7 @@ class Worker(threading.Thread):
         calls: list[Callable[[], object]] = []
         for outcome in outcomes:
             self._measure(outcome)
-            calls += [partial(_report, job, tokens) for job, tokens in outcome.certain]
+            calls += [partial(job.report, tokens) for job, tokens in outcome.certain]
             for job, decoded in outcome.ended:
                 if decoded is not None:
                     self._queue.failure, self._pause_s = None, 0.0
@@ -186,12 +186,6 @@ class Worker(threading.Thread):
             self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
             if not (len(queue) or queue.closed):
                 queue.put(_test_sentence(self._sessions))
-
-
-def _report(job: Job, tokens: tuple[int, ...]) -> None:
-    """Gives a caller the tokens that are certain."""
-    if job.progress is not None and not job.future.cancelled():
-        job.progress(tokens)
 
 
 def _answer(job: Job, decoded: Decoded) -> None:

@@ -4,14 +4,22 @@ one under way that no later step can change."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.requests.options import DecodeOptions, Target
-from hmc.serving.requests.results import SHORTEST, Alternative, Decoded, DecodedHypothesis, Token, Translation
+from hmc.serving.requests.results import (
+    SHORTEST,
+    Alternative,
+    Decoded,
+    DecodedHypothesis,
+    TextProgress,
+    Token,
+    Translation,
+)
 from hmc.serving.text.tokenizer import BundleTokenizer
 
 
@@ -104,7 +112,7 @@ log = logging.getLogger(__name__)
 class CertainText:
     """Gives the text of the certain tokens to `progress`, piece by piece."""
 
-    def __init__(self, tokenizer: BundleTokenizer, progress: Callable[[str], None]) -> None:
+    def __init__(self, tokenizer: BundleTokenizer, progress: TextProgress) -> None:
         self._tokenizer, self._progress, self._given = tokenizer, progress, ""
 
     def update(self, ids: tuple[int, ...]) -> None:

@@ -38,25 +38,25 @@ def tensor_views(model: Transformer) -> dict[str, Tensor]:
         views[OUTPUT] = model.output
     for stack, norm in _stack_norms(model):
         if norm is not None and (named := model.arch.stack_norm(stack)):
-            views |= _both(named, norm)
+            views |= _own(named, norm)
     for stack, number, layer in model.layers():
         if layer.removed:
             continue
         own, *cross, feed = model.arch.sublayers(stack, number)
-        views |= _attention_views(own, layer.self_attn) | _both(own.norm, layer.self_attn_layer_norm)
+        views |= _attention_views(own, layer.self_attn) | _own(own.norm, layer.self_attn_layer_norm)
         if isinstance(layer, DecoderLayer):
             [source] = cross
-            views |= _attention_views(source, layer.encoder_attn) | _both(source.norm, layer.encoder_attn_layer_norm)
-        views |= _feed_forward_views(feed, layer.ffn) | _both(feed.norm, layer.final_layer_norm)
+            views |= _attention_views(source, layer.encoder_attn) | _own(source.norm, layer.encoder_attn_layer_norm)
+        views |= _feed_forward_views(feed, layer.ffn) | _own(feed.norm, layer.final_layer_norm)
     return views
 
 
-def _stack_norms(model: Transformer) -> tuple[tuple[Stack, nn.LayerNorm | None], ...]:
+def _stack_norms(model: Transformer) -> tuple[tuple[Stack, nn.Module | None], ...]:
     return ("encoder", model.encoder_norm), ("decoder", model.decoder_norm)
 
 
-def _both(named: LinearSpec | NormSpec, part: nn.Linear | nn.LayerNorm) -> dict[str, Tensor]:
-    return {named.weight: part.weight, named.bias: part.bias}
+def _own(named: LinearSpec | NormSpec, part: nn.Module) -> dict[str, Tensor]:
+    return {name: part.get_parameter(name.rpartition(".")[2]) for name in named.tensors}
 
 
 def _attention_views(named: SubLayerSpec, attention: Attention) -> dict[str, Tensor]:
@@ -74,7 +74,7 @@ def _feed_forward_views(named: SubLayerSpec, feed_forward: FeedForward) -> dict[
     if not feed_forward.neurons:
         return {named.output.bias: feed_forward.fc2.bias}
     [inward] = named.inputs
-    return _both(inward, feed_forward.fc1) | _both(named.output, feed_forward.fc2)
+    return _own(inward, feed_forward.fc1) | _own(named.output, feed_forward.fc2)
 
 
 def export_tensors(model: Transformer) -> Tensors:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 STRETCH_LOW, STRETCH_HIGH = -0.1, 1.1
 """γ and ζ: the interval that the concrete distribution is stretched to before it is clipped to [0, 1]."""
@@ -134,6 +135,16 @@ class HardConcrete(nn.Module):
     def fully_open_probability(self) -> Tensor:
         """`[H]` P(g = 1)."""
         return torch.sigmoid(self.log_alpha - CERTAINTY).masked_fill(self.closed, 0.0)
+
+    @staticmethod
+    def indecision(log_alpha: Tensor, keep: Tensor) -> Tensor:
+        """log_alpha `[N]`, keep `[N]` booleans → `[N]`: -log P(g = 1) where `keep`, -log P(g = 0) elsewhere.
+
+        Voita et al. 2019 (section 6.1) find that gates settle by themselves. Gates near the edge of a budget do not:
+        L_C is the same for one gate that is surely open and two that are open half of the time.
+        """
+        side = keep.to(log_alpha.dtype) * 2 - 1
+        return functional.softplus(CERTAINTY - side * log_alpha)
 
 
 class SampledGate(Gate):

@@ -119,11 +119,11 @@ class Layer(nn.Module):
             return output
         return x + self.gate((output - x)[:, None])[:, 0]  # a gate sees the layer as one head
 
-    def read(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
+    def read(self, x: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
         """What a sub-layer reads of the states x: norm(x) where norms come first, else x."""
         return norm(x) if self.pre_norm else x
 
-    def then(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
+    def then(self, x: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
         """The states after a residual connection: norm(x), and x where norms come first."""
         return x if self.pre_norm else norm(x)
 
@@ -131,15 +131,21 @@ class Layer(nn.Module):
 class EncoderLayer(Layer):
     """Self-attention and feed-forward, each followed by dropout, residual connection and layer norm.
 
-    pre_norm: the norms are on what attention and feed-forward read.
+    norm: makes a norm of states. pre_norm: the norms are on what attention and feed-forward read.
     """
 
     def __init__(
-        self, self_attn: Attention, ffn: FeedForward, d_model: int, dropout: float, *, pre_norm: bool = False
+        self,
+        self_attn: Attention,
+        ffn: FeedForward,
+        norm: Callable[[], nn.Module],
+        dropout: float,
+        *,
+        pre_norm: bool = False,
     ) -> None:
         super().__init__(pre_norm)
         self.self_attn, self.ffn, self.dropout = self_attn, ffn, Dropout(dropout)
-        self.self_attn_layer_norm, self.final_layer_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.self_attn_layer_norm, self.final_layer_norm = norm(), norm()
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x `[B, S, d_model]`, mask `[B, 1, 1, S]` (True = real token) → `[B, S, d_model]`."""
@@ -176,7 +182,7 @@ class DecoderCache:
 class DecoderLayer(Layer):
     """Causal self-attention, cross-attention and feed-forward, each followed by dropout, residual and layer norm.
 
-    pre_norm: the norms are on what attention and feed-forward read.
+    norm, pre_norm: see `EncoderLayer`.
     """
 
     def __init__(
@@ -184,15 +190,14 @@ class DecoderLayer(Layer):
         self_attn: Attention,
         encoder_attn: Attention,
         ffn: FeedForward,
-        d_model: int,
+        norm: Callable[[], nn.Module],
         dropout: float,
         *,
         pre_norm: bool = False,
     ) -> None:
         super().__init__(pre_norm)
         self.self_attn, self.encoder_attn, self.ffn, self.dropout = self_attn, encoder_attn, ffn, Dropout(dropout)
-        self.self_attn_layer_norm, self.encoder_attn_layer_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
-        self.final_layer_norm = nn.LayerNorm(d_model)
+        self.self_attn_layer_norm, self.encoder_attn_layer_norm, self.final_layer_norm = norm(), norm(), norm()
 
     def own_keys(self, x: Tensor) -> KeyValues | None:
         """Keys and values of self-attention for states x `[B, T, d_model]`; None without heads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -41,9 +42,7 @@ class Transformer(nn.Module):
         self.output = nn.Parameter(torch.empty(arch.vocab_size, arch.d_model)) if arch.own_output else None
         if self.output is not None:
             nn.init.normal_(self.output, std=arch.d_model**-0.5)
-        self.encoder_norm, self.decoder_norm = (
-            nn.LayerNorm(arch.d_model) if arch.stack_norms else None for _ in range(2)
-        )
+        self.encoder_norm, self.decoder_norm = (norm_of(arch) if arch.stack_norms else None for _ in range(2))
         self.register_buffer("positions", torch.from_numpy(arch.positions()), persistent=False)
         self.register_buffer("final_logits_bias", torch.zeros(arch.vocab_size))
         self.scale = math.sqrt(arch.d_model) if arch.scale_embedding else 1.0
@@ -165,6 +164,11 @@ class Transformer(nn.Module):
         return self.logits(x if self.decoder_norm is None else self.decoder_norm(x))
 
 
+def norm_of(arch: Architecture) -> nn.LayerNorm:
+    """A new norm of states `[…, d_model]`, as every sub-layer has one."""
+    return nn.LayerNorm(arch.d_model)
+
+
 def build_transformer(
     arch: Architecture,
     layout: HeadLayout | None = None,
@@ -177,7 +181,7 @@ def build_transformer(
 
     Layers in `removed` do nothing, and what they have is not trained.
     """
-    layout, widths = layout or arch.full_layout(), ffn or arch.full_ffn()
+    layout, widths, norm = layout or arch.full_layout(), ffn or arch.full_ffn(), partial(norm_of, arch)
 
     def attention(kind: Kind, layer: int) -> Attention:
         return Attention(d_model=arch.d_model, heads=len(layout[kind][layer]), head_dim=arch.head_dim)
@@ -186,9 +190,7 @@ def build_transformer(
         return FeedForward(arch.d_model, widths[stack][layer], arch.activation)
 
     encoder = [
-        EncoderLayer(
-            attention("encoder_self", i), feed_forward("encoder", i), arch.d_model, dropout, pre_norm=arch.pre_norm
-        )
+        EncoderLayer(attention("encoder_self", i), feed_forward("encoder", i), norm, dropout, pre_norm=arch.pre_norm)
         for i in range(arch.encoder_layers)
     ]
     decoder = [
@@ -196,7 +198,7 @@ def build_transformer(
             attention("decoder_self", i),
             attention("cross", i),
             feed_forward("decoder", i),
-            arch.d_model,
+            norm,
             dropout,
             pre_norm=arch.pre_norm,
         )

@@ -21,9 +21,12 @@ from hmc.training.model.transformer import Transformer
 class GateSet:
     """Hard-concrete gates on some modules. Tensors `[total]` hold all gates, one module after the other."""
 
-    def __init__(self, gated: Sequence[tuple[Attention | FeedForward | Layer, HardConcrete]]) -> None:
-        """gated: each module with the parameters of its gates. The gates start in the training regime."""
-        self._gated = list(gated)
+    def __init__(
+        self, gated: Sequence[tuple[Attention | FeedForward | Layer, int]], initial: float, device: torch.device
+    ) -> None:
+        """gated: each module with the number of its gates. initial: starting log α of every gate. device: that of the
+        model. The gates start in the training regime."""
+        self._gated = [(module, HardConcrete(number, initial).to(device)) for module, number in gated]
         self.sampled()
 
     @property
@@ -57,6 +60,10 @@ class GateSet:
     def open_probabilities(self) -> Tensor:
         """`[total]` P(g ≠ 0) of every gate, differentiable."""
         return torch.cat([gates.open_probability() for _, gates in self._gated])
+
+    def decision_penalty(self, keep: Tensor, among: Tensor) -> Tensor:
+        """keep `[total]` booleans, among: positions of gates → the mean penalty that makes these decide (scalar)."""
+        return HardConcrete.indecision(self.log_alpha()[among], keep[among]).mean()
 
     @torch.no_grad()
     def set_log_alpha(self, values: Tensor) -> None:
@@ -93,7 +100,7 @@ class HeadGates(GateSet):
         self._kinds = [kind for kind, _ in found]
         self.heads = [head for head in layout.heads() if head.kind in kinds]
         """The head of every gate, in the order of the `[total]` tensors."""
-        super().__init__([(a, HardConcrete(a.heads, initial).to(a.out_bias.device)) for _, a in found])
+        super().__init__([(a, a.heads) for _, a in found], initial, model.shared.weight.device)
 
     def positions(self, kinds: Sequence[Kind]) -> Tensor:
         """Returns the positions of the gates of `kinds` in the `[total]` tensors."""
@@ -143,7 +150,7 @@ class NeuronGates(GateSet):
         if not found:
             raise InvalidRequestError("this model has no feed-forward neurons left to put gates on")
         self._stacks = [stack for stack, _ in found]
-        super().__init__([(f, HardConcrete(f.neurons, initial).to(f.fc2.bias.device)) for _, f in found])
+        super().__init__([(f, f.neurons) for _, f in found], initial, model.shared.weight.device)
 
     def expected_open(self) -> dict[Stack, float]:
         """Returns the expected number of open neurons of each stack: the sum of P(g ≠ 0)."""
@@ -176,8 +183,7 @@ class SubLayerGates(GateSet):
         """heads, neurons: the gates of the parts. initial: starting log α of every gate."""
         inner = [*heads._gated, *neurons._gated]
         self._inner = [gates for _, gates in inner]
-        device = inner[0][1].log_alpha.device
-        super().__init__([(module, HardConcrete(1, initial).to(device)) for module, _ in inner])
+        super().__init__([(module, 1) for module, _ in inner], initial, inner[0][1].log_alpha.device)
 
     def sampled(self) -> None:
         """Sets the training regime. Call it after those of the parts, whose gates it includes."""
@@ -197,4 +203,4 @@ class LayerGates(GateSet):
         found = [(stack, number, layer) for stack, number, layer in model.layers() if not layer.removed]
         self.layers = [(stack, number) for stack, number, _ in found]
         """(stack, layer) of every gate."""
-        super().__init__([(layer, HardConcrete(1, initial).to(model.shared.weight.device)) for *_, layer in found])
+        super().__init__([(layer, 1) for *_, layer in found], initial, model.shared.weight.device)

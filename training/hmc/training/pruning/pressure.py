@@ -2,17 +2,14 @@
 
 The Lagrangian is that of Wang et al. 2020 ("Structured Pruning of Large Language Models", section 3.3):
 λ₁ (s - t) + λ₂ (s - t)², where s is the expected share of open heads, t the target share, and gradient ascent raises λ₁
-and λ₂. It fixes how many heads are open in expectation, but not that each gate decides. `decision_penalty` makes gates
-decide, and `sure_log_alpha` is where each gate ends.
+and λ₂. It fixes how many heads are open in expectation, but not that each gate decides. `HardConcrete.indecision` makes
+gates decide, and `sure_log_alpha` is where each gate ends.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
-
-from hmc.training.model.gates import CERTAINTY
 
 SURE, SUREST = 5.0, 8.0
 """Range of |log α| of settled gates. There P(g = 0) or P(g = 1) is 0.98 or more, and a later stage can still change
@@ -67,16 +64,6 @@ class BudgetPressure:
 def l0_penalty(open_probabilities: Tensor, strength: float) -> Tensor:
     """P(g ≠ 0) of all gates → λ · Σ P(g ≠ 0) = λ · Σ (1 - P(g = 0)) (Voita et al. 2019, section 6.1), a scalar."""
     return strength * open_probabilities.sum()
-
-
-def decision_penalty(log_alpha: Tensor, keep: Tensor) -> Tensor:
-    """log_alpha `[N]`, keep `[N]` booleans → mean of -log P(g = 1) where `keep`, of -log P(g = 0) elsewhere (scalar).
-
-    Voita et al. 2019 (section 6.1) find that gates settle by themselves. Gates near the edge of a budget do not: L_C is
-    the same for one gate that is surely open and two that are open half of the time.
-    """
-    side = keep.to(log_alpha.dtype) * 2 - 1
-    return functional.softplus(CERTAINTY - side * log_alpha).mean()
 
 
 def top(log_alpha: Tensor, number: int) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hmc.training.pruning.gate_sets import GateSet
-from hmc.training.pruning.pressure import decision_penalty, sure_log_alpha
+from hmc.training.pruning.pressure import sure_log_alpha
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import PruneProgress
 from hmc.training.runs.loop import Objective, Schedule
@@ -54,7 +54,7 @@ class ClosingGates:
 
     def decision(self, keep: Tensor) -> Tensor:
         """keep `[total]` booleans → the penalty that makes gates decide (scalar)."""
-        return decision_penalty(self.gates.log_alpha()[self.remaining], keep[self.remaining])
+        return self.gates.decision_penalty(keep, self.remaining)
 
     def move(self, keep: Tensor, updates: int) -> None:
         """Moves every log α towards its end, which it reaches in this number of updates."""

@@ -96,13 +96,16 @@ def architecture(recipe: Recipe, vocabulary: Vocabulary) -> Architecture:
     """Returns the architecture of a recipe with a vocabulary. Raises InvalidRequestError as `check_shape`."""
     model = recipe.model
     check_shape(recipe)
+    same = {name: value for name, value in model if name in Architecture.model_fields}
+    same["head_dim"] = model.head_dim or model.d_model // model.heads
     return Architecture(
-        vocab_size=len(vocabulary), source_vocab_size=vocabulary.source_size, d_model=model.d_model,
-        ffn_dim=model.ffn_dim, encoder_layers=model.encoder_layers,
-        decoder_layers=model.decoder_layers, heads=model.heads, head_dim=model.head_dim or model.d_model // model.heads,
-        activation=model.activation, max_positions=model.max_positions, pad_id=vocabulary.pad_id,
-        eos_id=vocabulary.eos_id, unk_id=vocabulary.unk_id,
-    )  # fmt: skip
+        **same,
+        vocab_size=len(vocabulary),
+        source_vocab_size=vocabulary.source_size,
+        pad_id=vocabulary.pad_id,
+        eos_id=vocabulary.eos_id,
+        unk_id=vocabulary.unk_id,
+    )
 
 
 def head_layout(recipe: Recipe, arch: Architecture) -> HeadLayout:

@@ -16,13 +16,13 @@ import numpy as np
 from onnxruntime import OrtValue
 
 from hmc.artifact.bundle.external_data import StoredTensor
-from hmc.artifact.element_types import BY_NAME
+from hmc.artifact.element_types import ELEMENT_TYPES
 from hmc.serving.runtime import turns
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory.account import DeviceMemory, memory_of
 from hmc.serving.runtime.memory.blocks import DeviceBlock
 
-FLOATS = tuple(BY_NAME[name].number for name in ("float32", "float16", "bfloat16"))
+FLOATS = tuple(each.number for each in ELEMENT_TYPES if each.is_float and each.bits <= 32)
 """Element types of weights that are shared, as numbers in ONNX. Others are shapes and tables, which operators on the
 host may read."""
 
