@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SWITCH_S = 0.001
-"""Seconds after which a thread hands over Python's lock to one that waits; by default 0.005. A call takes the lock some ten
-times, each time after whatever other threads compute."""
+"""Seconds after which a thread hands over Python's lock to one that waits; by default 0.005. A call takes the lock some
+ten times, each time after what other threads compute."""
 FORCED_STOP_S = 1.0
 """Seconds that cancelled calls get to end after a second signal. Then `serve` returns without them."""
 
