@@ -119,7 +119,7 @@ def loads_and_unloads(bundle: Path, cache: Path | str) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("shared", [True, False])
 def test_unloading_gives_memory_back(wide_bundle: Path, tmp_path: Path, shared: bool) -> None:
     grown = in_a_fresh_process(loads_and_unloads, wide_bundle, tmp_path if shared else "none")
-    assert all(unloaded < 16 * MEBIBYTE for _, unloaded in grown)
+    assert all(unloaded < 24 * MEBIBYTE for _, unloaded in grown)  # the heap keeps up to 16, however often it is done
     if not shared:
         assert all(loaded > 32 * MEBIBYTE for loaded, _ in grown)
 

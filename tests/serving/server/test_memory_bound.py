@@ -30,10 +30,12 @@ def held(running: BackgroundServer) -> Weights:
     return {each.level.name: dict(each.weights) for each in running.host.residency.residents()}
 
 
-def missing(bundle: Path, name: str, *beside: str) -> int:
-    """Bytes of the files that a level needs beside others: what it is taken to need before it was ever loaded."""
+def missing(bundle: Path, name: str, *beside: str, cache: str) -> int:
+    """Bytes of the files that a level needs beside others: what it is taken to need before it was ever loaded. Without
+    a cache it shares nothing, so it needs all."""
     manifest = read_manifest(bundle)
-    there = {digest for other in beside for digest in manifest.level(other).files.values()}
+    shared = beside if cache != "none" else ()
+    there = {digest for other in shared for digest in manifest.level(other).files.values()}
     files = {digest: file for file, digest in manifest.level(name).files.items() if digest not in there}
     return sum((bundle / file).stat().st_size for file in files.values())
 
@@ -58,8 +60,10 @@ def weights(lively_bundle: Path, cache: str) -> Weights:
 
 
 def test_idle_levels_give_way_before_the_bound_is_crossed(lively_bundle: Path, cache: str, weights: Weights) -> None:
-    bound = together(weights, FULL, LARGE) + missing(lively_bundle, SMALL, FULL, LARGE)
-    assert together(weights, FULL, LARGE, SMALL) + missing(lively_bundle, MIDDLE, FULL, LARGE, SMALL) > bound
+    bound = together(weights, FULL, LARGE) + missing(lively_bundle, SMALL, FULL, LARGE, cache=cache)
+    assert (
+        together(weights, FULL, LARGE, SMALL) + missing(lively_bundle, MIDDLE, FULL, LARGE, SMALL, cache=cache) > bound
+    )
     with BackgroundServer(lively_bundle, settings(cache, bound)) as running, Client(running.address) as client:
 
         def use(level: str) -> set[str]:
@@ -82,12 +86,14 @@ def test_nothing_is_loaded_beyond_the_bound(
     lively_bundle: Path, cache: str, weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A level that does not fit beside the default level is refused before it is opened, and both others stay."""
-    small, *_, large = sorted((LARGE, MIDDLE, SMALL), key=lambda name: missing(lively_bundle, name, FULL))
+    small, *_, large = sorted((LARGE, MIDDLE, SMALL), key=lambda name: missing(lively_bundle, name, FULL, cache=cache))
     alone = together(weights, FULL)
     bound = max(
-        missing(lively_bundle, FULL), alone + missing(lively_bundle, small, FULL), together(weights, FULL, small)
+        missing(lively_bundle, FULL, cache=cache),
+        alone + missing(lively_bundle, small, FULL, cache=cache),
+        together(weights, FULL, small),
     )
-    assert alone + missing(lively_bundle, large, FULL) > bound
+    assert alone + missing(lively_bundle, large, FULL, cache=cache) > bound
     opened, load = list[str](), LevelSessions.open
 
     def noted(bundle: Path, architecture: object, level: object, *rest: object, **more: object) -> object:
