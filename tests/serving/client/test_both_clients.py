@@ -48,7 +48,7 @@ def client(new: Any, server: ScriptedServer) -> Iterator[Any]:
         yield connected
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, FULL])
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, FULL, grpc.StatusCode.CANCELLED])
 def test_a_call_is_sent_again_under_its_name(client: Any, script: Script, code: grpc.StatusCode) -> None:
     script.failures = [Failure(code), Failure(code, pushback_ms=1)]
     assert client.translate(["a"], request_id="mine")[0].text == "server:a"

@@ -31,6 +31,8 @@ def domain_errors(address: str, request_id: str | None = None) -> Iterator[None]
         yield
     except grpc.RpcError as error:
         code, message = status_of(error)
+        if code is grpc.StatusCode.CANCELLED:  # by the server, as nobody here waits for a call that was cancelled here
+            code, message = grpc.StatusCode.UNAVAILABLE, "the server ended the call before its answer"
         if code is grpc.StatusCode.UNAVAILABLE:
             message = _no_connection(address, message) or f"{address}: {message}"
         refused = retry_after_s(sent_trailers(error))
@@ -85,7 +87,8 @@ def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
 class Retry:
     """How often a call is sent, and how long the client waits in between.
 
-    A call is sent again after UNAVAILABLE, RESOURCE_EXHAUSTED, and a DEADLINE_EXCEEDED that says when to come again.
+    A call is sent again after UNAVAILABLE, RESOURCE_EXHAUSTED, a DEADLINE_EXCEEDED that says when to come again, and a
+    CANCELLED that is not the caller's own: the server then ended the call.
     The server's own word, `grpc-retry-pushback-ms`, goes before the waits here. Calls that change a server are never
     sent again.
 
