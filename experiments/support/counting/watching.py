@@ -43,7 +43,7 @@ class Run:
     graph: str | None
     """The id of the captured graph that it replays or captures; None: it is not captured."""
     first: bool
-    """Whether it is the first run of this session with this id."""
+    """Whether it is the first run of this graph with this id."""
     began: float
     ended: float
 

@@ -8,15 +8,11 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hmc.artifact.errors import UnavailableError
 from hmc.serving.runtime.process_memory import limit_heaps
 from hmc.serving.server.app import Server
-
-if TYPE_CHECKING:
-    pass
-
 
 log = logging.getLogger(__name__)
 
