@@ -1,6 +1,8 @@
 """Loading, unloading and reloading, without any transport."""
 
+import gc
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from hmc.artifact.errors import (
     UnavailableError,
 )
 from hmc.serving.levels.controller import AutoPolicy
+from hmc.serving.levels.freeing import collect
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.status import LevelStatus
 from hmc.serving.requests.caller import Priority
@@ -376,3 +379,22 @@ def test_auto_steps_down_under_load(host: ModelHost, factory: FakeFactory, prior
         for future in futures:
             future.result(GUARD_S)
     assert chosen(host, auto, priority) == "h12"  # for a while
+
+
+def test_a_level_that_was_loaded_before_the_collector_was_frozen_is_freed() -> None:
+    class Loaded:
+        """Refers to itself, as a level and its threads do."""
+
+        def __init__(self) -> None:
+            self.own = self
+
+    seen = weakref.ref(Loaded())
+    gc.freeze()
+    try:
+        gc.collect()
+        assert seen() is not None, "the collector leaves it alone"
+        collect()
+        assert seen() is None
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()

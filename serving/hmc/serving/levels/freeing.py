@@ -23,6 +23,16 @@ from hmc.serving.levels.slots import LoadedBundle, Slot
 log = logging.getLogger(__name__)
 
 
+def collect() -> None:
+    """Frees what only refers to itself. A server has frozen what it had loaded when it began to serve (`gc.freeze`).
+    Levels that leave are among that, so it is looked through too, and then frozen again."""
+    frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    gc.collect()
+    if frozen:
+        gc.freeze()
+
+
 class Retirement:
     """Frees each level in a thread of its own, so that other levels can serve, load and change meanwhile.
 
@@ -61,7 +71,7 @@ class Retirement:
             with self._state:
                 self._state.wait_for(lambda: slots[-1].users == 0)
             slots.pop().translator.close(drain=True)
-            gc.collect()
+            collect()
             with self._state:
                 left = self._serving()
             for slot in left[:1]:  # the levels on a CPU share their working memory: one call shrinks it
