@@ -37,7 +37,7 @@ from experiments.support.counting.libraries import HELP, check_folder
 from experiments.support.counting.process import Task
 from experiments.support.counting.steps import Setting
 from experiments.support.counting.table import comparison
-from experiments.support.random_checkpoint import base_size_checkpoint
+from experiments.support.random_checkpoint import sized_checkpoint
 from experiments.support.script import machine_report, run_script, write_report
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.errors import InvalidRequestError
@@ -60,7 +60,7 @@ def prepared(bundle: Path | None, out: Path) -> Path:
     if bundle is not None:
         return bundle
     if not (out / "checkpoint").is_dir():
-        base_size_checkpoint(out / "checkpoint")
+        sized_checkpoint(out / "checkpoint")
     if not (out / "bundle").is_dir():
         requests = [LevelRequest(out / "checkpoint", heads) for heads in (None, 36)]
         compile_bundle(requests, out / "bundle", precisions=("fp16",))

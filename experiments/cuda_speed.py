@@ -5,7 +5,7 @@ The model is Transformer-base (6+6, 512/2048/8, V = 16 000) with random weights.
     python -m experiments.cuda_speed --out build/cuda [--settings 1x1,32x1,32x4,64x4,256x4] [--precisions fp16,bf16]
         [--rounds 5] [--no-peers] [--quality CHECKPOINT SRC REF] [--report FILE] [--libraries FOLDER]
 
-Timed as in base_size: ids to ids, encoding and search included; every system writes exactly `--target` tokens, and
+Timed as in sizes: ids to ids, encoding and search included; every system writes exactly `--target` tokens, and
 one sentence is timed as a stream. The time of a step is (time for twice as many tokens − time for `--target`) /
 `--target`, which leaves out the encoder and everything that happens once. Its floor is the bytes that a step reads,
 which are all weights of the decoder and half-filled caches, divided by the speed at which this GPU copies memory
@@ -28,12 +28,12 @@ import numpy as np
 import torch
 from sacrebleu.metrics import BLEU
 
-from experiments.base_size import agreement, measure, ours
 from experiments.peers.engines import Ids, Run, ctranslate2_on_cuda, generate
+from experiments.sizes import agreement, measure, ours
 from experiments.support.counting.steps import Setting
 from experiments.support.counting.watching import Watch
 from experiments.support.cuda import add_libraries_option, answer_for, device_name, over_stand_ins, restarted, watched
-from experiments.support.random_checkpoint import base_size_checkpoint
+from experiments.support.random_checkpoint import sized_checkpoint
 from experiments.support.script import machine_report, run_script, write_report
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Level
@@ -76,7 +76,7 @@ def step_bytes(bundle: Path, level: Level, sentences: int, beam: int, source: in
 def prepare(out: Path, precisions: list[str], with_transformers: bool) -> None:
     """Builds what is missing under `out`."""
     if not (out / "checkpoint").is_dir():
-        base_size_checkpoint(out / "checkpoint", text=[])
+        sized_checkpoint(out / "checkpoint", text=[])
     checkpoint = load_checkpoint(out / "checkpoint")
     if not (out / "bundle").is_dir():
         requests = [LevelRequest(out / "checkpoint", n) for n in (None, checkpoint.layout.total // 4)]

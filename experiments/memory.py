@@ -111,7 +111,7 @@ def fresh(task: Task) -> dict[str, Any]:
 
 def prepare(out: Path, model: str, heads: list[int]) -> Path:
     """The model's bundle with these levels in every precision, compiled if it is not there yet."""
-    from experiments.support.random_checkpoint import base_size_checkpoint, random_sentences
+    from experiments.support.random_checkpoint import random_sentences, sized_checkpoint
     from hmc.compiler.bundle.requests import LevelRequest
     from hmc.compiler.bundle.writer import compile_bundle
 
@@ -121,7 +121,7 @@ def prepare(out: Path, model: str, heads: list[int]) -> Path:
         if model == "base":
             checkpoint, sentences = out / "checkpoint", random_sentences(32)
             if not checkpoint.is_dir():
-                base_size_checkpoint(checkpoint)
+                sized_checkpoint(checkpoint)
         requests = [LevelRequest(checkpoint, n) for n in heads]
         compile_bundle(requests, bundle, precisions=PRECISIONS, calibration=sentences)
     return bundle

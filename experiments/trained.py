@@ -8,7 +8,7 @@ vocabulary shortlists learnt from --text; CTranslate2 has it in fp32 and int8, a
 Translations are as long as the model wants them, of the test set in its order, in batches.
 
 Compared over all sentences: BLEU, and the share of translations that are those of HMC's fp32, token for token. Timed:
-encoding and decoding of the first --timed sentences, in rounds, as in base_size; ratios are as there, to the better
+encoding and decoding of the first --timed sentences, in rounds, as in sizes; ratios are as there, to the better
 of CTranslate2's settings of threads at the same kind of precision.
 """
 
@@ -21,8 +21,8 @@ from typing import Any
 
 import sacrebleu
 
-from experiments.base_size import REFERENCE, measure, ours, ratios
 from experiments.peers.engines import CORES, Ids, Run, ctranslate2_peers
+from experiments.sizes import REFERENCE, measure, ours, ratios
 from experiments.support.script import machine_report, run_script, write_report
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.shortlist import Lexicon

@@ -28,9 +28,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.base_size import measure, ours
 from experiments.faster.steps import Study, fastest, pruned, scored, trained, translated
 from experiments.peers.engines import CORES, Run, ctranslate2_peers
+from experiments.sizes import measure, ours
 from experiments.support.script import machine_report, run_script, write_report
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint

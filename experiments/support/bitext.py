@@ -1,4 +1,4 @@
-"""Parallel text for `base_size`: most lines train the vocabulary and shortlists, the rest are translated."""
+"""Parallel text for `sizes`: most lines train the vocabulary and shortlists, the rest are translated."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from experiments.support.counting.child import fresh
 from experiments.support.counting.process import Task
-from experiments.support.random_checkpoint import base_size_checkpoint
+from experiments.support.random_checkpoint import sized_checkpoint
 
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
@@ -33,7 +33,7 @@ TIMES = 6
 def base(tmp_path_factory: pytest.TempPathFactory) -> Task:
     """Transformer-base at fp16, with all heads and with a quarter of them."""
     folder = tmp_path_factory.mktemp("base")
-    base_size_checkpoint(folder / "checkpoint")
+    sized_checkpoint(folder / "checkpoint")
     requests = [LevelRequest(folder / "checkpoint", heads) for heads in (None, 36)]
     compile_bundle(requests, folder / "bundle", precisions=("fp16",))
     return Task(part="", bundle=str(folder / "bundle"), levels=LEVELS, provider={})

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from experiments import base_size
+from experiments import sizes
 from experiments.faster.steps import fastest
 from tests.artifact.marian.opus import GERMAN, edit, opus_directory
 from tests.experiments.conftest import Experiment
@@ -99,15 +99,16 @@ def test_marian_model_in_all_engines(experiment: Experiment, lines: Lines, tmp_p
 
 
 @pytest.mark.usefixtures("peers")
-def test_base_size_of_a_small_model(experiment: Experiment, tmp_path: Path) -> None:
-    tiny_checkpoint_at(tmp_path / "out" / "checkpoint", arch=tiny_architecture(d_model=64), seed=4)
+def test_sizes_of_a_small_model(experiment: Experiment, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "out" / "base" / "checkpoint", arch=tiny_architecture(d_model=64), seed=4)
     ran = experiment(
-        "base_size", "--out", tmp_path / "out", "--settings", "3x1,2x4", "--rounds", "1", "--source", "8",
-        "--target", "9", "--peers", "ctranslate2,transformers", "--pause", "0",
+        "sizes", "--out", tmp_path / "out", "--sizes", "base", "--settings", "3x1,2x4", "--rounds", "1",
+        "--source", "8", "--target", "9", "--peers", "ctranslate2,transformers", "--pause", "0",
     )  # fmt: skip
     assert ran.status == 0, ran.output
-    assert list(ran.report["settings"]) == ["3x1", "2x4"]
-    for found in ran.report["settings"].values():
+    settings = ran.report["sizes"]["base"]
+    assert list(settings) == ["3x1", "2x4"]
+    for found in settings.values():
         peers = {name: share for name, share in found["agreement"].items() if "fp32" in name}
         assert peers == {f"ct2 fp32 {CORES} threads": 1, f"ct2 fp32 {CORES} workers": 1, "transformers fp32": 1}
         assert set(found["milliseconds"]) == set(found["agreement"])
@@ -124,23 +125,23 @@ def test_base_size_of_a_small_model(experiment: Experiment, tmp_path: Path) -> N
 def test_ratios_are_to_the_better_setting_and_to_the_defaults() -> None:
     defaults, workers = f"ct2 int8 {CORES} threads", "ct2 int8 other workers"
     times = {"hmc full-int8": [1.0, 2.0], "hmc full-int8 2 workers": [2.0, 2.0], "hmc full": [1.0, 1.0]}
-    found = base_size.ratios(times | {defaults: [6.0, 6.0], workers: [4.0, 4.0], "optimum fp32": [9.0, 9.0]})
+    found = sizes.ratios(times | {defaults: [6.0, 6.0], workers: [4.0, 4.0], "optimum fp32": [9.0, 9.0]})
     assert {name: middle for name, (middle, _, _) in found.items()} == {
         f"hmc full-int8 against {workers}": 3.0, f"hmc full-int8 2 workers against {workers}": 2.0,
         f"hmc full-int8 against {defaults}": 4.5, "hmc full against optimum fp32": 9.0,
         "hmc full-int8 against optimum fp32": 6.75, "hmc full-int8 2 workers against optimum fp32": 4.5,
     }  # fmt: skip
-    assert f"hmc full-int8 against {defaults}" in base_size.ratios(times | {defaults: [1.0, 1.0]})
+    assert f"hmc full-int8 against {defaults}" in sizes.ratios(times | {defaults: [1.0, 1.0]})
 
 
 @pytest.mark.skipif(importlib.util.find_spec("optimum") is not None, reason="Optimum is installed")
 def test_an_absent_peer_says_what_to_do(experiment: Experiment, tmp_path: Path) -> None:
-    tiny_checkpoint_at(tmp_path / "out" / "checkpoint", arch=tiny_architecture(d_model=64))
-    ran = experiment("base_size", "--out", tmp_path / "out", "--settings", "1x1", "--peers", "optimum")
+    tiny_checkpoint_at(tmp_path / "out" / "base" / "checkpoint", arch=tiny_architecture(d_model=64))
+    ran = experiment("sizes", "--out", tmp_path / "out", "--sizes", "base", "--settings", "1x1", "--peers", "optimum")
     assert ran.status == 1
     assert "--optimum-python" in ran.output
     assert "Traceback" not in ran.output
-    ran = experiment("base_size", "--out", tmp_path / "out", "--peers", "ctranslate3")
+    ran = experiment("sizes", "--out", tmp_path / "out", "--peers", "ctranslate3")
     assert "choose of ctranslate2, transformers, optimum" in ran.output
 
 

@@ -44,7 +44,7 @@ def test_experiments_are_in_the_source_distribution_only(repository: Path, names
     (path,) = tmp_path.glob("headmask-*.tar.gz")
     with tarfile.open(path) as archive:
         files = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"experiments/base_size.py", "experiments/peers/engines.py", "tests/tiny.py", "pyproject.toml"} <= files
+    assert {"experiments/sizes.py", "experiments/peers/engines.py", "tests/tiny.py", "pyproject.toml"} <= files
     assert not [name for name in names if name.startswith("experiments")]
 
 

@@ -164,15 +164,17 @@ def command(
     threads: Annotated[
         int | None,
         typer.Option(
-            help="Threads of each level. 0: one for each physical core.", show_default="0", rich_help_panel=RUNTIME
+            help="Threads of each worker. 0: as measured, or one for each physical core with --workers 1.",
+            show_default="0",
+            rich_help_panel=RUNTIME,
         ),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
             help="Batches that a level runs at the same time, each on --threads threads (0 then means one). More "
-            "workers raise the throughput on a CPU, but a single sentence takes longer.",
-            show_default="1",
+            "workers raise the throughput on a CPU, but a single sentence takes longer. 0: as measured here.",
+            show_default="0",
             rich_help_panel=RUNTIME,
         ),
     ] = None,

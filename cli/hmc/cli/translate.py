@@ -113,7 +113,7 @@ def command(
         int | None,
         typer.Option(
             help="With --bundle: batches that run at once, each on --threads threads. More than 1 is faster for files.",
-            show_default="1; with --engine one for each core",
+            show_default="as measured; with --engine one for each core",
             rich_help_panel=WHERE,
         ),
     ] = None,
@@ -277,7 +277,7 @@ def command(
     bulk = BulkOptions(engine, field, output_format, shard_lines)
     selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto, model, source_language, to)
     where = BackendOptions(
-        server, bundle, selector, device, threads, workers or 1, token, Tls(tls_ca, tls_cert, tls_key), timeout
+        server, bundle, selector, device, threads, workers or 0, token, Tls(tls_ca, tls_cert, tls_key), timeout
     )
     if engine is not None:
         if texts or document or keep or incremental or restart:

@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -17,11 +18,12 @@ from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Segmentation, Target, scoring_options, targets_of
 from hmc.serving.requests.results import Decoded, DeviceUse, Partial, TextProgress, Translation
 from hmc.serving.requests.work import LevelWork
-from hmc.serving.runtime.device import CudaAttention, resolve_devices
+from hmc.serving.runtime.device import CudaAttention, Device, resolve_devices
 from hmc.serving.runtime.memory.account import memory_of, parse_budget
 from hmc.serving.runtime.packed_weights import cache_folder
-from hmc.serving.runtime.sessions import LevelSessions
+from hmc.serving.runtime.sessions import LevelSessions, in_device_form
 from hmc.serving.runtime.threads import check_threads
+from hmc.serving.scheduling.division import Division, given_division, measured_division
 from hmc.serving.scheduling.engine import Engine, rows_of_worker
 from hmc.serving.scheduling.warm_up import warm_up
 from hmc.serving.text.codec import CertainText, Codec
@@ -34,15 +36,16 @@ class Translator:
     def __init__(  # noqa: PLR0913 - settings of one engine, all by name
         self, bundle: str | Path, level: str | None = None, *, device: str = "auto", threads: int = 0,
         queue_size: int = 1024, max_rows: int = 128, max_tokens: int = MAX_TOKENS, manifest: Manifest | None = None,
-        cache: str | Path = "auto", workers: int = 1, gpu_memory: str | None = None,
+        cache: str | Path = "auto", workers: int = 0, gpu_memory: str | None = None,
         gpu_attention: CudaAttention = "plain",
     ) -> None:  # fmt: skip
         """Loads a level. level: its name; None is the bundle's default. device: auto, cpu, cuda, cuda:N, or
         several such as cuda:0,cuda:1, of which each gets a replica; `max_rows` and `max_tokens` are those of each.
 
-        threads: that compute one batch; 0 is one per physical core, and with several workers one. workers: batches that
-        run at the same time on a CPU, each on threads of its own. Several give more throughput; one sentence alone runs
-        in one of them only.
+        workers: batches that run at the same time on a CPU, each on threads of its own. Several give more throughput;
+        one sentence alone runs in one of them only. threads: of each worker. 0 and 0: what this machine is measured to
+        do best with this level (`measured_division`), remembered in `cache`; without one, a worker with a thread per
+        physical core. Threads alone: one worker; workers alone: a thread for each, or all cores for a single one.
         queue_size: texts that may wait. max_rows: hypotheses decoded together. max_tokens: bounds the memory of
         caches, in rows times the positions that the longest sentence of their batch may need; a sentence that needs
         more runs alone. The last two are divided among the workers.
@@ -60,7 +63,7 @@ class Translator:
         """
         check_threads(threads, workers)
         budget = None if gpu_memory is None else parse_budget(gpu_memory)
-        rows_of_worker(max_rows, workers)
+        rows_of_worker(max_rows, max(workers, 1))
         path = Path(bundle)
         self.manifest = manifest or validate(path)
         self.level = self.manifest.level(level or self.manifest.default_level)
@@ -75,15 +78,22 @@ class Translator:
             if budget is not None and each.kind != "cpu":
                 memory_of(each).limit(budget)
         folder = cache_folder(cache)
+
+        def open_with(each: Device, division: Division) -> LevelSessions:
+            return LevelSessions.open(
+                path, arch, self.level, each, division.threads, folder, division.workers, attention=gpu_attention
+            )
+
+        division = given_division(threads, workers)
+        if (threads, workers) == (0, 0) and folder and self.device == "cpu" and not in_device_form(self.level):
+            division = measured_division(self.level, partial(open_with, chosen[0]), folder, max_rows)
         with ExitStack() as failed:
             sessions = []
             for each in chosen:
-                sessions.append(
-                    LevelSessions.open(path, arch, self.level, each, threads, folder, workers, attention=gpu_attention)
-                )
+                sessions.append(open_with(each, division))
                 failed.callback(sessions[-1].close)
             self._engine = Engine(
-                sessions, queue_size=queue_size, max_rows=max_rows, max_tokens=max_tokens, workers=workers
+                sessions, queue_size=queue_size, max_rows=max_rows, max_tokens=max_tokens, workers=division.workers
             )
             failed.pop_all()
 

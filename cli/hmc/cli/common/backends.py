@@ -47,7 +47,7 @@ class BackendOptions:
     selector: Selector
     device: str = "auto"
     threads: int = 0
-    workers: int = 1
+    workers: int = 0
     token: str | None = None
     tls: Tls = NO_TLS
     timeout: float | None = None
@@ -99,7 +99,7 @@ def open_backend(options: BackendOptions) -> Iterator[Backend]:
     if (options.server is None) == (options.bundle is None):
         raise InvalidRequestError("give exactly one of --server HOST:PORT and --bundle DIR")
     if options.server is not None:
-        if options.device != "auto" or options.threads or options.workers != 1:
+        if options.device != "auto" or options.threads or options.workers:
             raise InvalidRequestError("--device, --threads and --workers are about --bundle: the server chose its own")
         with connected(options.server, options.token, options.tls) as client:
             yield ServerBackend(client, options)

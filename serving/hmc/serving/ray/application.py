@@ -103,7 +103,7 @@ def application(
         max_ongoing_requests=MOST_CALLS,
         graceful_shutdown_timeout_s=settings.drain_seconds,
         health_check_period_s=2.0,
-        ray_actor_options={"num_cpus": replicas.cpus or max(1, settings.threads) * settings.workers},
+        ray_actor_options={"num_cpus": replicas.cpus or max(1, settings.threads) * max(1, settings.workers)},
         **replicas.options(),
     )
     named = [f"{name}={path}" if name else str(path) for name, path in models.items()]

@@ -170,7 +170,7 @@ class PackedWeights:
             graph.move({tensor.name: self._store(Path(made), tensor) for tensor in graph.stored()})
         content = graph.content()
         own = hashlib.sha256(content).hexdigest()[:DIGITS]
-        _write(self.folder / GRAPHS / f"{digest}-{own}.onnx", content)
+        write_whole(self.folder / GRAPHS / f"{digest}-{own}.onnx", content)
 
     def _store(self, made: Path, tensor: StoredTensor) -> StoredTensor:
         """Copies a tensor and its packed forms out of the files that ONNX Runtime wrote into a file of their own."""
@@ -195,7 +195,7 @@ class PackedWeights:
         try:
             _verify(path)  # a whole file is kept: sessions that map it already share it with this one
         except (FileNotFoundError, ValueError):
-            _write(path, content)
+            write_whole(path, content)
         return replace(tensor, location=location, raw=raw, packed=packed)
 
 
@@ -251,7 +251,7 @@ def _age_days(path: Path, now: float) -> float:
         return 0
 
 
-def _write(path: Path, content: bytes | bytearray) -> None:
+def write_whole(path: Path, content: bytes | bytearray) -> None:
     """Writes a file so that it appears whole or not at all."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
     try:

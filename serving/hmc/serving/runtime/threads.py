@@ -31,8 +31,8 @@ def check_threads(threads: int, workers: int) -> None:
         raise InvalidRequestError(
             f"threads {threads}: choose 0 (one per physical core) or more, and at most {MAX_THREADS}"
         )
-    if not 1 <= workers <= MAX_WORKERS:
-        raise InvalidRequestError(f"workers {workers}: choose 1 or more, and at most {MAX_WORKERS}")
+    if not 0 <= workers <= MAX_WORKERS:
+        raise InvalidRequestError(f"workers {workers}: choose 0 (as measured) or more, and at most {MAX_WORKERS}")
 
 
 def threads_here(threads: int) -> int:

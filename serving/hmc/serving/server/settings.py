@@ -21,12 +21,13 @@ from hmc.serving.wire.tls import check_pair, read_authorities
 
 LogFormat = Literal["text", "json"]
 POSITIVE = (
-    "max_texts_per_call", "queue_size", "max_rows", "max_tokens", "stream_window", "workers", "processes",
+    "max_texts_per_call", "queue_size", "max_rows", "max_tokens", "stream_window", "processes",
     "max_connections", "max_streams", "max_message_mib", "max_metadata_kib",
 )  # fmt: skip
 """Settings that must be 1 or more."""
 NOT_NEGATIVE = (
-    "threads", "drain_seconds", "connection_age_seconds", "connection_grace_seconds", "connection_idle_seconds",
+    "threads", "workers", "drain_seconds", "connection_age_seconds", "connection_grace_seconds",
+    "connection_idle_seconds",
 )  # fmt: skip
 """Settings that must be 0 or more."""
 
@@ -73,10 +74,11 @@ class ServerSettings:
     stream_window: int = 256
     """Most texts of one stream under way. The stream is read further when one of them is answered."""
     threads: int = 0
-    """Threads of each worker of a level. 0: one for each physical core that this process may use, or a single one if
-    there are several workers."""
-    workers: int = 1
-    """Batches that a level runs at the same time. More than one raises the throughput on a CPU."""
+    """Threads of each worker of a level. 0: as measured if `workers` is 0 too; one for each physical core that this
+    process may use if there is one worker; a single one if there are several."""
+    workers: int = 0
+    """Batches that a level runs at the same time. More than one raises the throughput on a CPU. 0: as measured on this
+    machine, or one if `threads` are given."""
     processes: int = 1
     """Server processes that share the port, each with its own levels on its share of the cores. Weights are in memory
     once, if `cache` is not "none". Limits hold for each process by itself, except the rates of tokens. CPU only."""

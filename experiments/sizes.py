@@ -1,7 +1,8 @@
-"""Speed of HMC against other engines with the same weights: Transformer-base (6+6, 512/2048/8, V = 16 000).
+"""Speed of HMC against other engines with the same weights, at usual sizes of models (`SIZES`).
 
-    python -m experiments.base_size --out build/base-size [--settings 1x1,32x1,32x4,64x4] [--rounds 7] [--report FILE]
-        [--peers ctranslate2,transformers,optimum] [--optimum-python INTERPRETER] [--text SRC TGT]
+    python -m experiments.sizes --out build/sizes [--sizes tiny,demo,deep,base] [--settings 1x1,8x1,32x1,1x4,32x4]
+        [--rounds 7] [--report FILE] [--peers ctranslate2,transformers,optimum] [--optimum-python INTERPRETER]
+        [--text SRC TGT]
 
 Timed: encoding and decoding of token ids. Not timed: loading, tokenisation, detokenisation. Batch 1 is timed as the
 mean over `--stream` sentences, each sent when the one before is answered: a single call after a pause would measure
@@ -10,7 +11,8 @@ runs every system once, in an order that rotates, with a pause before each, so t
 not slow the next. A ratio is computed from two times of the same round; its median over the rounds is reported with the
 smallest and the largest. CTranslate2 runs at fp32 and int8 and is compared with HMC at the same precision (int4 with
 its int8). HMC runs each level with one thread per core, and with one single-threaded worker per core, as CTranslate2
-does. Transformers (`generate`, PyTorch) and Optimum (`ORTModelForSeq2SeqLM`) run at fp32 in processes of their own
+does; the last table has the faster of both. Transformers (`generate`, PyTorch) and Optimum (`ORTModelForSeq2SeqLM`)
+run at fp32 in processes of their own
 and are compared with HMC at both precisions.
 
 With --text (parallel text) the sentences and the vocabulary are real. Then HMC also runs levels with vocabulary
@@ -23,6 +25,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,7 @@ import numpy as np
 
 from experiments.peers.engines import CORES, CT2_DEFAULTS, PEERS, Ids, Run, ctranslate2_peers, generate_peers
 from experiments.support.bitext import Bitext
-from experiments.support.random_checkpoint import base_size_checkpoint, random_sentences
+from experiments.support.random_checkpoint import SIZES, random_sentences, sized_checkpoint
 from experiments.support.script import machine_report, run_script, write_report
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.shortlist import Lexicon
@@ -73,11 +76,11 @@ def ours(
 
 
 def prepare(
-    out: Path, target: int, peers: list[str], pythons: dict[str, str], bitext: Bitext | None
+    out: Path, size: str, target: int, peers: list[str], pythons: dict[str, str], bitext: Bitext | None
 ) -> tuple[Checkpoint, dict[str, Run]]:
     """Builds what is missing under `out` and loads every system."""
     if not (out / "checkpoint").is_dir():
-        base_size_checkpoint(out / "checkpoint", text=[*bitext.sources, *bitext.targets] if bitext else [])
+        sized_checkpoint(out / "checkpoint", size, text=[*bitext.sources, *bitext.targets] if bitext else [])
     checkpoint = load_checkpoint(out / "checkpoint")
     if not (out / "bundle").is_dir():
         began = time.monotonic()
@@ -155,11 +158,60 @@ def ratios(times: dict[str, list[float]]) -> dict[str, tuple[float, float, float
     return found
 
 
+def best(compared: dict[str, tuple[float, float, float]], systems: Iterable[str]) -> dict[str, float]:
+    """Level of HMC → the median ratio of its faster setting to CTranslate2's faster one, at the same precision."""
+    found: dict[str, float] = {}
+    for name, (middle, _, _) in compared.items():
+        own, rival = name.split(" against ")
+        level = own.split()[1]
+        if rival.startswith("ct2") and own in systems and "vmap" not in rival:
+            found[level] = max(found.get(level, 0.0), middle)
+    return found
+
+
+def measure_size(size: str, options: argparse.Namespace, bitext: Bitext | None) -> dict[str, Any]:
+    """Measures the systems of one size at every setting; prints the tables and returns them."""
+    pythons = {"optimum": options.optimum_python} if options.optimum_python else {}
+    checkpoint, systems = prepare(options.out / size, size, options.target, options.peers, pythons, bitext)
+    systems = {n: run for n, run in systems.items() if _wanted(n, options.only)}
+    if options.systems:
+        parts = options.systems.split(",")
+        systems = {n: run for n, run in systems.items() if not n.startswith("hmc") or any(p in n for p in parts)}
+    arch, rng, report = checkpoint.architecture, np.random.default_rng(1), dict[str, Any]()
+    for setting in options.settings.split(","):
+        batch, beam = (int(part) for part in setting.split("x"))
+        count = options.stream if batch == 1 else batch
+        sources = [[*rng.integers(3, arch.vocab_size, options.source - 1).tolist(), arch.eos_id] for _ in range(count)]
+        if bitext:
+            sources = bitext.sentences(checkpoint, count, options.source)
+        batches = [sources[start : start + batch] for start in range(0, count, batch)]
+        times, written = measure(systems, batches, beam, options.rounds, options.pause)
+        table = {name: statistics.median(seconds) * 1000 for name, seconds in times.items()}
+        agreed, compared = agreement(written, options.target), ratios(times)
+        print(f"\n{size}: batch {batch}, beam {beam} (milliseconds a batch, median of {options.rounds}; same tokens)")
+        for name, milliseconds in table.items():
+            print(f"  {name:30} {milliseconds:9.2f} {agreed[name]:7.0%}")
+        for name, (middle, low, high) in compared.items():
+            print(f"  {name:60} {middle:5.2f}x  ({low:.2f} to {high:.2f})")
+        report[setting] = {"milliseconds": table, "agreement": agreed, "ratios": compared}
+    return report
+
+
+def print_summary(report: dict[str, Any]) -> None:
+    """A row for each size and level, a column for each setting."""
+    for size, settings in report.items():
+        rows = {setting: best(found["ratios"], found["milliseconds"]) for setting, found in settings.items()}
+        print(f"\n{size}: times as fast as CTranslate2 at the same precision, each at its faster setting")
+        for level in next(iter(rows.values())):
+            print(f"  {level:20}" + "".join(f"{setting:>6} {row[level]:5.2f}" for setting, row in rows.items()))
+
+
 def main() -> None:
-    """Parses arguments, measures, prints a table."""
+    """Parses arguments, measures, prints tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the models; kept between runs")
-    parser.add_argument("--settings", default="1x1,32x1,32x4,64x4", help="settings BATCHxBEAM, separated by commas")
+    parser.add_argument("--sizes", default=",".join(SIZES), help="sizes, separated by commas; default: all")
+    parser.add_argument("--settings", default="1x1,8x1,32x1,1x4,32x4", help="settings BATCHxBEAM, separated by commas")
     parser.add_argument("--rounds", type=int, default=7, help="rounds; each runs every system once")
     parser.add_argument("--stream", type=int, default=8, help="at batch 1: sentences sent one after the other")
     parser.add_argument("--source", type=int, default=24, help="tokens of each source, EOS included")
@@ -178,37 +230,17 @@ def main() -> None:
     )
     parser.add_argument("--report", type=Path, help="write the results to this file, as JSON")
     options = parser.parse_args()
-    peers = [peer for peer in options.peers.split(",") if peer]
-    if unknown := set(peers) - set(PEERS):
+    options.peers = [peer for peer in options.peers.split(",") if peer]
+    if unknown := set(options.peers) - set(PEERS):
         parser.error(f"--peers {', '.join(sorted(unknown))}: choose of {', '.join(PEERS)}")
+    sizes = options.sizes.split(",")
+    if unknown := set(sizes) - set(SIZES):
+        parser.error(f"--sizes {', '.join(sorted(unknown))}: choose of {', '.join(SIZES)}")
     print(__doc__)
-    pythons = {"optimum": options.optimum_python} if options.optimum_python else {}
     bitext = Bitext.read(*options.text) if options.text else None
-    checkpoint, systems = prepare(options.out, options.target, peers, pythons, bitext)
-    systems = {n: run for n, run in systems.items() if _wanted(n, options.only)}
-    if options.systems:
-        parts = options.systems.split(",")
-        systems = {n: run for n, run in systems.items() if not n.startswith("hmc") or any(p in n for p in parts)}
-    report: dict[str, Any] = {"machine": machine_report(), "settings": {}}
-    rng, size = np.random.default_rng(1), checkpoint.architecture.vocab_size
-    for setting in options.settings.split(","):
-        batch, beam = (int(part) for part in setting.split("x"))
-        eos = checkpoint.architecture.eos_id
-        count = options.stream if batch == 1 else batch
-        sources = [[*rng.integers(3, size, options.source - 1).tolist(), eos] for _ in range(count)]
-        if bitext:
-            sources = bitext.sentences(checkpoint, count, options.source)
-        batches = [sources[start : start + batch] for start in range(0, count, batch)]
-        times, written = measure(systems, batches, beam, options.rounds, options.pause)
-        table = {name: statistics.median(seconds) * 1000 for name, seconds in times.items()}
-        agreed, compared = agreement(written, options.target), ratios(times)
-        print(f"\nbatch {batch}, beam {beam} (milliseconds a batch, median of {options.rounds}; same tokens as fp32)")
-        for name, milliseconds in table.items():
-            print(f"  {name:30} {milliseconds:9.1f} {agreed[name]:7.0%}")
-        for name, (middle, low, high) in compared.items():
-            print(f"  {name:60} {middle:5.2f}x  ({low:.2f} to {high:.2f})")
-        report["settings"][setting] = {"milliseconds": table, "agreement": agreed, "ratios": compared}
-    write_report(options.report, report)
+    report = {size: measure_size(size, options, bitext) for size in sizes}
+    print_summary(report)
+    write_report(options.report, {"machine": machine_report(), "sizes": report})
 
 
 def _int8(name: str) -> bool:
