@@ -50,6 +50,7 @@ docs: $(VENV)/.dev-ready ## Write the pages that are made from the code
 	$(BIN)/python -m hmc.serving.wire.status docs/statuses.md
 	$(BIN)/python -m hmc.serving.server.configuration.report > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
+	$(BIN)/python -m hmc.cli.reference docs/commands.md
 
 site: $(VENV)/.site-ready ## Build the site of the documents into build/site; dead links and anchors fail
 	$(BIN)/zensical build --clean --strict

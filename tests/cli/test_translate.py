@@ -58,7 +58,7 @@ def test_json(hmc: Hmc, server: BackgroundServer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "stdin", "said"),
     [
-        (["a"], None, "give exactly one of --server HOST:PORT and --bundle DIR"),
+        (["a"], None, "give exactly one of --bundle DIR and --server HOST:PORT"),
         (["--server", "x:1", "--bundle", "b", "a"], None, "give exactly one of"),
         (
             ["--server", "SERVER", "--level", "nope", "a"],

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.common.options import WHERE, Server, Tls, TlsCa, TlsCert, TlsKey, Token, check_no_server_options
+from hmc.cli.common.options import (
+    WHERE,
+    Server,
+    Tls,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    Token,
+    check_no_server_options,
+    chosen_server,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,13 +50,11 @@ def command(
     With --server, the size in memory is listed too, and as `live` the times of the calls that it has answered. The
     other times are those that the bundle records.
     """
-    from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.common.consoles import levels_as_json, open_console
     from hmc.cli.common.texts.lines import check_stdout
 
     check_stdout()
-    if (bundle is None) == (server is None):
-        raise InvalidRequestError("give exactly one of BUNDLE (a directory) and --server HOST:PORT")
+    server = chosen_server(server, bundle, "BUNDLE (a directory)")
     if bundle is not None:
         check_no_server_options("BUNDLE", token=token, tls=Tls(tls_ca, tls_cert, tls_key), timeout=timeout, model=model)
     levels = (

@@ -11,25 +11,15 @@ import typer
 
 from hmc.cli.common.commands import CheckedCommand, guarded
 
-# In the order of `hmc --help`. Each name is a module or package `hmc.cli.NAME` with a function `command`. On import it
-# may load only the standard library, typer and `hmc.cli.common.options`. The name of a reserved word ends in `_`.
-COMMANDS = (
-    "up",
-    "train",
-    "distill",
-    "prune",
-    "import_",
-    "export",
-    "compile",
-    "serve",
-    "translate",
-    "score",
-    "levels",
-    "health",
-    "bench",
-    "demo",
-)
-# Groups of commands, listed after the commands. Each is a module or package `hmc.cli.NAME` with a function `group`.
+# In the order of `hmc --help`. Each name is a module or package `hmc.cli.NAME` with a function `command`, or `group` if
+# it is one of GROUPS. On import it may load only the standard library, typer and `hmc.cli.common.options`. The name of
+# a reserved word ends in `_`.
+COMMANDS = {
+    "Make a bundle": ("up", "train", "distill", "prune", "import_", "export", "compile"),
+    "Translate": ("serve", "translate", "score"),
+    "Look": ("levels", "bench", "analyze", "demo"),
+    "Run a server": ("health", "admin", "token"),
+}
 GROUPS = ("admin", "token", "analyze")
 HELP_WIDTH = "120"
 """Columns of help that does not go to a terminal."""
@@ -50,12 +40,16 @@ def build() -> typer.Typer:
         help="Translation models with fewer heads: train, prune, compile, serve and measure them.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_common)
-    for name in COMMANDS:
-        app.command(name.rstrip("_"), cls=CheckedCommand)(guarded(import_module(f"hmc.cli.{name}").command))
-    for name in GROUPS:
-        app.add_typer(import_module(f"hmc.cli.{name}").group(), name=name)
+    for panel, names in COMMANDS.items():
+        for name in names:
+            module = import_module(f"hmc.cli.{name}")
+            if name in GROUPS:
+                app.add_typer(module.group(), name=name, rich_help_panel=panel)
+            else:
+                app.command(name.rstrip("_"), cls=CheckedCommand, rich_help_panel=panel)(guarded(module.command))
     return app
 
 

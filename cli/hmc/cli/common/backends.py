@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
-from hmc.cli.common.options import NO_TLS, Tls, check_no_server_options, connected
+from hmc.cli.common.options import NO_TLS, Tls, check_no_server_options, chosen_server, connected
 from hmc.serving.documents.local import translate_document
 from hmc.serving.levels.choosing import LevelCandidate, choose, runs_on
 from hmc.serving.levels.languages import Languages, with_code
@@ -96,12 +96,11 @@ def open_backend(options: BackendOptions) -> Iterator[Backend]:
     Raises InvalidRequestError unless exactly one of the two is given, and for options that belong to the other one.
     Raises also what `Client` and `Translator` raise.
     """
-    if (options.server is None) == (options.bundle is None):
-        raise InvalidRequestError("give exactly one of --server HOST:PORT and --bundle DIR")
-    if options.server is not None:
+    server = chosen_server(options.server, options.bundle)
+    if server is not None:
         if options.device != "auto" or options.threads or options.workers:
             raise InvalidRequestError("--device, --threads and --workers are about --bundle: the server chose its own")
-        with connected(options.server, options.token, options.tls) as client:
+        with connected(server, options.token, options.tls) as client:
             yield ServerBackend(client, options)
     elif options.bundle is not None:
         options.check_no_server("--bundle")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import inspect
 import os
 import signal
 import sys
@@ -15,17 +16,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from types import FrameType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
-from typer import BadParameter
+from typer import BadParameter, Option
 from typer.core import TyperCommand, TyperOption
 
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError, InternalServiceError
+from hmc.cli.common.consoles import say
 
 if TYPE_CHECKING:
     from typer._click.core import Context, Parameter
 
+SAYING = "Output"
+"""The panel of `--help` with the options that every command has."""
 P = ParamSpec("P")
 R = TypeVar("R")
 EXTRA_OF_MODULE = {
@@ -52,12 +56,18 @@ EXIT_CODE = 128 + signal.SIGTERM
 """The exit code that shells report for a process ended by SIGTERM."""
 
 
-def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """Wraps a command: errors that a user can act on become a message and an exit code, without a traceback."""
+QUIET = Annotated[bool, Option("--quiet", "-q", help="Say nothing but the result and errors.", rich_help_panel=SAYING)]
+VERBOSE = Annotated[bool, Option("--verbose", "-v", help="Log what happens inside, too.", rich_help_panel=SAYING)]
+
+
+def guarded(command: Callable[P, R]) -> Callable[..., R]:
+    """Wraps a command: it takes --quiet and --verbose, and errors that a user can act on become a message and an exit
+    code, without a traceback."""
 
     @functools.wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+    def run(*args: Any, quiet: bool = False, verbose: bool = False, **kwargs: Any) -> R:
         try:
+            say(quiet=quiet, verbose=verbose)
             return command(*args, **kwargs)
         except KeyboardInterrupt:
             code = 130
@@ -80,6 +90,13 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             code = complain(f"{where}{error.strerror}; {hint}")
         raise SystemExit(code)
 
+    signature = inspect.signature(command, eval_str=True)
+    ours = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+        for name, kind in (("quiet", QUIET), ("verbose", VERBOSE))
+    ]
+    changed = signature.replace(parameters=[*signature.parameters.values(), *ours])
+    run.__signature__ = changed  # type: ignore[attr-defined]  # what typer reads
     return run
 
 

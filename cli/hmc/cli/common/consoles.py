@@ -17,11 +17,31 @@ FILE_WIDTH = 1000
 """Columns of a file or a pipe. Without it a table would be cut to the 80 columns that a terminal is taken to have."""
 
 
+_quiet = False
+"""Whether this command line has --quiet."""
+
+
+def say(*, quiet: bool, verbose: bool) -> None:
+    """Sets how much this command says and logs. Raises InvalidRequestError for both."""
+    global _quiet  # noqa: PLW0603 - of the command line, of which a process has one
+    import logging
+
+    from hmc.artifact.errors import InvalidRequestError
+
+    if quiet and verbose:
+        raise InvalidRequestError("--quiet and --verbose are opposites: give one")
+    _quiet = quiet
+    if verbose:
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("hmc").setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.NOTSET)
+
+
 def open_console(*, stderr: bool = False) -> Console:
-    """A console on standard output or standard error. What goes to a file or a pipe is not wrapped."""
+    """A console on standard output or standard error. What goes to a file or a pipe is not wrapped. With --quiet,
+    nothing goes to standard error."""
     from rich.console import Console
 
-    console = Console(stderr=stderr)
+    console = Console(stderr=stderr, quiet=stderr and _quiet)
     if not console.is_terminal:
         console.width = FILE_WIDTH
     return console

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 WHERE, LEVEL = "Where", "Level"
 """Panels of `--help`."""
 
-TOKEN_VARIABLE = "HMC_TOKEN"
-SERVER = typer.Option(help="Address of a running server.", metavar="HOST:PORT", rich_help_panel=WHERE)
+TOKEN_VARIABLE, SERVER_VARIABLE = "HMC_TOKEN", "HMC_SERVER"
+SERVER = typer.Option(
+    help="Address of a running server.", metavar="HOST:PORT", envvar=SERVER_VARIABLE, rich_help_panel=WHERE
+)
 """Commands that always need a server use `Annotated[str, SERVER]`."""
 Server = Annotated[str | None, SERVER]
 Bundle = Annotated[
@@ -65,6 +67,21 @@ class Tls:
 NO_TLS = Tls()
 
 
+def chosen_server(server: str | None, bundle: Path | None, name: str = "--bundle DIR") -> str | None:
+    """The server of a command that takes a server or a bundle; None: it is the bundle. name: of the bundle's option.
+
+    A server in the environment may be meant for other commands, so a bundle that is given wins. Raises
+    InvalidRequestError unless exactly one of the two is given.
+    """
+    from hmc.artifact.errors import InvalidRequestError
+
+    if bundle is not None and server == os.environ.get(SERVER_VARIABLE):
+        return None
+    if (server is None) == (bundle is None):
+        raise InvalidRequestError(f"give exactly one of {name} and --server HOST:PORT (or {SERVER_VARIABLE})")
+    return server
+
+
 def check_no_server_options(
     instead: str, *, token: str | None = None, tls: Tls = NO_TLS, timeout: float | None = None, model: str | None = None
 ) -> None:
@@ -72,8 +89,6 @@ def check_no_server_options(
 
     A token in the environment may be meant for other commands, so it is no error.
     """
-    import os
-
     from hmc.artifact.errors import InvalidRequestError
 
     given = {

@@ -15,6 +15,7 @@ from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.cli.common.backends import BackendOptions, code_of, level_of
 from hmc.cli.common.consoles import open_console
+from hmc.cli.common.options import chosen_server
 from hmc.cli.common.outputs import check_run_folder
 from hmc.cli.common.progress import translating
 from hmc.pipelines.bulk.engines import BulkLevel, EngineName
@@ -49,7 +50,7 @@ def write_bulk(
 ) -> None:  # fmt: skip
     """Translates the files into the folder `out`, and prints the result."""
     engine = _engine(bulk.engine)
-    if where.bundle is None or where.server is not None:
+    if where.bundle is None or chosen_server(where.server, where.bundle) is not None:
         raise InvalidRequestError("--engine translates with a bundle: give --bundle DIR, and no --server")
     where.check_no_server("--engine")
     if not files or "-" in files or out is None:

@@ -1,0 +1,90 @@
+"""docs/commands.md: every command with its options, made from the parser.
+
+`make docs` writes it: `python -m hmc.cli.reference docs/commands.md`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typer._click.core import Command, Context
+
+HEAD = """# Commands
+
+This page is made from the code: `make docs` writes it. `hmc COMMAND -h` shows the same.
+
+| exit code | meaning |
+|---|---|
+| 0 | done; of a server: it was stopped by a signal |
+| 1 | a bug, or an internal error of a server: please report it |
+| 2 | a wrong command line, input or artifact, or a server that cannot be reached; the message says what to do |
+| 130, 141, 143 | ended by Ctrl-C, because its reader closed the pipe, by SIGTERM |
+
+| variable | meaning |
+|---|---|
+| `HMC_SERVER` | `--server` of commands that ask a server. A bundle that is given wins. |
+| `HMC_TOKEN` | `--token` of commands that ask a server, and the token that opens everything of `hmc serve` |
+| `HMC_CACHE` | folder of packed weights, or `none` |
+| `HMC_CONFIG` | `--config` of `hmc serve`; [settings](settings.md) lists the variable of each setting |
+
+Every command has `-h`, `--help`; `-q`, `--quiet`: say nothing but the result and errors; and `-v`, `--verbose`: log
+what happens inside, too.
+"""
+EVERYWHERE = ("help", "quiet", "verbose")
+"""Options that every command has, described once."""
+
+
+def page() -> str:
+    """The whole page in Markdown."""
+    from typer.main import get_command
+
+    from hmc.cli.main import build
+
+    root: Any = get_command(build())
+    lines = [
+        HEAD,
+        "Every command has `-h`, `--help`; `-q`, `--quiet`: say nothing but the result and errors; and `-v`,",
+    ]
+    lines.append("`--verbose`: log what happens inside, too.\n")
+    for name, command in _commands(root, "hmc", None):
+        lines += _of_command(name, command)
+    return "\n".join(lines)
+
+
+def _commands(group: Any, path: str, parent: Context | None) -> Iterator[tuple[str, Command]]:
+    """Full name → command, for all commands below a group."""
+    context = group.make_context(path, [], parent=parent, resilient_parsing=True)
+    for name in group.list_commands(context):
+        command: Any = group.get_command(context, name)
+        if hasattr(command, "list_commands"):
+            yield from _commands(command, f"{path} {name}", context)
+        else:
+            yield f"{path} {name}", command
+
+
+def _of_command(name: str, command: Command) -> Iterator[str]:
+    context = command.make_context(name, [], resilient_parsing=True)
+    yield f"## {name}\n"
+    yield f"{_one_line(command.help or '')}\n"
+    yield f"    {name} {' '.join(command.collect_usage_pieces(context))}\n"
+    params: list[Any] = [each for each in command.get_params(context) if each.name not in EVERYWHERE]
+    yield "| argument or option | meaning |"
+    yield "|---|---|"
+    for record in (each.get_help_record(context) for each in params):
+        if record is not None:
+            names, meaning = (_one_line(text).replace("|", "\\|") for text in record)
+            yield f"| `{names}` | {meaning} |"
+    yield ""
+
+
+def _one_line(text: str) -> str:
+    """A text whose paragraphs are a line each."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")

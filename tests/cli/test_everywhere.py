@@ -1,0 +1,74 @@
+"""What every command has: short help, how much it says, a server from the environment, a place in the reference."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Hmc
+from tests.command import run_hmc
+
+from hmc.cli.reference import page
+from hmc.serving.server.background import BackgroundServer
+
+
+@pytest.fixture(autouse=True)
+def usual_log() -> Iterator[None]:
+    """The log as it was: a command sets its level."""
+    before = logging.getLogger("hmc").level
+    yield
+    logging.getLogger("hmc").setLevel(before)
+
+
+def test_the_committed_reference_is_that_of_the_parser(repository: Path) -> None:
+    committed = (repository / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert committed == page(), "run `make docs`"
+
+
+@pytest.mark.parametrize("words", [(), ("compile",), ("admin", "reload"), ("analyze", "importance"), ("token", "new")])
+def test_short_help(words: tuple[str, ...], hmc: Hmc) -> None:
+    ran = hmc(*words, "-h")
+    assert ran.exit_code == 0
+    assert ran.stdout == hmc(*words, "--help").stdout
+    assert "Usage: hmc" in ran.stdout
+
+
+def test_a_quiet_command_says_nothing_but_its_result(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    loud = hmc("compile", tiny_checkpoint, "--out", tmp_path / "loud")
+    quiet = hmc("compile", tiny_checkpoint, "--out", tmp_path / "quiet", "-q")
+    assert loud.exit_code == quiet.exit_code == 0
+    assert "full" in loud.stderr
+    assert quiet.stderr == ""
+    refused = hmc("compile", tmp_path / "nothing", "--out", tmp_path / "other", "--quiet")
+    assert refused.exit_code == 2
+    assert "nothing" in refused.stderr
+
+
+def test_a_verbose_command_logs_more(hmc: Hmc, fake_bundle: Path) -> None:
+    assert hmc("levels", fake_bundle, "--verbose").exit_code == 0
+    assert logging.getLogger("hmc.serving").isEnabledFor(logging.DEBUG)
+    assert hmc("levels", fake_bundle).exit_code == 0
+    assert not logging.getLogger("hmc.serving").isEnabledFor(logging.DEBUG)
+
+
+def test_quiet_and_verbose_exclude_each_other(hmc: Hmc, fake_bundle: Path) -> None:
+    ran = hmc("levels", fake_bundle, "-q", "-v")
+    assert ran.exit_code == 2
+    assert "--quiet and --verbose are opposites" in ran.stderr
+
+
+def test_the_environment_names_the_server(server: BackgroundServer, fake_bundle: Path, tmp_path: Path) -> None:
+    there = {"HMC_SERVER": server.address}
+    asked = run_hmc(["levels", "--json"], env=there)
+    assert asked.exit_code == 0, asked.stderr
+    assert '"loaded": true' in asked.stdout
+    of_bundle = run_hmc(["levels", fake_bundle], env={"HMC_SERVER": "nowhere.invalid:1"})
+    assert of_bundle.exit_code == 0, of_bundle.stderr
+    assert run_hmc(["admin", "status"], env=there).exit_code == 0
+    assert run_hmc(["translate", "A man."], env=there).exit_code == 0
+    both = run_hmc(["levels", fake_bundle, "--server", "other:1"], env=there)
+    assert "give exactly one of BUNDLE (a directory) and --server HOST:PORT" in both.stderr
+    without = run_hmc(["score", "--file", tmp_path / "a", "--reference", tmp_path / "b"], env={"HMC_SERVER": None})
+    assert without.exit_code == 2
