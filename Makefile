@@ -8,6 +8,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Extra arguments of the PyTorch install only, for whoever wants another build of it than their package index's default.
 TORCH_PIP_ARGS ?=
 
+# Which build of ONNX Runtime is installed: gpu, which also computes on CPUs, or cpu, which is 230 MB less to download.
+RUNTIME ?= gpu
+export HEADMASK_RUNTIME = $(RUNTIME)
+
 # Processes that share the tests; each gives PyTorch one thread, so that they do not wait for each other's. Bytecode is
 # kept, because tests start many processes.
 TEST_JOBS ?= 2
@@ -71,18 +75,18 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # What `hmc demo` needs: serving, the compiler and the plot. No PyTorch.
-$(VENV)/.demo-ready: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.demo-ready: pyproject.toml hatch_build.py constraints.txt | $(BIN)/python
 	$(PIP) install -e '.[demo]' -c constraints.txt
 	@touch $@
 
 # Everything. PyTorch comes first and by its exact version: left to the resolver, a range takes the newest build there
 # is, with several gigabytes of libraries that nothing here is tested with.
-$(VENV)/.dev-ready: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.dev-ready: pyproject.toml hatch_build.py constraints.txt | $(BIN)/python
 	$(PIP) install torch==2.13.0 $(TORCH_PIP_ARGS)
 	$(PIP) install -e '.[dev]' -c constraints.txt
 	@touch $@ $(VENV)/.demo-ready
 
 # The builder of the site alone.
-$(VENV)/.site-ready: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.site-ready: pyproject.toml hatch_build.py constraints.txt | $(BIN)/python
 	$(PIP) install -e '.[docs]' -c constraints.txt
 	@touch $@

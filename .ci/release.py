@@ -1,8 +1,8 @@
-"""Makes a release in dist/: wheel, source distribution, bills of materials, licences of dependencies, checksums.
+"""Makes a release in dist/: wheels, source distribution, bills of materials, licences of dependencies, checksums.
 
     python .ci/release.py [DIST]
 
-Both archives are built twice, the second time from the first source distribution. If the bytes differ, nothing is
+Archives are built twice, the second time from the first source distribution. If the bytes differ, nothing is
 released. Run it in the environment of `make test`: the bills list the versions that are installed there.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -45,6 +46,31 @@ def build(source: Path, out: Path) -> tuple[Path, Path]:
         raise ReleaseError(f"the build failed:\n{ran.stdout}{ran.stderr}")
     (sdist,), (wheel,) = out.glob("headmask-*.tar.gz"), out.glob("headmask-*.whl")
     return sdist, wheel
+
+
+def build_for_cpus(source: Path, folder: Path) -> Path:
+    """Builds the wheel for CPUs alone, twice, from a checkout: a source distribution is for one runtime. Raises
+    ReleaseError."""
+    made = []
+    for name in ("one", "other"):
+        command = [
+            sys.executable,
+            "-m",
+            "build",
+            "--wheel",
+            "--no-isolation",
+            "--outdir",
+            str(folder / name),
+            str(source),
+        ]
+        environment = os.environ | {"HEADMASK_RUNTIME": "cpu"}
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        if ran.returncode != 0:
+            raise ReleaseError(f"the build for CPUs failed:\n{ran.stdout}{ran.stderr}")
+        made += (folder / name).glob("headmask-*+cpu-*.whl")
+    if sha256(made[0]) != sha256(made[1]):
+        raise ReleaseError(f"{made[0].name} is not reproducible: compare {made[0]} and {made[1]} with diffoscope")
+    return made[0]
 
 
 def build_twice(source: Path, folder: Path) -> list[Path]:
@@ -171,7 +197,7 @@ def bills(wheel: Path) -> dict[str, dict[str, Any]]:
 def release(source: Path, dist: Path) -> list[Path]:
     """Writes everything into `dist`, in place of an earlier release. Returns the files."""
     with tempfile.TemporaryDirectory() as folder:
-        archives = build_twice(source, Path(folder))
+        archives = [*build_twice(source, Path(folder)), build_for_cpus(source, Path(folder))]
         made = bills(archives[1])
         dist.mkdir(parents=True, exist_ok=True)
         for old in (*dist.glob("headmask-*"), dist / SUMS):

@@ -5,7 +5,7 @@
 ARG BASE=docker.io/library/python:3.13-slim-bookworm
 
 FROM ${BASE} AS build
-COPY constraints.txt dist/headmask-*.whl /build/
+COPY constraints.txt dist/headmask-*[0-9]-py3-none-any.whl /build/
 WORKDIR /build
 RUN python3 -m venv /opt/hmc \
  && /opt/hmc/bin/pip install --no-cache-dir -c constraints.txt ./headmask-*.whl 'onnxruntime-gpu[cuda,cudnn]' \

@@ -1,5 +1,6 @@
-"""The wheel, built once, for the guards that look at what is shipped."""
+"""The wheels, built once, for the guards that look at what is shipped."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,12 +8,23 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="session")
-def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout, built with the hatchling that is installed."""
-    out = tmp_path_factory.mktemp("wheel")
+def _built(repository: Path, out: Path, runtime: str) -> Path:
+    """A wheel of this checkout, built with the hatchling that is installed."""
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(repository)]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | {"HEADMASK_RUNTIME": runtime}
+    built = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert built.returncode == 0, built.stdout + built.stderr
     (path,) = out.glob("headmask-*.whl")
     return path
+
+
+@pytest.fixture(scope="session")
+def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel."""
+    return _built(repository, tmp_path_factory.mktemp("wheel"), "gpu")
+
+
+@pytest.fixture(scope="session")
+def wheel_for_cpus(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that asks for ONNX Runtime without CUDA."""
+    return _built(repository, tmp_path_factory.mktemp("wheel-for-cpus"), "cpu")

@@ -1,4 +1,4 @@
-"""The wheel serves with its base dependencies alone, in a new environment without PyTorch and onnx."""
+"""The wheel for CPUs serves with its base dependencies alone, in a new environment without PyTorch and onnx."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def run(command: list[str], folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def clean_python(wheel: Path, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clean_python(wheel_for_cpus: Path, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a new environment that holds the wheel and its base dependencies."""
     folder = tmp_path_factory.mktemp("clean")
     run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], folder)
@@ -55,12 +55,17 @@ def clean_python(wheel: Path, repository: Path, tmp_path_factory: pytest.TempPat
     constraints = str(repository / "constraints.txt")
     pip = [sys.executable, "-m", "pip", "--python", str(python)]  # that of the tests, which works for another Python
     network = ("--timeout", "30", "--retries", "3")
-    run([*pip, "install", "--quiet", *network, "--no-compile", "-c", constraints, str(wheel)], folder)
+    run([*pip, "install", "--quiet", *network, "--no-compile", "-c", constraints, str(wheel_for_cpus)], folder)
     return python
 
 
 def test_base_dependencies_bring_neither_torch_nor_onnx(clean_python: Path, tmp_path: Path) -> None:
     assert json.loads(run([str(clean_python), "-c", REPORT_ABSENT], tmp_path)) == []
+
+
+def test_it_is_the_small_build_of_the_runtime(clean_python: Path, tmp_path: Path) -> None:
+    ask = "import importlib.metadata as m; print(sorted(d.name for d in m.distributions() if 'onnxr' in d.name))"
+    assert run([str(clean_python), "-c", ask], tmp_path) == "['onnxruntime']\n"
 
 
 def test_the_command_is_installed(clean_python: Path, tmp_path: Path) -> None:
@@ -69,9 +74,11 @@ def test_the_command_is_installed(clean_python: Path, tmp_path: Path) -> None:
     assert run([command, "--version"], tmp_path) == f"hmc {VERSION}\n"
 
 
-def test_the_advice_for_an_extra_names_the_wheel(clean_python: Path, wheel: Path, tmp_path: Path) -> None:
+def test_the_advice_for_an_extra_names_the_wheel(clean_python: Path, wheel_for_cpus: Path, tmp_path: Path) -> None:
     ask = "from hmc.artifact.distribution import how_to_install as how; print(how('train'))"
-    assert run([str(clean_python), "-c", ask], tmp_path) == f"pip install 'headmask[train] @ {wheel.as_uri()}'\n"
+    assert (
+        run([str(clean_python), "-c", ask], tmp_path) == f"pip install 'headmask[train] @ {wheel_for_cpus.as_uri()}'\n"
+    )
 
 
 def test_a_bundle_is_translated(clean_python: Path, tmp_path: Path, tiny_bundle: Path) -> None:

@@ -34,11 +34,35 @@ def release() -> Any:
 
 
 @pytest.mark.slow
-def test_archives_have_the_same_bytes_each_time(release: Any, wheel: Path, tmp_path: Path) -> None:
-    """Built from the checkout, from its source distribution, and the wheel once more by another call."""
+def test_archives_have_the_same_bytes_each_time(
+    release: Any, wheel: Path, wheel_for_cpus: Path, tmp_path: Path
+) -> None:
+    """Built from the checkout, from its source distribution, and the wheels once more by another call."""
     sdist, again = release.build_twice(REPOSITORY, tmp_path)
     assert sdist.name == f"headmask-{VERSION}.tar.gz"
     assert again.read_bytes() == wheel.read_bytes()
+    assert release.build_for_cpus(REPOSITORY, tmp_path).read_bytes() == wheel_for_cpus.read_bytes()
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    with pytest.raises(release.ReleaseError, match=r"this source distribution is for gpu; build from a checkout"):
+        release.build_for_cpus(unpacked, tmp_path / "again")
+
+
+def test_the_wheels_differ_in_the_runtime_alone(release: Any, wheel: Path, wheel_for_cpus: Path) -> None:
+    usual, for_cpus = (
+        {line for line in release.metadata_of(each).get_all("Requires-Dist") if "extra ==" not in line}
+        for each in (wheel, wheel_for_cpus)
+    )
+    assert {line.partition("<")[0] for line in usual - for_cpus} == {"onnxruntime-gpu", "onnxruntime"}
+    assert for_cpus - usual == {"onnxruntime<2,>=1.31"}
+    assert release.metadata_of(wheel_for_cpus)["Version"] == f"{VERSION}+cpu"
+
+
+def test_another_runtime_is_refused(release: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADMASK_RUNTIME", "tpu")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(REPOSITORY)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode != 0
+    assert "HEADMASK_RUNTIME=tpu: choose gpu or cpu" in ran.stdout + ran.stderr
 
 
 def test_other_bytes_stop_a_release(release: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
