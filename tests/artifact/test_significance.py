@@ -159,6 +159,19 @@ def test_summed_statistics_give_sacrebleus_corpus_score(share: float) -> None:
     assert bleu_signature() == str(metric.get_signature())
 
 
+@pytest.mark.parametrize("longest", [3, 20, 2000])
+def test_bleu_of_many_sums_is_sacrebleus_to_the_last_bit(longest: int) -> None:
+    """Without matches in some orders, without n-grams in the last ones, without words, too short and too long."""
+    rng = np.random.default_rng(longest)
+    totals = np.sort(rng.integers(0, longest, (3000, 4)))[:, ::-1]
+    matches = rng.integers(0, totals + 1) * (rng.random(totals.shape) < 0.8)
+    sums = np.column_stack([totals[:, 0], rng.integers(0, longest + 3, len(totals)), matches, totals])
+    expected = [
+        BLEU.compute_bleu(row[2:6], row[6:], row[0], row[1], smooth_method="exp").score for row in sums.tolist()
+    ]
+    assert bleu(sums.reshape(30, 100, 10)).ravel().tolist() == expected
+
+
 def test_resamples_are_those_of_sacrebleu() -> None:
     metric = BLEU(references=[REFERENCES])
     _, theirs = PairedTest([("a", GOOD), ("b", CLOSE)], {"BLEU": metric}, None, test_type="bs", n_samples=200)()

@@ -86,15 +86,24 @@ def pruned(prunable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def pairs(prunable: Path, once: Once, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def few(prunable: Path, once: Once, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Sentences, and as references their translations by the prunable model, so that `full` has 100 BLEU."""
-    folder = tmp_path_factory.mktemp("pairs")
+    folder = tmp_path_factory.mktemp("few")
     src, ref = folder / "tiny.en", folder / "tiny.de"
     with Translator(once(bundle_at, prunable), "full") as translator:
         written = translator.translate(SENTENCES, DecodeOptions(beam_size=1))
-    often = 9  # a search wants a hundred
-    src.write_text("\n".join(SENTENCES * often) + "\n", encoding="utf-8")
-    ref.write_text("\n".join([translation.text for translation in written] * often) + "\n", encoding="utf-8")
+    src.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    ref.write_text("\n".join(translation.text for translation in written) + "\n", encoding="utf-8")
+    return src, ref
+
+
+@pytest.fixture(scope="session")
+def pairs(few: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The same as often as makes a hundred, which a search with a confidence wants."""
+    folder = tmp_path_factory.mktemp("pairs")
+    src, ref = (folder / side.name for side in few)
+    for many, side in zip((src, ref), few, strict=True):
+        many.write_text(side.read_text(encoding="utf-8") * 9, encoding="utf-8")
     return src, ref
 
 

@@ -14,6 +14,7 @@ and because the two packages that compute them, `hmc.benchmark` and `hmc.trainin
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sacrebleu.metrics import BLEU
+from sacrebleu.utils import my_log
 
 from hmc.artifact.errors import InvalidRequestError
 
@@ -159,13 +161,28 @@ def bleu_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> npt
 
 
 def bleu(totals: Statistics) -> Floats:
-    """Corpus BLEU, 0 to 100, of summed statistics `[…, 10]`, with sacreBLEU's default smoothing."""
-    flat = totals.reshape(-1, totals.shape[-1]).astype(np.int64).tolist()
-    values = [
-        BLEU.compute_bleu(row[2 : 2 + NGRAMS], row[2 + NGRAMS :], row[0], row[1], smooth_method="exp").score
-        for row in flat
-    ]
-    return np.array(values, np.float64).reshape(totals.shape[:-1])
+    """Corpus BLEU, 0 to 100, of summed statistics `[…, 10]`, with sacreBLEU's default smoothing.
+
+    As `BLEU.compute_bleu`, to the last bit, for all rows at once: a significance test scores twenty thousand. So
+    logarithms, their sum and powers of e are Python's, as there; NumPy's may differ in the last bit.
+    """
+    flat = totals.reshape(-1, totals.shape[-1]).astype(np.float64)
+    length, reference, matches, ngrams = flat[:, 0], flat[:, 1], flat[:, 2 : 2 + NGRAMS], flat[:, 2 + NGRAMS :]
+    counted = np.logical_and.accumulate(ngrams > 0, axis=1)  # hypotheses may be too short for higher orders
+    halved = 2.0 ** np.cumsum((matches == 0) & counted, axis=1)  # at each order without a match, once more
+    precisions = (
+        100.0 * np.where(matches == 0, 1, matches) / np.where(counted, np.where(matches == 0, halved, 1) * ngrams, 1)
+    )
+    logs = np.where(counted, _each(math.log, precisions.ravel()).reshape(precisions.shape), my_log(0.0))
+    penalty = np.where(length < reference, 1 - reference / np.maximum(length, 1), 0.0)  # no words match no n-gram
+    means = _each(sum, logs) / NGRAMS
+    values = np.where(matches.any(axis=1), _each(math.exp, penalty) * _each(math.exp, means), 0.0)
+    return values.reshape(totals.shape[:-1])
+
+
+def _each(function: Callable[[Any], float], values: Floats) -> Floats:
+    """A function of Python for each item of an array: its numbers, or its rows."""
+    return np.array(list(map(function, values.tolist())), np.float64)
 
 
 def bleu_signature() -> str:

@@ -50,11 +50,11 @@ def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: P
 
 
 def test_every_precision_is_searched_against_full(
-    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]
+    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], few: tuple[Path, Path]
 ) -> None:
     ran = hmc(
         "compile", prunable, "--max-bleu-drop", "60", "--max-latency-ms", "1e6", "--eval", *pairs, "--beam", 1,
-        "--precision", "int8,fp32", "--calibrate", pairs[0], "-o", tmp_path / "b",
+        "--precision", "int8,fp32", "--calibrate", few[0], "-o", tmp_path / "b",
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     manifest = validate(tmp_path / "b")
@@ -68,16 +68,16 @@ def test_every_precision_is_searched_against_full(
 
 
 def test_twins_with_shortlists_are_searched_too(
-    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]
+    hmc: Hmc, prunable: Path, tmp_path: Path, few: tuple[Path, Path]
 ) -> None:
     text = tmp_path / "text"
     text.mkdir()
-    for side in pairs:
+    for side in few:
         (text / side.name).write_text("A dog sees a cat.\nTwo cats sleep.\n")
     ran = hmc(
-        "compile", prunable, "--max-bleu-drop", "100", "--confidence", 0, "--eval", *pairs, "--beam", 1,
-        "--precision", "fp32,int8", "--calibrate", pairs[0],
-        "--shortlist", *(text / side.name for side in pairs), "-o", tmp_path / "b", "--json",
+        "compile", prunable, "--max-bleu-drop", "100", "--confidence", 0, "--eval", *few, "--beam", 1,
+        "--precision", "fp32,int8", "--calibrate", few[0],
+        "--shortlist", *(text / side.name for side in few), "-o", tmp_path / "b", "--json",
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     manifest = validate(tmp_path / "b")
@@ -98,7 +98,7 @@ def test_twins_with_shortlists_are_searched_too(
 
 @pytest.mark.parametrize(("fast", "default"), [("twin", "full-int8-shortlist"), ("whole", "full-int8")])
 def test_a_twin_or_its_precision_may_find_nothing(
-    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
+    hmc: Hmc, prunable: Path, tmp_path: Path, few: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
     fast: str, default: str,
 ) -> None:  # fmt: skip
     measure = LevelMeter.measure
@@ -109,11 +109,11 @@ def test_a_twin_or_its_precision_may_find_nothing(
         )
 
     monkeypatch.setattr(LevelMeter, "measure", timed)
-    for side in pairs:
+    for side in few:
         (tmp_path / side.name).write_text("A dog sees a cat.\nTwo cats sleep.\n")
     ran = hmc(
-        "compile", prunable, "--max-latency-ms", 5, "--eval", *pairs, "--beam", 1, "--precision", "int8",
-        "--calibrate", pairs[0], "--shortlist", *(tmp_path / side.name for side in pairs), "-o", tmp_path / "b",
+        "compile", prunable, "--max-latency-ms", 5, "--eval", *few, "--beam", 1, "--precision", "int8",
+        "--calibrate", few[0], "--shortlist", *(tmp_path / side.name for side in few), "-o", tmp_path / "b",
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     manifest = validate(tmp_path / "b")
@@ -125,7 +125,7 @@ def test_a_twin_or_its_precision_may_find_nothing(
 
 
 def test_a_precision_that_finds_nothing_does_not_end_the_search(
-    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    hmc: Hmc, prunable: Path, tmp_path: Path, few: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure = LevelMeter.measure
 
@@ -134,8 +134,8 @@ def test_a_precision_that_finds_nothing_does_not_end_the_search(
 
     monkeypatch.setattr(LevelMeter, "measure", timed)
     ran = hmc(
-        "compile", prunable, "--max-latency-ms", 5, "--eval", *pairs, "--beam", 1, "--precision", "fp32,int8",
-        "--calibrate", pairs[0], "-o", tmp_path / "b",
+        "compile", prunable, "--max-latency-ms", 5, "--eval", *few, "--beam", 1, "--precision", "fp32,int8",
+        "--calibrate", few[0], "-o", tmp_path / "b",
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     manifest = validate(tmp_path / "b")

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hmc.artifact.bundle.manifest import Level, Manifest
+from hmc.artifact.bundle.manifest import Level, Manifest, Quality
 from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError
 from hmc.artifact.model.heads import fewest_that_see
 from hmc.artifact.precisions import Precision
-from hmc.artifact.significance import bleu, bleu_statistics, default_seed, difference
+from hmc.artifact.significance import CONFIDENCE, bleu, bleu_statistics, default_seed, difference
 from hmc.benchmark.budget.compile import CompilePlan
 from hmc.benchmark.budget.report import refusal, to_dict
 from hmc.benchmark.budget.search import Candidate, Limits, Search, search
@@ -94,21 +94,24 @@ class LevelMeter:
             )
         if self.reference is None:
             self.reference = output
+        quality = score(output, self.reference, self.test_set, beam)
         return Candidate(
             level.name,
             level.heads,
-            score(output, self.reference, self.test_set, beam),
-            self._loss_at_most(output, self.reference),
+            quality,
+            self._loss_at_most(quality, output, self.reference),
             timed.p50_ms,
             level.precision,
             bool(level.shortlist),
         )
 
-    def _loss_at_most(self, output: Output, reference: Output) -> float:
+    def _loss_at_most(self, quality: Quality, output: Output, reference: Output) -> float:
+        if self.confidence in (0, CONFIDENCE):  # the quality has it
+            return -quality.bleu_delta if self.confidence == 0 else -quality.ci_low
         references = self.test_set.references or ()
         system, baseline = (bleu_statistics(one.hypotheses, references) for one in (output, reference))
         compared = difference(system, baseline, bleu, seed=default_seed(), confidence=self.confidence)
-        return -compared.value if self.confidence == 0 else -compared.low
+        return -compared.low
 
 
 @dataclass
