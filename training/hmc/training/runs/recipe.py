@@ -95,7 +95,9 @@ class TrainSection(Section):
     """Largest gradient norm; larger gradients are scaled down to it. 0 turns clipping off."""
     headmask: str | None = None
     """Heads to mask in every update (Sun et al. 2021): `random:18`, `important:18`, a share such as `random:12.5%`, or
-    only some kinds, such as `random:6@encoder_self`."""
+    only some kinds, such as `random:6@encoder_self`. `important:1/attention` masks one head of every attention. Words
+    after a comma change how, such as `important:18,signed` or `random:18,rescaled,after=4000`; see
+    `hmc.training.headmask.spec`. `headmask.json` in the run folder counts the masks of every head."""
     seed: int = Field(default=1, ge=0, le=2**32 - 1)
 
     @field_validator("headmask")
