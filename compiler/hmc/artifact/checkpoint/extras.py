@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from safetensors import SafetensorError
@@ -92,7 +92,7 @@ def _named(raw: dict[str, Any], arch: Architecture) -> tuple[dict[ScoreName, Hea
             continue
         scores, wrong = _scores(f"{SCORES}: {name}", rows, arch)
         if scores is not None:
-            found[cast(ScoreName, name)] = scores
+            found[name] = scores
         problems += wrong
     return found, problems
 
@@ -117,7 +117,7 @@ def add_score(folder: Path, arch: Architecture, name: ScoreName, scores: HeadSco
     `arch`, or are not finite.
     """
     assert name != "gates"
-    if problems := _scores(name, dict(scores), arch)[1]:
+    if problems := _scores(name, {str(kind): values for kind, values in scores.items()}, arch)[1]:
         raise InvalidRequestError(f"{'; '.join(problems)}: measure it again, on this checkpoint and in fp32")
     content: Any = _rows(scores)
     if name != "importance":
