@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from tests.tiny import random_layout
 
@@ -42,7 +43,7 @@ def test_heads_are_ranked_by_what_is_asked_for(ranked: Checkpoint) -> None:
 def test_a_checkpoint_keeps_named_scores(name: ScoreName, tiny_checkpoint: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_checkpoint, tmp_path / "c")
     checkpoint, rng = load_checkpoint(tmp_path / "c"), np.random.default_rng(len(name))
-    scores: dict[Kind, np.ndarray] = {kind: rng.random((2, 4), np.float32) for kind in KINDS}
+    scores: dict[Kind, npt.NDArray[np.float32]] = {kind: rng.random((2, 4), np.float32) for kind in KINDS}
     with pytest.raises(InvalidRequestError, match=f"has no {name} to choose heads by; run `hmc analyze"):
         choose_layout(checkpoint, 12, name)
     other: ScoreName = "relevance" if name != "relevance" else "confidence"
@@ -56,9 +57,9 @@ def test_a_checkpoint_keeps_named_scores(name: ScoreName, tiny_checkpoint: Path,
         assert choose_layout(found, 12, other) == choose_layout(found, 12) == choose_layout(found, 12, "gates")
     assert checkpoint_digest(tmp_path / "c") == checkpoint_digest(tiny_checkpoint), "scores are not part of the model"
     with pytest.raises(InvalidRequestError, match=r"cross has shape \[1, 4\], expected \[2, 4\]: measure it again"):
-        add_score(tmp_path / "c", checkpoint.architecture, name, {**scores, "cross": scores["cross"][:1]})
+        add_score(tmp_path / "c", checkpoint.architecture, name, scores | {"cross": scores["cross"][:1]})
     with pytest.raises(InvalidRequestError, match="holds NaN or infinity"):
-        add_score(tmp_path / "c", checkpoint.architecture, "importance", {**scores, "cross": scores["cross"] * np.nan})
+        add_score(tmp_path / "c", checkpoint.architecture, "importance", scores | {"cross": scores["cross"] * np.nan})
     assert not [path for path in (tmp_path / "c").iterdir() if path.name.startswith(".")]
 
 

@@ -159,10 +159,10 @@ def test_residuals_are_what_came_before_the_norm() -> None:
         trace = trace_encoder(model, torch.tensor([SOURCE]))
         for step, following in pairwise([*trace.steps, None]):
             assert step is not None
-            ffn = isinstance(step, FeedForwardTrace)
-            update = (
-                step.module(step.states) if ffn else step.module(step.states, step.module.project(step.source), None)
-            )
+            if isinstance(step, FeedForwardTrace):
+                update = step.module(step.states)
+            else:
+                update = step.module(step.states, step.module.project(step.source), None)
             after = trace.states if following is None else following.residual
             torch.testing.assert_close(step.residual + update, after)
             assert not torch.equal(step.residual, step.states)

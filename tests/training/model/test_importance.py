@@ -7,7 +7,7 @@ from tests.tiny import SENTENCES, random_layout, random_tensors, tiny_architectu
 from torch import Tensor
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
 from hmc.artifact.model.importance import Importance
 from hmc.training.data.batches import Batch, make_batch
 from hmc.training.data.vocabulary import Vocabulary
@@ -125,13 +125,13 @@ def test_nothing_to_measure_is_an_error() -> None:
         sentence_importance(build_transformer(arch, empty), real_batch(0, 2))
 
 
-def token_importance(model: Transformer, batch: Batch) -> dict[str, Tensor]:
+def token_importance(model: Transformer, batch: Batch) -> dict[Kind, Tensor]:
     """kind → |Σ_i o_i ∂L/∂o_i| summed over the tokens of every sentence `[B, heads of the kind]`, from the outputs of
     heads themselves (Sun et al. 2021, eq. 2) and not from a gate."""
-    outputs: list[tuple[str, Tensor]] = []
+    outputs: list[tuple[Kind, Tensor]] = []
 
     class Keep(Gate):
-        def __init__(self, kind: str) -> None:
+        def __init__(self, kind: Kind) -> None:
             super().__init__()
             self.kind = kind
 
@@ -144,7 +144,7 @@ def token_importance(model: Transformer, batch: Batch) -> dict[str, Tensor]:
         attention.gate = Keep(kind)
     states = model(batch.source, batch.target_in, batch.source_padded)
     cross_entropy_sum(model, states, batch, 0.0)[0].backward()
-    found: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
+    found: dict[Kind, list[Tensor]] = {kind: [] for kind in KINDS}
     for kind, heads in outputs:
         assert heads.grad is not None
         found[kind].append((heads * heads.grad).sum(-1).abs().sum(-1))
@@ -158,7 +158,8 @@ def test_importance_of_tokens_is_that_of_the_outputs_of_heads() -> None:
     torch.testing.assert_close(computed, torch.cat([expected[kind] for kind in KINDS], 1))
     model = tiny_model(torch.float64)
     scores = corpus_importance(model, [batch], how=Importance("token"))
-    tokens = {"encoder_self": int(batch.source.ne(2).sum()), "decoder_self": batch.tokens, "cross": batch.tokens}
+    source, target = int(batch.source.ne(2).sum()), batch.tokens
+    tokens: dict[Kind, int] = {"encoder_self": source, "decoder_self": target, "cross": target}
     for kind in KINDS:
         np.testing.assert_allclose(scores[kind].ravel(), expected[kind].sum(0) / tokens[kind], rtol=1e-5)
 
