@@ -8,17 +8,15 @@ on standard error; the exit status is then 1.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from experiments.support import marked
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.across import budgets, compare, survivors, trajectory
 from hmc.training.analysis.common.result import read_result
 from hmc.training.analysis.common.summary import Summary, change, plain, probability
-
-MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def headmask(folder: Path) -> Summary:
@@ -76,17 +74,14 @@ def fill(text: str, folder: Path) -> tuple[str, list[str]]:
     """
     problems: list[str] = []
 
-    def table(match: re.Match[str]) -> str:
-        name = match[2]
-        if name not in TABLES:
-            raise InvalidRequestError(f"table {name}: unknown; there are {', '.join(TABLES)}")
+    def table(name: str) -> str | None:
         try:
-            return f"{match[1]}\n{TABLES[name](folder).markdown()}\n{match[3]}"
+            return TABLES[name](folder).markdown()
         except InvalidRequestError as error:
             problems.append(f"table {name}: {error}")
-            return match[0]
+            return None
 
-    return MARKED.sub(table, text), problems
+    return marked.fill(text, table, TABLES), problems
 
 
 def write(folder: Path, report: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.guards.test_help_is_light import probe
 from tests.tiny import SENTENCES
 from tests.training.analysis.helpers import scored_bundle
 
+from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
 from hmc.cli.analyze import ANALYSES
 from hmc.training.analysis.common.result import read_result
@@ -62,6 +64,36 @@ def test_json_on_standard_output_is_the_file(
     assert ran.stdout == (tmp_path / "importance.json").read_text(encoding="utf-8")
     assert json.loads(ran.stdout)["corpora"][0]["sentences"] == 3
     assert load_checkpoint(tmp_path / "copy").importance is not None
+
+
+def test_scores_are_added_and_rank_heads_everywhere(
+    hmc: Hmc, tiny_checkpoint: Path, corpora: tuple[str, str], tmp_path: Path
+) -> None:
+    """Each of four analyses adds its score to one checkpoint; groups, curves and the compiler rank by each."""
+    checkpoint, options = tmp_path / "c", ("--data", corpora[0], "--device", "cpu")
+    shutil.copytree(tiny_checkpoint, checkpoint)
+    measured = {
+        "importance": ("importance", "--importance", "token,layer"),
+        "ablation": ("ablate", "--no-bleu", "--resamples", "100"),
+        "relevance": ("lrp", "--forced"),
+        "confidence": ("confidence", "--forced"),
+    }
+    for name, (command, *more) in measured.items():
+        ran = hmc("analyze", command, checkpoint, *options, *more, "--save", checkpoint, "-o", tmp_path / name)
+        assert ran.exit_code == 0, ran.output
+    for name in ("gates", *measured):
+        few = ("--rank-by", name, *FEW, "--no-bleu", "--groups", "3", "--data", corpora[0])
+        for command in ("groups", "cumulative"):
+            ran = hmc("analyze", command, checkpoint, *few, "-o", tmp_path / f"by-{name}")
+            assert ran.exit_code == 0, ran.output
+            result = read_result(tmp_path / f"by-{name}" / f"{command}.json")
+            assert result.settings["rank"] == {"by": "I_h" if name == "importance" else name, "from": str(checkpoint)}
+        bundle = tmp_path / f"bundle-{name}"
+        ran = hmc("compile", checkpoint, "--target-heads", "16", "--rank-by", name, "-o", bundle)
+        assert ran.exit_code == 0, ran.output
+        first = read_result(tmp_path / f"by-{name}" / "groups.json").data["groups"][:2]
+        [level] = read_manifest(bundle).levels
+        assert {str(head) for head in level.layout.heads()} == {h for group in first for h in group["heads"]}
 
 
 def test_the_seed_is_recorded_and_comes_from_sacrebleus_variable(
@@ -127,6 +159,10 @@ def test_budgets_of_a_scored_bundle(hmc: Hmc, tiny_bundle: Path, tmp_path: Path)
             "groups 99: this checkpoint has 24 open heads; choose 1 to 24",
         ),
         (("groups", "--scores", "nowhere.json"), "nowhere.json: cannot be read"),
+        (("groups", "--rank-by", "luck"), "--rank-by luck: choose one of gates, importance, ablation"),
+        (("groups", "--rank-by", "gates", "--importance", "token"), "give --rank-by NAME or --importance"),
+        (("importance", "--importance", "words"), "--importance: 'words' names no importance"),
+        (("ablate", "--head", "cross.0.3", "--no-bleu", "--save", "new"), "have no score; measure every head"),
         (("profile", "--shares", "a"), "--shares 'a': write numbers with commas"),
         (("importance", "--device", "tpu"), "device 'tpu': choose auto, cpu, cuda or cuda:N"),
         (("importance", "--sentences", "-1"), "sentences -1: choose 1 or more, or 0 for all"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from tests.tiny import random_layout
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint, save_checkpoint
+from hmc.artifact.checkpoint.extras import ScoreName, add_score
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.heads import KINDS, HeadLayout, Kind, select_heads
@@ -34,6 +37,30 @@ def test_heads_are_ranked_by_what_is_asked_for(ranked: Checkpoint) -> None:
     [budget] = parse_budgets("enc=3,cross=1")
     assert choose_layout(ranked, budget) == budget.select(ranked.gates, ranked.layout)
     assert choose_layout(ranked, budget, "importance") == budget.select(ranked.importance, ranked.layout)
+
+
+@pytest.mark.parametrize("name", ["ablation", "relevance", "confidence"])
+def test_a_checkpoint_keeps_named_scores(name: ScoreName, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_checkpoint, tmp_path / "c")
+    checkpoint, rng = load_checkpoint(tmp_path / "c"), np.random.default_rng(len(name))
+    scores: dict[Kind, npt.NDArray[np.float32]] = {kind: rng.random((2, 4), np.float32) for kind in KINDS}
+    with pytest.raises(InvalidRequestError, match=f"has no {name} to choose heads by; run `hmc analyze"):
+        choose_layout(checkpoint, 12, name)
+    other: ScoreName = "relevance" if name != "relevance" else "confidence"
+    add_score(tmp_path / "c", checkpoint.architecture, other, checkpoint.gates or {})
+    add_score(tmp_path / "c", checkpoint.architecture, name, scores)
+    save_checkpoint(load_checkpoint(tmp_path / "c"), tmp_path / "again")
+    for folder in ("c", "again"):
+        found = load_checkpoint(tmp_path / folder)
+        assert found.scores.keys() == {name, other}
+        assert choose_layout(found, 12, name) == select_heads(scores, found.layout, 12)
+        assert choose_layout(found, 12, other) == choose_layout(found, 12) == choose_layout(found, 12, "gates")
+    assert checkpoint_digest(tmp_path / "c") == checkpoint_digest(tiny_checkpoint), "scores are not part of the model"
+    with pytest.raises(InvalidRequestError, match=r"cross has shape \[1, 4\], expected \[2, 4\]: measure it again"):
+        add_score(tmp_path / "c", checkpoint.architecture, name, scores | {"cross": scores["cross"][:1]})
+    with pytest.raises(InvalidRequestError, match="holds NaN or infinity"):
+        add_score(tmp_path / "c", checkpoint.architecture, "importance", scores | {"cross": scores["cross"] * np.nan})
+    assert not [path for path in (tmp_path / "c").iterdir() if path.name.startswith(".")]
 
 
 def test_nothing_is_ranked_where_all_heads_stay(ranked: Checkpoint) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from experiments.heads import run, tables
+from experiments.support import marked
 from tests.command import hmc_command
 from tests.training.analysis.helpers import scored_bundle
 
@@ -127,7 +128,7 @@ def test_figures_are_there_small_and_shown(repository: Path) -> None:
 
 def test_tables_of_the_report_are_known_and_written(repository: Path) -> None:
     report = (repository / "docs" / "heads.md").read_text(encoding="utf-8")
-    found = {match[2]: match[0] for match in tables.MARKED.finditer(report)}
+    found = {match[2]: match[0] for match in marked.MARKED.finditer(report)}
     assert set(found) == set(tables.TABLES)
     for name, text in found.items():
         assert "| ---" in text, f"table {name} has not been written yet"

@@ -167,12 +167,14 @@ def command(
         int, typer.Option(help="Updates between saved states, from which a run resumes.", rich_help_panel=SCHEDULE)
     ] = 500,
     eval_every: Annotated[
-        int,
+        str,
         typer.Option(
-            help="Updates of --nested-steps between dev scores of all levels; the best checkpoints are averaged.",
+            help="Updates of --nested-steps between dev scores of all levels, or epoch: after each pass over the text. "
+            "The best checkpoints are averaged.",
+            metavar="N|epoch",
             rich_help_panel=NESTED,
         ),
-    ] = 500,
+    ] = "500",
     learning_rate: Annotated[
         float, typer.Option(help="Learning rate of the weights.", rich_help_panel=TRAINING)
     ] = 3e-4,

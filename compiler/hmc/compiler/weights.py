@@ -1,4 +1,4 @@
-"""What a level keeps of its checkpoint: which heads, by log α or I_h, and their weights.
+"""What a level keeps of its checkpoint: which heads, by log α, I_h or another score, and their weights.
 
 Open heads get a width that ONNX Runtime's operators take: GroupQueryAttention takes head dimensions that are multiples
 of 8, on CPUs and on CUDA.
@@ -7,11 +7,11 @@ of 8, on CPUs and on CUDA.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
+from hmc.artifact.checkpoint.extras import WRITTEN_BY, ScoreName
 from hmc.artifact.checkpoint.slimming import slim_tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
@@ -21,17 +21,19 @@ from hmc.artifact.model.heads import BLIND, KINDS, HeadLayout, HeadScores
 MULTIPLE = 8
 Target = int | HeadBudget | HeadLayout
 """Heads that stay: a number over all kinds, a budget, or a given layout."""
-Ranking = Literal["gates", "importance"]
-WRITTEN_BY: dict[Ranking, str] = {"gates": "`hmc prune` on it", "importance": "`hmc analyze importance --save`"}
+Ranking = ScoreName
+"""The score that heads are ranked by."""
+BY_DEFAULT: tuple[Ranking, ...] = ("gates", "importance")
+"""Without a name: the first of these that a checkpoint has."""
 
 
 def choose_layout(checkpoint: Checkpoint, target: Target | None, rank_by: Ranking | None = None) -> HeadLayout:
     """The open heads of a level. target None: those of the checkpoint.
 
-    A budget keeps the heads that rank best: by log α of the gates (Voita et al. 2019) or by I_h (Michel et al. 2019).
-    rank_by None: by the gates if there are any, else by I_h. A budget that keeps all heads needs no ranking. Raises
-    InvalidRequestError for heads that the checkpoint does not have; where it has no scores to rank by, since any choice
-    would then be arbitrary; and where no head of cross-attention would stay.
+    A budget keeps the heads that rank best: by log α of the gates (Voita et al. 2019), by I_h (Michel et al. 2019) or
+    by another score of the checkpoint. rank_by None: by the gates if there are any, else by I_h. A budget that keeps
+    all heads needs no ranking. Raises InvalidRequestError for heads that the checkpoint does not have; where it has no
+    scores to rank by, since any choice would then be arbitrary; and where no head of cross-attention would stay.
     """
     layout = _chosen(checkpoint, target, rank_by)
     if not layout.sees_source:
@@ -56,16 +58,15 @@ def _chosen(checkpoint: Checkpoint, target: Target | None, rank_by: Ranking | No
 
 
 def head_scores(checkpoint: Checkpoint, asked: str, rank_by: Ranking | None = None) -> HeadScores:
-    """The scores by which a checkpoint's heads are ranked: log α or, without gates, I_h.
+    """The scores by which a checkpoint's heads are ranked: those that `rank_by` names, else the first of BY_DEFAULT.
 
-    asked: the option that needs them, for messages. Raises InvalidRequestError if the checkpoint has neither, or lacks
-    what `rank_by` names.
+    asked: the option that needs them, for messages. Raises InvalidRequestError if the checkpoint lacks them.
     """
-    found = {"gates": checkpoint.gates, "importance": checkpoint.importance}
-    scores = found[rank_by] if rank_by else next((x for x in found.values() if x is not None), None)
+    names = (rank_by,) if rank_by else BY_DEFAULT
+    scores = next((found for name in names if (found := checkpoint.score(name)) is not None), None)
     if scores is None:
         lacks = f"has no {rank_by}" if rank_by else "has neither gates nor importance"
-        advice = ", or ".join(run for name, run in WRITTEN_BY.items() if rank_by in (None, name))
+        advice = ", or ".join(WRITTEN_BY[name] for name in names)
         raise InvalidRequestError(
             f"{asked}: the checkpoint {lacks} to choose heads by; run {advice}, and compile what that writes"
         )

@@ -91,6 +91,13 @@ EXTRAS: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: cut(path / "gates.safetensors"), "gates.safetensors is not readable"),
     (gates_with_nan, "gates.safetensors: cross holds NaN or infinity"),
     (lambda path: (path / "importance.json").write_text("{"), "importance.json is not JSON"),
+    (lambda path: (path / "scores.json").write_text('{"luck": {}}'), "scores.json holds 'luck', which is no score"),
+    (
+        lambda path: (path / "scores.json").write_text(
+            json.dumps({"ablation": {"cross": ROWS, "encoder_self": ROWS, "decoder_self": [[1, 2]]}})
+        ),
+        "scores.json: ablation: decoder_self has shape [1, 2], expected [2, 4]",
+    ),
     (lambda path: (path / "importance.json").write_text("[]"), "importance.json must be one JSON object"),
     (lambda path: importance_of(path, cross=ROWS, encoder_self=ROWS), "importance.json has no scores of decoder_self"),
     (

@@ -74,7 +74,7 @@ def test_heads_by_share_by_kind_and_by_file(hmc: Hmc, prunable: Path, tmp_path: 
             ["--max-latency-ms", "9", "--eval", "SRC", "REF", "--layout", "missing"],
             "without --target-heads and --layout",
         ),
-        (["--rank-by", "luck", "--target-heads", "12"], "--rank-by luck: choose gates or importance"),
+        (["--rank-by", "luck", "--target-heads", "12"], "--rank-by luck: choose one of gates, importance, ablation"),
         (["--rank-by", "importance", "--target-heads", "12"], "has no importance to choose heads by"),
         (["--rank-by", "gates"], "--rank-by chooses among heads: give --target-heads or a limit"),
         (["--target-heads", ","], "--target-heads ',' holds no number; write some, e.g. 144,72,36"),

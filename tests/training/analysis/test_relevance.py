@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
-from tests.tiny import random_layout, random_tensors, tiny_architecture
+from tests.tiny import FORMS, random_layout, random_tensors, tiny_architecture
 
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
 from hmc.training.analysis.common.subject import Subject, Text
+from hmc.training.analysis.common.trace import FeedForwardTrace, trace_encoder
 from hmc.training.analysis.relevance import (
     LrpScores,
     Relevance,
@@ -27,8 +30,8 @@ from hmc.training.model.transformer import Transformer, build_transformer
 SOURCE, TARGET_IN = [5, 9, 30, 11, 17, 0], [2, 40, 41, 42, 43]
 
 
-def make_model(activation: str = "relu", layout: HeadLayout | None = None) -> Transformer:
-    arch = tiny_architecture(activation=activation)
+def make_model(activation: str = "relu", layout: HeadLayout | None = None, form: str | None = None) -> Transformer:
+    arch = tiny_architecture(activation=activation).model_copy(update=FORMS[form] if form else {})
     layout = layout or arch.full_layout()
     model = build_transformer(arch, layout)
     import_tensors(model, random_tensors(arch, layout))
@@ -139,6 +142,30 @@ def test_relevance_is_conserved_at_every_layer(activation: str, dtype: torch.dty
     for name, total in totals.items():
         assert total.shape == (len(TARGET_IN),), name
         assert (total - 1).abs().max() <= tolerance, name
+
+
+@pytest.mark.parametrize("form", ["norms first", "norms first and last", "m2m100"])
+def test_relevance_is_conserved_where_norms_come_first(form: str) -> None:
+    model = make_model("gelu", random_layout(tiny_architecture(), 2), form).double()
+    parts = list(sentence_relevance(model, SOURCE, TARGET_IN))
+    assert max(float((total - 1).abs().max()) for total in all_totals(parts).values()) < 1e-12
+    assert all(values.sum() > 0 for values in parts[0].heads.values() if values.size(1))
+
+
+def test_residuals_are_what_came_before_the_norm() -> None:
+    """Each sub-layer's residual plus its update is the residual of the next one; the last is the final state."""
+    model = make_model(form="norms first").double()
+    with torch.no_grad():
+        trace = trace_encoder(model, torch.tensor([SOURCE]))
+        for step, following in pairwise([*trace.steps, None]):
+            assert step is not None
+            if isinstance(step, FeedForwardTrace):
+                update = step.module(step.states)
+            else:
+                update = step.module(step.states, step.module.project(step.source), None)
+            after = trace.states if following is None else following.residual
+            torch.testing.assert_close(step.residual + update, after)
+            assert not torch.equal(step.residual, step.states)
 
 
 @pytest.mark.parametrize("seed", range(4))

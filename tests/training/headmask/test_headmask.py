@@ -1,4 +1,4 @@
-"""HeadMask: masks of both algorithms, one mask for a whole update, exact resume."""
+"""HeadMask: masks of both algorithms, one mask for a whole update, exact resume. Its forms: `test_forms.py`."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def masked(mask: Tensor, layout: HeadLayout) -> set[Head]:
 def random_masks(text: str, steps: int, layout: HeadLayout, seed: int = 1) -> list[set[Head]]:
     method, found = headmask(text, layout, seed), []
     for step in range(1, steps + 1):
-        with method.applied(FABRIC, step, []) as mask:
-            found.append(masked(mask, layout))
+        [mask] = method.masks(FABRIC, step, [])
+        found.append(masked(mask, layout))
     return found
 
 
@@ -97,8 +97,8 @@ def test_the_scope_and_the_layout_bound_the_masks(method: str) -> None:
     in_scope = [head for head in LAYOUT.heads() if head.kind != "encoder_self"]
     assert spec.number(LAYOUT) == int(len(in_scope) / 2 + 0.5)
     found = headmask(f"{method}:50%@dec,cross", LAYOUT)
-    with found.applied(FABRIC, 1, batches()) as mask:
-        closed = masked(mask, LAYOUT)
+    [mask] = found.masks(FABRIC, 1, batches())
+    closed = masked(mask, LAYOUT)
     assert len(closed) == spec.number(LAYOUT)
     assert closed <= set(in_scope)
 
@@ -109,8 +109,8 @@ def test_impt_n_masks_exactly_the_top_n_of_the_whole_update(number: int) -> None
     method = headmask(f"important:{number}")
     rows = torch.cat([sentence_importance(method.model, batch, 0.1) for batch in batches()])
     ranked = [head for _, head in sorted(zip(rows.mean(0).tolist(), layout.heads(), strict=True), reverse=True)]
-    with method.applied(FABRIC, 1, batches()) as mask:
-        assert masked(mask, layout) == set(ranked[:number])
+    [mask] = method.masks(FABRIC, 1, batches())
+    assert masked(mask, layout) == set(ranked[:number])
 
 
 def test_the_last_batch_alone_would_mask_other_heads() -> None:
@@ -133,9 +133,9 @@ def test_importance_is_much_the_same_in_mixed_precision() -> None:
     assert mixed.dtype == torch.float32
     assert not torch.equal(mixed, exact), "autocast was on"
     torch.testing.assert_close(mixed, exact, rtol=0.1, atol=0.02 * float(exact.max()))
-    with method.applied(mixed_fabric, 1, batches()) as mask:
-        assert int((mask == 0).sum()) == 7
-        assert exact[mask == 0].min() > 0.8 * exact.sort(descending=True).values[6]
+    [mask] = method.masks(mixed_fabric, 1, batches())
+    assert int((mask == 0).sum()) == 7
+    assert exact[mask == 0].min() > 0.8 * exact.sort(descending=True).values[6]
 
 
 @pytest.mark.parametrize("text", ["random:7", "important:7"])
@@ -236,7 +236,7 @@ def test_a_decoder_sees_its_source_in_every_update(method: str) -> None:
                 if kind != "cross":
                     attention.out_weight.data.zero_()
         for step in range(1, 41 if method == "random" else 2):
-            with found.applied(FABRIC, step, batches()) as mask:
-                closed = masked(mask, layout)
+            [mask] = found.masks(FABRIC, step, batches())
+            closed = masked(mask, layout)
             assert len(closed) == number
             assert any(head.kind == "cross" for head in set(layout.heads()) - closed)

@@ -1,22 +1,27 @@
 """Head importance: equals finite differences sentence by sentence, and leaves the model as it was."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from tests.tiny import SENTENCES, random_layout, random_tensors, tiny_architecture, tiny_checkpoint_at, tiny_tokenizer
+from tests.tiny import SENTENCES, random_layout, random_tensors, tiny_architecture, tiny_tokenizer
 from torch import Tensor
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
+from hmc.artifact.model.importance import Importance
 from hmc.training.data.batches import Batch, make_batch
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.model.checkpoints import import_tensors
 from hmc.training.model.cpu.dropout import Dropout
-from hmc.training.model.gates import FixedMask
-from hmc.training.model.importance import corpus_importance, sentence_importance, write_importance
+from hmc.training.model.gates import FixedMask, Gate
+from hmc.training.model.importance import (
+    corpus_importance,
+    heads_of_attentions,
+    importance_of,
+    importance_sums,
+    sentence_importance,
+)
+from hmc.training.model.loss import cross_entropy_sum
 from hmc.training.model.transformer import Transformer, build_transformer
 
 
@@ -120,15 +125,76 @@ def test_nothing_to_measure_is_an_error() -> None:
         sentence_importance(build_transformer(arch, empty), real_batch(0, 2))
 
 
-def test_importance_is_stored_in_a_checkpoint(tmp_path: Path) -> None:
-    tiny_checkpoint_at(tmp_path / "c")
-    scores = corpus_importance(tiny_model(torch.float32), [real_batch(0, 3)])
-    assert write_importance(tmp_path / "c", scores) == tmp_path / "c" / "importance.json"
-    stored = load_checkpoint(tmp_path / "c").importance
-    assert stored is not None
-    assert all(np.array_equal(stored[kind], scores[kind]) for kind in KINDS)
-    assert not [p for p in (tmp_path / "c").iterdir() if p.name.startswith(".")]
-    with pytest.raises(InvalidRequestError, match="has shape"):
-        write_importance(tmp_path / "c", {kind: scores[kind][:1] for kind in KINDS})
-    with pytest.raises(InvalidRequestError, match="NaN or infinity"):
-        write_importance(tmp_path / "c", {kind: scores[kind] * np.nan for kind in KINDS})
+def token_importance(model: Transformer, batch: Batch) -> dict[Kind, Tensor]:
+    """kind → |Σ_i o_i ∂L/∂o_i| summed over the tokens of every sentence `[B, heads of the kind]`, from the outputs of
+    heads themselves (Sun et al. 2021, eq. 2) and not from a gate."""
+    outputs: list[tuple[Kind, Tensor]] = []
+
+    class Keep(Gate):
+        def __init__(self, kind: Kind) -> None:
+            super().__init__()
+            self.kind = kind
+
+        def forward(self, heads: Tensor) -> Tensor:
+            heads.retain_grad()
+            outputs.append((self.kind, heads))
+            return heads
+
+    for kind, _, attention in model.attentions():
+        attention.gate = Keep(kind)
+    states = model(batch.source, batch.target_in, batch.source_padded)
+    cross_entropy_sum(model, states, batch, 0.0)[0].backward()
+    found: dict[Kind, list[Tensor]] = {kind: [] for kind in KINDS}
+    for kind, heads in outputs:
+        assert heads.grad is not None
+        found[kind].append((heads * heads.grad).sum(-1).abs().sum(-1))
+    return {kind: torch.cat(rows, 1).detach() for kind, rows in found.items()}
+
+
+def test_importance_of_tokens_is_that_of_the_outputs_of_heads() -> None:
+    model, batch = tiny_model(torch.float64), real_batch(0, 5)
+    computed = sentence_importance(model, batch, how=Importance("token"))
+    expected = token_importance(model, batch)
+    torch.testing.assert_close(computed, torch.cat([expected[kind] for kind in KINDS], 1))
+    model = tiny_model(torch.float64)
+    scores = corpus_importance(model, [batch], how=Importance("token"))
+    source, target = int(batch.source.ne(2).sum()), batch.tokens
+    tokens: dict[Kind, int] = {"encoder_self": source, "decoder_self": target, "cross": target}
+    for kind in KINDS:
+        np.testing.assert_allclose(scores[kind].ravel(), expected[kind].sum(0) / tokens[kind], rtol=1e-5)
+
+
+def test_signs_batches_and_layers() -> None:
+    """-∂L/∂ξ by central differences of the loss; |·| of a batch; the ℓ2 norm of each attention."""
+    model, parts = tiny_model(torch.float64), [real_batch(0, 2), real_batch(2, 5)]
+    signed = torch.cat([sentence_importance(model, batch, how=Importance(sign="signed")) for batch in parts])
+    plain = torch.cat([sentence_importance(model, batch) for batch in parts])
+    torch.testing.assert_close(signed.abs(), plain)
+    assert (signed < 0).any()
+    assert (signed > 0).any()
+    head = int(signed.sum(0).argmax())
+    xi = torch.ones(signed.size(1), dtype=torch.float64)
+    losses = []
+    for value in (1.0, 1 - 1e-4):
+        xi[head] = value
+        set_masks(model, xi)
+        with torch.no_grad():
+            losses.append(sum(float(loss_by_hand(model, batch, 0.0)) for batch in parts))
+    assert losses[1] - losses[0] == pytest.approx(float(signed.sum(0)[head]) * 1e-4, rel=1e-2), "masking adds loss"
+    widths = heads_of_attentions(model)
+    both = importance_sums(model, parts, Importance("batch"))
+    torch.testing.assert_close(importance_of(both, Importance("batch"), widths), signed.mean(0).abs())
+    by_layer = importance_of(both, Importance("batch", "layer"), widths)
+    for part in by_layer.split(widths):
+        assert float(part.norm()) == pytest.approx(1)
+    apart = corpus_importance(model, parts, how=Importance("batch"))
+    expected = sum(importance_sums(model, [batch], Importance("batch"))[0].abs() for batch in parts)
+    assert isinstance(expected, Tensor)
+    np.testing.assert_allclose(np.concatenate([apart[kind].ravel() for kind in KINDS]), expected / 5, rtol=1e-5)
+
+
+def test_words_name_an_importance() -> None:
+    for how in (Importance(), Importance("token", "layer", "signed"), Importance("batch")):
+        assert Importance.parse(str(how).split(","), "") == how
+    with pytest.raises(InvalidRequestError, match="here: 'tokens' names no importance"):
+        Importance.parse(["tokens"], "here:")

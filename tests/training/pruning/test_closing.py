@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from hmc.training.pruning.schedule import ClosingSchedule
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.targets import HeadTarget, NeuronTarget
 from hmc.training.runs.recipe import RunSection
+from hmc.training.runs.updater import Update, Updater
 
 SETTINGS = PruneSettings(
     close_steps=30,
@@ -156,6 +158,34 @@ def test_lambda_alone_names_the_gates_that_have_not_settled(
 def test_settling_belongs_to_lambda(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="--settle-gates belongs to --l0-lambda"):
         prune(folder, tmp_path / "p", [9], settle_gates=True)
+
+
+def test_gates_are_drawn_once_an_update(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All parts of an accumulated batch see the same draw, and the next update another one (Voita et al. 2019 draw one
+    for each batch)."""
+    seen: dict[int, list[torch.Tensor]] = {}
+    step = 0
+    update, sample = Updater.update, HardConcrete.sample
+
+    def counted(self: Updater, number: int, *rest: Any) -> Update:
+        nonlocal step
+        step = number
+        return update(self, number, *rest)
+
+    def noted(self: HardConcrete) -> torch.Tensor:
+        values = sample(self)
+        seen.setdefault(step, []).append(values.detach().clone())
+        return values
+
+    monkeypatch.setattr(Updater, "update", counted)
+    monkeypatch.setattr(HardConcrete, "sample", noted)
+    prune(folder, tmp_path / "p", [72], accumulate=3, close_steps=2, recover_steps=1)
+    modules = 6
+    for number in (1, 2):
+        first, *others = (torch.cat(seen[number][at : at + modules]) for at in range(0, 3 * modules, modules))
+        assert len(seen[number]) >= 3 * modules
+        assert all(torch.equal(first, other) for other in others)
+    assert not torch.equal(torch.cat(seen[1][:modules]), torch.cat(seen[2][:modules]))
 
 
 def test_gates_that_an_earlier_budget_closed_stay_closed(folder: Path) -> None:

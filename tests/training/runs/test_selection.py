@@ -15,6 +15,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.training.model.evaluate import Scores
 from hmc.training.runs.recipe import Recipe, RunSection, load_recipe
 from hmc.training.runs.selection import AVERAGE_MARGIN, Selection
+from hmc.training.runs.updater import Updater
 from hmc.training.trainer.trainer import train
 
 BLEU = {1: 10.0, 2: 30.0, 3: 20.0, 4: 5.0}
@@ -51,6 +52,49 @@ def test_keeping_and_averaging_are_apart(
     mean = chosen.average(averaged)
     weights = [load_checkpoint(chosen.path(step)).tensors["shared.weight"] for step in averaged]
     np.testing.assert_allclose(mean["shared.weight"], np.mean(weights, axis=0), rtol=1e-6)
+
+
+def test_every_checkpoint_is_kept_on_request_and_the_best_are_averaged(tmp_path: Path) -> None:
+    chosen = selection(tmp_path, keep="every", keep_checkpoints=1, average_checkpoints=2)
+    chosen.remove_surplus()
+    assert steps_in(tmp_path) == [1, 2, 3, 4]
+    assert chosen.averaged() == [2, 3]
+
+
+@pytest.mark.parametrize("value", [0, 2.5, "often", "0"])
+def test_times_of_evaluations_are_numbers_or_epochs(value: object) -> None:
+    with pytest.raises(ValueError, match="neither a number of updates, 1 or more, nor epoch"):
+        RunSection.model_validate({"eval_every": value})
+    assert RunSection.model_validate({"eval_every": "7"}).eval_every == 7
+
+
+def test_an_evaluation_follows_each_epoch_of_a_resumed_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch has four batches, each update takes two: evaluations follow updates 2, 4 and 6, and the last one."""
+    for side in ("en", "de"):
+        (tmp_path / f"t.{side}").write_text("\n".join(SENTENCES[:4]) + "\n")
+    corpus = f"{tmp_path}/t.en {tmp_path}/t.de"
+    settings = Recipe.model_validate(
+        {
+            "data": {"train": [corpus], "dev": corpus},
+            "tokenizer": {"vocab_size": 120},
+            "model": {"d_model": 16, "ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1, "heads": 2},
+            "train": {"steps": 7, "batch_tokens": 16, "accumulate": 2},
+            "run": {"device": "cpu", "save_every": 1, "eval_every": "epoch", "eval_sentences": 1, "keep": "every"},
+        }
+    )
+    update = Updater.update
+
+    def fail_at(self: Updater, step: int, *rest: object) -> object:
+        if step == 5 and not (tmp_path / "failed").exists():
+            (tmp_path / "failed").touch()
+            raise InterruptedError
+        return update(self, step, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Updater, "update", fail_at)
+    with pytest.raises(InterruptedError):
+        train(settings, tmp_path / "run")
+    train(settings, tmp_path / "run")
+    assert steps_in(tmp_path / "run" / "checkpoints") == [2, 4, 6, 7]
 
 
 @pytest.mark.parametrize(("lead", "name"), [(AVERAGE_MARGIN / 2, "average"), (AVERAGE_MARGIN * 2, "best")])

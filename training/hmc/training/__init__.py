@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         OpenGate,
         SampledGate,
     )
-    from hmc.training.model.importance import corpus_importance, sentence_importance, write_importance
+    from hmc.training.model.importance import corpus_importance, sentence_importance
     from hmc.training.model.regimes import freeze, mask_neurons, mask_to_layout, open_gates
     from hmc.training.model.transformer import Transformer, build_transformer
     from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
@@ -75,7 +75,6 @@ __all__ = [
     "sentence_importance",
     "train",
     "translate",
-    "write_importance",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -91,7 +90,7 @@ __getattr__, __dir__ = lazy_names(
         "hmc.training.model.gates": (
             "DeterministicGate", "FixedMask", "Gate", "HardConcrete", "ImportanceGate", "OpenGate", "SampledGate",
         ),
-        "hmc.training.model.importance": ("corpus_importance", "sentence_importance", "write_importance"),
+        "hmc.training.model.importance": ("corpus_importance", "sentence_importance"),
         "hmc.training.model.regimes": ("freeze", "mask_neurons", "mask_to_layout", "open_gates"),
         "hmc.training.model.transformer": ("Transformer", "build_transformer"),
         "hmc.training.pruning.gate_sets": ("HeadGates", "NeuronGates"),

@@ -266,4 +266,4 @@ def cut(checkpoint: Checkpoint, sizes: Sizes) -> Checkpoint:
     config = checkpoint.config.model_copy(
         update={"head_layout": layout.to_json(), "ffn_widths": sizes.neurons, "removed_layers": sizes.removed}
     )
-    return replace(checkpoint, config=config, tensors=tensors, gates=None, importance=None)
+    return replace(checkpoint.without_scores(), config=config, tensors=tensors)

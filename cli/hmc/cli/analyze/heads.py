@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hmc.cli.analyze.options import INPUT, MEASURE, AsJson, Checkpoint, Data, Device, Forced, Out, Sentences
+from hmc.cli.analyze.options import INPUT, MEASURE, AsJson, Checkpoint, Data, Device, Forced, Out, Save, Sentences
 
 
 def confidence(
@@ -15,6 +15,7 @@ def confidence(
     data: Data,
     out: Out,
     forced: Forced = False,
+    save: Save = None,
     sentences: Sentences = 0,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -23,13 +24,20 @@ def confidence(
     from hmc.cli.analyze.output import carry_out
     from hmc.training.analysis.attention import confidence
     from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.scores import check_target, save_scores
     from hmc.training.analysis.common.subject import Progress, load_subject, read_text
     from hmc.training.analysis.figures.roles import draw_confidence
+
+    if save is not None:
+        check_target(save, checkpoint, out)
 
     def analyse(progress: Progress) -> Result:
         subject = load_subject(checkpoint, device)
         text = read_text(data, subject.languages, sentences)
-        return confidence.analyse(subject, text, forced=forced, progress=progress)
+        result = confidence.analyse(subject, text, forced=forced, progress=progress)
+        if save is not None:
+            save_scores(subject, result, save)
+        return result
 
     carry_out(analyse, confidence.summary, draw_confidence, out, as_json)
 
@@ -39,6 +47,7 @@ def lrp(
     data: Data,
     out: Out,
     forced: Forced = False,
+    save: Save = None,
     sentences: Sentences = 0,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -47,13 +56,20 @@ def lrp(
     from hmc.cli.analyze.output import carry_out
     from hmc.training.analysis import relevance
     from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.scores import check_target, save_scores
     from hmc.training.analysis.common.subject import Progress, load_subject, read_text
     from hmc.training.analysis.figures.roles import draw_lrp
+
+    if save is not None:
+        check_target(save, checkpoint, out)
 
     def analyse(progress: Progress) -> Result:
         subject = load_subject(checkpoint, device)
         text = read_text(data, subject.languages, sentences)
-        return relevance.analyse(subject, text, forced=forced, progress=progress)
+        result = relevance.analyse(subject, text, forced=forced, progress=progress)
+        if save is not None:
+            save_scores(subject, result, save)
+        return result
 
     carry_out(analyse, relevance.summary, draw_lrp, out, as_json)
 

@@ -10,7 +10,6 @@ import typer
 
 from hmc.cli.analyze.options import (
     MEASURE,
-    OUTPUT,
     AsJson,
     BatchTokens,
     Beam,
@@ -20,12 +19,16 @@ from hmc.cli.analyze.options import (
     Device,
     Groups,
     Heads,
+    ImportanceWords,
     Out,
+    RankByName,
     RankData,
     Resamples,
+    Save,
     Scores,
     Seed,
     Sentences,
+    rank_by,
 )
 
 if TYPE_CHECKING:
@@ -37,14 +40,8 @@ def importance(
     checkpoint: Checkpoint,
     data: Data,
     out: Out,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write a copy of the checkpoint that contains the importance.",
-            metavar="CKPT",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    words: ImportanceWords = "",
+    save: Save = None,
     sentences: Sentences = 0,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -52,18 +49,20 @@ def importance(
     """Measure head importance I_h with one backward pass per sentence: head map, histogram, mean and variance."""
     from hmc.cli.analyze.output import carry_out
     from hmc.training.analysis.common.result import Result
+    from hmc.training.analysis.common.scores import check_target, save_scores
     from hmc.training.analysis.common.subject import Progress, load_subject, read_text
     from hmc.training.analysis.figures.masking import draw_importance
     from hmc.training.analysis.masking import importance
 
+    how = rank_by(None, None, None, words, 0).how
     if save is not None:
-        importance.check_copy(save, out)
+        check_target(save, checkpoint, out)
 
     def analyse(progress: Progress) -> Result:
         subject = load_subject(checkpoint, device)
-        result = importance.analyse(subject, read_text(data, subject.languages, sentences), progress)
+        result = importance.analyse(subject, read_text(data, subject.languages, sentences), how, progress)
         if save is not None:
-            importance.save_copy(subject, result, save)
+            save_scores(subject, result, save)
         return result
 
     carry_out(analyse, importance.summary, draw_importance, out, as_json)
@@ -74,6 +73,7 @@ def ablate(
     data: Data,
     out: Out,
     head: Heads = None,
+    save: Save = None,
     sentences: Sentences = 0,
     bleu: Bleu = True,
     beam: Beam = 1,
@@ -87,16 +87,22 @@ def ablate(
     from hmc.cli.analyze.output import carry_out
     from hmc.training.analysis.common.measure import Settings
     from hmc.training.analysis.common.result import Result, parse_heads
+    from hmc.training.analysis.common.scores import check_target, save_scores
     from hmc.training.analysis.common.subject import Progress, load_subject, read_text
     from hmc.training.analysis.figures.masking import draw_ablate
     from hmc.training.analysis.masking import ablate
 
     settings = Settings(bleu, beam, resamples, seed, batch_tokens)
+    if save is not None:
+        check_target(save, checkpoint, out)
 
     def analyse(progress: Progress) -> Result:
         subject = load_subject(checkpoint, device)
         heads = parse_heads(head or [], subject.layout)
-        return ablate.analyse(subject, read_text(data, subject.languages, sentences), settings, heads, progress)
+        result = ablate.analyse(subject, read_text(data, subject.languages, sentences), settings, heads, progress)
+        if save is not None:
+            save_scores(subject, result, save)
+        return result
 
     carry_out(analyse, ablate.summary, draw_ablate, out, as_json)
 
@@ -141,6 +147,8 @@ def _masking_command(name: str, description: str) -> Callable[..., None]:
         groups: Groups = 8,
         scores: Scores = None,
         rank_data: RankData = None,
+        name_of_score: RankByName = None,
+        words: ImportanceWords = "",
         sentences: Sentences = 0,
         bleu: Bleu = True,
         beam: Beam = 1,
@@ -157,19 +165,19 @@ def _masking_command(name: str, description: str) -> Callable[..., None]:
         from hmc.training.analysis.figures.masking import draw_cumulative, draw_groups
         from hmc.training.analysis.masking import cumulative as cumulative_analysis
         from hmc.training.analysis.masking import groups as groups_analysis
-        from hmc.training.analysis.masking.ranking import RankBy
 
         analysis, draw = {
             "groups": (groups_analysis, draw_groups),
             "cumulative": (cumulative_analysis, draw_cumulative),
         }[name]
-        settings, rank_by = Settings(bleu, beam, resamples, seed, batch_tokens), RankBy(scores, rank_data, sentences)
+        settings = Settings(bleu, beam, resamples, seed, batch_tokens)
+        by = rank_by(scores, rank_data, name_of_score, words, sentences)
 
         def analyse(progress: Progress) -> Result:
             subject = load_subject(checkpoint, device)
             groups_analysis.check_groups(groups, subject.layout.total)  # fails now, not after ranking the heads
             text = read_text(data, subject.languages, sentences)
-            ranking = rank_by.rank(subject, text, progress)
+            ranking = by.rank(subject, text, progress)
             result: Result = analysis.analyse(subject, text, ranking, settings, groups, progress)
             return result
 
@@ -196,6 +204,8 @@ def profile(
         str, typer.Option(help="Shares of the heads to mask, with commas.", rich_help_panel=MEASURE)
     ] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9",
     rank_data: RankData = None,
+    name_of_score: RankByName = None,
+    words: ImportanceWords = "",
     sentences: Sentences = 0,
     beam: Beam = 1,
     resamples: Resamples = 1000,
@@ -211,18 +221,18 @@ def profile(
     from hmc.training.analysis.common.subject import load_subject, read_text
     from hmc.training.analysis.figures.masking import draw_profile
     from hmc.training.analysis.masking import profile
-    from hmc.training.analysis.masking.ranking import RankBy
 
     try:
         numbers = [float(part) for part in shares.split(",") if part.strip()]
     except ValueError as error:
         raise InvalidRequestError(f"--shares {shares!r}: write numbers with commas, e.g. 0.1,0.2") from error
-    settings, rank_by = Settings(True, beam, resamples, seed, batch_tokens), RankBy(None, rank_data, sentences)
+    settings = Settings(True, beam, resamples, seed, batch_tokens)
+    by = rank_by(None, rank_data, name_of_score, words, sentences)
 
     def load(path: Path) -> tuple[Subject, Text, Ranking]:
         subject = load_subject(path, device)
         text = read_text(data, subject.languages, sentences)
-        return subject, text, rank_by.rank(subject, text)
+        return subject, text, by.rank(subject, text)
 
     carry_out(
         lambda progress: profile.analyse(checkpoints, load, settings, numbers, progress),

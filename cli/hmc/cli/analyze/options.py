@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from hmc.training.analysis.masking.ranking import RankBy
 
 INPUT, MEASURE, OUTPUT = "Input", "Measurement", "Output"
 """Panels of the help text."""
@@ -36,7 +39,8 @@ Forced = Annotated[
 Scores = Annotated[
     Path | None,
     typer.Option(
-        help="Rank heads by this importance.json of `hmc analyze importance`, or by a checkpoint's own importance.",
+        help="Rank heads by this result of `hmc analyze` importance, ablate, lrp or confidence, or by a score of this "
+        "checkpoint (--rank-by; default importance).",
         metavar="FILE",
         rich_help_panel=INPUT,
     ),
@@ -45,6 +49,26 @@ RankData = Annotated[
     str | None,
     typer.Option(
         help="Rank heads by I_h on this text; default: the text of --data.", metavar="CORPUS", rich_help_panel=INPUT
+    ),
+]
+
+RankByName = Annotated[
+    str | None,
+    typer.Option(
+        "--rank-by",
+        help="Rank heads by this score of the checkpoint: gates, importance, ablation, relevance or confidence.",
+        metavar="NAME",
+        rich_help_panel=INPUT,
+    ),
+]
+ImportanceWords = Annotated[
+    str,
+    typer.Option(
+        "--importance",
+        help="How I_h is measured, words with commas: absolute values of each sentence (default), token or batch; "
+        "layer: normalised by layer; signed: no absolute value.",
+        metavar="WORDS",
+        rich_help_panel=MEASURE,
     ),
 ]
 
@@ -81,6 +105,30 @@ Out = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+Save = Annotated[
+    Path | None,
+    typer.Option(
+        help="Also write a copy of the checkpoint that contains this score of its heads, by which `hmc compile "
+        "--rank-by` and `hmc analyze --rank-by` can rank them. The path of the checkpoint itself adds the score to it.",
+        metavar="CKPT",
+        rich_help_panel=OUTPUT,
+    ),
+]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, not as a table.", rich_help_panel=OUTPUT)
 ]
+
+
+def rank_by(scores: Path | None, rank_data: str | None, name: str | None, importance: str, sentences: int) -> RankBy:
+    """What the options say of the ranking. Raises InvalidRequestError for unknown names, and options that exclude each
+    other."""
+    from hmc.artifact.checkpoint.extras import WRITTEN_BY
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.artifact.model.importance import Importance
+    from hmc.training.analysis.masking.ranking import RankBy
+
+    chosen = next((known for known in WRITTEN_BY if known == name), None)
+    if name is not None and chosen is None:
+        raise InvalidRequestError(f"--rank-by {name}: choose one of {', '.join(WRITTEN_BY)}")
+    words = importance.split(",") if importance.strip() else []
+    return RankBy(scores, rank_data, sentences, chosen, Importance.parse(words, "--importance:"))

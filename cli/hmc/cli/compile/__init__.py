@@ -54,9 +54,10 @@ def command(
     rank_by: Annotated[
         str | None,
         typer.Option(
-            help="The heads with the highest values stay: gates (learned by `hmc prune`) or importance (written by "
-            "`hmc analyze importance --save`). Default: gates if the checkpoint has them, else importance.",
-            metavar="gates|importance",
+            help="The score of the checkpoint by which heads stay, highest first: gates (learned by `hmc prune`), or "
+            "importance, ablation, relevance or confidence (written by `hmc analyze … --save`). Default: gates if the "
+            "checkpoint has them, else importance.",
+            metavar="NAME",
             rich_help_panel=HEADS,
         ),
     ] = None,

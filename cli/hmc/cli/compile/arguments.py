@@ -104,13 +104,13 @@ def parse_requests(
 
 
 def _ranking(word: str | None) -> Ranking | None:
+    from hmc.artifact.checkpoint.extras import WRITTEN_BY
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.compiler.weights import WRITTEN_BY
 
     if found := next((ranking for ranking in WRITTEN_BY if ranking == word), None):
         return found
     if word is not None:
-        raise InvalidRequestError(f"--rank-by {word}: choose {' or '.join(WRITTEN_BY)}")
+        raise InvalidRequestError(f"--rank-by {word}: choose one of {', '.join(WRITTEN_BY)}")
     return None
 
 

@@ -1,4 +1,4 @@
-"""The checkpoint directory: config.json, model.safetensors, a tokenizer and optional gates, importance, metrics."""
+"""The checkpoint directory: config.json, model.safetensors, a tokenizer and optional scores of heads and metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from hmc.artifact.checkpoint.extras import EXTRAS, Extras, read_extras, write_extras
+from hmc.artifact.checkpoint.extras import EXTRAS, Extras, ScoreName, read_extras, write_extras
 from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.ffn import FfnWidths
@@ -79,6 +79,8 @@ class Checkpoint:
     """log α per head, kind → `[layers, heads]`. A removed head keeps the value with which it was closed."""
     importance: HeadScores | None = None
     """I_h per head (Michel et al. 2019), same shape."""
+    scores: dict[ScoreName, HeadScores] = field(default_factory=dict)
+    """Other scores per head, same shape, by their names (`hmc.artifact.checkpoint.extras`)."""
     metrics: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -96,6 +98,14 @@ class Checkpoint:
     @property
     def removed_layers(self) -> RemovedLayers:
         return self.config.removed_layers
+
+    def score(self, name: ScoreName) -> HeadScores | None:
+        """The score of that name; None if the checkpoint has none."""
+        return {"gates": self.gates, "importance": self.importance, **self.scores}.get(name)
+
+    def without_scores(self) -> Checkpoint:
+        """The same model without scores, which other weights or other heads make wrong."""
+        return replace(self, gates=None, importance=None, scores={})
 
 
 def checkpoint_problems(path: Path) -> list[str]:
@@ -201,6 +211,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
         tokenizer=read_tokenizer(path),
         gates=extras.gates,
         importance=extras.importance,
+        scores=extras.scores,
         metrics=extras.metrics,
     )
 
@@ -232,7 +243,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path | str, *, dtype: str = "f
         weights = {name: np.ascontiguousarray(checkpoint.tensors[name], dtype=dtype) for name in sorted(expected)}
         save_file(weights, folder / WEIGHTS)
         write_tokenizer(checkpoint.tokenizer, folder)
-        write_extras(Extras(checkpoint.gates, checkpoint.importance, checkpoint.metrics), folder)
+        write_extras(Extras(checkpoint.gates, checkpoint.importance, checkpoint.scores, checkpoint.metrics), folder)
 
 
 def checkpoint_digest(path: Path | str) -> str:

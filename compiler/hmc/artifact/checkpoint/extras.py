@@ -1,22 +1,37 @@
-"""Optional files of a checkpoint: gates, importance and metrics."""
+"""Optional files of a checkpoint: metrics, and scores of its heads, each with a name by which heads can be ranked."""
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import KINDS, HeadScores
 from hmc.artifact.model.layers import stack_of
 
-GATES, IMPORTANCE, METRICS = "gates.safetensors", "importance.json", "metrics.json"
-EXTRAS = (GATES, IMPORTANCE, METRICS)
+GATES, IMPORTANCE, SCORES, METRICS = "gates.safetensors", "importance.json", "scores.json", "metrics.json"
+EXTRAS = (GATES, IMPORTANCE, SCORES, METRICS)
+ScoreName = Literal["gates", "importance", "ablation", "relevance", "confidence"]
+WRITTEN_BY: dict[ScoreName, str] = {
+    "gates": "`hmc prune` on it",
+    "importance": "`hmc analyze importance --save`",
+    "ablation": "`hmc analyze ablate --save`",
+    "relevance": "`hmc analyze lrp --save`",
+    "confidence": "`hmc analyze confidence --save`",
+}
+"""Scores that a checkpoint may have of its heads, and what measures them. Heads of higher scores are kept.
+
+`gates`: log α. `importance`: I_h. `ablation`: the loss that masking the head alone adds. `relevance`: its share of its
+layer's relevance. `confidence`: its mean largest attention weight.
+"""
 
 
 @dataclass
@@ -25,6 +40,8 @@ class Extras:
 
     gates: HeadScores | None = None
     importance: HeadScores | None = None
+    scores: dict[ScoreName, HeadScores] = field(default_factory=dict)
+    """The scores that have no file of their own, by their names."""
     metrics: dict[str, Any] = field(default_factory=dict)
 
 
@@ -44,7 +61,7 @@ def _read(folder: Path, arch: Architecture) -> tuple[Extras, list[str]]:
         else:
             found.gates, wrong = _scores(GATES, raw, arch)
             problems += wrong
-    for name in (IMPORTANCE, METRICS):
+    for name in (IMPORTANCE, SCORES, METRICS):
         if not (folder / name).is_file():
             continue
         try:
@@ -56,9 +73,27 @@ def _read(folder: Path, arch: Architecture) -> tuple[Extras, list[str]]:
             problems.append(f"{name} must be one JSON object")
         elif name == METRICS:
             found.metrics = raw
+        elif name == SCORES:
+            found.scores, wrong = _named(raw, arch)
+            problems += wrong
         else:
             found.importance, wrong = _scores(name, raw, arch)
             problems += wrong
+    return found, problems
+
+
+def _named(raw: dict[str, Any], arch: Architecture) -> tuple[dict[ScoreName, HeadScores], list[str]]:
+    """Reads `scores.json`, and lists its problems. A score with a problem is left out."""
+    found: dict[ScoreName, HeadScores] = {}
+    problems = []
+    for name, rows in raw.items():
+        if name not in WRITTEN_BY or not isinstance(rows, dict):
+            problems.append(f"{SCORES} holds {name!r}, which is no score of heads that this hmc knows")
+            continue
+        scores, wrong = _scores(f"{SCORES}: {name}", rows, arch)
+        if scores is not None:
+            found[name] = scores
+        problems += wrong
     return found, problems
 
 
@@ -67,10 +102,39 @@ def write_extras(extras: Extras, folder: Path) -> None:
     if extras.gates is not None:
         save_file({k: np.ascontiguousarray(v, np.float32) for k, v in extras.gates.items()}, folder / GATES)
     if extras.importance is not None:
-        scores = {k: [[float(x) for x in row] for row in v] for k, v in extras.importance.items()}
-        (folder / IMPORTANCE).write_text(json.dumps(scores) + "\n")
+        (folder / IMPORTANCE).write_text(json.dumps(_rows(extras.importance)) + "\n")
+    if extras.scores:
+        rows = {name: _rows(scores) for name, scores in extras.scores.items()}
+        (folder / SCORES).write_text(json.dumps(rows) + "\n")
     if extras.metrics:
         (folder / METRICS).write_text(json.dumps(extras.metrics, indent=1) + "\n")
+
+
+def add_score(folder: Path, arch: Architecture, name: ScoreName, scores: HeadScores) -> Path:
+    """Adds a score to the checkpoint in `folder`, in place of one of that name; returns the file, replaced atomically.
+
+    `gates` are of `hmc prune` alone. Raises InvalidRequestError when the scores have other shapes than the heads of
+    `arch`, or are not finite.
+    """
+    assert name != "gates"
+    if problems := _scores(name, {str(kind): values for kind, values in scores.items()}, arch)[1]:
+        raise InvalidRequestError(f"{'; '.join(problems)}: measure it again, on this checkpoint and in fp32")
+    content: Any = _rows(scores)
+    if name != "importance":
+        others = read_extras(folder, arch)[0].scores
+        content = {key: _rows(value) for key, value in others.items()} | {name: content}
+    path = folder / (IMPORTANCE if name == "importance" else SCORES)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as handle:
+        handle.write(json.dumps(content) + "\n")
+        handle.flush()
+        os.fsync(handle.fileno())
+    temporary.replace(path)
+    return path
+
+
+def _rows(scores: HeadScores) -> dict[str, list[list[float]]]:
+    return {kind: [[float(x) for x in row] for row in values] for kind, values in scores.items()}
 
 
 def _scores(name: str, raw: dict[str, Any], arch: Architecture) -> tuple[HeadScores | None, list[str]]:

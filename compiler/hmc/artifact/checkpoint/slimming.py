@@ -166,7 +166,7 @@ def renumbered(checkpoint: Checkpoint) -> Checkpoint:
             "removed_layers": NONE_REMOVED,
         }
     )
-    return replace(checkpoint, config=config, tensors=tensors, gates=None, importance=None)
+    return replace(checkpoint.without_scores(), config=config, tensors=tensors)
 
 
 def _feed_forwards(arch: Architecture, kept: Neurons) -> Iterator[tuple[FeedForwardSpec, Sequence[int]]]:

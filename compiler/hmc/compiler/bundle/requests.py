@@ -34,7 +34,8 @@ class LevelRequest:
     """Name of the level in fp32; other precisions add theirs, as in `NAME-int8`. None: `full` if all heads of the
     architecture stay, else `hN`, or what the kinds of a budget keep, such as `enc10-dec20-cross24`."""
     rank_by: Ranking | None = None
-    """What the heads of a budget are ranked by; None: by gates where there are any, else by importance."""
+    """The score of the checkpoint that the heads of a budget are ranked by; None: gates if there are any, else
+    importance."""
 
     def __post_init__(self) -> None:
         if self.name is not None:

@@ -22,7 +22,7 @@ from hmc.training.analysis.common.measure import Settings
 from hmc.training.analysis.common.result import read_result, write_result
 from hmc.training.analysis.common.subject import Subject, Text, load_subject
 from hmc.training.analysis.masking import ablate, importance
-from hmc.training.analysis.masking.ranking import rank_by_file
+from hmc.training.analysis.masking.ranking import rank_by_result
 from hmc.training.analysis.roles import roles
 
 BEAMS = Settings(beam=2, resamples=100)
@@ -86,7 +86,7 @@ def scores(subject: Subject, text: Text, tmp_path: Path) -> Path:
 def test_a_result_that_holds_nan_is_refused(subject: Subject, uneven_checkpoint: Path, scores: Path) -> None:
     message = r"importance\.json: data\.heads\.3\.importance is not a number"
     with pytest.raises(InvalidRequestError, match=message):
-        rank_by_file(subject, scores)
+        rank_by_result(subject, scores)
     with pytest.raises(InvalidRequestError, match=message):
         survivors.analyse([uneven_checkpoint], scores)
     with pytest.raises(InvalidRequestError, match=message):

@@ -1,34 +1,48 @@
-"""Importance on a corpus: equal to `hmc.training.model.importance`, and written into a copy of the checkpoint."""
+"""Importance on a corpus: equal to `hmc.training.model.importance`, and written into a copy of the checkpoint.
+
+Other scores are saved and rank heads in the same way.
+"""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.training.analysis.helpers import LAYOUT
+from tests.training.analysis.helpers import LAYOUT, LOSS
 
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact.checkpoint.extras import ScoreName
 from hmc.artifact.errors import InvalidRequestError
-from hmc.training.analysis.common.result import head_of, table_of, write_result
+from hmc.artifact.model.heads import rank_heads
+from hmc.artifact.model.importance import Importance
+from hmc.training.analysis import relevance
+from hmc.training.analysis.attention import confidence
+from hmc.training.analysis.common.result import Result, head_of, table_of, write_result
+from hmc.training.analysis.common.scores import save_scores, scores_of
 from hmc.training.analysis.common.subject import Subject, Text, load_subject
-from hmc.training.analysis.masking import importance
+from hmc.training.analysis.masking import ablate, importance
 from hmc.training.analysis.masking.ranking import RankBy
 from hmc.training.data.batches import make_batch
 from hmc.training.model.importance import corpus_importance
 
 
-def test_importance_is_that_of_the_training_room(subject: Subject, text: Text) -> None:
-    result = importance.analyse(subject, text)
+@pytest.mark.parametrize("words", ["sentence", "token", "batch", "token,layer", "signed", "batch,layer,signed"])
+def test_importance_is_that_of_the_training_room(subject: Subject, text: Text, words: str) -> None:
+    how = Importance.parse(words.split(","), "")
+    result = importance.analyse(subject, text, how)
+    assert result.settings["importance"] == str(how)
     ids = [tuple(subject.vocabulary.encode(side) for side in pair) for pair in text.pairs]
     batch = make_batch([s for s, _ in ids], [t for _, t in ids], subject.model.arch.pad_id)
-    expected = corpus_importance(subject.model, [batch], LAYOUT)
+    expected = corpus_importance(subject.model, [batch], LAYOUT, how=how)
     assert len(result.data["heads"]) == LAYOUT.total
     values = []
     for row in result.data["heads"]:
         head = head_of(row)
-        assert row["importance"] == pytest.approx(float(expected[head.kind][head.layer, head.index]), rel=1e-4)
-        assert row["standard_error"] > 0
+        value = float(expected[head.kind][head.layer, head.index])
+        assert row["importance"] == pytest.approx(value, rel=1e-3, abs=1e-5)
+        assert how.estimator == "batch" or row["standard_error"] > 0
         values.append(row["importance"])
     assert result.data["all"]["variance"] == pytest.approx(np.var(values))
     assert result.data["kinds"]["cross"]["heads"] == 4
@@ -41,7 +55,7 @@ def test_a_copy_of_the_checkpoint_holds_the_importance(
     subject: Subject, text: Text, uneven_checkpoint: Path, tmp_path: Path
 ) -> None:
     result = importance.analyse(subject, text)
-    importance.save_copy(subject, result, tmp_path / "copy")
+    save_scores(subject, result, tmp_path / "copy")
     copied, original = load_checkpoint(tmp_path / "copy"), load_checkpoint(uneven_checkpoint)
     assert copied.importance is not None
     assert original.importance is None
@@ -54,7 +68,9 @@ def test_a_copy_of_the_checkpoint_holds_the_importance(
     assert from_copy.heads == from_file.heads == measured.heads
     assert measured.heads[0] == head_of(best)
     with pytest.raises(InvalidRequestError, match="exists; choose a new path"):
-        importance.save_copy(subject, result, tmp_path / "copy")
+        save_scores(subject, result, tmp_path / "copy")
+    named = RankBy(tmp_path / "copy", name="importance").rank(subject, text)
+    assert (named.heads, named.origin["by"]) == (measured.heads, "I_h")
     with pytest.raises(InvalidRequestError, match="has no importance"):
         RankBy(uneven_checkpoint).rank(subject, text)
 
@@ -66,3 +82,34 @@ def test_importance_of_another_model_does_not_rank_this_one(subject: Subject, te
         RankBy(write_result(result, tmp_path)).rank(subject, text)
     with pytest.raises(InvalidRequestError, match="not both"):
         RankBy(tmp_path, "a b")
+
+
+def test_every_score_is_added_to_a_checkpoint_and_ranks_its_heads(
+    text: Text, uneven_checkpoint: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(uneven_checkpoint, tmp_path / "c")
+    subject = load_subject(tmp_path / "c", "cpu")
+    results: dict[ScoreName, Result] = {
+        "importance": importance.analyse(subject, text, Importance(sign="signed")),
+        "ablation": ablate.analyse(subject, text, LOSS),
+        "relevance": relevance.analyse(subject, text, forced=True),
+        "confidence": confidence.analyse(subject, text, forced=True),
+    }
+    orders = set()
+    for name, result in results.items():
+        with pytest.raises(InvalidRequestError, match=f"has no {name}; write it with `hmc analyze"):
+            RankBy(name=name).rank(subject, text)
+        save_scores(subject, result, tmp_path / "c")
+        values = scores_of(result)
+        ranked = RankBy(name=name).rank(subject, text)
+        assert [values[head] for head in ranked.heads] == sorted(values.values(), reverse=True)
+        assert ranked.heads == RankBy(write_result(result, tmp_path)).rank(subject, text).heads
+        orders.add(ranked.heads)
+    assert len(orders) == 4
+    with pytest.raises(InvalidRequestError, match="has the score ablation, not relevance"):
+        RankBy(tmp_path / "ablate.json", name="relevance").rank(subject, text)
+    gates = RankBy(name="gates").rank(subject, text)
+    assert gates.heads == tuple(rank_heads(subject.checkpoint.gates or {}, subject.layout))
+    partial = ablate.analyse(subject, text, LOSS, [next(iter(LAYOUT.heads()))])
+    with pytest.raises(InvalidRequestError, match="have no score; measure every head"):
+        save_scores(subject, partial, tmp_path / "c")

@@ -16,7 +16,8 @@ Four rules keep the sum of relevances the same everywhere, up to rounding and wi
 * If all contributions are 0, all inputs get equal shares. In a residual connection the residual gets everything.
 * Relevance goes unchanged through non-linear functions: the activation function, the softmax, and the statistics of
   layer norm. Attention weights thus count as the W of a weighted sum of values (as in Ding et al. 2017), and queries
-  and keys get nothing. Layer norm is a scale and a shift of each neuron.
+  and keys get nothing. Layer norm is a scale and a shift of each neuron, wherever it is: where norms come first, the
+  relevance of what a sub-layer reads is that of the same neurons of the residual stream.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.common.result import Place, Result, head_of, head_rows, in_order, model_shape, versions
 from hmc.training.analysis.common.subject import Progress, Subject, Text, overflow, silent
 from hmc.training.analysis.common.summary import Summary, plain
@@ -154,13 +154,8 @@ def sentence_relevance(model: Transformer, source: Sequence[int], target_in: Seq
     """Relevance of each head to the top-1 logit of each generation step, a few steps at a time.
 
     source: ids with EOS. target_in: ids that the decoder reads, the start symbol first; step n sees n + 1 of them.
-    Raises InvalidRequestError for hidden states that are NaN or infinite, and for a model whose norms come first.
+    Raises InvalidRequestError for hidden states that are NaN or infinite.
     """
-    if model.arch.pre_norm:
-        raise InvalidRequestError(
-            "relevance is propagated through layers that normalise after the residual only; this model normalises "
-            "first: rank its heads with `hmc analyze importance` or `ablate`"
-        )
     device = model.shared.weight.device
     source_ids = torch.tensor([list(source)], device=device)
     encoder = trace_encoder(model, source_ids)
@@ -218,7 +213,7 @@ def _go_back(
 
 def _through_feed_forward(relevance: Tensor, step: FeedForwardTrace) -> Tensor:
     x, hidden, weight = step.states[0], step.hidden[0], step.module.fc2.weight
-    kept, updated = through_sum(relevance, x, hidden @ weight.T)
+    kept, updated = through_sum(relevance, step.residual[0], hidden @ weight.T)
     return kept + through_linear(through_linear(updated, hidden, weight), x, step.module.fc1.weight)
 
 
@@ -228,7 +223,7 @@ def _to_heads(relevance: Tensor, step: TracedAttention) -> tuple[Tensor, Tensor]
     outputs, weight = step.heads.outputs[0], step.module.out_weight
     heads, length, width = outputs.shape
     joined = outputs.transpose(0, 1).reshape(length, heads * width)  # [T, H·D]
-    kept, updated = through_sum(relevance, step.states[0], joined @ weight.T)
+    kept, updated = through_sum(relevance, step.residual[0], joined @ weight.T)
     spread = through_linear(updated, joined, weight)
     return kept, spread.view(-1, length, heads, width).transpose(1, 2)
 

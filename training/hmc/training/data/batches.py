@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 import numpy as np
@@ -121,6 +121,19 @@ class BatchStream:
         self.ahead = (AHEAD if device.type == "cuda" else 0) if ahead is None else ahead
         self.epoch, self.index = 0, 0
 
+    @cached_property
+    def _per_epoch(self) -> int:
+        """Batches of this process in an epoch. Every epoch has as many: only their order is drawn anew."""
+        return self._share(plan_epoch(self.corpus, self.batch_tokens, self.seed, 0))
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of which all batches were taken."""
+        return self.epoch + (self.index >= self._per_epoch)
+
+    def _share(self, plan: list[npt.NDArray[np.int64]]) -> int:
+        return max(1, len(plan) // self.world)
+
     def __iter__(self) -> Iterator[Batch]:
         batches = self._from(self.epoch, self.index)
         if self.ahead:
@@ -133,7 +146,7 @@ class BatchStream:
         """Yields every batch from a position on, with the position after it."""
         while True:
             plan = plan_epoch(self.corpus, self.batch_tokens, self.seed, epoch)
-            per_process = max(1, len(plan) // self.world)
+            per_process = self._share(plan)
             while index < per_process:
                 rows = plan[(index * self.world + self.rank) % len(plan)]
                 index += 1

@@ -76,12 +76,12 @@ class ClosedGate(Gate):
 
 
 class FixedMask(Gate):
-    """Multiplies each head by a fixed 0/1 value (ξ_h in Sun et al. 2021, eq. 1)."""
+    """Multiplies each head by a fixed value, 0 or 1 (ξ_h in Sun et al. 2021, eq. 1) unless open heads are scaled."""
 
     mask: Tensor
 
     def __init__(self, mask: Tensor) -> None:
-        """mask `[H]`: 1 = open, 0 = closed."""
+        """mask `[H]`: 1 = open, 0 = closed; another number scales an open head."""
         super().__init__()
         self.register_buffer("mask", mask.float(), persistent=False)
 
@@ -90,20 +90,22 @@ class FixedMask(Gate):
 
 
 class ImportanceGate(Gate):
-    """Multiplies each head by ξ_h of its sentence (Sun et al. 2021, eq. 1; Michel et al. 2019).
+    """Multiplies each head by ξ_h of its sentence (Sun et al. 2021, eq. 1; Michel et al. 2019), or of each token.
 
     ξ = 1 leaves the output as it is. The gradient of the batch's summed loss with respect to ξ is then ∂L(x)/∂ξ_h of
     each sentence x separately, because no sentence influences another.
     """
 
     def __init__(self, xi: Tensor) -> None:
-        """xi `[B, H]`: a plain tensor that requires a gradient; not a parameter of the model."""
+        """xi `[B, H]`, or `[B, H, T]` with a value for each token: a plain tensor that requires a gradient; not a
+        parameter of the model."""
         super().__init__()
         self.xi = xi
 
     def forward(self, heads: Tensor) -> Tensor:
+        xi = self.xi if self.xi.dim() == 3 else self.xi[:, :, None]
         # The product has ξ's dtype, so that ξ's gradient is summed in it under autocast too.
-        return (heads * self.xi[:, :, None, None]).to(heads.dtype)
+        return (heads * xi[..., None]).to(heads.dtype)
 
 
 class HardConcrete(nn.Module):
@@ -114,6 +116,7 @@ class HardConcrete(nn.Module):
     def __init__(self, heads: int, initial: float = 2.0) -> None:
         """initial: starting log α. At 2.0, P(g = 0) is 0.04 and P(g = 1) is 0.69."""
         super().__init__()
+        self._drawn: Tensor | None = None
         self.log_alpha = nn.Parameter(torch.full((heads,), initial))
         self.register_buffer("closed", torch.zeros(heads, dtype=torch.bool), persistent=False)
 
@@ -121,9 +124,17 @@ class HardConcrete(nn.Module):
         """closed `[H]` booleans: these gates are 0 from now on, whatever their log α; all others are random."""
         self.closed.copy_(closed)
 
+    def draw(self, uniform: Tensor) -> None:
+        """uniform `[H]` in [0, 1): the random numbers of every sample from now on, until the next draw."""
+        self._drawn = uniform
+
     def sample(self) -> Tensor:
-        """Draws `[H]` gate values in [0, 1] (Louizos et al. 2018, eq. 10-11), differentiable in log α."""
-        uniform = torch.rand_like(self.log_alpha).clamp(1e-6, 1 - 1e-6)
+        """`[H]` gate values in [0, 1] (Louizos et al. 2018, eq. 10-11), differentiable in log α.
+
+        They are made of the numbers of the last `draw`, or of new ones if there was none.
+        """
+        drawn = torch.rand_like(self.log_alpha) if self._drawn is None else self._drawn
+        uniform = drawn.clamp(1e-6, 1 - 1e-6)
         concrete = torch.sigmoid((uniform.log() - (1 - uniform).log() + self.log_alpha) / TEMPERATURE)
         values = (concrete * (STRETCH_HIGH - STRETCH_LOW) + STRETCH_LOW).clamp(0.0, 1.0)
         return values.masked_fill(self.closed, 0.0)
@@ -148,7 +159,7 @@ class HardConcrete(nn.Module):
 
 
 class SampledGate(Gate):
-    """Training regime: every forward pass draws the gates anew, once for the whole batch."""
+    """Training regime: gates are random, and the same for all sentences of a batch (`HardConcrete.sample`)."""
 
     def __init__(self, parameters: HardConcrete) -> None:
         super().__init__()

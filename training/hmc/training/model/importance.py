@@ -1,40 +1,98 @@
-"""Head importance I_h = E_x |∂L(x)/∂ξ_h| from one backward pass (Michel et al. 2019; Sun et al. 2021, eq. 1 and 2)."""
+"""Head importance I_h = E_x |∂L(x)/∂ξ_h| from one backward pass (Michel et al. 2019; Sun et al. 2021, eq. 1 and 2).
+
+`hmc.artifact.model.importance` has the other forms of it.
+"""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.checkpoint.extras import IMPORTANCE
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import KINDS, HeadLayout, HeadScores, Kind
+from hmc.artifact.model.importance import DEFAULT, Importance
 from hmc.training.data.batches import Batch
 from hmc.training.model.gates import ImportanceGate
 from hmc.training.model.loss import cross_entropy_sum
 from hmc.training.model.transformer import Transformer
 
 
-def sentence_importance(model: Transformer, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-    """Returns |∂L(x)/∂ξ_h| at ξ = 1 for every sentence x and head h: `[B, total]`, fp32 or wider, in nats.
+def sentence_importance(
+    model: Transformer, batch: Batch, label_smoothing: float = 0.0, how: Importance = DEFAULT
+) -> Tensor:
+    """Returns what every sentence x adds to the importance of head h: `[B, total]`, fp32 or wider, in nats.
 
-    L(x) is the summed cross-entropy of sentence x. Heads are those of the model, in the order of `model.attentions()`
-    (kind, layer, index). All gates are removed during the call, so every head is open. Dropout is active when the model
-    is in training mode. The `.grad` of parameters does not change.
+    By default |∂L(x)/∂ξ_h| at ξ = 1; else the sum of the absolute values of its tokens, or -∂L(x)/∂ξ_h where `how`
+    takes the absolute value of a whole batch, or none. L(x) is the summed cross-entropy of sentence x. Heads are those
+    of the model, in the order of `model.attentions()` (kind, layer, index). All gates are removed during the call, so
+    every head is open. Dropout is active when the model is in training mode. The `.grad` of parameters does not change.
     """
-    with importance_gates(model, batch.source.size(0)) as xi, _frozen(model), torch.enable_grad():
+    lengths = _lengths(batch) if how.estimator == "token" else None
+    with importance_gates(model, batch.source.size(0), lengths) as xi, _frozen(model), torch.enable_grad():
         states = model(batch.source, batch.target_in, batch.source_padded)
         loss, _ = cross_entropy_sum(model, states, batch, label_smoothing)
         gradients = torch.autograd.grad(loss, xi)
-    return torch.cat(gradients, dim=1).abs()
+    gained = how.sign == "signed" or how.estimator == "batch"
+    found = [-gradient if gained else gradient.abs() for gradient in gradients]
+    return torch.cat([values.sum(2) if values.dim() == 3 else values for values in found], dim=1)
+
+
+def importance_sums(
+    model: Transformer, batches: Sequence[Batch], how: Importance = DEFAULT, label_smoothing: float = 0.0
+) -> Tensor:
+    """Returns what `importance_of` divides, over all parts of one batch: `[2, total]`.
+
+    The first row sums `sentence_importance`; the second counts what it is a mean over, sentences or tokens. The sums of
+    several processes may be added up before the division.
+    """
+    found = [
+        torch.stack([rows.sum(0), _counted(model, batch, how).to(rows)])
+        for batch in batches
+        for rows in [sentence_importance(model, batch, label_smoothing, how)]
+    ]
+    return torch.stack(found).sum(0)
+
+
+def importance_of(sums: Tensor, how: Importance, heads: Sequence[int]) -> Tensor:
+    """Returns I_h `[total]` of the sums of one batch, or of one whose sums are absolute already.
+
+    heads: number of heads of each attention that has any.
+    """
+    values = sums[0] / sums[1]
+    if how.sign == "absolute":
+        values = values.abs()
+    if how.normalise == "layer":
+        values = torch.cat([functional.normalize(part, dim=0) for part in values.split_with_sizes(list(heads))])
+    return values
+
+
+def heads_of_attentions(model: Transformer) -> list[int]:
+    """Returns the number of heads of each attention that has any, in the order of `model.attentions()`."""
+    return [attention.heads for *_, attention in model.attentions() if attention.heads]
+
+
+def _lengths(batch: Batch) -> dict[Kind, int]:
+    """Positions at which the heads of each kind compute an output."""
+    source, target = batch.source.size(1), batch.target_in.size(1)
+    return {"encoder_self": source, "decoder_self": target, "cross": target}
+
+
+def _counted(model: Transformer, batch: Batch, how: Importance) -> Tensor:
+    """`[total]`: what importance is a mean over. Tokens are those of the source for heads of the encoder, else those of
+    the target."""
+    sentences, source = batch.source.size(0), batch.source.ne(model.arch.pad_id).sum()
+    whole = torch.full_like(source, sentences if how.estimator != "token" else batch.tokens)
+    counts = [
+        (source if kind == "encoder_self" and how.estimator == "token" else whole).expand(attention.heads)
+        for kind, _, attention in model.attentions()
+    ]
+    return torch.cat(counts)
 
 
 @contextmanager
@@ -51,21 +109,26 @@ def _frozen(model: Transformer) -> Iterator[None]:
 
 
 @contextmanager
-def importance_gates(model: Transformer, batch_size: int) -> Iterator[list[Tensor]]:
+def importance_gates(
+    model: Transformer, batch_size: int, lengths: Mapping[Kind, int] | None = None
+) -> Iterator[list[Tensor]]:
     """Puts an `ImportanceGate` on every attention that has heads; restores the former gates at the end.
 
-    Yields ξ of every attention: `[B, H]` ones that require a gradient. Raises InvalidRequestError when the model has no
-    heads.
+    lengths: positions of each kind, for a ξ of each token. Yields ξ of every attention: `[B, H]` ones, or `[B, H, T]`,
+    that require a gradient. Raises InvalidRequestError when the model has no heads.
     """
-    attentions = [attention for *_, attention in model.attentions() if attention.heads]
+    found = [(kind, attention) for kind, _, attention in model.attentions() if attention.heads]
+    attentions = [attention for _, attention in found]
     if not attentions:
         raise InvalidRequestError("this model has no attention heads left, so there is no importance to measure")
     former = [attention.gate for attention in attentions]
     ones = [
         torch.ones(
-            batch_size, attention.heads, dtype=attention.out_bias.dtype, device=attention.out_bias.device
+            (batch_size, attention.heads, *((lengths[kind],) if lengths else ())),
+            dtype=attention.out_bias.dtype,
+            device=attention.out_bias.device,
         ).requires_grad_()
-        for attention in attentions
+        for kind, attention in found
     ]
     for attention, xi in zip(attentions, ones, strict=True):
         attention.gate = ImportanceGate(xi)
@@ -77,9 +140,13 @@ def importance_gates(model: Transformer, batch_size: int) -> Iterator[list[Tenso
 
 
 def corpus_importance(
-    model: Transformer, batches: Iterable[Batch], layout: HeadLayout | None = None, label_smoothing: float = 0.0
+    model: Transformer,
+    batches: Iterable[Batch],
+    layout: HeadLayout | None = None,
+    label_smoothing: float = 0.0,
+    how: Importance = DEFAULT,
 ) -> HeadScores:
-    """Returns I_h averaged over all sentences, without dropout: kind → `[layers, heads]` at original head indices.
+    """Returns I_h over a text, without dropout: kind → `[layers, heads]` at original head indices.
 
     layout: the model's head layout (default: every head of its architecture); heads outside it get 0. Raises
     InvalidRequestError when there are no sentences or the model has no heads.
@@ -88,16 +155,19 @@ def corpus_importance(
     model.eval()
     device = model.shared.weight.device
     # Not float64: Apple's MPS devices lack it.
-    total, sentences = torch.zeros((), device=device), 0
+    total: Tensor | None = None
     try:
         for batch in batches:
-            total = total + sentence_importance(model, batch.to(device), label_smoothing).sum(0)
-            sentences += batch.source.size(0)
+            sums = importance_sums(model, [batch.to(device)], how, label_smoothing)
+            if how.sign == "absolute":
+                sums = sums.abs()
+            total = sums if total is None else total + sums
     finally:
         model.train(was_training)
-    if not sentences:
+    if total is None or not bool(total[1].any()):
         raise InvalidRequestError("head importance needs at least one sentence pair; the corpus given is empty")
-    return scores_per_head(total / sentences, model.arch, layout or model.arch.full_layout())
+    values = importance_of(total, how, heads_of_attentions(model))
+    return scores_per_head(values, model.arch, layout or model.arch.full_layout())
 
 
 def scores_per_head(values: Tensor, arch: Architecture, layout: HeadLayout) -> HeadScores:
@@ -106,29 +176,3 @@ def scores_per_head(values: Tensor, arch: Architecture, layout: HeadLayout) -> H
     for head, value in zip(layout.heads(), values.detach().cpu().tolist(), strict=True):
         scores[head.kind][head.layer, head.index] = value
     return scores
-
-
-def write_importance(checkpoint: Path, scores: HeadScores) -> Path:
-    """Writes `importance.json` into a checkpoint directory atomically; returns the file's path.
-
-    Raises InvalidArtifactError when the directory is no checkpoint, InvalidRequestError when the scores have other
-    shapes than the checkpoint's heads, or are not finite.
-    """
-    arch = load_checkpoint(checkpoint).architecture
-    for kind in KINDS:
-        expected = (arch.encoder_layers if kind == "encoder_self" else arch.decoder_layers, arch.heads)
-        if scores[kind].shape != expected:
-            raise InvalidRequestError(
-                f"importance of {kind} has shape {list(scores[kind].shape)}; {checkpoint} needs {list(expected)}"
-            )
-        if not np.isfinite(scores[kind]).all():
-            raise InvalidRequestError(f"importance of {kind} holds NaN or infinity; measure it again in fp32")
-    path = checkpoint / IMPORTANCE
-    temporary = path.with_name(f".{IMPORTANCE}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as handle:
-        json.dump({kind: scores[kind].astype(float).tolist() for kind in KINDS}, handle)
-        handle.write("\n")
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(path)
-    return path

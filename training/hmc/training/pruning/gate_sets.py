@@ -12,10 +12,14 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout, HeadScores, Kind
+from hmc.training.data.batches import to_device
 from hmc.training.model.gates import DeterministicGate, HardConcrete, NestedGate, SampledGate
 from hmc.training.model.layers import Attention, FeedForward, Layer
 from hmc.training.model.regimes import position_mask
 from hmc.training.model.transformer import Transformer
+
+STREAM = 0x47617465
+"""Part of the seed of gates, so that other draws from the same seed are independent of them."""
 
 
 class GateSet:
@@ -39,7 +43,7 @@ class GateSet:
         return [gates.log_alpha for _, gates in self._gated]
 
     def sampled(self) -> None:
-        """Sets the training regime: gates are drawn anew in every forward pass."""
+        """Sets the training regime: gates are random."""
         for module, gates in self._gated:
             module.gate = SampledGate(gates)
 
@@ -47,6 +51,15 @@ class GateSet:
         """Sets the evaluation regime: every gate is 0 or 1."""
         for module, gates in self._gated:
             module.gate = DeterministicGate(gates)
+
+    def draw(self, *seed: int) -> None:
+        """Draws the gates that hold until the next draw: for all parts of an accumulated batch, in every process, as
+        the mask of HeadMask does. The draw depends on `seed` alone, so a resumed run draws the same."""
+        uniform = torch.from_numpy(np.random.default_rng([*seed, STREAM]).random(self.total, np.float32))
+        for (_, gates), part in zip(
+            self._gated, self._by_module(to_device(uniform, self.parameters()[0].device)), strict=True
+        ):
+            gates.draw(part)
 
     def close(self, closed: Tensor) -> None:
         """closed `[total]` booleans: these gates are 0 from now on, in both regimes; P(g ≠ 0) of them is 0."""

@@ -179,7 +179,10 @@ class ClosingSchedule(Schedule):
     # -- in the loop ---------------------------------------------------------------------------------------------
 
     def objective(self, step: int) -> Objective:
-        """Returns penalty and rates; before the first update of the last phase the targets decide."""
+        """Draws the gates of the update; returns penalty and rates. Before the first update of the last phase the
+        targets decide."""
+        for number, each in enumerate(self.sets):
+            each.gates.draw(self.settings.seed, self._before + step, number)
         if self.decided(step) and not self.decided(step - 1):
             for target in self.targets:
                 target.decide(self.progress, self._say)

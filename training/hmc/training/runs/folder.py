@@ -10,16 +10,17 @@ from hmc.artifact.checkpoint import checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.storage.formats import check_replaceable
 from hmc.artifact.tokenizer.files import EVERY
+from hmc.training.headmask import log as masks
 from hmc.training.runs import state
 
 RECIPE, REQUEST = "recipe.json", "request.json"
 """The first file that `hmc train` and `hmc prune` write; it says what the run does."""
 WRITTEN = (RECIPE, REQUEST, "state", "cache", "tensorboard", "log.jsonl")
-TRAINING = (*WRITTEN, "checkpoints", "final", "layout.json", *EVERY)
+TRAINING = (*WRITTEN, "checkpoints", "final", "layout.json", masks.FILE, *EVERY)
 PRUNING = (*WRITTEN, "nested", "nested-state", "nested-checkpoints", "trajectory.json")
 RESULTS = ("state", "checkpoints", "final", "nested", "nested-state", "nested-checkpoints", "trajectory.json")
 """Files that hold results. A folder with none of them and no checkpoint may be taken over by another run."""
-STALE = {RECIPE: ("log.jsonl", "tensorboard", "layout.json", *EVERY), REQUEST: ("log.jsonl", "tensorboard")}
+STALE = {RECIPE: ("log.jsonl", "tensorboard", "layout.json", masks.FILE, *EVERY), REQUEST: ("log.jsonl", "tensorboard")}
 """First file → files that a run without results leaves and the next run must not read. `cache` stays: its folders are
 named by their contents."""
 

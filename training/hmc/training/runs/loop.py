@@ -38,7 +38,7 @@ class Schedule:
     steps: int
     """Updates of the schedule."""
     evaluates = False
-    """Whether `evaluate` is called every `eval_every` updates and after the last one, which is then saved too."""
+    """Whether `evaluate` is called as `eval_every` says and after the last update, which is then saved too."""
     logs_last = False
     """Whether the last update is logged whatever its number."""
 
@@ -108,6 +108,7 @@ class Loop(Generic[Kind]):
         self.model.train()
         while progress.step < schedule.steps:
             progress.step = step = progress.step + 1
+            epochs = self._epochs()
             update = self.updater.update(step, *schedule.objective(step))
             schedule.after(step, update)
             log.advance(before + step)
@@ -116,7 +117,8 @@ class Loop(Generic[Kind]):
                 scalars = tally.line() | schedule.scalars(step, update)
                 log.report(before + step, scalars)
                 schedule.logged(step, scalars)
-            evaluates = schedule.evaluates and (step % run.eval_every == 0 or last)
+            due = self._epochs() > epochs if run.eval_every == "epoch" else step % run.eval_every == 0
+            evaluates = schedule.evaluates and (due or last)
             if evaluates:
                 tally.check()
                 with first_process_first(self.fabric):
@@ -126,6 +128,10 @@ class Loop(Generic[Kind]):
             if (step % run.save_every == 0 and tally.check()) or (evaluates and last):
                 schedule.note()
                 self.save()
+
+    def _epochs(self) -> int:
+        """Passes over the training text that are complete. Only counted where evaluations follow them."""
+        return self.stream.epochs if self.run_section.eval_every == "epoch" else 0
 
     def save(self) -> None:
         """Saves the state of the run. All processes must call it."""

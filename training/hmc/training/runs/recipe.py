@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, PlainValidator, ValidationError, field_validator, model_validator
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Activation
@@ -19,6 +19,14 @@ from hmc.training.section import Section
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """Decay rate of one of Adam's moments."""
+
+
+def _updates_or_epoch(value: object) -> object:
+    if value == "epoch" or (isinstance(value, int) and value >= 1):
+        return value
+    if isinstance(value, str) and value.isdecimal() and int(value) >= 1:
+        return int(value)
+    raise ValueError(f"{value!r} is neither a number of updates, 1 or more, nor epoch")
 
 
 class DataSection(Section):
@@ -95,7 +103,9 @@ class TrainSection(Section):
     """Largest gradient norm; larger gradients are scaled down to it. 0 turns clipping off."""
     headmask: str | None = None
     """Heads to mask in every update (Sun et al. 2021): `random:18`, `important:18`, a share such as `random:12.5%`, or
-    only some kinds, such as `random:6@encoder_self`."""
+    only some kinds, such as `random:6@encoder_self`. `important:1/attention` masks one head of every attention. Words
+    after a comma change how, such as `important:18,signed` or `random:18,rescaled,after=4000`; see
+    `hmc.training.headmask.spec`. `headmask.json` in the run folder counts the masks of every head."""
     seed: int = Field(default=1, ge=0, le=2**32 - 1)
 
     @field_validator("headmask")
@@ -127,18 +137,22 @@ class RunSection(Section):
     log_every: int = Field(default=50, ge=1)
     save_every: int = Field(default=500, ge=1)
     """Updates between saved states, from which a run resumes."""
-    eval_every: int = Field(default=500, ge=1)
-    """Updates between dev evaluations. Each evaluation writes a checkpoint."""
+    eval_every: Annotated[int | Literal["epoch"], PlainValidator(_updates_or_epoch)] = 500
+    """Updates between dev evaluations, or `epoch`: one after each pass over the training text. Each evaluation writes a
+    checkpoint."""
     eval_sentences: int = Field(default=500, ge=1)
     """Dev sentences scored: the first of the dev text."""
+    keep: Literal["best", "every"] = "best"
+    """Which checkpoints are kept on disk: `best` of them by dev BLEU, or `every` one."""
     keep_checkpoints: int = Field(default=5, ge=1)
-    """Checkpoints kept on disk: those of highest dev BLEU."""
+    """Checkpoints kept as the best ones."""
     average_checkpoints: int | None = Field(default=None, ge=1)
-    """Kept checkpoints that are averaged at the end, best dev BLEU first. Default: all that are kept."""
+    """Best checkpoints that are averaged at the end. Default: `keep_checkpoints`."""
 
     @model_validator(mode="after")
     def _averages_what_is_kept(self) -> RunSection:
-        if self.average_checkpoints is not None and self.average_checkpoints > self.keep_checkpoints:
+        most = self.average_checkpoints or 0
+        if self.keep == "best" and most > self.keep_checkpoints:
             raise ValueError(
                 f"average_checkpoints {self.average_checkpoints} is above keep_checkpoints {self.keep_checkpoints}; "
                 "only checkpoints that are kept can be averaged"

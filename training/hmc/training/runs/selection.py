@@ -45,7 +45,9 @@ class Selection:
         self.remove_surplus()
 
     def remove_surplus(self) -> None:
-        """Deletes checkpoints beyond `keep_checkpoints`, lowest dev BLEU first."""
+        """Deletes checkpoints beyond `keep_checkpoints`, lowest dev BLEU first, unless every one is kept."""
+        if self.run.keep == "every":
+            return
         for step in self._best_first()[self.run.keep_checkpoints :]:
             shutil.rmtree(self.path(step), ignore_errors=True)
 

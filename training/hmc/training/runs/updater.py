@@ -22,8 +22,9 @@ from hmc.training.runs.recipe import TrainSection
 
 MOST_SKIPPED = 10
 """A run stops when so many updates in a row were skipped, because their loss or gradient was NaN or infinite."""
-Masking = Callable[[Fabric, int, Sequence[Batch]], AbstractContextManager[object]]
-"""(fabric, step, batches) → a context in which the model's masks are those of update `step`, made of `batches`."""
+Masking = Callable[[Fabric, int, Sequence[Batch]], AbstractContextManager[Callable[[int], None]]]
+"""(fabric, step, batches) → a context in which the model's masks are those of update `step`, made of `batches`. It
+yields what is called with the number of each batch before its forward pass."""
 Masks = Callable[[], None]
 """Puts masks on the model before a forward pass."""
 
@@ -197,8 +198,8 @@ class Updater:
         for group in self.optimizer.param_groups:
             group["lr"] = (rates or {}).get(group.get("name", ""), rate)
         self.optimizer.zero_grad()
-        with self.masking(fabric, step, batches) if self.masking else nullcontext():
-            summed = self._backward(batches, (fabric.world_size / total.double()).float(), penalty, passes)
+        with self.masking(fabric, step, batches) if self.masking else nullcontext(_all_alike) as mask:
+            summed = self._backward(batches, (fabric.world_size / total.double()).float(), penalty, passes, mask)
         limit = self.settings.clip_norm or float("inf")
         norm = fabric.clip_gradients(self.loss, self.optimizer, max_norm=limit, error_if_nonfinite=False)
         summed = self._all_sum(summed)
@@ -209,11 +210,17 @@ class Updater:
         return Update(summed, total, norm, rate)
 
     def _backward(
-        self, batches: list[Batch], scale: Tensor, penalty: Callable[[], Tensor] | None, passes: Sequence[Masks]
+        self,
+        batches: list[Batch],
+        scale: Tensor,
+        penalty: Callable[[], Tensor] | None,
+        passes: Sequence[Masks],
+        mask: Callable[[int], None],
     ) -> Tensor:
         """Adds the gradient of scale × summed loss + penalty; returns the summed loss of this process."""
         fabric, summed, number = self.fabric, torch.zeros((), device=self.fabric.device), max(len(passes), 1)
-        for batch in batches:
+        for part, batch in enumerate(batches):
+            mask(part)
             lesson: Lesson | None = None
             if self.teacher:
                 with fabric.autocast():
@@ -239,6 +246,10 @@ class Updater:
             return value
         reduced: Any = self.fabric.all_reduce(value, reduce_op="sum")
         return torch.as_tensor(reduced)
+
+
+def _all_alike(part: int) -> None:
+    """Without masking, every part of a batch is computed by the model as it is."""
 
 
 def learning_rate(step: int, settings: TrainSection) -> float:

@@ -35,7 +35,7 @@ from hmc.training.runs.processes import check_shared, first_process_first, make_
 from hmc.training.runs.recipe import Recipe, TrainSection, same_run
 from hmc.training.runs.selection import Selection
 from hmc.training.runs.state import Inputs, RunProgress
-from hmc.training.runs.updater import Masking, Update
+from hmc.training.runs.updater import Update
 from hmc.training.trainer.assemble import (
     architecture,
     check_shape,
@@ -52,6 +52,8 @@ class TrainingProgress(RunProgress):
 
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     """`{"step", "bleu"}` of every dev evaluation."""
+    headmask: dict[str, Any] = field(default_factory=dict)
+    """`MaskLog.state`; empty without HeadMask, and in states of earlier versions."""
 
 
 class TrainingRun(Schedule):
@@ -87,12 +89,16 @@ class TrainingRun(Schedule):
         start_from = Path(recipe.model.start_from) if recipe.model.start_from else None
         teacher = load_teacher(recipe.distill, start_from, arch, self.vocabulary, recipe.data.max_length)
         inputs = Inputs(self.corpus, self.dev, teacher=teacher.digest if teacher else "")
+        self.headmask = self._headmask(recipe.train)
         self.loop = Loop(
             self.fabric, self.model, [{"params": list(self.model.parameters()), "name": "model"}], inputs,
-            recipe.train, recipe.run, TrainingProgress(), out / "state", masking=self._masking(recipe.train),
+            recipe.train, recipe.run, TrainingProgress(), out / "state",
+            masking=self.headmask.applied if self.headmask else None,
             distillation=Distillation(recipe.distill, teacher),
         )  # fmt: skip
         self.loop.resume()
+        if self.headmask:
+            self.headmask.log.restore(self.loop.progress.headmask)
         self.progress, self.steps = self.loop.progress, recipe.train.steps
         self.selection = Selection(out / "checkpoints", recipe.run, self.progress.evaluations)
         self.final = out / "final"
@@ -121,16 +127,24 @@ class TrainingRun(Schedule):
         self._speed.add(update)
 
     def scalars(self, step: int, update: Update) -> dict[str, float]:  # noqa: ARG002 - see Schedule
-        """Returns gradient norm, learning rate, speed and epoch."""
+        """Returns gradient norm, learning rate, speed and epoch; with HeadMask, the share of heads masked again."""
         scalars = {"norm": update.gradient_norm, "rate": update.rate}
+        scalars |= self.headmask.log.line() if self.headmask else {}
         return scalars | {"tokens/s": self._speed.restart(), "epoch": float(self.loop.stream.epoch)}
 
+    def note(self) -> None:
+        """Notes how often each head was masked."""
+        if self.headmask:
+            self.progress.headmask = self.headmask.log.state()
+
     def evaluate(self, log: RunLog) -> None:
-        """Scores dev with every head of the layout open and writes a checkpoint."""
+        """Scores dev with every head of the layout open and writes a checkpoint; with HeadMask, the counts of masks."""
         scores = evaluate(self.model, self.vocabulary, self.dev.pairs, beam=1, bf16="bf16" in self.recipe.run.precision)
         step = self.progress.step
         log.report(step, {"dev BLEU": scores.bleu})
         self.selection.add(step, scores.bleu, self._checkpoint({"dev": scores.to_json()}))
+        if self.headmask:
+            self.headmask.log.note(step, self.out)
         self._speed.restart()
 
     # -- parts ---------------------------------------------------------------------------------------------------
@@ -157,11 +171,11 @@ class TrainingRun(Schedule):
                 path.write_text(json.dumps(layout.to_json(), indent=1) + "\n")
             return layout
 
-    def _masking(self, settings: TrainSection) -> Masking | None:
+    def _headmask(self, settings: TrainSection) -> HeadMask | None:
         if settings.headmask is None:
             return None
         spec = HeadMaskSpec.parse(settings.headmask)
-        return HeadMask(self.model, self.layout, spec, settings.seed, settings.label_smoothing).applied
+        return HeadMask(self.model, self.layout, spec, settings.seed, settings.label_smoothing)
 
     def _checkpoint(self, metrics: dict[str, Any], **provenance: Any) -> Checkpoint:
         config = CheckpointConfig(

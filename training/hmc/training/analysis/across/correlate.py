@@ -20,7 +20,7 @@ from hmc.training.analysis.common.result import Result, head_rows, versions
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, interval, probability
 from hmc.training.analysis.masking import ablate
-from hmc.training.analysis.masking.importance import sentence_values
+from hmc.training.analysis.masking.importance import sample_values
 
 COMMAND = "correlate"
 Effect = Literal["loss", "bleu", "importance"]
@@ -128,7 +128,7 @@ def analyse(
 
 def _effects(subject: Subject, text: Text, effect: str, settings: Settings, progress: Progress) -> Floats:
     if effect == "importance":
-        return sentence_values(subject, text, progress).mean(0)
+        return sample_values(subject, text, progress=progress).mean(0)
     rows = ablate.analyse(subject, text, settings, progress=progress).data["heads"]
     return np.array([row[f"delta_{effect}"]["value"] for row in rows])
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hmc.artifact.model.heads import Kind
 from hmc.training.model.cpu.scaled_dot_product import KeyValues
-from hmc.training.model.layers import Attention, FeedForward
+from hmc.training.model.layers import Attention, DecoderLayer, FeedForward
 from hmc.training.model.transformer import Transformer
 
 
@@ -34,7 +34,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class TracedAttention:
-    """One attention sub-layer: LN(states + W_O heads + bias). Where norms come first, it has none after."""
+    """One attention sub-layer: LN(residual + W_O heads + bias). Where norms come first, it has none after."""
 
     kind: Kind
     layer: int
@@ -43,19 +43,24 @@ class TracedAttention:
     """Input of the sub-layer, from which queries are projected: `[B, T, d_model]`."""
     source: Tensor
     """Input of the key and value projections: `[B, S, d_model]`. Without heads it is `states`."""
+    residual: Tensor
+    """What the residual connection adds, `[B, T, d_model]`: `states`, or, where norms come first, what the norm made
+    `states` of."""
     heads: Heads | None
     """None if every head of the layer is removed."""
 
 
 @dataclass(frozen=True)
 class FeedForwardTrace:
-    """One feed-forward sub-layer: LN(states + W_2 hidden + bias)."""
+    """One feed-forward sub-layer: LN(residual + W_2 hidden + bias). Where norms come first, it has none after."""
 
     module: FeedForward
     states: Tensor
     """Input of the sub-layer, `[B, T, d_model]`."""
     hidden: Tensor
     """After the activation function, `[B, T, ffn_dim]`."""
+    residual: Tensor
+    """As that of an attention."""
 
 
 @dataclass(frozen=True)
@@ -94,17 +99,36 @@ def trace_decoder(model: Transformer, source: Tensor, memory: Tensor, target_in:
 def _recording(model: Transformer) -> Iterator[list[TracedAttention | FeedForwardTrace]]:
     """Yields the sub-layers that the model computes within the context, in their order."""
     steps: list[TracedAttention | FeedForwardTrace] = []
-    hooks = [ffn.register_forward_hook(_feed_forward(steps)) for *_, ffn in model.feed_forwards()]
+    before: dict[nn.Module, list[Tensor]] = {}
+    """What was read by the norm that comes before a sub-layer, last; nothing where norms come after."""
+    hooks = []
+    for part, norm in _norms_before(model):
+        before[part] = []
+        hooks.append(norm.register_forward_pre_hook(_keeper(before[part])))
+    for *_, ffn in model.feed_forwards():
+        hooks.append(ffn.register_forward_hook(_feed_forward(steps, before.get(ffn, []))))
     for kind, layer, attention in model.attentions():
         sources: list[Tensor] = []
         if attention.heads:
             hooks.append(attention.key_value.register_forward_pre_hook(_keeper(sources)))
-        hooks.append(attention.register_forward_hook(_attention(steps, kind, layer, sources), with_kwargs=True))
+        keeper = _attention(steps, kind, layer, sources, before.get(attention, []))
+        hooks.append(attention.register_forward_hook(keeper, with_kwargs=True))
     try:
         yield steps
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _norms_before(model: Transformer) -> Iterator[tuple[nn.Module, nn.Module]]:
+    """Every sub-layer with the norm that it reads through, where norms come first."""
+    if not model.arch.pre_norm:
+        return
+    for _, _, layer in model.layers():
+        yield layer.self_attn, layer.self_attn_layer_norm
+        yield layer.ffn, layer.final_layer_norm
+        if isinstance(layer, DecoderLayer):
+            yield layer.encoder_attn, layer.encoder_attn_layer_norm
 
 
 def _keeper(into: list[Tensor]) -> Any:
@@ -114,26 +138,36 @@ def _keeper(into: list[Tensor]) -> Any:
     return keep
 
 
-def _feed_forward(steps: list[TracedAttention | FeedForwardTrace]) -> Any:
+def _feed_forward(steps: list[TracedAttention | FeedForwardTrace], before: list[Tensor]) -> Any:
+    """before: what the norm before the sub-layer has read, last; empty where norms come after."""
+
     def keep(module: FeedForward, arguments: tuple[Tensor], _output: Tensor) -> None:
         [states] = arguments
-        steps.append(FeedForwardTrace(module, states, module.activation(module.fc1(states))))
+        hidden = module.activation(module.fc1(states))
+        steps.append(FeedForwardTrace(module, states, hidden, before[-1] if before else states))
 
     return keep
 
 
-def _attention(steps: list[TracedAttention | FeedForwardTrace], kind: Kind, layer: int, sources: list[Tensor]) -> Any:
-    """sources: what keys and values were projected from, last."""
+def _attention(
+    steps: list[TracedAttention | FeedForwardTrace],
+    kind: Kind,
+    layer: int,
+    sources: list[Tensor],
+    before: list[Tensor],
+) -> Any:
+    """sources: what keys and values were projected from, last. before: see `_feed_forward`."""
 
     def keep(
         module: Attention, arguments: tuple[Tensor, KeyValues | None, Tensor | None], causal: dict[str, bool], _: Tensor
     ) -> None:
         states, projected, mask = arguments
+        residual = before[-1] if before else states
         if projected is None:
-            steps.append(TracedAttention(kind, layer, module, states, states, None))
+            steps.append(TracedAttention(kind, layer, module, states, states, residual, None))
             return
         heads = _heads(module, states, projected, mask, **causal)
-        steps.append(TracedAttention(kind, layer, module, states, sources[-1], heads))
+        steps.append(TracedAttention(kind, layer, module, states, sources[-1], residual, heads))
 
     return keep
 

@@ -2,57 +2,79 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from hmc.artifact.checkpoint.checkpoint import FORMAT, copy_files
-from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import KINDS
-from hmc.artifact.storage.files import replace_directory
+from hmc.artifact.model.importance import DEFAULT, Importance
 from hmc.training.analysis.common.masks import sentence_groups
 from hmc.training.analysis.common.result import Result, head_of, head_rows, model_shape, versions
 from hmc.training.analysis.common.subject import Progress, Subject, Text, overflow, silent
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.data.batches import make_batch
-from hmc.training.model.importance import scores_per_head, sentence_importance, write_importance
+from hmc.training.model.importance import heads_of_attentions, sentence_importance
 
 COMMAND = "importance"
 SHOWN = 5
 """Most and least important heads that the table names, each."""
 
 
-def sentence_values(subject: Subject, text: Text, progress: Progress = silent) -> npt.NDArray[np.float64]:
-    """|∂L(x)/∂ξ_h| of every sentence and open head, `[N, total]`. The mean over sentences is I_h (eq. 1).
+def sample_values(
+    subject: Subject, text: Text, how: Importance = DEFAULT, progress: Progress = silent
+) -> npt.NDArray[np.float64]:
+    """What every sample adds to I_h of every open head, `[samples, total]`: their mean is I_h, but for `layer`.
 
-    Raises InvalidArtifactError for NaN weights, InvalidRequestError for gradients that are NaN or infinite.
+    Samples are sentences, by default with |∂L(x)/∂ξ_h| (eq. 1); with the estimator `batch` they are groups of
+    sentences of similar length. Raises InvalidArtifactError for NaN weights, InvalidRequestError for gradients that are
+    NaN or infinite.
     """
     subject.check_weights()
     model, vocabulary, limit = subject.model, subject.vocabulary, subject.model.arch.max_positions
     device = model.shared.weight.device
     ids = [tuple(vocabulary.cut(side, limit) for side in vocabulary.encode_pair(*pair)) for pair in text.pairs]
     found = np.zeros((len(ids), subject.layout.total))
+    groups = sentence_groups([max(map(len, sides)) for sides in ids])
     done = 0
-    for group in sentence_groups([max(map(len, sides)) for sides in ids]):
+    for group in groups:
         batch = make_batch(
             [ids[i][0] for i in group], [ids[i][1] for i in group], model.arch.pad_id, model.arch.decoder_start
         )
-        found[group] = sentence_importance(model, batch.to(device)).double().cpu().numpy()
+        found[group] = sentence_importance(model, batch.to(device), how=how).double().cpu().numpy()
         done += len(group)
         progress(f"importance: {done} of {len(ids)} sentences")
     if not np.isfinite(found).all():
         raise overflow("gradients of the loss")
+    if how.estimator == "token":
+        source, target = (np.mean([len(sides[side]) for sides in ids]) for side in (0, 1))
+        return found / [source if head.kind == "encoder_self" else target for head in subject.layout.heads()]
+    if how.estimator == "batch" and how.sign == "absolute":
+        sums = np.stack([np.abs(found[group].sum(0)) for group in groups])
+        return sums * (len(groups) / len(ids))
     return found
 
 
-def analyse(subject: Subject, text: Text, progress: Progress = silent) -> Result:
-    """I_h of every open head with its standard error over sentences. Raises as `sentence_values`."""
-    values = sentence_values(subject, text, progress)
+def head_importance(
+    subject: Subject, text: Text, how: Importance = DEFAULT, progress: Progress = silent
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """I_h of every open head and its standard error over samples, `[total]` each. Raises as `sample_values`.
+
+    The error takes the norm of a layer as known.
+    """
+    values = sample_values(subject, text, how, progress)
     mean = values.mean(0)
-    error = values.std(0, ddof=1) / np.sqrt(len(values))
+    error = values.std(0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.full_like(mean, np.nan)
+    if how.normalise == "layer":
+        parts = np.split(mean, np.cumsum(heads_of_attentions(subject.model))[:-1])
+        norms = np.concatenate([np.full(len(part), np.linalg.norm(part) or 1.0) for part in parts])
+        mean, error = mean / norms, error / norms
+    return mean, error
+
+
+def analyse(subject: Subject, text: Text, how: Importance = DEFAULT, progress: Progress = silent) -> Result:
+    """I_h of every open head with its standard error. Raises as `sample_values`."""
+    mean, error = head_importance(subject, text, how, progress)
     heads = list(subject.layout.heads())
     per_head = [{"importance": float(m), "standard_error": float(e)} for m, e in zip(mean, error, strict=True)]
     of_kind = {kind: mean[[head.kind == kind for head in heads]] for kind in KINDS}
@@ -60,7 +82,11 @@ def analyse(subject: Subject, text: Text, progress: Progress = silent) -> Result
         command=COMMAND,
         checkpoints=[subject.source],
         corpora=[text.source],
-        settings={"loss": "summed cross-entropy of a sentence, no label smoothing", "variance": "over heads, n"},
+        settings={
+            "importance": str(how),
+            "loss": "summed cross-entropy of a sentence, no label smoothing",
+            "variance": "over heads, n",
+        },
         versions=versions(),
         data={
             **model_shape(subject.checkpoint),
@@ -92,27 +118,6 @@ def summary(result: Result) -> Summary:
     ranked = sorted(result.data["heads"], key=lambda row: -row["importance"])
     names = [f"{head_of(row)} {row['importance']:.3f}" for row in ranked]
     notes = (f"most important: {', '.join(names[:SHOWN])}", f"least important: {', '.join(names[::-1][:SHOWN])}")
-    return Summary("Head importance I_h", ("heads", "number", "mean", "variance", "least", "most"), rows, notes)
-
-
-def save_copy(subject: Subject, result: Result, target: Path) -> None:
-    """Copies the checkpoint to `target` and adds I_h, by which `hmc compile` can then rank heads. Closed heads get 0.
-
-    Raises InvalidRequestError where `target` exists.
-    """
-    check_copy(target)
-    values = torch.tensor([row["importance"] for row in result.data["heads"]])
-    scores = scores_per_head(values, subject.checkpoint.architecture, subject.layout)
-    with replace_directory(target, FORMAT) as folder:
-        copy_files(subject.path, folder)
-        write_importance(folder, scores)
-
-
-def check_copy(target: Path, results: Path | None = None) -> None:
-    """Raises InvalidRequestError if `target` exists, or is the folder of the `results`."""
-    if target.exists():
-        raise InvalidRequestError(f"--save {target} exists; choose a new path: a checkpoint is never overwritten")
-    if results is not None and target.absolute() == results.absolute():
-        raise InvalidRequestError(
-            f"--save {target} is also --out, and both would hold an importance.json; choose another"
-        )
+    how = result.settings.get("importance", str(DEFAULT))
+    title = "Head importance I_h" + ("" if how == str(DEFAULT) else f" ({how})")
+    return Summary(title, ("heads", "number", "mean", "variance", "least", "most"), rows, notes)

@@ -1,4 +1,4 @@
-"""Rankings of heads by importance, measured on a text or read from an earlier result or a checkpoint."""
+"""Rankings of heads by a score, measured on a text or read from an earlier result or a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact.checkpoint.extras import WRITTEN_BY, ScoreName
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import Head, HeadScores, rank_heads
-from hmc.training.analysis.common.result import head_of, read_result
+from hmc.artifact.model.heads import Head, rank_heads
+from hmc.artifact.model.importance import DEFAULT, Importance
+from hmc.training.analysis.common.result import read_result
+from hmc.training.analysis.common.scores import MEASURED, scores_of
 from hmc.training.analysis.common.subject import Progress, Subject, Text, read_text, silent
-from hmc.training.analysis.masking.importance import sentence_values
+from hmc.training.analysis.masking.importance import head_importance
 
 
 @dataclass(frozen=True)
@@ -25,62 +28,79 @@ class Ranking:
 
 @dataclass(frozen=True)
 class RankBy:
-    """How to rank heads: by a file with scores, by I_h on another text, or (default) by I_h on the analysed text."""
+    """How to rank heads: by a score in a file or in a checkpoint, or (default) by I_h on a text."""
 
     scores: Path | None = None
+    """A result of `importance`, `ablate`, `lrp` or `confidence`, or a checkpoint with scores."""
     corpus: str | None = None
+    """The text on which I_h is measured; None: the analysed text."""
     sentences: int = 0
     """Limit on the sentences of `corpus`; 0: all."""
+    name: ScoreName | None = None
+    """The score of a checkpoint, by default of the analysed one; with `scores` by default its importance."""
+    how: Importance = DEFAULT
+    """The I_h that is measured."""
 
     def __post_init__(self) -> None:
-        if self.scores is not None and self.corpus is not None:
-            raise InvalidRequestError("give --scores FILE or --rank-data CORPUS, not both")
+        given = "--scores FILE" if self.scores is not None else "--rank-by NAME" if self.name is not None else None
+        if given and self.corpus is not None:
+            raise InvalidRequestError(f"give {given} or --rank-data CORPUS, not both")
+        if given and self.how != DEFAULT:
+            raise InvalidRequestError(f"give {given} or --importance, which says how to measure it, not both")
 
     def rank(self, subject: Subject, text: Text, progress: Progress = silent) -> Ranking:
-        """The ranking of the subject's open heads; text: the analysed text. Raises as the two functions below."""
-        if self.scores is not None:
-            return rank_by_file(subject, self.scores)
+        """The ranking of the subject's open heads; text: the analysed text. Raises as the functions below."""
+        if self.scores is not None and not self.scores.is_dir():
+            return rank_by_result(subject, self.scores, self.name)
+        if self.scores is not None or self.name is not None:
+            return rank_by_checkpoint(subject, self.scores or subject.path, self.name or "importance")
         if self.corpus is not None:
             text = read_text(self.corpus, subject.languages, self.sentences)
-        return rank_by_text(subject, text, progress)
+        return rank_by_text(subject, text, self.how, progress)
 
 
-def rank_by_text(subject: Subject, text: Text, progress: Progress = silent) -> Ranking:
-    """Ranks by I_h on a text; ties by kind, layer, index. Raises as `sentence_values`."""
-    values = sentence_values(subject, text, progress).mean(0)
+def rank_by_text(subject: Subject, text: Text, how: Importance = DEFAULT, progress: Progress = silent) -> Ranking:
+    """Ranks by I_h on a text; ties by kind, layer, index. Raises as `sample_values`."""
+    values, _ = head_importance(subject, text, how, progress)
     order = sorted(zip(subject.layout.heads(), values, strict=True), key=lambda item: -item[1])
-    return Ranking(tuple(head for head, _ in order), {"by": "I_h", "on": text.source.model_dump()})
+    origin = {"by": "I_h", "importance": str(how), "on": text.source.model_dump()}
+    return Ranking(tuple(head for head, _ in order), origin)
 
 
-def rank_by_file(subject: Subject, path: Path) -> Ranking:
-    """Ranks by I_h of a result of `hmc analyze importance`, or of a checkpoint directory that contains importance.
+def rank_by_result(subject: Subject, path: Path, name: ScoreName | None = None) -> Ranking:
+    """Ranks by the score that a result of an analysis has (`common.scores.MEASURED`).
 
-    Raises InvalidRequestError for a file or checkpoint that has no score for one of the open heads.
+    name: the score that it must be. Raises InvalidRequestError for a result of another score, or without one of the
+    open heads.
     """
-    if path.is_dir():
-        scores = load_checkpoint(path).importance
-        if scores is None:
-            raise InvalidRequestError(
-                f"checkpoint {path} has no importance; write it with `hmc analyze importance --save`"
-            )
-        return Ranking(_ranked(subject, scores, path), {"by": "I_h", "from": str(path)})
-    result = read_result(path, ["importance"])
-    known = {head_of(row): float(row["importance"]) for row in result.data["heads"]}
+    result = read_result(path, list(MEASURED))
+    measured = MEASURED[result.command][0]
+    if name not in (None, measured):
+        raise InvalidRequestError(f"{path} has the score {measured}, not {name}; leave --rank-by out, or give another")
+    known = scores_of(result)
     missing = [str(head) for head in subject.layout.heads() if head not in known]
     if missing:
         raise InvalidRequestError(
-            f"{path} has no importance of {', '.join(missing)}: measure the importance of this checkpoint"
+            f"{path} has no {measured} of {', '.join(missing)}: measure the {measured} of this checkpoint"
         )
     order = sorted(subject.layout.heads(), key=lambda head: -known[head])
-    origin = {"by": "I_h", "checkpoint": result.checkpoints[0].digest, "on": result.corpora[0].model_dump()}
-    return Ranking(tuple(order), origin)
+    origin = {"by": _called(measured), "checkpoint": result.checkpoints[0].digest}
+    return Ranking(tuple(order), origin | {"on": result.corpora[0].model_dump()})
 
 
-def _ranked(subject: Subject, scores: HeadScores, path: Path) -> tuple[Head, ...]:
+def rank_by_checkpoint(subject: Subject, path: Path, name: ScoreName) -> Ranking:
+    """Ranks by a score of a checkpoint. Raises InvalidRequestError where it has none, or of other heads."""
+    scores = load_checkpoint(path).score(name)
+    if scores is None:
+        raise InvalidRequestError(f"checkpoint {path} has no {name}; write it with {WRITTEN_BY[name]}")
     for kind, values in scores.items():
         expected = (len(subject.layout[kind]), subject.checkpoint.architecture.heads)
         if values.shape != expected:
             raise InvalidRequestError(
-                f"checkpoint {path}: importance of {kind} has shape {values.shape}, needed is {expected}"
+                f"checkpoint {path}: {name} of {kind} has shape {values.shape}, needed is {expected}"
             )
-    return tuple(rank_heads(scores, subject.layout))
+    return Ranking(tuple(rank_heads(scores, subject.layout)), {"by": _called(name), "from": str(path)})
+
+
+def _called(name: ScoreName) -> str:
+    return "I_h" if name == "importance" else name

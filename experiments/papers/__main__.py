@@ -1,0 +1,62 @@
+"""Tests the claims of the papers: says what is left, runs it, and writes the page.
+
+    python -m experiments.papers plan --size smoke
+    python -m experiments.papers run --size smoke --data DATA
+    python -m experiments.papers run --size papers --data DATA headmask/baseline headmask/random --minutes 600
+    python -m experiments.papers page --size papers
+
+Run it from the top of a checkout. `--data` holds the folders `multi30k`, `mixed` and `ud`. What exists is not made
+again, and an interrupted training goes on from its last state, so the command can be repeated after a break.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.papers import page
+from experiments.papers.sizes import SIZES
+from experiments.papers.steps import Driver, some_of
+from experiments.papers.studies import Study
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Carries out one of the three commands; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.papers", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("command", choices=("plan", "run", "page"), help="what to do")
+    parser.add_argument("only", nargs="*", metavar="NAME", help="only steps whose names hold one of these, and what "
+                        "they need, such as headmask/random or michel")  # fmt: skip
+    sizes = "; ".join(f"{name}: {size.says}" for name, size in SIZES.items())
+    parser.add_argument("--size", choices=SIZES, default="smoke", help=f"{sizes} (default: smoke)")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the corpora (default: data)")
+    parser.add_argument("--runs", type=Path, default=Path("runs/papers"), help="results (default: runs/papers)")
+    parser.add_argument("--model", type=Path, help="a checkpoint whose heads are studied; default: the first baseline")
+    parser.add_argument("--minutes", type=float, help="begin no step after so many minutes")
+    parser.add_argument("--hmc", default="hmc", help="command to run HMC with (default: hmc)")
+    default = Path("docs/reproduction.md")
+    parser.add_argument("--page", type=Path, default=default, help=f"the page (default: {default})")
+    given = parser.parse_args(arguments)
+    study = Study(SIZES[given.size], given.runs / given.size, given.data, given.model)
+    if given.command == "page":
+        page.write(study, given.size, given.page)
+        return 0
+    steps = some_of(study.steps(), given.only)
+    if not steps:
+        parser.error(f"no step's name holds {', '.join(given.only)}")
+    driver = Driver(study.root, shlex.split(given.hmc), study.size.minutes)
+    if given.command == "run":
+        return driver.run(steps, given.minutes)
+    for step in steps:
+        print(f"{'done' if step.done else 'left'}  {step.name}")
+    for line in driver.plan(steps):
+        print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""What the papers claim, with their numbers, and what decides whether it holds here."""

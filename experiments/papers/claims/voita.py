@@ -1,0 +1,181 @@
+"""Voita et al. 2019, Analyzing Multi-Head Self-Attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from experiments.papers.claims.claim import SIGNIFICANT, Claim, Finding, above, if_true, positive
+from experiments.papers.over_seeds import Difference, mean
+from experiments.papers.readings import quality, result
+from experiments.papers.studies import Study
+from hmc.artifact.model.heads import KINDS
+from hmc.training.analysis.across.correlate import ranks, spearman
+from hmc.training.analysis.roles.roles import role_label
+
+PAPER = {75: (29.62, 29.47), 58: (29.36, 28.95), 36: (29.06, 28.56), 26: (28.90, 28.41)}
+"""Table 2, WMT: heads → BLEU of pruning and from scratch; the baseline has 29.6."""
+
+
+def pruned(study: Study, heads: int) -> list[float]:
+    """BLEU of pruning to a budget minus that of all heads, for every seed of the pruning."""
+    return [quality(study, f"voita-prune-{seed}", f"h{heads}").bleu_delta for seed in study.size.seeds]
+
+
+def _half(study: Study) -> Finding:
+    heads = study.size.budgets[1] if len(study.size.budgets) > 1 else study.size.budgets[0]
+    found = mean(pruned(study, heads))
+    basis = f"{len(study.size.seeds)} seeds of pruning one model, t interval"
+    return Finding(f"{heads} of {study.size.total} heads: {found.text()} BLEU", basis, above(found, -0.25))
+
+
+def _scratch(study: Study) -> Finding:
+    found = {n: quality(study, f"voita-scratch{n}", "scratch") for n in study.size.budgets}
+    sure = sum(q.p_value < SIGNIFICANT for q in found.values())
+    ours = ", ".join(f"{n}: {q.bleu_delta:+.2f}" for n, q in found.items())
+    basis = f"outputs of one training each; {sure} of {len(found)} differ (p < {SIGNIFICANT})"
+    return Finding(ours, basis, if_true(all(q.bleu_delta < 0 for q in found.values())))
+
+
+def _encoder(study: Study) -> Finding:
+    found = {n: quality(study, "voita-prune-encoder", f"enc{n}") for n in study.size.encoder_budgets}
+    few = found[study.size.encoder_budgets[-1]]
+    ours = ", ".join(f"{n}: {q.bleu_delta:+.2f}" for n, q in found.items())
+    verdict = above(Difference(few.bleu_delta, few.ci_low, few.ci_high), -0.25)
+    return Finding(ours, f"outputs of one pruning; last: {few.ci_low:+.2f} to {few.ci_high:+.2f}", verdict)
+
+
+def _kinds(study: Study) -> Finding:
+    budgets = result(study, "survivors", "survivors")["budgets"]
+    left = {b["heads"]: [b["kinds"][kind]["mean"] for kind in KINDS] for b in budgets}
+    ours = "; ".join(f"{n}: {'/'.join(f'{x:.0f}' for x in row)}" for n, row in left.items())
+    true = all(encoder <= min(decoder, cross) for encoder, decoder, cross in left.values())
+    return Finding(f"encoder/decoder/cross at {ours}", f"means of {len(study.size.seeds)} seeds", if_true(true))
+
+
+def _layers(study: Study) -> Finding:
+    budgets = result(study, "survivors", "survivors")["budgets"]
+    halves: dict[str, list[float]] = {}
+    for kind in ("decoder_self", "cross"):
+        rows = [[layer["mean"] for layer in b["layers"][kind]] for b in budgets]
+        halves[kind] = [sum(sum(row[: len(row) // 2]) for row in rows), sum(sum(row[len(row) // 2 :]) for row in rows)]
+    own, cross = halves["decoder_self"], halves["cross"]
+    ours = f"lower/upper half, summed over budgets: self {own[0]:.0f}/{own[1]:.0f}, cross {cross[0]:.0f}/{cross[1]:.0f}"
+    return Finding(ours, f"means of {len(study.size.seeds)} seeds", if_true(own[0] > own[1] and cross[1] > cross[0]))
+
+
+def _roles(study: Study, name: str) -> list[Mapping[str, Any]]:
+    heads = result(study, f"roles-{name}", "roles")["heads"]
+    return [row for row in heads if row["kind"] == "encoder_self"]
+
+
+def _functions(study: Study) -> Finding:
+    found = {
+        name: {role_label(role) for row in _roles(study, name) for role in row["roles"]}
+        for name in ("full", *(f"enc{n}" for n in study.size.encoder_budgets))
+    }
+    middle = f"enc{study.size.encoder_budgets[min(1, len(study.size.encoder_budgets) - 1)]}"
+    ours = "; ".join(f"{name}: {', '.join(sorted(labels)) or 'none'}" for name, labels in found.items())
+    return Finding(ours, "one pruning of the encoder", if_true(found["full"] <= found[middle]))
+
+
+def _relations(study: Study) -> Finding:
+    best: dict[str, tuple[float, float]] = {}
+    for row in _roles(study, "full"):
+        for task in row["syntax"]:
+            name = f"{task['relation']} {task['direction']}"
+            best[name] = max(best.get(name, (0.0, 0.0)), (task["accuracy"], task["baseline"]))
+    ours = ", ".join(f"{name} {100 * head:.0f}/{100 * base:.0f}" for name, (head, base) in best.items())
+    return Finding(ours, "one model, gold trees", if_true(all(head > base for head, base in best.values())))
+
+
+def _rare(study: Study) -> Finding:
+    first = [row for row in _roles(study, "full") if row["layer"] == 0]
+    best = max(first, key=lambda row: row["rare_words"]["two_rarest"])["rare_words"]
+    rarest, two, chance = (100 * best[name] for name in ("rarest", "two_rarest", "chance"))
+    ours = f"{rarest:.0f} % rarest, {two:.0f} % one of the two rarest (chance {chance:.0f} %)"
+    return Finding(ours, "best head of the first layer, one model", if_true(best["two_rarest"] > 0.5))
+
+
+def _confident(study: Study) -> Finding:
+    rows = result(study, "full", "confidence")["heads"]
+    known = {(row["kind"], row["layer"], row["index"]): row["confidence"] for row in rows}
+    positional = [
+        known[row["kind"], row["layer"], row["index"]]
+        for row in _roles(study, "full")
+        if any(role["role"] == "positional" for role in row["roles"])
+    ]
+    if not positional:
+        return Finding("no positional head", "one model", "does not hold")
+    ours = f"{len(positional)} positional heads, least confident {min(positional):.2f}"
+    return Finding(ours, "one model", if_true(min(positional) > 0.8))
+
+
+def _agreement(study: Study) -> Finding:
+    """Relevance and confidence as ranks within each layer of the encoder."""
+    rows = {
+        name: [row for row in result(study, "full", command)["heads"] if row["kind"] == "encoder_self"]
+        for name, command in (("relevance", "lrp"), ("confidence", "confidence"))
+    }
+    within = {name: _within_layers([(row["layer"], row[name]) for row in found]) for name, found in rows.items()}
+    found = spearman(within["relevance"], within["confidence"], 1)
+    ours = f"rank correlation {found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+    return Finding(ours, "encoder heads of one model, ranks within layers", positive(found.to_json()))
+
+
+def _within_layers(values: list[tuple[int, float]]) -> npt.NDArray[np.float64]:
+    layers = sorted({layer for layer, _ in values})
+    return np.concatenate([ranks(np.array([value for at, value in values if at == layer])) for layer in layers])
+
+
+def _few_relevant(study: Study) -> Finding:
+    heads = [row for row in result(study, "full", "lrp")["heads"] if row["kind"] == "encoder_self"]
+    layers = {row["layer"] for row in heads}
+    shares = [sorted((row["relevance"] for row in heads if row["layer"] == n), reverse=True) for n in sorted(layers)]
+    top, equal = fmean(sum(row[:2]) for row in shares), fmean(2 / len(row) for row in shares)
+    ours = f"two heads of a layer have {100 * top:.0f} % of its relevance; equal shares: {100 * equal:.0f} %"
+    return Finding(ours, "encoder of one model", if_true(top > 0.5))
+
+
+def _empty_layers(study: Study) -> Finding:
+    last = study.size.encoder_budgets[-1]
+    heads = _roles(study, f"enc{last}")
+    layers = study.size.layers - len({row["layer"] for row in heads})
+    found = quality(study, "voita-prune-encoder", f"enc{last}")
+    ours = f"{layers} of {study.size.layers} layers without heads at {last}, {found.bleu_delta:+.2f} BLEU"
+    return Finding(ours, "one pruning of the encoder", if_true(layers > 0))
+
+
+CLAIMS = (
+    Claim("Table 2", "more than half of all heads can go for at most 0.25 BLEU", "58 of 144: −0.24",
+          "voita/prune-1 voita/prune-2 voita/prune-3", _half),
+    Claim("Table 2, footnote 8", "the same layouts trained from scratch are worse", "−0.15 to −0.50 (0.2 to 0.6)",
+          "voita/scratch", _scratch),
+    Claim("Figure 7", "the encoder does with few heads, the decoder frozen", "10 of 48: −0.15; 4 of 48: −0.25",
+          "voita/prune-encoder", _encoder),
+    Claim("Figure 9", "heads of the encoder go first, cross-attention stays longest", "8/13/15 of 48 each at 36",
+          "voita/survivors", _kinds),
+    Claim("Figure 10", "self-attention stays in the decoder's lower layers, cross-attention in the higher", "read off",
+          "voita/survivors", _layers),
+    Claim("Figure 8", "17 of 48 encoder heads keep every function", "all functions at 17", "voita/roles", _functions),
+    Claim("Table 1", "the best head finds each relation better than the best fixed position",
+          "45/35 to 82/72 on WMT", "voita/roles-full", _relations),
+    Claim("Figure 4", "so it does for Russian, German and French", "three languages",
+          untestable="the models here translate into one language; another one needs its own text"),
+    Claim("Figure 5", "a head of the first layer points to rare words", "66 % rarest, 83 % two rarest; > 50 % on WMT",
+          "voita/roles-full", _rare),
+    Claim("Section 5.1", "every positional head has a confidence above 0.8", "> 0.8",
+          "voita/roles-full voita/confidence", _confident),
+    Claim("Figure 1", "relevance agrees with confidence", "to a reasonable extent", "voita/lrp voita/confidence",
+          _agreement),
+    Claim("Figures 1 and 2", "in each layer a few heads are far more relevant than the others", "read off",
+          "voita/lrp", _few_relevant),
+    Claim("Footnote 9", "layers without any head are left, and the model translates", "4 of 48 heads: −0.25",
+          "voita/roles voita/prune-encoder", _empty_layers),
+    Claim("Section 6.3.2", "decoder self-attention matters more for long sentences", "24 against 8 tokens",
+          untestable="it takes two models of two domains with millions of sentences each"),
+)  # fmt: skip

@@ -1,0 +1,60 @@
+"""Differences between trainings, judged by the noise between seeds: Student's t with one variance for both sides.
+
+A difference between the outputs of two checkpoints has tests of its own (`hmc.artifact.significance`), which say
+nothing of other seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""0.975-quantiles of Student's t for 1, 2, … degrees of freedom; beyond the last, 1.96 is used."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean of some trainings minus that of others, with a 95 % interval; infinite where no side has two seeds."""
+
+    value: float
+    low: float
+    high: float
+
+    def text(self, digits: int = 2) -> str:
+        """`-0.42 (-0.71 to -0.13)`; without an interval, the value alone."""
+        if math.isinf(self.low):
+            return f"{self.value:+.{digits}f} (no interval: one seed each)"
+        return f"{self.value:+.{digits}f} ({self.low:+.{digits}f} to {self.high:+.{digits}f})"
+
+
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
+    """Mean of `ours` minus mean of `theirs`, one value for each seed."""
+    means = [sum(values) / len(values) for values in (ours, theirs)]
+    value, freedom = means[0] - means[1], len(ours) + len(theirs) - 2
+    if freedom < 1:
+        return Difference(value, -math.inf, math.inf)
+    squares = sum((x - mean) ** 2 for values, mean in zip((ours, theirs), means, strict=True) for x in values)
+    reach = _t(freedom) * math.sqrt(squares / freedom * (1 / len(ours) + 1 / len(theirs)))
+    return Difference(value, value - reach, value + reach)
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
+    """Geometric mean of `ours` over that of `theirs`, all positive, with its interval."""
+    found = difference([math.log(x) for x in ours], [math.log(x) for x in theirs])
+    return Difference(math.exp(found.value), math.exp(found.low), math.exp(found.high))
+
+
+def mean(values: Sequence[float]) -> Difference:
+    """Mean over seeds with its interval."""
+    if len(values) < 2:
+        return Difference(values[0], -math.inf, math.inf)
+    centre = sum(values) / len(values)
+    variance = sum((x - centre) ** 2 for x in values) / (len(values) - 1)
+    reach = _t(len(values) - 1) * math.sqrt(variance / len(values))
+    return Difference(centre, centre - reach, centre + reach)
+
+
+def _t(freedom: int) -> float:
+    return T_975[freedom - 1] if freedom <= len(T_975) else 1.96

@@ -1,0 +1,190 @@
+"""Writes the tables of docs/reproduction.md, and `results.json`, from what the steps of a study wrote.
+
+No number is typed by hand but those of the papers. A row whose steps were not run says so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from experiments.papers.claims import michel, sun, voita
+from experiments.papers.claims.claim import Claim
+from experiments.papers.over_seeds import difference, mean, ratio
+from experiments.papers.readings import NotRunError, bleu, masked, over, quality, spread
+from experiments.papers.studies import BASELINE, VARIANTS, Study, Variant
+from experiments.support import marked
+from hmc.training.analysis.common.summary import Summary, probability
+
+CLAIMS: dict[str, tuple[Claim, ...]] = {"sun": sun.CLAIMS, "voita": voita.CLAIMS, "michel": michel.CLAIMS}
+FIGURES = {
+    "Importance of heads": "compare/importance/compare",
+    "One group of heads masked": "compare/groups/compare",
+    "Heads masked from either end": "compare/cumulative/compare",
+    "Heads that gates keep": "measure/survivors/survivors",
+    "Roles of heads": "measure/roles-full/roles",
+    "Relevance": "measure/full/lrp",
+    "Confidence": "measure/full/confidence",
+    "Each head masked alone": "measure/full/ablate",
+    "Two kinds of text": "measure/full/correlate",
+    "The course of training": "measure/epochs/profile",
+}
+"""Caption → figure of an analysis."""
+NOT_RUN = "not run"
+
+
+def judged(study: Study, claim: Claim) -> dict[str, Any]:
+    """A row of the page as data."""
+    row: dict[str, Any] = {
+        "source": claim.source, "claim": claim.claim, "theirs": claim.theirs, "steps": claim.steps, "ours": None,
+        "basis": None, "verdict": "cannot be tested here" if claim.untestable else NOT_RUN, "why": claim.untestable,
+    }  # fmt: skip
+    if claim.judge is not None:
+        try:
+            row |= asdict(claim.judge(study))
+        except NotRunError as error:
+            row["why"] = f"{error} is missing"
+    return row
+
+
+def claims(study: Study, name: str) -> str:
+    """The claims of one source."""
+    rows = [judged(study, claim) for claim in CLAIMS[name]]
+    cells = tuple(
+        (
+            f"{row['claim']} ({row['source'][0].lower()}{row['source'][1:]})",
+            row["theirs"],
+            row["ours"] or "–",
+            row["basis"] or (row["why"] if row["verdict"] != NOT_RUN else f"run `{row['steps']}`"),
+            row["verdict"],
+        )
+        for row in rows
+    )
+    return Summary("", ("claim", "paper", "here", "rests on", "verdict"), cells).markdown()
+
+
+def headmask(study: Study) -> str:
+    """One row for each way to train: BLEU and importance beside the baseline's."""
+    columns = ("training", "seeds", "BLEU", "Δ BLEU over seeds", "outputs differ (p)", "variance of I_h / baseline's",
+               "per token", "mean / baseline's")  # fmt: skip
+    rows = tuple(_row(_headmask_row, study, variant, len(columns)) for variant in VARIANTS)
+    return Summary("", columns, rows).markdown()
+
+
+def _row(
+    cells: Callable[[Study, Variant], Iterable[str]], study: Study, variant: Variant, columns: int
+) -> tuple[str, ...]:
+    try:
+        return (variant.name, *cells(study, variant))
+    except NotRunError:
+        return (variant.name, NOT_RUN, *("–",) * (columns - 2))
+
+
+def _headmask_row(study: Study, variant: Variant) -> Iterator[str]:
+    folder, scores = variant.folder, over(study, variant.folder, bleu)
+    yield str(len(scores))
+    yield f"{sum(scores) / len(scores):.2f}"
+    if folder == BASELINE:
+        found = mean(scores)
+        yield f"± {found.high - found.value:.2f}" if math.isfinite(found.high) else "–"
+        yield from ("–", "1", "1", "1")
+        return
+    yield difference(scores, over(study, BASELINE, bleu)).text()
+    yield ", ".join(probability(p) for p in over(study, folder, _tested))
+    for how, of in (("sentence", "variance"), ("token", "variance"), ("sentence", "mean")):
+        read = partial(_spread, how, of)
+        yield f"{ratio(over(study, folder, read), over(study, BASELINE, read)).value:.2f}"
+
+
+def _tested(study: Study, folder: str, seed: int) -> float:
+    """p-value of the outputs of a training against those of the baseline of its seed."""
+    return quality(study, f"headmask-{folder}-{seed}", "this").p_value
+
+
+def _spread(how: str, of: str, study: Study, folder: str, seed: int) -> float:
+    return spread(study, folder, seed, how)[of]
+
+
+def masks(study: Study) -> str:
+    """Which heads were masked, as the logs count it."""
+    columns = ("training", "masked again in the next update", "most masked head, share of updates",
+               "heads masked in more than half", "what it tests")  # fmt: skip
+
+    def cells(study: Study, variant: Variant) -> tuple[str, ...]:
+        found = over(study, variant.folder, masked)
+        again, most, often = (sum(each[name] for each in found) / len(found) for name in ("again", "most", "often"))
+        return (f"{again:.2f}", f"{most:.2f}", f"{often:.1f}", variant.tests or "the paper's method")
+
+    rows = tuple(_row(cells, study, variant, len(columns)) for variant in VARIANTS if variant.headmask)
+    note = f"by chance {study.size.masked / study.size.total:.3f} of the masked heads are masked again"
+    return Summary("", columns, rows, (note,)).markdown()
+
+
+def table2(study: Study) -> str:
+    """Voita et al., table 2: BLEU minus that of all heads, of pruning and from scratch."""
+    full = 29.6
+    rows = []
+    for heads in study.size.budgets:
+        theirs = [f"{value - full:+.2f}" for value in voita.PAPER.get(heads, ())] or ["–", "–"]
+        try:
+            ours = mean(voita.pruned(study, heads)).text()
+        except NotRunError:
+            ours = NOT_RUN
+        try:
+            scratch = quality(study, f"voita-scratch{heads}", "scratch")
+            low, high = scratch.ci_low, scratch.ci_high
+            apart = f"{scratch.bleu_delta:+.2f} ({low:+.2f} to {high:+.2f}), p {probability(scratch.p_value)}"
+        except NotRunError:
+            apart = NOT_RUN
+        rows.append((str(heads), *theirs, ours, apart))
+    columns = ("heads", "paper, pruned", "paper, from scratch", "pruned, over seeds of pruning",
+               "from scratch minus pruned, outputs of one each")  # fmt: skip
+    return Summary("", columns, tuple(rows)).markdown()
+
+
+def figures(study: Study, folder: Path) -> str:
+    """Copies the figures that there are into `folder`; returns Markdown that shows them."""
+    lines = []
+    for caption, name in FIGURES.items():
+        file = study.root / f"{name}.svg"
+        if file.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            target = folder / f"{name.replace('/', '-')}.svg"
+            shutil.copyfile(file, target)
+            lines.append(f"![{caption}]({folder.name}/{target.name})\n")
+    return "\n".join(lines) or "No figure yet.\n"
+
+
+def setup(study: Study, size: str) -> str:
+    """What the numbers of the page are of."""
+    steps = study.steps()
+    done = sum(step.done for step in steps)
+    what = f"the model `{study.given}`" if study.given else "the first baseline"
+    return (
+        f"Size `{size}`: {study.size.says}. {done} of {len(steps)} steps are done; heads are studied on {what}. "
+        f"HeadMask masks {study.size.masked} of {study.size.total} heads. Seeds: "
+        f"{', '.join(map(str, study.size.seeds))}.\n"
+    )
+
+
+def write(study: Study, size: str, page: Path) -> None:
+    """Rewrites the tables of the page in place, and `results.json` among the results."""
+    tables: dict[str, Callable[[], str]] = {
+        "setup": lambda: setup(study, size),
+        **{f"claims-{name}": partial(claims, study, name) for name in CLAIMS},
+        "headmask": lambda: headmask(study),
+        "masks": lambda: masks(study),
+        "table2": lambda: table2(study),
+        "figures": lambda: figures(study, page.with_suffix("")),
+    }
+    text = marked.fill(page.read_text(encoding="utf-8"), lambda name: tables[name](), tables)
+    page.write_text(text, encoding="utf-8")
+    found = {name: [judged(study, claim) for claim in rows] for name, rows in CLAIMS.items()}
+    study.root.mkdir(parents=True, exist_ok=True)
+    (study.root / "results.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,77 @@
+"""Numbers out of what the steps of a study wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from experiments.papers.studies import BASELINE, VARIANTS, Study, Variant
+from hmc.artifact.bundle.manifest import Quality, read_manifest
+from hmc.training.analysis.common.result import read_result
+
+Value = TypeVar("Value")
+
+
+class NotRunError(Exception):
+    """A result that a claim is judged by does not exist yet."""
+
+
+def _there(path: Path) -> Path:
+    if not path.exists():
+        raise NotRunError(str(path))
+    return path
+
+
+def result(study: Study, name: str, command: str) -> Mapping[str, Any]:
+    """The data of an analysis of a model."""
+    return read_result(_there(study.measured(name) / f"{command}.json"), [command]).data
+
+
+def quality(study: Study, name: str, level: str) -> Quality:
+    """The scores of one level of a bundle of scores."""
+    found = read_manifest(_there(study.score(name)))
+    scored = next(each.quality for each in found.levels if each.name == level)
+    assert scored is not None
+    return scored
+
+
+def bleu(study: Study, folder: str, seed: int) -> float:
+    """Test BLEU of a training, beam 4."""
+    if (folder, seed) == (BASELINE, study.size.seeds[0]):
+        return quality(study, f"headmask-random-{seed}", "reference").bleu
+    return quality(study, f"headmask-{folder}-{seed}", "this").bleu
+
+
+def spread(study: Study, folder: str, seed: int, how: str = "sentence") -> Mapping[str, float]:
+    """Mean and variance over heads of I_h on the dev set."""
+    found: Mapping[str, float] = result(study, f"{folder}-{seed}/{how}", "importance")["all"]
+    return found
+
+
+def seeds_of(study: Study, variant: Variant) -> tuple[int, ...]:
+    """The seeds that a variant is trained with."""
+    return study.size.seeds[:1] if variant.alone else study.size.seeds
+
+
+def over(study: Study, folder: str, read: Callable[[Study, str, int], Value]) -> list[Value]:
+    """What `read` finds for every seed of a variant."""
+    [variant] = [each for each in VARIANTS if each.folder == folder]
+    return [read(study, folder, seed) for seed in seeds_of(study, variant)]
+
+
+def masked(study: Study, folder: str, seed: int) -> dict[str, Any]:
+    """Of the log of masks: the share of the updates that mask the most masked head, the number of heads that more than
+    half of them mask, and the mean share of masked heads that the update before had masked too."""
+    run = study.trained(folder, seed).parent
+    counts = json.loads(_there(run / "headmask.json").read_text())
+    last = counts["history"][-1]
+    shares = [number / last["updates"] for number in last["masked"]]
+    lines = [json.loads(line) for line in _there(run / "log.jsonl").read_text().splitlines()]
+    again = [line["masked again"] for line in lines if "masked again" in line]
+    return {
+        "most": max(shares),
+        "often": sum(share > 0.5 for share in shares),
+        "again": sum(again) / max(1, len(again)),
+    }

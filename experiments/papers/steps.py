@@ -1,0 +1,154 @@
+"""Steps of a study: commands of `hmc`, each with what it makes. What exists is not made again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+Times = dict[str, float]
+"""Name of a step → seconds that it took."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command."""
+
+    name: str
+    """Unique, such as `headmask/random-2/train`."""
+    kind: str
+    """What the time of a step depends on, such as `train`: steps of one kind take about as long."""
+    arguments: tuple[str, ...]
+    """Of `hmc`; PART and EACH in them are replaced. What is written to PART gets the name of `makes` at the end."""
+    makes: Path
+    """What the command writes last."""
+    needs: tuple[Path, ...] = ()
+    """What other steps make, or the user has to give."""
+    refused: Callable[[], str | None] = lambda: None
+    """Called before the command; returns why it must not run, or None."""
+
+    @property
+    def done(self) -> bool:
+        """Whether its result exists."""
+        return self.makes.exists()
+
+    @property
+    def missing(self) -> list[Path]:
+        """What it needs and is not there."""
+        return [path for path in self.needs if not path.exists()]
+
+
+PART = "{part}"
+"""In an argument: a path beside what the step makes."""
+EACH = "{each}"
+"""Before a pattern: an argument for each path that matches it when the step is run, in the order of their names."""
+
+
+def some_of(steps: Sequence[Step], only: Sequence[str]) -> list[Step]:
+    """The steps whose names hold one of `only`, and all steps they need; all steps where `only` is empty."""
+    chosen = [step for step in steps if not only or any(word in step.name for word in only)]
+    makers = {step.makes: step for step in steps}
+    names, queue = {step.name for step in chosen}, list(chosen)
+    while queue:
+        for path in queue.pop().needs:
+            maker = next((makers[place] for place in (path, *path.parents) if place in makers), None)
+            if maker and maker.name not in names:
+                names.add(maker.name)
+                queue.append(maker)
+    return [step for step in steps if step.name in names]
+
+
+class Driver:
+    """Runs steps in order; knows what is left, and how long it will take by what similar steps took."""
+
+    def __init__(self, root: Path, hmc: Sequence[str], guesses: dict[str, float]) -> None:
+        """root: folder of the results. hmc: the command and its first arguments. guesses: minutes of each kind of step,
+        used until one has been timed."""
+        self.root, self.hmc, self.guesses = root, tuple(hmc), guesses
+        self._file = root / "times.json"
+
+    def times(self) -> Times:
+        """What the steps that were run took."""
+        return json.loads(self._file.read_text()) if self._file.is_file() else {}
+
+    def minutes(self, step: Step, steps: Sequence[Step]) -> float:
+        """How long a step will take."""
+        times = self.times()
+        alike = [times[other.name] / 60 for other in steps if other.kind == step.kind and other.name in times]
+        return sum(alike) / len(alike) if alike else self.guesses.get(step.kind, 1.0)
+
+    def plan(self, steps: Sequence[Step]) -> list[str]:
+        """What is done and what is left, a line for each kind, and the time that is left."""
+        lines, total = [], 0.0
+        for kind in dict.fromkeys(step.kind for step in steps):
+            some = [step for step in steps if step.kind == kind]
+            left = [step for step in some if not step.done]
+            minutes = sum(self.minutes(step, steps) for step in left)
+            total += minutes
+            each = f", about {self.minutes(left[0], steps):.1f} min each" if left else ""
+            lines.append(f"{kind}: {len(some) - len(left)} of {len(some)} done{each}")
+        return [*lines, f"left: {sum(not step.done for step in steps)} steps, about {duration(total)}"]
+
+    def run(self, steps: Sequence[Step], minutes: float | None = None) -> int:
+        """Runs what is left; returns an exit status: 1 if a step failed, or could not be run.
+
+        minutes: no step is begun after them. Steps that need what a failed one did not make are left out.
+        """
+        began, problems = time.monotonic(), list[str]()
+        for number, step in enumerate(steps, 1):
+            if step.done:
+                continue
+            if minutes is not None and time.monotonic() - began > 60 * minutes:
+                print(f"stopped after {minutes:g} minutes")
+                break
+            if step.missing:
+                problems.append(f"{step.name}: needs {', '.join(map(str, step.missing))}")
+            elif reason := step.refused():
+                problems.append(f"{step.name}: {reason}")
+            elif problem := self._run(step, f"[{number}/{len(steps)}]"):
+                problems.append(problem)
+        for line in self.plan(steps):
+            print(line)
+        for problem in problems:
+            print(f"not run: {problem}", file=sys.stderr)
+        return 1 if problems else 0
+
+    def _run(self, step: Step, place: str) -> str | None:
+        part = step.makes.with_name(f"{step.makes.name}.part")
+        command = [*self.hmc, *(word.replace(PART, str(part)) for word in _expanded(step.arguments))]
+        log = self.root / "logs" / f"{step.name.replace('/', '-')}.log"
+        for folder in (log.parent, step.makes.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        print(f"{place} {step.name}\n  $ {shlex.join(command)}", flush=True)
+        shutil.rmtree(part, ignore_errors=True)
+        began = time.monotonic()
+        with log.open("a", encoding="utf-8") as output:
+            status = subprocess.run(command, check=False, stdout=output, stderr=subprocess.STDOUT).returncode
+        if status == 0 and part.exists():
+            part.replace(step.makes)
+        if status or not step.done:
+            return f"{step.name}: {'exit status ' + str(status) if status else 'made no ' + str(step.makes)}; see {log}"
+        seconds = time.monotonic() - began
+        self._file.write_text(json.dumps(self.times() | {step.name: round(seconds, 1)}, indent=1) + "\n")
+        print(f"  {seconds:.0f} s", flush=True)
+        return None
+
+
+def _expanded(words: Sequence[str]) -> Iterator[str]:
+    for word in words:
+        if word.startswith(EACH):
+            pattern = Path(word.removeprefix(EACH))
+            yield from sorted(map(str, pattern.parent.glob(pattern.name)))
+        else:
+            yield word
+
+
+def duration(minutes: float) -> str:
+    """`12 min` or `3.4 h`."""
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

@@ -1,0 +1,266 @@
+"""What is trained and measured for each paper, as steps; `readings` finds what they write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from experiments.papers.sizes import Size
+from experiments.papers.steps import EACH, PART, Step
+
+BASELINE = "baseline"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to train."""
+
+    folder: str
+    name: str
+    """As tables show it."""
+    headmask: str | None
+    """`{n}`: an eighth of the heads. `{warmup}`: updates of the warm-up."""
+    tests: str = ""
+    """What it would show."""
+    parts: int = 1
+    """Parts that a batch is divided into."""
+    tuned: bool = False
+    """Starts from the trained baseline of the first seed."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether one seed is trained: all but the systems of the paper."""
+        return bool(self.tests)
+
+
+VARIANTS = (
+    Variant(BASELINE, "baseline", None),
+    Variant("random", "Random", "random:{n}"),
+    Variant("important", "Impt", "important:{n}"),
+    Variant("attention", "Impt, one head an attention", "important:1/attention", "masks gather in one attention"),
+    Variant("layer", "Impt, normalised by layer", "important:{n},layer", "values of layers are not comparable"),
+    Variant("signed", "Impt, signed", "important:{n},signed", "untrained heads are chosen for their noise"),
+    Variant("token", "Impt, per token", "important:{n},token", "the estimator, that of the released program"),
+    Variant("batch", "Impt, per batch", "important:{n},batch", "the estimator, one gradient for a batch"),
+    Variant("part", "Impt, a mask for each of 4 parts", "important:{n},part", "masked heads are not trained", parts=4),
+    Variant("after", "Impt, after warm-up", "important:{n},after={warmup}", "masks of heads that have learned nothing"),
+    Variant("tuned", "Impt, from the trained baseline", "important:{n}", "the same, at the end", tuned=True),
+    Variant("rescaled", "Impt, rescaled", "important:{n},rescaled", "outputs are larger without masks"),
+    Variant("rescaled-random", "Random, rescaled", "random:{n},rescaled", "the same, for Random"),
+)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A size with the folders of inputs and results."""
+
+    size: Size
+    root: Path
+    data: Path
+    given: Path | None = None
+    """A checkpoint to study in place of the first baseline."""
+
+    @property
+    def model(self) -> Path:
+        """The model whose heads are studied and pruned."""
+        return self.given or self.trained(BASELINE, 1)
+
+    def text(self, named: str) -> str:
+        """A text of the size."""
+        return named.format(data=self.data)
+
+    def trained(self, folder: str, seed: int) -> Path:
+        """The checkpoint of a training."""
+        return self.root / "train" / f"{folder}-{seed}" / "final"
+
+    def trainings(self) -> Iterator[tuple[Variant, int]]:
+        """Every variant with its seeds; what only one seed is trained of comes last."""
+        yield from ((v, seed) for seed in self.size.seeds for v in VARIANTS if not v.alone)
+        yield from ((v, self.size.seeds[0]) for v in VARIANTS if v.alone)
+
+    def measured(self, name: str) -> Path:
+        """The folder of analyses of a model."""
+        return self.root / "measure" / name
+
+    def score(self, name: str) -> Path:
+        """The bundle that scores checkpoints on the test set."""
+        return self.root / "score" / name
+
+    def pruned(self, name: str) -> Path:
+        """The folder of a pruning run."""
+        return self.root / "prune" / name
+
+    def steps(self) -> list[Step]:
+        """All steps, in an order in which each comes after what it needs."""
+        return [*headmask(self), *voita(self), *michel(self)]
+
+
+def uses_source(study: Study) -> str | None:
+    """Why nothing can be compared with the first baseline, or None."""
+    path = study.trained(BASELINE, study.size.seeds[0])
+    bleu = float(json.loads((path / "metrics.json").read_text())["dev"]["bleu"])
+    if bleu >= study.size.least_bleu:
+        return None
+    return (
+        f"the baseline has dev BLEU {bleu:.1f}, below {study.size.least_bleu:g}: it may not use its source. Choose a "
+        f"lower rate or a longer warm-up in {study.size.recipe}, and delete {path.parent}"
+    )
+
+
+def _train(study: Study, name: str, folder: str, seed: int, settings: Sequence[str], mask: str | None = None) -> Step:
+    size, out = study.size, study.root / "train" / f"{folder}-{seed}"
+    common = [
+        f"data.train={json.dumps([study.text(size.train)])}", f"data.dev={json.dumps(study.text(size.dev))}",
+        *size.settings, f"train.warmup_steps={size.warmup}", f"train.seed={seed}",
+    ]  # fmt: skip
+    first = study.trained(BASELINE, size.seeds[0])
+    is_first = out == first.parent
+    if not is_first:  # all trainings have one tokenizer, so that seeds differ in nothing else
+        common.append(f"tokenizer.model={json.dumps(str(first))}")
+    words = [word for setting in (*common, *settings, *size.extra) for word in ("--set", setting)]
+    words += ["--headmask", mask] if mask else []
+    kind = "train two passes" if (mask or "").startswith("important") else "train"
+    return Step(
+        name, kind, ("train", size.recipe, *words, "--out", str(out)), out / "final", () if is_first else (first,),
+        (lambda: None) if is_first else (lambda: uses_source(study)),
+    )  # fmt: skip
+
+
+def _analyze(
+    study: Study, name: str, command: str, model: Path, out: Path, *options: object, text: str | None = None,
+    kind: str | None = None, needs: Sequence[Path] | None = None,
+) -> Step:  # fmt: skip
+    """text: None is the test set. needs: None is the model."""
+    arguments = ("analyze", command, str(model), "--data", study.text(text or study.size.test), *map(str, options))
+    made = out / f"{command}.json"
+    return Step(name, kind or command, (*arguments, "--out", str(out)), made, tuple(needs or (model,)))
+
+
+def _score(study: Study, name: str, checkpoints: dict[str, Path], needs: Sequence[Path] = ()) -> Step:
+    """Scores checkpoints on the test set in one bundle; differences are to the first."""
+    source, target = study.text(study.size.test).split()
+    named = [f"{level}={path}" for level, path in checkpoints.items()]
+    arguments = ("compile", *named, "--eval", source, target, "-o", PART)
+    made, needs = study.score(name.replace("/", "-")), tuple(needs or checkpoints.values())
+    return Step(f"{name}/score", "score", arguments, made, needs)
+
+
+def headmask(study: Study) -> Iterator[Step]:
+    """Sun et al. 2021: every training, its importance, its groups and curves, its BLEU beside its baseline's."""
+    size = study.size
+    for variant, seed in study.trainings():
+        name, model = f"headmask/{variant.folder}-{seed}", study.trained(variant.folder, seed)
+        mask = variant.headmask and variant.headmask.format(n=size.masked, warmup=size.warmup)
+        settings = [
+            f"train.steps={size.updates}", f"train.batch_tokens={size.batch_tokens // variant.parts}",
+            f"train.accumulate={variant.parts}",
+        ]  # fmt: skip
+        if variant.tuned:
+            settings.append(f"model.start_from={json.dumps(str(study.trained(BASELINE, seed)))}")
+        yield _train(study, f"{name}/train", variant.folder, seed, settings, mask)
+        out = study.measured(f"{variant.folder}-{seed}")
+        for how in ("sentence", "token"):
+            yield _analyze(
+                study, f"{name}/importance-{how}", "importance", model, out / how, "--importance", how,
+                "--sentences", size.sentences, text=size.dev,
+            )  # fmt: skip
+        scores = out / "sentence" / "importance.json"
+        for command, groups in (("groups", 8), ("cumulative", 8)):
+            yield _analyze(
+                study, f"{name}/{command}", command, model, out, "--scores", scores, "--groups", groups,
+                "--sentences", size.sentences, kind="masks", needs=(model, scores),
+            )  # fmt: skip
+        reference = study.trained(BASELINE, seed if variant.folder != BASELINE else size.seeds[0])
+        if reference != model:
+            yield _score(study, name, {"reference": reference, "this": model})
+    first = {v.name: study.measured(f"{v.folder}-{size.seeds[0]}") for v in VARIANTS if not v.alone}
+    for command, inner in (("importance", "sentence/"), ("groups", ""), ("cumulative", "")):
+        files = {name: folder / f"{inner}{command}.json" for name, folder in first.items()}
+        out = study.root / "compare" / command
+        arguments = ("analyze", "compare", *(f"{n}={path}" for n, path in files.items()), "--out", str(out))
+        yield Step(f"headmask/compare-{command}", "compare", arguments, out / "compare.json", tuple(files.values()))
+
+
+def voita(study: Study) -> Iterator[Step]:
+    """Voita et al. 2019: gates on all heads, and on the encoder's; heads that stay; roles, relevance, confidence."""
+    size, model = study.size, study.model
+    text = ("--data", study.text(size.train), "--dev", study.text(size.dev))
+    targets, last = ",".join(map(str, size.budgets)), f"h{size.budgets[-1]}"
+    for seed in size.seeds:
+        out = study.pruned(f"seed{seed}")
+        options = ("--target-heads", targets, *size.pruning, "--seed", str(seed), *text, "--out", str(out))
+        yield Step(f"voita/prune-{seed}", "prune", ("prune", str(model), *options), out / last, (model,))
+        levels = {f"h{number}": out / f"h{number}" for number in size.budgets}
+        yield _score(study, f"voita/prune-{seed}", {"full": model, **levels}, (model, out / last))
+    every = [study.pruned(f"seed{seed}") / f"h{number}" for seed in size.seeds for number in size.budgets]
+    ends = tuple(study.pruned(f"seed{seed}") / last for seed in size.seeds)
+    out = study.measured("survivors")
+    arguments = ("analyze", "survivors", *map(str, every), "--out", str(out))
+    yield Step("voita/survivors", "survivors", arguments, out / "survivors.json", ends)
+    if study.given is None:  # the recipe that made the model is known only of a baseline of this study
+        yield from _from_scratch(study)
+    encoder = study.pruned("encoder")
+    names = [f"enc{number}" for number in size.encoder_budgets]
+    options = (
+        "--target-heads", ";".join(f"enc={number}" for number in size.encoder_budgets), "--scope", "encoder_self",
+        "--freeze", "decoder", *size.pruning, *text, "--out", str(encoder),
+    )  # fmt: skip
+    yield Step("voita/prune-encoder", "prune", ("prune", str(model), *options), encoder / names[-1], (model,))
+    yield _score(
+        study, "voita/prune-encoder", {"full": model, **{n: encoder / n for n in names}}, (model, encoder / names[-1])
+    )
+    frequencies = ("--frequencies", study.text(size.train).split()[0])
+    for name, checkpoint, needs in (("full", model, model), *((n, encoder / n, encoder / names[-1]) for n in names)):
+        yield _analyze(
+            study, f"voita/roles-{name}", "roles", checkpoint, study.measured(f"roles-{name}"), "--trees",
+            study.text(size.trees), *frequencies, "--sentences", size.sentences, needs=(needs,),
+        )  # fmt: skip
+    for command in ("lrp", "confidence"):
+        yield _analyze(
+            study, f"voita/{command}", command, model, study.measured("full"), "--sentences", size.few, text=size.dev
+        )
+
+
+def _from_scratch(study: Study) -> Iterator[Step]:
+    """The layouts that gates chose, trained from the first update (table 2, right column)."""
+    size, seed = study.size, study.size.seeds[0]
+    for number in size.budgets:
+        pruned, folder = study.pruned(f"seed{seed}"), f"scratch{number}"
+        settings = [
+            f"train.steps={size.updates}", f"train.batch_tokens={size.batch_tokens}",
+            f"model.layout={json.dumps(str(pruned / f'h{number}'))}",
+        ]  # fmt: skip
+        step, end = _train(study, f"voita/{folder}/train", folder, seed, settings), pruned / f"h{size.budgets[-1]}"
+        yield replace(step, needs=(*step.needs, end))
+        both = {"pruned": pruned / f"h{number}", "scratch": study.trained(folder, seed)}
+        yield _score(study, f"voita/{folder}", both, (end, both["scratch"]))
+
+
+def michel(study: Study) -> Iterator[Step]:
+    """Michel et al. 2019: heads masked alone, kept alone, by importance; two kinds of text; the course of training."""
+    size, model, out = study.size, study.model, study.measured("full")
+    few = ("--sentences", size.sentences)
+    yield _analyze(study, "michel/importance", "importance", model, out, *few, text=size.dev)
+    scores = out / "importance.json"
+    yield _analyze(study, "michel/ablate", "ablate", model, out, *few, kind="masks")
+    yield _analyze(study, "michel/all-but-one", "all-but-one", model, out, *few, kind="masks")
+    yield _analyze(
+        study, "michel/cumulative", "cumulative", model, out, "--scores", scores, "--groups", 10, *few, kind="masks",
+        needs=(model, scores),
+    )  # fmt: skip
+    second = study.text(size.kinds[1])
+    yield _analyze(study, "michel/correlate", "correlate", model, out, "--data", second, *few, text=size.kinds[0])
+    seed = size.seeds[0]
+    settings = [
+        f"train.steps={size.epoch_updates}", f"train.batch_tokens={size.batch_tokens}", "run.eval_every=epoch",
+        "run.keep=every",
+    ]  # fmt: skip
+    yield _train(study, "michel/epochs/train", "epochs", seed, settings)
+    run = study.trained("epochs", seed).parent
+    arguments = (
+        "analyze", "profile", f"{EACH}{run / 'checkpoints' / 'step-*'}", "--data", study.text(size.test),
+        *map(str, few), "--rank-data", study.text(size.dev), "--out", str(study.measured("epochs")),
+    )  # fmt: skip
+    yield Step("michel/profile", "profile", arguments, study.measured("epochs") / "profile.json", (run / "final",))

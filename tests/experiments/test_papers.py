@@ -1,0 +1,176 @@
+"""The study of the papers: steps run once and in order, statistics over seeds, claims and their steps, the page."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from experiments.papers import page
+from experiments.papers.claims.claim import Claim, Finding, above, below
+from experiments.papers.over_seeds import T_975, Difference, difference, mean, ratio
+from experiments.papers.readings import NotRunError
+from experiments.papers.sizes import SIZES
+from experiments.papers.steps import EACH, PART, Driver, Step, some_of
+from experiments.papers.studies import VARIANTS, Study
+from tests.processes import REPOSITORY
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.training.headmask.spec import HeadMaskSpec
+from hmc.training.runs.recipe import load_recipe
+
+STAND_IN = """
+import sys
+from pathlib import Path
+*words, out = sys.argv[1:]
+if "fail" in words:
+    sys.exit(3)
+Path(out).write_text(" ".join(words))
+"""
+"""In place of `hmc`: writes its arguments to the last of them."""
+
+
+def driver(folder: Path) -> Driver:
+    return Driver(folder, (sys.executable, "-c", STAND_IN), {"slow": 30.0})
+
+
+def study(folder: Path, size: str = "papers") -> Study:
+    return Study(SIZES[size], folder, Path("data"))
+
+
+def test_steps_run_once_and_what_needs_a_failed_one_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, whole, failed, last = (tmp_path / name for name in ("a-1", "whole", "failed", "last"))
+    steps = [
+        Step("one", "slow", ("x", str(first)), first),
+        Step("each", "quick", (f"{EACH}{tmp_path}/a-*", "y", PART), whole, (first,)),
+        Step("bad", "slow", ("fail", str(failed)), failed),
+        Step("after", "slow", ("z", str(last)), last, (failed,)),
+        Step("refused", "slow", ("z", str(last)), tmp_path / "other", refused=lambda: "not now"),
+    ]
+    assert driver(tmp_path).plan(steps)[-1] == "left: 5 steps, about 2.0 h"
+    assert driver(tmp_path).run(steps) == 1
+    assert first.read_text() == "x"
+    assert whole.read_text() == f"{first} y"
+    assert not (tmp_path / "whole.part").exists()
+    errors = capsys.readouterr().err
+    assert "bad: exit status 3" in errors
+    assert f"after: needs {failed}" in errors
+    assert "refused: not now" in errors
+    first.write_text("kept")
+    assert driver(tmp_path).run(steps[:2]) == 0
+    assert first.read_text() == "kept"
+    assert set(driver(tmp_path).times()) == {"one", "each"}
+    assert "slow: 1 of 4 done" in driver(tmp_path).plan(steps)[0]
+
+
+def test_no_step_begins_after_the_minutes(tmp_path: Path) -> None:
+    steps = [Step("one", "quick", ("x", str(tmp_path / "one")), tmp_path / "one")]
+    assert driver(tmp_path).run(steps, minutes=-1) == 0
+    assert not (tmp_path / "one").exists()
+
+
+def test_a_choice_of_steps_brings_what_they_need(tmp_path: Path) -> None:
+    steps = study(tmp_path).steps()
+    chosen = [step.name for step in some_of(steps, ["headmask/random-2/score"])]
+    assert chosen == [f"headmask/{name}" for name in (
+        "baseline-1/train", "baseline-2/train", "random-2/train", "random-2/score")]  # fmt: skip
+    assert some_of(steps, []) == steps
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_steps_are_in_order_and_recipes_can_be_read(size: str, tmp_path: Path) -> None:
+    found = study(tmp_path, size)
+    made: list[Path] = []
+    for step in found.steps():
+        assert step.makes not in made, step.name
+        for need in step.needs:
+            assert need in made, (step.name, need)
+        made.append(step.makes)
+        if step.arguments[0] == "train":
+            words = iter(step.arguments[2:])
+            settings = [next(words) for word in words if word == "--set"]
+            recipe = load_recipe(REPOSITORY / step.arguments[1], settings)
+            assert recipe.model.heads == found.size.heads
+            assert recipe.model.encoder_layers == recipe.model.decoder_layers == found.size.layers
+    for variant in VARIANTS:
+        if variant.headmask:
+            HeadMaskSpec.parse(variant.headmask.format(n=found.size.masked, warmup=found.size.warmup))
+
+
+def test_a_batch_in_parts_is_as_large(tmp_path: Path) -> None:
+    steps = {step.name: " ".join(step.arguments) for step in study(tmp_path).steps()}
+    assert "train.batch_tokens=4096 --set train.accumulate=1" in steps["headmask/important-1/train"]
+    assert "train.batch_tokens=1024 --set train.accumulate=4" in steps["headmask/part-1/train"]
+
+
+def test_a_given_model_is_studied_in_place_of_the_baseline(tmp_path: Path) -> None:
+    given = Study(SIZES["papers"], tmp_path, Path("data"), Path("shipped"))
+    names = {step.name for step in given.steps()}
+    assert not any("scratch" in name for name in names), "its recipe is not known"
+    [pruning] = [step for step in given.steps() if step.name == "voita/prune-1"]
+    assert pruning.arguments[:2] == ("prune", "shipped")
+
+
+def test_every_claim_names_steps_that_exist_or_says_why_not(tmp_path: Path) -> None:
+    steps = study(tmp_path).steps()
+    for claims in page.CLAIMS.values():
+        for claim in claims:
+            assert bool(claim.untestable) != bool(claim.judge), claim.claim
+            if claim.judge:
+                for word in claim.steps.split():
+                    assert some_of(steps, [word]), (claim.claim, word)
+                with pytest.raises(NotRunError):
+                    claim.judge(study(tmp_path))
+
+
+def test_differences_over_seeds_by_hand() -> None:
+    """Pooled variance of 1, 3 and 2, 6: (2 + 8) / 2 degrees = 5; standard error √(5 · (1/2 + 1/2))."""
+    found = difference([2.0, 6.0], [1.0, 3.0])
+    assert found.value == 2
+    assert found.high - 2 == pytest.approx(4.303 * math.sqrt(5))
+    alone = difference([5.0], [1.0, 3.0])
+    assert alone.high - alone.value == pytest.approx(12.706 * math.sqrt(2 * 1.5))
+    assert math.isinf(difference([5.0], [3.0]).high)
+    assert "one seed each" in difference([5.0], [3.0]).text()
+    both = ratio([2.0, 8.0], [1.0, 1.0])
+    assert both.value == pytest.approx(4)
+    assert both.low < 1 < both.high
+    centre = mean([1.0, 2.0, 3.0])
+    assert centre.value == 2
+    assert centre.high - 2 == pytest.approx(4.303 / math.sqrt(3))
+    assert list(T_975) == sorted(T_975, reverse=True)
+
+
+def test_verdicts_are_decided_where_the_interval_is_on_one_side() -> None:
+    assert [above(Difference(0.5, *ends)) for ends in ((0.1, 1), (-1, -0.1), (-1, 1))] == [
+        "holds", "does not hold", "undecided",
+    ]  # fmt: skip
+    assert below(Difference(0.5, 0.4, 0.6), 1.0) == "holds"
+    assert below(Difference(0.5, 0.4, 1.6), 1.0) == "undecided"
+    assert below(Difference(1.5, 1.4, 1.6), 1.0) == "does not hold"
+
+
+def test_the_page_says_what_is_run_and_what_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (
+        Claim("Table 1", "it is so", "9", "a/b", lambda _: Finding("8", "3 seeds", "undecided")),
+        Claim("Table 2", "it is more so", "9", "michel/ablate", page.CLAIMS["michel"][0].judge),
+        Claim("Table 3", "it is so elsewhere", "9", untestable="there is no elsewhere"),
+    )
+    monkeypatch.setitem(page.CLAIMS, "sun", rows)
+    text = (REPOSITORY / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    (tmp_path / "page.md").write_text(text, encoding="utf-8")
+    page.write(study(tmp_path / "runs"), "papers", tmp_path / "page.md")
+    written = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "| it is so (table 1) | 9 | 8 | 3 seeds | undecided |" in written
+    assert "| it is more so (table 2) | 9 | – | run `michel/ablate` | not run |" in written
+    assert "| it is so elsewhere (table 3) | 9 | – | there is no elsewhere | cannot be tested here |" in written
+    assert [row["verdict"] for row in json.loads((tmp_path / "runs" / "results.json").read_text())["sun"]] == [
+        "undecided", "not run", "cannot be tested here",
+    ]  # fmt: skip
+    (tmp_path / "page.md").write_text("<!-- table: luck -->\n<!-- end -->\n")
+    with pytest.raises(InvalidRequestError, match="table luck: unknown"):
+        page.write(study(tmp_path / "runs"), "papers", tmp_path / "page.md")

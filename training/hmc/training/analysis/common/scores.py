@@ -1,0 +1,63 @@
+"""Scores of heads that analyses measure, by the names with which a checkpoint keeps them and heads are ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from hmc.artifact.checkpoint.checkpoint import FORMAT, copy_files
+from hmc.artifact.checkpoint.extras import ScoreName, add_score
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.heads import Head
+from hmc.artifact.storage.files import replace_directory
+from hmc.training.analysis.common.result import Result, Row, head_of
+from hmc.training.analysis.common.subject import Subject
+from hmc.training.model.importance import scores_per_head
+
+MEASURED: dict[str, tuple[ScoreName, Callable[[Row], float]]] = {
+    "importance": ("importance", lambda row: row["importance"]),
+    "ablate": ("ablation", lambda row: row["delta_loss"]["value"]),
+    "lrp": ("relevance", lambda row: row["relevance"]),
+    "confidence": ("confidence", lambda row: row["confidence"]),
+}
+"""Command whose result has a score of every head → its name, and its value in a row of `heads`."""
+
+
+def scores_of(result: Result) -> dict[Head, float]:
+    """Returns the score of every head that the result has, one of MEASURED."""
+    _, value = MEASURED[result.command]
+    return {head_of(row): float(value(row)) for row in result.data["heads"]}
+
+
+def save_scores(subject: Subject, result: Result, target: Path) -> None:
+    """Adds the scores of a result to the checkpoint `target`: the subject's own, or a copy of it. Closed heads get 0.
+
+    Raises InvalidRequestError where `target` is another path that exists, or a head has no score.
+    """
+    check_target(target, subject.path)
+    found, arch = scores_of(result), subject.checkpoint.architecture
+    if missing := [str(head) for head in subject.layout.heads() if head not in found]:
+        raise InvalidRequestError(f"--save: {', '.join(missing)} have no score; measure every head, without --head")
+    values = torch.tensor([found[head] for head in subject.layout.heads()])
+    name, scores = MEASURED[result.command][0], scores_per_head(values, arch, subject.layout)
+    if target.exists():
+        add_score(target, arch, name, scores)
+        return
+    with replace_directory(target, FORMAT) as folder:
+        copy_files(subject.path, folder)
+        add_score(folder, arch, name, scores)
+
+
+def check_target(target: Path, checkpoint: Path, results: Path | None = None) -> None:
+    """Raises InvalidRequestError if `target` exists and is not `checkpoint`, or is the folder of the `results`."""
+    if target.exists() and target.resolve() != checkpoint.resolve():
+        raise InvalidRequestError(
+            f"--save {target} exists; choose a new path, or {checkpoint} itself, which keeps its weights and gets the "
+            "scores: another checkpoint is never overwritten"
+        )
+    if results is not None and target.absolute() == results.absolute():
+        raise InvalidRequestError(
+            f"--save {target} is also --out, and both would hold an importance.json; choose another"
+        )
