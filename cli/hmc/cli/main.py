@@ -26,11 +26,10 @@ COMMANDS = (
     "score",
     "levels",
     "health",
-    "bench",
     "demo",
 )
 # Groups of commands, listed after the commands. Each is a module or package `hmc.cli.NAME` with a function `group`.
-GROUPS = ("admin", "token", "analyze")
+GROUPS = ("bench", "admin", "token", "analyze")
 HELP_WIDTH = "120"
 """Columns of help that does not go to a terminal."""
 
