@@ -28,7 +28,7 @@ def test_contract_then_table_then_files(tiny_bundle: Path, tmp_path: Path, src: 
     assert ran.stdout.startswith("Timed: ")
     assert ran.stdout.index("Not timed: ") < ran.stdout.index("BLEU ") < ran.stdout.index("Latency of a request")
     assert "round 1 of 1" in ran.stderr
-    assert json.loads(out.read_text(encoding="utf-8"))["schema_version"] == 1
+    assert json.loads(out.read_text(encoding="utf-8"))["schema_version"] == 2
     assert (tmp_path / "pareto.png").is_file()
     assert (tmp_path / "pareto.svg").is_file()
     level = read_manifest(bundle).level("h5")

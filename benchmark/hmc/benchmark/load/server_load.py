@@ -180,10 +180,13 @@ def _serve() -> None:
 
     asked = json.loads(sys.stdin.readline())
     settings = ServerSettings(**asked["settings"] | {"levels": tuple(asked["settings"]["levels"])})
-    with BackgroundServer(asked["bundle"], settings) as server:
-        sys.stdout.write(f"{server.address}\n")
-        sys.stdout.flush()
-        sys.stdin.read()
+    try:
+        with BackgroundServer(asked["bundle"], settings) as server:
+            sys.stdout.write(f"{server.address}\n")
+            sys.stdout.flush()
+            sys.stdin.read()
+    except HmcError as error:
+        sys.exit(" ".join(str(error).split()))  # on one line, which the other side shows
 
 
 if __name__ == "__main__":

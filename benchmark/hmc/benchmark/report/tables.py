@@ -42,7 +42,7 @@ def table_of(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
 
 def size_table(report: Report) -> Table:
     """A row for each level: heads, parameters, bytes on disk and in memory."""
-    numbers = ("heads", "parameters", "MiB on disk", "peak MiB", "cold start\ns", "first token\nms")
+    numbers = ("heads", "parameters", "MiB on\ndisk", "peak\nMiB", "cold\nstart s", "first\ntoken ms")
     table = table_of("Levels", ("level", "precision"), numbers)
     for level in report.levels:
         peak = mebibytes(level.memory.peak_bytes) if level.memory else "–"
