@@ -1,52 +1,43 @@
 """A worker that calls a server at times that were fixed beforehand, whether or not earlier calls are answered.
 
-Arguments: the server's address. A request to the worker: `texts`, `level` (a name, or `auto`), `beam`, `rate` (calls a
-second), `seconds`, `seed`, `deadline_s`. Calls come at random times (a Poisson process), each with one text. It answers
-with `calls`: for each the time it was due, the seconds from then to its end, its status, the milliseconds of its
-pushback (or null) and the level that served it; `late_s`, the longest time by which a call was sent too late; `cpu_s`,
-its own processor time.
+It is the open loop of `hmc bench load`, with calls that are already bytes: a cheap client, which can ask more of a
+server than HMC's own. Arguments: the server's address. A request to the worker: `texts`, `level` (a name, or `auto`),
+`beam`, `rate` (calls a second), `seconds`, `seed`, `deadline_s`. Calls come at random times (a Poisson process), each
+with one text. It answers with `calls`: for each the time it was due, the seconds from then to its end, its status, the
+seconds of its pushback (or null) and the level that served it; `late_s`, the longest time by which a call was sent too
+late; `cpu_s`, its own processor time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import sys
 import time
 from typing import Any
 
 import grpc
-import numpy as np
 
 from experiments.support.worker import serve
-from hmc.serving.wire.metadata import TRAILER
+from hmc.benchmark.load.arrivals import poisson
+from hmc.benchmark.load.open_loop import Reply, run_calls
+from hmc.serving.wire.metadata import retry_after_s
 from hmc.v1 import translation_pb2 as pb
 
 METHOD = "/hmc.v1.TranslationService/Translate"
 CONNECTIONS = 32
 """Many, so that each of several server processes gets its share."""
-GRACE_S = 60.0
-"""Seconds after the last arrival in which calls may still end."""
 
 
-def due_times(rate: float, seconds: float, seed: int) -> list[float]:
-    """Seconds at which the calls of a Poisson process are due, rising, before `seconds`."""
-    gaps = np.random.default_rng(seed).exponential(1 / rate, size=int(2 * rate * seconds) + 20)
-    return [at for at in np.cumsum(gaps).tolist() if at < seconds]
-
-
-async def one(channel: grpc.aio.Channel, request: bytes, due: float, began: float, deadline_s: float) -> list[Any]:
-    """Makes one call, and returns its row."""
+async def one(channel: grpc.aio.Channel, request: bytes, deadline_s: float) -> Reply:
+    """Makes one call."""
     method: Any = channel.unary_unary(METHOD)
     call = method(request, timeout=deadline_s)
     code = await call.code()
-    ended = time.perf_counter() - began
-    level, after = "", None
     if code is grpc.StatusCode.OK:
-        level = pb.TranslateResponse.FromString(await call).level
-    else:
-        after = next((int(value) for key, value in await call.trailing_metadata() or () if key == TRAILER), None)
-    return [due, ended - due, code.name, after, level]
+        return Reply("answered", "OK", pb.TranslateResponse.FromString(await call).level)
+    after = retry_after_s(await call.trailing_metadata())
+    refused = code is grpc.StatusCode.RESOURCE_EXHAUSTED or after is not None
+    return Reply("refused" if refused else "failed", code.name, "", after)
 
 
 async def arrivals(address: str, asked: dict[str, Any]) -> dict[str, Any]:
@@ -56,22 +47,18 @@ async def arrivals(address: str, asked: dict[str, Any]) -> dict[str, Any]:
     requests = [
         pb.TranslateRequest(texts=[t], level=level, options=options).SerializeToString() for t in asked["texts"]
     ]
-    due = due_times(asked["rate"], asked["seconds"], asked["seed"])
     own = [("grpc.use_local_subchannel_pool", 1)]
     channels = [grpc.aio.insecure_channel(address, options=own) for _ in range(CONNECTIONS)]
+
+    async def send(number: int) -> Reply:
+        return await one(channels[number % CONNECTIONS], requests[number % len(requests)], asked["deadline_s"])
+
     try:
         await asyncio.gather(*(channel.channel_ready() for channel in channels))
-        began, cpu, late = time.perf_counter(), time.process_time(), 0.0
-        running = []
-        for at, request, channel in zip(due, itertools.cycle(requests), itertools.cycle(channels), strict=False):
-            wait = began + at - time.perf_counter()
-            if wait > 0:
-                await asyncio.sleep(wait)
-            late = max(late, -wait)
-            running.append(asyncio.create_task(one(channel, request, at, began, asked["deadline_s"])))
-        async with asyncio.timeout(GRACE_S + asked["deadline_s"]):
-            calls = await asyncio.gather(*running)
-        return {"calls": calls, "late_s": late, "cpu_s": time.process_time() - cpu}
+        cpu = time.process_time()
+        ran = await run_calls(send, poisson(asked["rate"], asked["seconds"], asked["seed"]))
+        calls = [[call.due_s, call.latency_s, call.status, call.retry_after_s, call.level] for call in ran.calls]
+        return {"calls": calls, "late_s": ran.late_s, "cpu_s": time.process_time() - cpu}
     finally:
         await asyncio.gather(*(channel.close() for channel in channels))
 

@@ -13,6 +13,7 @@ from hmc.artifact.bundle.shortlist import Lexicon
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.marian.writer import export_marian
 from hmc.artifact.model.architecture import Architecture
+from hmc.benchmark.peers.engines import exported_ids
 
 Ids = list[list[int]]
 Run = Callable[[Ids, int], Ids]
@@ -127,10 +128,3 @@ def generate(
         return [[to_old[i] for i in ids] for ids in worker.ask(request)]
 
     return run
-
-
-def exported_ids(arch: Architecture) -> list[int]:
-    """Token id in an exported MarianMT directory, by id in the checkpoint: pad moves to the end."""
-    if arch.source_vocab_size is not None:
-        return list(range(max(arch.vocab_size, arch.source_vocab_size)))
-    return [arch.vocab_size - 1 if i == arch.pad_id else i - (i > arch.pad_id) for i in range(arch.vocab_size)]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.peers.engines import exported_ids
 from experiments.support.judge import Ids
 from hmc.artifact.model.architecture import Architecture
+from hmc.benchmark.peers.engines import exported_ids
 from hmc.serving.requests.options import DecodeOptions
 
 BATCH = 32

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hmc.artifact.bundle.manifest import Quality
+from hmc.benchmark.load.results import Call, LoadCurve, Objective, load_point
+from hmc.benchmark.measure.first_token import FirstToken
 from hmc.benchmark.measure.latency import LatencyResult, RequestSize
 from hmc.benchmark.measure.machine import Machine
 from hmc.benchmark.measure.memory import MemoryResult
-from hmc.benchmark.report.results import BundleInfo, Conditions, LevelReport, Report, contract
+from hmc.benchmark.report.results import (
+    BundleInfo,
+    Conditions,
+    LevelReport,
+    PeerReport,
+    Report,
+    Sentence,
+    contract,
+)
 from hmc.serving import DecodeOptions, Translation
 
 
@@ -50,7 +61,9 @@ def quality(level: str, bleu: float, low: float, high: float, *, reference: floa
 
 
 def level(name: str, heads: int, precision: str, p50_ms: float, measured: Quality | None, size: int) -> LevelReport:
-    times = LatencyResult(name, 1, 4, 7, p50_ms, 2 * p50_ms, 3 * p50_ms, 1000 / p50_ms, 9000 / p50_ms, p50_ms / 20)
+    samples = ((p50_ms,) * 5 + (2 * p50_ms, 3 * p50_ms),)  # seven requests: p95 and p99 are the slowest
+    rates = (1000 / p50_ms, 9000 / p50_ms, p50_ms / 20)
+    times = LatencyResult(name, 1, 4, 7, p50_ms, 2 * p50_ms, None, *rates, samples_ms=samples)
     memory = MemoryResult(200 * 2**20, 50 * 2**20)
     qualities = (measured,) if measured else ()
     return LevelReport(name, heads, precision, 1000, size, "cpu", qualities, (times,), memory)
@@ -88,3 +101,35 @@ def report(*, with_quality: bool = True) -> Report:
     machine = Machine("A CPU", 2, 4, 2**33, "Linux", "3.11", {"hmc": "0.1.0"}, {"cpu": "A CPU"}, 0.1)
     info = BundleInfo(str(Path("bundle")), "0" * 16, "en", "de")
     return Report(contract(conditions, {x.name: "cpu" for x in levels}), info, conditions, machine, tuple(levels))
+
+
+def whole_report() -> Report:
+    """Three levels and a peer, ten sentences, a load curve: everything that a page shows."""
+    plain = report()
+    lines = [f"source {number} <b>of</b> ten" for number in range(10)]
+    right = [f"Satz Nummer {number} von zehn ist hier" for number in range(10)]
+    wrong = [*right[:9], "etwas anderes steht hier"]
+    layouts = {"full": [[0, 1], [0, 1]], "h72": [[0], [0, 1]], "h72-int8": [[], [1]]}
+    levels = tuple(
+        replace(
+            each,
+            translations=tuple(right if each.name == "full" else wrong),
+            head_layout=dict.fromkeys(("encoder_self", "decoder_self", "cross"), layouts[each.name]),
+            ter=40.0,
+            first_token=FirstToken(4, 7, 5.0, None, 9.0),
+        )
+        for each in plain.levels
+    )
+    times = replace(levels[0].latency[0], level="Peer", ratio=1.5)
+    scored = (quality("Peer", 29.9, -0.3, 0.2),)
+    peer = PeerReport("Peer", "1.0", {"batch 1, beam 4": "int8"}, scored, (times,), 41.0, 0.9, tuple(right))
+    calls = [Call(n / 10, 0.05 + 0.001 * n, "answered", "OK", "full") for n in range(80)]
+    points = [
+        load_point(calls, rate=10.0, seconds=8.0, objective=Objective(500.0), late_s=0.0, stopped=False),
+        load_point(calls[:20], rate=20.0, seconds=1.0, objective=Objective(500.0), late_s=0.0, stopped=True),
+    ]
+    curve = LoadCurve("full", "localhost:1", "poisson", 4, Objective(500.0), tuple(points))
+    sentences = tuple(
+        Sentence(line, text, 4 + number) for number, (line, text) in enumerate(zip(lines, right, strict=True))
+    )
+    return replace(plain, levels=levels, peers=(peer,), load=(curve,), sentences=sentences, heads=2, commit="abc123")

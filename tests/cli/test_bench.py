@@ -2,15 +2,19 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.benchmark import fakes
 from tests.command import run_hmc
 from tests.manifests import changed_manifest
 from typer.testing import Result
 
 from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.benchmark import runner
+from hmc.serving.server.background import BackgroundServer
+from hmc.serving.server.settings import ServerSettings
 
 
 def run(*arguments: str | Path) -> Result:
@@ -28,7 +32,7 @@ def test_contract_then_table_then_files(tiny_bundle: Path, tmp_path: Path, src: 
     assert ran.stdout.startswith("Timed: ")
     assert ran.stdout.index("Not timed: ") < ran.stdout.index("BLEU ") < ran.stdout.index("Latency of a request")
     assert "round 1 of 1" in ran.stderr
-    assert json.loads(out.read_text(encoding="utf-8"))["schema_version"] == 1
+    assert json.loads(out.read_text(encoding="utf-8"))["schema_version"] == 2
     assert (tmp_path / "pareto.png").is_file()
     assert (tmp_path / "pareto.svg").is_file()
     level = read_manifest(bundle).level("h5")
@@ -112,3 +116,77 @@ def test_a_bundle_compiled_again_meanwhile_keeps_its_own_scores(
     assert "has been compiled again since its levels were measured" in ran.stderr
     assert read_manifest(bundle).level("full").quality is None
     assert json.loads(ran.stdout if where == "--json" else Path("out.json").read_text())["levels"]  # not lost
+
+
+def test_run_may_be_said_or_left_out(tiny_bundle: Path, src: Path) -> None:
+    for words in ((), ("run",)):
+        ran = run(*words, tiny_bundle, "--src", src, "--levels", "h5", *SMALL, "--json")
+        assert ran.exit_code == 0, ran.output
+    assert "compare" in run("--help").stdout
+    assert run().exit_code == 2
+
+
+def test_a_page_and_two_reports_that_are_compared(tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path) -> None:
+    two = ("--batch", "1", "--beam", "2", "--rounds", "2", "--threads", "1", "--no-memory", "--levels", "full")
+    a, b, html = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "page.html"
+    ran = run(tiny_bundle, "--src", src, "--ref", ref, *two, "-o", a, "--html", html)
+    assert ran.exit_code == 0, ran.output
+    assert html.read_text(encoding="utf-8").startswith("<!doctype html>")
+    report = json.loads(a.read_text(encoding="utf-8"))
+    for at in report["levels"][0]["latency"]:
+        at["samples_ms"] = [[2 * ms for ms in times] for times in at["samples_ms"]]
+    b.write_text(json.dumps(report), encoding="utf-8")
+    same = run("compare", a, a)
+    assert (same.exit_code, same.stdout.splitlines()[-1]) == (0, "Nothing became worse.")
+    slower = run("compare", a, b, "--noise", "0")
+    assert "+100.0%" in slower.stdout
+    assert run("compare", a, b, "--noise", "500").exit_code == 0
+    listed = run("compare", a, b, "--json")
+    assert json.loads(listed.stdout)["times"][0]["change"] == pytest.approx(1.0, abs=0.001)
+    assert run("compare", a, src).exit_code == 2
+
+
+def test_worse_is_an_exit_code(tmp_path: Path) -> None:
+    for name, factor in (("a", 1.0), ("b", 1.5)):
+        report = fakes.whole_report()
+        at = replace(report.levels[0].latency[0], samples_ms=((factor, 2 * factor), (1.01 * factor, 2 * factor)))
+        levels = (replace(report.levels[0], latency=(at,)),)
+        changed = replace(report, levels=levels, peers=(), conditions=replace(report.conditions, rounds=2))
+        (tmp_path / name).write_text(changed.to_json(), encoding="utf-8")
+    ran = run("compare", tmp_path / "a", tmp_path / "b")
+    assert (ran.exit_code, ran.stdout.splitlines()[-1][:44]) == (3, "Worse: full at batch 1, beam 4 takes +50.0%.")
+    assert run("compare", tmp_path / "b", tmp_path / "a").exit_code == 0
+
+
+def test_load_on_a_server(tiny_bundle: Path, tmp_path: Path, src: Path) -> None:
+    times, out = tmp_path / "times", tmp_path / "load.json"
+    times.write_text("0\n0.01\n0.02\n", encoding="utf-8")
+    with BackgroundServer(tiny_bundle, ServerSettings(port=0, levels=("h5",), device="cpu", threads=1)) as server:
+        where = ("load", "--server", server.address, "--src", src, "--beam", "1", "--objective", "60000")
+        ran = run(*where, "--level", "h5", "--arrivals", times, "-o", out)
+        assert ran.exit_code == 0, ran.output
+        assert "Load on h5, times arrivals, beam 1" in ran.stdout
+        assert run(*where, "--level", "h7").exit_code == 2
+        assert "--rate '1,x': write numbers with commas" in run(*where, "--rate", "1,x").stderr
+    written = json.loads(out.read_text(encoding="utf-8"))
+    assert [point["answered"] for point in written["points"]] == [3]
+
+
+def test_a_named_set_is_read_where_it_is_and_never_fetched(
+    tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SACREBLEU", str(tmp_path / "sets"))
+    manifest = read_manifest(tiny_bundle)
+    pair = f"{manifest.source_language}-{manifest.target_language}"
+    small = (*SMALL, "--levels", "full", "--json")
+    missing = run(tiny_bundle, "--test-set", "wmt20", *small)
+    assert missing.exit_code == 2
+    assert "is not on this machine, and hmc downloads nothing; `sacrebleu -t wmt20 -l" in missing.stderr
+    (tmp_path / "sets" / "wmt20").mkdir(parents=True)
+    for field, file in (("src", src), ("ref", ref)):
+        shutil.copy(file, tmp_path / "sets" / "wmt20" / f"wmt20.{pair}.{field}")
+    ran = run(tiny_bundle, "--test-set", "wmt20", *small)
+    assert ran.exit_code == 0, ran.output
+    assert json.loads(ran.stdout)["conditions"]["test_set"] == "wmt20"
+    assert "sacreBLEU has no set of this name" in run(tiny_bundle, "--test-set", "wmt1820", *small).stderr
+    assert "give source sentences with --src FILE" in run(tiny_bundle, *small).stderr

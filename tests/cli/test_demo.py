@@ -46,7 +46,7 @@ def test_steps_files_and_next_commands(tiny_checkpoint: Path, tmp_path: Path) ->
     assert {path.name for path in out.iterdir()} == {"bundle", "pareto.png", "pareto.svg", "results.json"}
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     assert [set(example["translations"]) for example in results["examples"]] == [set(levels)] * 3
-    assert len(results["seconds"]) == 5
+    assert len(results["seconds"]) == 4
 
     commands = [shlex.split(line)[1:] for line in ran.stdout.split("Try next:\n")[1].strip().splitlines()]
     assert [words[0] for words in commands] == ["serve", "translate", "bench"]

@@ -13,6 +13,7 @@ from tests.command import hmc_command
 from tests.processes import environment
 
 from hmc.cli.analyze import ANALYSES
+from hmc.cli.bench import COMMANDS as MEASURES
 from hmc.cli.main import COMMANDS, HELP_WIDTH
 from hmc.serving.server.background import BackgroundServer
 
@@ -34,7 +35,7 @@ ALL = list(commands())
 
 
 def test_the_commands_are_all_there() -> None:
-    assert len(ALL) == len(COMMANDS) + 6 + len(ANALYSES)
+    assert len(ALL) == len(COMMANDS) + 6 + len(ANALYSES) + len(MEASURES)
 
 
 @pytest.mark.parametrize("command", ALL)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from experiments.load.capacity.simulation import Costs, Machine, Simulation, answered_per_second, at, latencies
-from experiments.load.open_loop import due_times
+
+from hmc.benchmark.load.arrivals import poisson
 
 FREE = Costs(step=((1, 0.0),), encode=((1, 0.0),), call_s=0.0, caller_s=0.0)
 
@@ -15,7 +16,7 @@ def test_one_sentence_at_a_time_waits_as_long_as_in_a_queue_of_constant_service(
     one = Simulation(
         FREE._replace(step=((1, service / 5),)), Machine(cores=1, workers=1, max_rows=4, queue_size=10**6), beam=4
     )
-    due = due_times(load / service, 150.0, seed=3)
+    due = poisson(load / service, 150.0, seed=3)
     waits = latencies(one.run(due, [5] * len(due))) - service
     assert np.mean(waits) == pytest.approx(service * load / (2 * (1 - load)), rel=0.1)  # Pollaczek and Khinchine
 
@@ -37,7 +38,7 @@ def test_two_workers_need_two_cores() -> None:
 
 def test_a_full_queue_refuses_and_the_rest_is_answered_at_the_rate_of_the_worker() -> None:
     machine = Machine(cores=1, workers=1, max_rows=1, queue_size=10)
-    due = due_times(300.0, 20.0, seed=5)
+    due = poisson(300.0, 20.0, seed=5)
     jobs = Simulation(FREE._replace(step=((1, 0.01),)), machine, beam=1).run(due, [1] * len(due))
     assert answered_per_second(jobs, 20.0) == pytest.approx(100.0, rel=0.01)
     assert latencies(jobs).max() <= 0.11 + 1e-9
@@ -81,7 +82,7 @@ def test_the_time_that_workers_work() -> None:
 def test_many_interruptions_lose_no_work() -> None:
     costs = FREE._replace(step=((1, 0.002),), call_s=0.001, caller_s=0.001)
     machine = Machine(cores=1, workers=2, max_rows=4, queue_size=10**6)
-    due = due_times(400.0, 2.0, seed=6)
+    due = poisson(400.0, 2.0, seed=6)
     jobs = Simulation(costs, machine, beam=4).run(due, [2] * len(due))
     assert all(job.ended is not None for job in jobs)
     assert max(job.ended or 0.0 for job in jobs) == pytest.approx(len(jobs) * (0.001 + 0.001 + 2 * 0.002), rel=0.01)

@@ -15,6 +15,7 @@ from tests.tiny import SENTENCES
 from typer.testing import CliRunner
 
 from hmc.artifact.bundle.checks import validate
+from hmc.cli.bench import DefaultGroup
 from hmc.cli.main import build
 
 DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
@@ -48,6 +49,7 @@ def test_commands_take_the_arguments_that_a_document_gives(document: Path) -> No
         if rest in (["--version"], ["--help"]):
             continue
         while hasattr(command, "get_command"):
+            rest = command.completed(rest) if isinstance(command, DefaultGroup) else rest
             name = rest.pop(0)
             command = command.get_command(None, name)
             assert command is not None, shlex.join(words)

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Level, Manifest, Quality, read_manifest, write_manifest
 from hmc.artifact.errors import InvalidRequestError
+from hmc.benchmark.load.results import LoadCurve, Objective
+from hmc.benchmark.load.server_load import LoadSettings, load_server, own_server
+from hmc.benchmark.measure.first_token import FirstToken, measure_first_token
 from hmc.benchmark.measure.latency import LatencyResult, measure_latency
 from hmc.benchmark.measure.levels import MeasuredLevels, choose_levels, reference_level
-from hmc.benchmark.measure.machine import this_machine
+from hmc.benchmark.measure.machine import this_commit, this_machine
 from hmc.benchmark.measure.memory import MemoryRequest, MemoryResult, measure_memory
-from hmc.benchmark.measure.quality import Output, Progress, cut_sources, score, silent, translate_all
+from hmc.benchmark.measure.quality import Output, Progress, Translates, cut_sources, score, silent, ter, translate_all
 from hmc.benchmark.measure.text import TestSet
-from hmc.benchmark.report.results import BundleInfo, Conditions, LevelReport, Report, contract
+from hmc.benchmark.peers.peer import Peer, check_peers, opened_peers
+from hmc.benchmark.report.results import (
+    BundleInfo,
+    Conditions,
+    LevelReport,
+    PeerReport,
+    Report,
+    Sentence,
+    contract,
+    uncertain,
+)
 from hmc.benchmark.settings import BenchmarkSettings
 from hmc.serving import Translator
 from hmc.serving.levels.choosing import runs_on
@@ -24,51 +40,70 @@ MEMORY_BATCHES = 3
 """Requests that a level translates before its memory is read, at the largest batch and beam."""
 
 
+@dataclass
+class _Measured:
+    """What was measured of levels and peers together, by name."""
+
+    latency: list[LatencyResult]
+    first_tokens: dict[str, FirstToken]
+    quality: dict[str, list[Quality]] = field(default_factory=dict)
+    ter: dict[str, float] = field(default_factory=dict)
+    outputs: dict[str, Output] = field(default_factory=dict)
+    """At the headline beam; empty if nothing was translated."""
+
+    def latency_of(self, name: str) -> tuple[LatencyResult, ...]:
+        return tuple(result for result in self.latency if result.level == name)
+
+    def translations(self, name: str) -> tuple[str, ...]:
+        return self.outputs[name].hypotheses if name in self.outputs else ()
+
+
 def run_benchmark(
     settings: BenchmarkSettings, *, say: Callable[[str], None] = silent, progress: Progress = silent
 ) -> Report:
-    """Measures memory, then latency, then quality.
+    """Measures memory, then latency, then quality, then load.
 
     say: called with the contract, which states what is measured, before anything is; and with warnings. progress:
     called with `LEVEL: STEP` when a step begins.
 
-    Raises InvalidRequestError, LevelNotFoundError, InvalidArtifactError, DeviceUnavailableError.
+    Raises InvalidRequestError, LevelNotFoundError, InvalidArtifactError, DeviceUnavailableError,
+    FailedPreconditionError.
     """
+    began = datetime.now(UTC).isoformat(timespec="seconds")
     test_set = TestSet.read(settings.src, settings.ref, name=settings.test_set_name, limit=settings.limit)
     settings = settings.fitted(len(test_set.texts))
     manifest = validate(settings.bundle)
     chosen = _chosen(settings, manifest)
     conditions = _conditions(settings, test_set, manifest, chosen)
+    if settings.peers:
+        reference = manifest.level(conditions.latency_reference)
+        check_peers(settings.peers, settings.checkpoint, reference.source_checkpoint)
     machine = this_machine(list(chosen.devices.values()))
     promise = contract(conditions, chosen.devices)
     say(promise)
     memory = _memory(settings, test_set, chosen, progress) if settings.memory else {}
     with ExitStack() as stack:
-        translators = {}
-        for level in chosen.levels:
-            progress(f"{level.name}: loading and warm-up")
-            translator = Translator(
-                settings.bundle,
-                level.name,
-                device=_device(settings, level),
-                threads=settings.threads,
-                manifest=manifest,
-                workers=settings.workers,
-            )
-            translators[level.name] = stack.enter_context(translator)
-            translator.warm_up()
-        latency = measure_latency(
-            translators,
-            test_set.texts[: settings.latency_limit],
-            settings.points,
-            rounds=settings.rounds,
-            reference=conditions.latency_reference,
-            progress=progress,
-        )
-        quality = _quality(settings, test_set, conditions.latency_reference, translators, say, progress)
-    reports = [_level_report(level, chosen.devices[level.name], quality, latency, memory) for level in chosen.levels]
-    info = BundleInfo(str(settings.bundle), manifest.version, manifest.source_language, manifest.target_language)
-    return Report(promise, info, conditions, machine, tuple(reports))
+        translators = _opened(settings, manifest, chosen, stack, progress)
+        peers = _peers(settings, test_set, stack, progress)
+        found = _measure(settings, test_set, conditions, translators, peers, progress)
+    if warning := cut_sources(found.outputs.values(), test_set):
+        say(warning)
+    report = Report(
+        contract=promise,
+        bundle=BundleInfo(str(settings.bundle), manifest.version, manifest.source_language, manifest.target_language),
+        conditions=conditions,
+        machine=machine,
+        levels=tuple(_level_report(level, chosen.devices[level.name], found, memory) for level in chosen.levels),
+        peers=tuple(_peer_report(peer, found, conditions) for peer in peers),
+        load=_load(settings, conditions, test_set, chosen, progress),
+        sentences=_sentences(test_set, found.outputs.get(conditions.latency_reference)),
+        heads=manifest.architecture.heads,
+        began=began,
+        commit=this_commit(),
+    )
+    if doubts := uncertain(report):
+        say("\n".join(doubts))
+    return report
 
 
 def check_recordable(settings: BenchmarkSettings) -> None:
@@ -154,6 +189,8 @@ def _conditions(
         latency_reference=reference,
         memory=settings.memory,
         left_out=chosen.left_out,
+        peers=settings.peers,
+        load_ms=settings.load_ms,
     )
 
 
@@ -179,37 +216,107 @@ def _memory(
     return measured
 
 
-def _quality(
+def _opened(
+    settings: BenchmarkSettings, manifest: Manifest, chosen: MeasuredLevels, stack: ExitStack, progress: Progress
+) -> dict[str, Translator]:
+    translators = {}
+    for level in chosen.levels:
+        progress(f"{level.name}: loading and warm-up")
+        translator = Translator(
+            settings.bundle,
+            level.name,
+            device=_device(settings, level),
+            threads=settings.threads,
+            manifest=manifest,
+            workers=settings.workers,
+        )
+        translators[level.name] = stack.enter_context(translator)
+        translator.warm_up()
+    return translators
+
+
+def _peers(settings: BenchmarkSettings, test_set: TestSet, stack: ExitStack, progress: Progress) -> list[Peer]:
+    if not settings.peers or settings.checkpoint is None:
+        return []
+    peers = stack.enter_context(opened_peers(settings.peers, settings.checkpoint, progress))
+    for peer in peers:
+        progress(f"{peer.name}: finding its best settings")
+        peer.probe(test_set.texts[: settings.latency_limit], settings.points)
+    return peers
+
+
+def _measure(
     settings: BenchmarkSettings,
     test_set: TestSet,
-    reference: str,
+    conditions: Conditions,
     translators: Mapping[str, Translator],
-    say: Callable[[str], None],
+    peers: Sequence[Peer],
     progress: Progress,
-) -> dict[str, list[Quality]]:
-    if test_set.references is None:
-        return {}
-    measured: dict[str, list[Quality]] = {name: [] for name in translators}
-    outputs: dict[str, Output] = {}
-    for beam in settings.beams:
+) -> _Measured:
+    systems: dict[str, Translates] = {**translators, **{peer.name: peer for peer in peers}}
+    timed, headline = test_set.texts[: settings.latency_limit], conditions.headline
+    latency = measure_latency(
+        systems,
+        timed,
+        settings.points,
+        rounds=settings.rounds,
+        reference=conditions.latency_reference,
+        progress=progress,
+    )
+    firsts = {}
+    for name, translator in translators.items():
+        progress(f"{name}: first token")
+        firsts[name] = measure_first_token(translator, timed, headline.beam)
+    found = _Measured(latency, firsts)
+    if test_set.references is None and not peers:
+        return found
+    for beam in settings.beams if test_set.references is not None else (headline.beam,):
         outputs = {}
-        for name, translator in translators.items():
+        for name, system in systems.items():
             progress(f"{name}: quality at beam {beam}")
-            outputs[name] = translate_all(translator, name, test_set.sources, beam)
-        for name in translators:
-            measured[name].append(score(outputs[name], outputs[reference], test_set, beam))
-    if warning := cut_sources(outputs.values(), test_set):
-        say(warning)
-    return measured
+            outputs[name] = translate_all(system, name, test_set.sources, beam)
+        if test_set.references is not None:
+            for name in systems:
+                scored = score(outputs[name], outputs[conditions.latency_reference], test_set, beam)
+                found.quality.setdefault(name, []).append(scored)
+        if beam == headline.beam:
+            found.outputs = outputs
+    if test_set.references is not None:
+        for name, output in found.outputs.items():
+            progress(f"{name}: TER")
+            found.ter[name] = ter(output, test_set.references)
+    return found
 
 
-def _level_report(
-    level: Level,
-    device: str,
-    quality: Mapping[str, list[Quality]],
-    latency: list[LatencyResult],
-    memory: Mapping[str, MemoryResult],
-) -> LevelReport:
+def _load(
+    settings: BenchmarkSettings, conditions: Conditions, test_set: TestSet, chosen: MeasuredLevels, progress: Progress
+) -> tuple[LoadCurve, ...]:
+    """A load curve of every level, each alone on a server of its own."""
+    if settings.load_ms is None:
+        return ()
+    curves = []
+    for level in chosen.levels:
+        progress(f"{level.name}: starting a server")
+        asked = LoadSettings(
+            level=level.name,
+            beam=conditions.headline.beam,
+            seconds=settings.load_seconds,
+            objective=Objective(settings.load_ms),
+        )
+        device, threads, workers = _device(settings, level), settings.threads, settings.workers
+        with own_server(settings.bundle, [level.name], device=device, threads=threads, workers=workers) as address:
+            curves.append(asyncio.run(load_server(address, test_set.texts, asked, progress)))
+    return tuple(curves)
+
+
+def _sentences(test_set: TestSet, output: Output | None) -> tuple[Sentence, ...]:
+    number = len(test_set.sources)
+    references = test_set.references or (None,) * number
+    tokens: Sequence[int | None] = output.tokens if output else (None,) * number
+    return tuple(map(Sentence, test_set.sources, references, tokens))
+
+
+def _level_report(level: Level, device: str, found: _Measured, memory: Mapping[str, MemoryResult]) -> LevelReport:
     return LevelReport(
         name=level.name,
         heads=level.heads,
@@ -217,7 +324,25 @@ def _level_report(
         parameters=level.parameters,
         bytes=level.bytes,
         device=device,
-        quality=tuple(quality.get(level.name, ())),
-        latency=tuple(result for result in latency if result.level == level.name),
+        quality=tuple(found.quality.get(level.name, ())),
+        latency=found.latency_of(level.name),
         memory=memory.get(level.name),
+        ter=found.ter.get(level.name),
+        first_token=found.first_tokens.get(level.name),
+        head_layout=level.head_layout,
+        translations=found.translations(level.name),
+    )
+
+
+def _peer_report(peer: Peer, found: _Measured, conditions: Conditions) -> PeerReport:
+    own, others = found.translations(peer.name), found.translations(conditions.latency_reference)
+    return PeerReport(
+        name=peer.name,
+        version=peer.version,
+        settings={str(size): setting for size, setting in peer.best.items()},
+        quality=tuple(found.quality.get(peer.name, ())),
+        latency=found.latency_of(peer.name),
+        ter=found.ter.get(peer.name),
+        same=sum(a == b for a, b in zip(own, others, strict=True)) / len(own),
+        translations=own,
     )

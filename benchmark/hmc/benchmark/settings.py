@@ -29,7 +29,8 @@ class BenchmarkSettings:
     batches: tuple[int, ...] | None = None
     """Sentences of one request. None: 1 and 32, or fewer if the test set is smaller."""
     beams: tuple[int, ...] = (1, 4)
-    rounds: int = 5
+    rounds: int = 6
+    """As many as give p99 its requests at batch 1, with `latency_limit` sentences."""
     limit: int | None = None
     """Number of sentence pairs to read, from the start of the files; None: all. Quality is measured on them."""
     latency_limit: int = 128
@@ -42,8 +43,32 @@ class BenchmarkSettings:
     memory: bool = True
     """Whether to measure the memory of each level, in a process of its own."""
     test_set_name: str | None = None
+    peers: tuple[str, ...] = ()
+    """Other engines with the same weights: names in `hmc.benchmark.peers.engines.ENGINES`."""
+    checkpoint: Path | None = None
+    """The weights that the bundle was compiled from, for the peers."""
+    load_ms: float | None = None
+    """Objective of a load curve of every level, in milliseconds; None: no load is put on anything."""
+    load_seconds: float = 10.0
+    """Time of each rate of a load curve."""
 
     def __post_init__(self) -> None:
+        self._check_sizes()
+        for name in ("rounds", "latency_limit"):
+            if getattr(self, name) < 1:
+                raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 1 or more")
+        for name, value in (("load", self.load_ms), ("load seconds", self.load_seconds)):
+            if value is not None and not 0 < value < float("inf"):
+                raise InvalidRequestError(f"{name} {value:g}: choose a number above 0")
+        if self.limit is not None and self.limit < 1:
+            raise InvalidRequestError(f"limit {self.limit}: choose 1 sentence or more, or leave it out for all")
+        check_threads(self.threads, self.workers)
+        if self.levels is not None and not self.levels:
+            raise InvalidRequestError("levels: name at least one, or say all")
+        if self.levels is not None and len(set(self.levels)) < len(self.levels):
+            raise InvalidRequestError(f"levels {','.join(self.levels)}: give each level once")
+
+    def _check_sizes(self) -> None:
         for name, values, most in (("batch", self.sizes, None), ("beam", self.beams, MAX_BEAM)):
             if not values:
                 raise InvalidRequestError(f"{name}: give at least one size")
@@ -53,16 +78,6 @@ class BenchmarkSettings:
                     raise InvalidRequestError(f"{name} {value}: choose {allowed}")
             if len(set(values)) < len(values):
                 raise InvalidRequestError(f"{name} {','.join(map(str, values))}: give each size once")
-        for name in ("rounds", "latency_limit"):
-            if getattr(self, name) < 1:
-                raise InvalidRequestError(f"{name} {getattr(self, name)}: choose 1 or more")
-        if self.limit is not None and self.limit < 1:
-            raise InvalidRequestError(f"limit {self.limit}: choose 1 sentence or more, or leave it out for all")
-        check_threads(self.threads, self.workers)
-        if self.levels is not None and not self.levels:
-            raise InvalidRequestError("levels: name at least one, or say all")
-        if self.levels is not None and len(set(self.levels)) < len(self.levels):
-            raise InvalidRequestError(f"levels {','.join(self.levels)}: give each level once")
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from hmc.benchmark.peers.comparison import Timed
     from hmc.benchmark.report.results import Report
     from hmc.cli.demo_steps import Example
 
@@ -53,14 +52,11 @@ def command(
         report = demo.benchmark(steps.note, progress)
     with steps.step("draw the Pareto plot"):
         paths = demo.plot(report)
-    with steps.step("compare with CTranslate2, if it is installed") as progress:
-        peers = demo.compare(progress)
-    data = result(address, examples, report, peers, steps.seconds)
+    data = result(address, examples, report, steps.seconds)
     results = out / demo_steps.RESULTS
     results.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     console.print(_result_table(report))
-    if peers:
-        console.print(_peers_table(peers))
+    if report.peers:
         steps.note(
             "On a model this small, what an engine does between steps counts most; docs/performance.md has larger ones."
         )
@@ -148,6 +144,7 @@ def _example_table(example: Example) -> Table:
 
 
 def _result_table(report: Report) -> Table:
+    from hmc.benchmark.report.results import LevelReport
     from hmc.benchmark.report.tables import delta, mebibytes, milliseconds, settings_of, table_of
 
     conditions = report.conditions
@@ -155,24 +152,11 @@ def _result_table(report: Report) -> Table:
     columns = [name for setting in settings for name in (f"batch {setting.batch}\np50 ms", "\nspeed")]
     title = f"{conditions.sentences} sentences of {conditions.test_set}, beam {conditions.headline.beam}"
     table = table_of(title, ("level",), ("BLEU", "Δ [95 %]", *columns, "MiB"))
-    for level in report.levels:
+    for level in report.systems:
         found = [level.latency_at(setting) for setting in settings]
         times = [text for at in found for text in (milliseconds(at.p50_ms), f"{1 / at.ratio:.2f}×")]
         quality = level.quality_at(conditions.headline.beam)
         scores = [f"{quality.bleu:.2f}", delta(quality, level.name)] if quality else ["–", "–"]
-        table.add_row(level.name, *scores, *times, mebibytes(level.bytes))
-    return table
-
-
-def _peers_table(peers: list[Timed]) -> Table:
-    from hmc.benchmark.report.tables import milliseconds, table_of
-
-    columns = [name for batch in peers[0].milliseconds for name in (f"batch {batch}\np50 ms", "\nspeed")]
-    title = "From text to text, each engine at its better use of the cores; speed: CTranslate2's time / this one's"
-    table = table_of(title, ("engine",), ("BLEU", *columns))
-    for each in peers:
-        times = [
-            text for batch, ms in each.milliseconds.items() for text in (milliseconds(ms), f"{each.speed[batch]:.2f}×")
-        ]
-        table.add_row(each.name, "–" if each.bleu is None else f"{each.bleu:.2f}", *times)
+        size = mebibytes(level.bytes) if isinstance(level, LevelReport) else "–"
+        table.add_row(level.name, *scores, *times, size)
     return table

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import MANIFEST, Manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.artifact.precisions import Precision
 from hmc.benchmark.measure.text import TestSet, read_sentences
-from hmc.benchmark.peers.comparison import Timed, compare, installed
 from hmc.benchmark.report.plots import write_pareto
 from hmc.benchmark.report.results import Report
 from hmc.benchmark.runner import record, run_benchmark
@@ -31,7 +30,7 @@ HEADS = (144, 72, 36)
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 EXAMPLES = (3, 7, 57)
 """Lines of the test set, counted from 0, whose translations are shown."""
-DEVICE = "cpu"
+DEVICE, PEER = "cpu", "ctranslate2"
 RESULTS, PLOT = "results.json", "pareto"
 """Files in the demo's folder; the plot is PLOT.png and PLOT.svg."""
 
@@ -116,7 +115,8 @@ class Demo:
         return address, examples
 
     def benchmark(self, say: Progress, progress: Progress) -> Report:
-        """Measures quality, and latency at batch 1 and 32. Both are recorded in the bundle's manifest."""
+        """Measures quality, and latency at batch 1 and 32, beside CTranslate2 if that is installed. Those of the levels
+        are recorded in the bundle's manifest."""
         settings = BenchmarkSettings(
             bundle=self.bundle,
             src=SRC,
@@ -129,35 +129,23 @@ class Demo:
             device=DEVICE,
             memory=False,
             test_set_name="the demo test set",
+            peers=(PEER,) if find_spec(PEER) else (),
+            checkpoint=self.checkpoint,
         )
         report = run_benchmark(settings, say=say, progress=progress)
         record(self.bundle, report)
         return report
-
-    def compare(self, progress: Progress) -> list[Timed]:
-        """Times the int8 levels beside CTranslate2 with the full weights. Empty if that is not installed."""
-        if not installed():
-            return []
-        levels = [level.name for level in validate(self.bundle).levels if level.precision == "int8"]
-        test, timed = TestSet.read(SRC, REF, limit=self.size.sentences), self.size.timed
-        return compare(
-            self.bundle, levels, self.checkpoint, test,
-            batches=(1, min(32, timed)), beam=4, timed=timed, rounds=self.size.rounds, progress=progress,
-        )  # fmt: skip
 
     def plot(self, report: Report) -> list[Path]:
         """The plot in both formats."""
         return write_pareto(report, self.out / PLOT)
 
 
-def result(
-    address: str, examples: list[Example], report: Report, peers: list[Timed], seconds: dict[str, float]
-) -> dict[str, Any]:
-    """The results of the demo as values for JSON. peers: beside CTranslate2. seconds: duration of each step."""
+def result(address: str, examples: list[Example], report: Report, seconds: dict[str, float]) -> dict[str, Any]:
+    """The results of the demo as values for JSON. seconds: duration of each step."""
     return {
         "address": address,
         "examples": [vars(example) for example in examples],
         "seconds": seconds,
         "report": report.to_dict(),
-        "beside_ctranslate2": [vars(each) for each in peers],
     }

@@ -20,7 +20,7 @@ COMMANDS = {
     "Look": ("levels", "bench", "analyze", "demo"),
     "Run a server": ("health", "admin", "token"),
 }
-GROUPS = ("admin", "token", "analyze")
+GROUPS = ("bench", "admin", "token", "analyze")
 HELP_WIDTH = "120"
 """Columns of help that does not go to a terminal."""
 

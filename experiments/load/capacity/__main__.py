@@ -40,10 +40,10 @@ from experiments.load.capacity.simulation import (
     at,
     latencies,
 )
-from experiments.load.open_loop import due_times
 from experiments.load.served import Served, served
 from experiments.support.script import machine_report, run_script, write_report
 from experiments.support.worker import Worker
+from hmc.benchmark.load.arrivals import poisson
 from hmc.benchmark.measure.text import TestSet
 
 
@@ -92,7 +92,7 @@ class Prediction:
 
     def simulated(self, rate: float, seconds: float, seed: int) -> tuple[Simulation, list[Job]]:
         """Calls that come so often, at the times that the caller will make them."""
-        due = due_times(rate, seconds, seed)
+        due = poisson(rate, seconds, seed)
         steps = [self.engine.steps[n % len(self.engine.steps)] for n in range(len(due))]
         simulation = Simulation(self.costs, self.machine, self.beam)
         return simulation, simulation.run(due, steps)

@@ -61,7 +61,9 @@ def test_numbers_by_hand(clock: Clock) -> None:
     }
     full, small = measure_latency(levels, ["x"] * 4, [RequestSize(2, 1)], rounds=2, reference="full")
     assert full.requests == small.requests == 4
-    assert (full.p50_ms, full.p95_ms, full.p99_ms) == pytest.approx((200, 400, 400))
+    assert full.p50_ms == pytest.approx(200)
+    assert (full.p90_ms, full.p95_ms, full.p99_ms) == (None, None, None)  # of four requests
+    assert full.samples_ms == ((pytest.approx(100), pytest.approx(200)), (pytest.approx(300), pytest.approx(400)))
     assert full.sentences_per_s == pytest.approx(8 / 1.0)
     assert full.tokens_per_s == pytest.approx(8 * 4 / 1.0)  # three words and the end of sentence
     assert full.ratio == 1

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.measure.quality import Progress, Translates, silent
-from hmc.serving import DecodeOptions
+from hmc.benchmark.measure.validity import Interval, Steadiness, interval, percentile, steadiness
+from hmc.serving import DecodeOptions, Translation
 
 T = TypeVar("T")
 SETTLE_S = 0.02
@@ -41,14 +42,42 @@ class LatencyResult:
     beam: int
     requests: int
     p50_ms: float
-    """Percentiles of the wall time of a request, nearest rank."""
-    p95_ms: float
-    p99_ms: float
+    """Percentiles of the wall time of a request, nearest rank. Those for which there are too few requests
+    (`requests_needed`) are None."""
+    p95_ms: float | None
+    p99_ms: float | None
     sentences_per_s: float
     tokens_per_s: float
     """Target tokens, end of sentence included."""
     ratio: float
     """Median over the rounds of this level's time over the reference level's; below 1 is faster."""
+    p90_ms: float | None = None
+    p50_interval: Interval | None = None
+    """95 % intervals over the rounds; None for a single round."""
+    rate_interval: Interval | None = None
+    """Of sentences_per_s."""
+    ratio_interval: Interval | None = None
+    steadiness: Steadiness = field(default_factory=Steadiness)
+    samples_ms: tuple[tuple[float, ...], ...] = ()
+    """`[R, N]`: the time of every request in every round, to 0.1 µs."""
+
+
+class Clock(Protocol):
+    """The part of the module `time` that measuring uses."""
+
+    def perf_counter(self) -> float:
+        """Seconds."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Waits."""
+
+
+@runtime_checkable
+class TimesItself(Protocol):
+    """A model in another process: it says itself how long it took, so that the way there and back does not count."""
+
+    def timed(self, texts: Sequence[str], options: DecodeOptions) -> tuple[float, list[Translation]]:
+        """Seconds, and the translations in the order of the texts."""
 
 
 @dataclass
@@ -79,62 +108,82 @@ def rotated(names: Sequence[T], turn: int) -> list[T]:
 
 
 def measure_latency(
-    translators: Mapping[str, Translates],
+    translators: Mapping[str, Translates | TimesItself],
     sentences: Sequence[str],
     settings: Sequence[RequestSize],
     *,
     rounds: int,
     reference: str,
     progress: Progress = silent,
+    clock: Clock | None = None,
 ) -> list[LatencyResult]:
     """Times every level at every setting. In each round all levels translate the same sentences, one request at a time.
 
     Before the first round of a setting, each level translates one request that is not timed. reference: the level that
-    ratios are computed against.
+    ratios are computed against. clock: the machine's by default.
     """
-    results = []
+    results, clock = [], clock or time
     for setting in settings:
         requests = requests_of(sentences, setting.batch)
         for translator in translators.values():
-            _run(translator, requests[:1], setting)
+            _run(translator, requests[:1], setting, clock)
         seen: dict[str, list[_Round]] = {name: [] for name in translators}
         for turn in range(rounds):
             progress(f"{setting}: round {turn + 1} of {rounds}")
             for name in rotated(list(translators), turn):
-                time.sleep(SETTLE_S)
-                seen[name].append(_run(translators[name], requests, setting))
+                clock.sleep(SETTLE_S)
+                seen[name].append(_run(translators[name], requests, setting, clock))
         results += [_summary(name, setting, seen[name], seen[reference]) for name in translators]
     return results
 
 
-def _run(translator: Translates, requests: Sequence[Sequence[str]], setting: RequestSize) -> _Round:
+def _run(
+    translator: Translates | TimesItself, requests: Sequence[Sequence[str]], setting: RequestSize, clock: Clock
+) -> _Round:
     options = DecodeOptions(beam_size=setting.beam)
     done = _Round([])
     for request in requests:
-        start = time.perf_counter()
-        translations = translator.translate(request, options, segmentation="none")
-        done.seconds.append(time.perf_counter() - start)
+        if isinstance(translator, TimesItself):
+            seconds, translations = translator.timed(request, options)
+        else:
+            start = clock.perf_counter()
+            translations = translator.translate(request, options, segmentation="none")
+            seconds = clock.perf_counter() - start
+        done.seconds.append(seconds)
         done.sentences += len(translations)
         done.tokens += sum(translation.target_tokens for translation in translations)
     return done
 
 
 def _summary(name: str, setting: RequestSize, rounds: Sequence[_Round], reference: Sequence[_Round]) -> LatencyResult:
-    seconds = [s for r in rounds for s in r.seconds]
-    p50, p95, p99 = (1000.0 * float(s) for s in np.percentile(seconds, [50, 95, 99], method="inverted_cdf"))
+    times = [[1000.0 * s for s in r.seconds] for r in rounds]
+    pooled = [ms for each in times for ms in each]
     total = sum(r.total_s for r in rounds)
+    ratios = [r.total_s / other.total_s for r, other in zip(rounds, reference, strict=True)]
+    p50, rate, ratio = median_of(pooled), sum(r.sentences for r in rounds) / total, median(ratios)
     return LatencyResult(
         level=name,
         batch=setting.batch,
         beam=setting.beam,
-        requests=len(seconds),
+        requests=len(pooled),
         p50_ms=p50,
-        p95_ms=p95,
-        p99_ms=p99,
-        sentences_per_s=sum(r.sentences for r in rounds) / total,
+        p90_ms=percentile(pooled, 90),
+        p95_ms=percentile(pooled, 95),
+        p99_ms=percentile(pooled, 99),
+        sentences_per_s=rate,
         tokens_per_s=sum(r.tokens for r in rounds) / total,
-        ratio=median(r.total_s / other.total_s for r, other in zip(rounds, reference, strict=True)),
+        ratio=ratio,
+        p50_interval=interval(p50, [median_of(each) for each in times]),
+        rate_interval=interval(rate, [r.sentences / r.total_s for r in rounds]),
+        ratio_interval=interval(ratio, ratios),
+        steadiness=steadiness(times),
+        samples_ms=tuple(tuple(round(ms, 4) for ms in each) for each in times),
     )
+
+
+def median_of(times: Sequence[float]) -> float:
+    """The median by nearest rank."""
+    return float(np.percentile(times, 50, method="inverted_cdf"))
 
 
 def time_requests(

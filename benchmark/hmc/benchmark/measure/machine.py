@@ -8,13 +8,17 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import psutil
 
 from hmc.artifact.distribution import VERSION
 from hmc.serving.runtime.processor import instructions, processor
 
-PACKAGES = ("onnxruntime", "onnxruntime-gpu", "numpy", "sentencepiece", "sacrebleu")
+PACKAGES = (
+    "onnxruntime", "onnxruntime-gpu", "numpy", "sentencepiece", "sacrebleu", "ctranslate2", "transformers", "optimum",
+    "torch",
+)  # fmt: skip
 INSTRUCTIONS = {
     "amx_int8": "AMX", "avx512_vnni": "AVX512-VNNI", "avx_vnni": "AVX-VNNI", "avx512f": "AVX-512 without VNNI",
     "avx2": "AVX2 without VNNI", "i8mm": "I8MM", "asimddp": "DotProd",
@@ -58,6 +62,21 @@ def this_machine(devices: Sequence[str]) -> Machine:
         devices={device: _device_name(device) for device in dict.fromkeys(devices)},
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
     )
+
+
+def this_commit() -> str | None:
+    """Commit of the checkout that this code lies in, with `+` if files differ from it. None: it is no checkout."""
+    here = Path(__file__).parent
+    try:
+        ran = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"],
+            capture_output=True, text=True, check=True, timeout=20,
+        )  # fmt: skip
+        tracked = ["git", "-C", str(here), "ls-files", "--error-unmatch", Path(__file__).name]
+        subprocess.run(tracked, capture_output=True, check=True, timeout=20)  # not of a project that only installed HMC
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ran.stdout.strip() or None
 
 
 def _usable_cores() -> int:

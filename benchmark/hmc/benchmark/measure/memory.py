@@ -1,4 +1,4 @@
-"""Memory of one level: a new process loads it, translates a few batches, and reports its own memory.
+"""Memory and cold start of one level: a new process loads it, translates a few batches, and reports what it took.
 
 `python -m hmc.benchmark.measure.memory` is that process. It reads a request as JSON from standard input and writes the
 answer as JSON to standard output.
@@ -11,6 +11,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class MemoryRequest:
 
 @dataclass(frozen=True)
 class MemoryResult:
-    """Host memory in bytes."""
+    """Host memory in bytes, and seconds of a cold start."""
 
     peak_bytes: int
     """Peak resident memory of the process, interpreter and libraries included."""
@@ -44,6 +45,11 @@ class MemoryResult:
     held_bytes: int = 0
     """Memory after the last batch. Where the system reports it, the proportional set size (PSS): pages that several
     processes share count in part."""
+    cold_start_s: float | None = None
+    """From the start of the process to the first translation, of one sentence: interpreter, imports, loading, warm-up.
+    Files are read from the system's cache where they are in it."""
+    load_s: float | None = None
+    """The part of it that loads the level and warms it up."""
 
 
 def measure_memory(request: MemoryRequest) -> MemoryResult:
@@ -78,15 +84,19 @@ def run_request(request: MemoryRequest) -> MemoryResult:
     from hmc.serving import DecodeOptions, Translator
     from hmc.serving.runtime.process_memory import process_bytes
 
-    before = psutil.Process().memory_info().rss
+    process = psutil.Process()
+    before, began = process.memory_info().rss, time.time()
+    options = DecodeOptions(beam_size=request.beam)
     with Translator(
         request.bundle, request.level, device=request.device, threads=request.threads, workers=request.workers
     ) as translator:
         translator.warm_up()
+        loaded = time.time()
+        translator.translate(request.sentences[:1], options, segmentation="none")
+        cold = time.time() - process.create_time()
         for start in range(0, len(request.sentences), request.batch):
-            options = DecodeOptions(beam_size=request.beam)
             translator.translate(request.sentences[start : start + request.batch], options, segmentation="none")
-        return MemoryResult(peak_bytes(), before, process_bytes())
+        return MemoryResult(peak_bytes(), before, process_bytes(), cold, loaded - began)
 
 
 if __name__ == "__main__":

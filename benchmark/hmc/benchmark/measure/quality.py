@@ -1,4 +1,4 @@
-"""Translation quality of levels by sacreBLEU: BLEU, chrF, and the BLEU difference to the reference level."""
+"""Translation quality of levels by sacreBLEU: BLEU, chrF, TER, and the BLEU difference to the reference level."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sacrebleu.metrics import CHRF
+from sacrebleu.metrics import CHRF, TER
 
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Quality, Significance, read_manifest, write_manifest
@@ -47,6 +47,8 @@ class Output:
     hypotheses: tuple[str, ...]
     cut: int = 0
     """Number of sources that are longer than the model accepts. Only their first tokens were translated."""
+    tokens: tuple[int, ...] = ()
+    """Source tokens of each sentence, end of sentence included; 0 for a blank one."""
 
 
 def silent(_: str) -> None:
@@ -57,7 +59,8 @@ def translate_all(translator: Translates, level: str, sources: Sequence[str], be
     """Translates every source in one call, so that the engine fills its batch as it would for a document."""
     translations = translator.translate(sources, DecodeOptions(beam_size=beam), segmentation="none")
     cut = sum(translation.source_truncated for translation in translations)
-    return Output(level, tuple(translation.text for translation in translations), cut)
+    tokens = tuple(translation.source_tokens for translation in translations)
+    return Output(level, tuple(translation.text for translation in translations), cut, tokens)
 
 
 def cut_sources(outputs: Iterable[Output], test_set: TestSet) -> str:
@@ -99,6 +102,18 @@ def score(output: Output, baseline: Output, test_set: TestSet, beam: int) -> Qua
         chrf_signature=str(chrf.get_signature()),
         significance=Significance(test=TEST, trials=TRIALS, resamples=RESAMPLES, seed=seed),
     )
+
+
+def ter(output: Output, references: Sequence[str]) -> float:
+    """The translation edit rate in percent: edits and shifts for each word of the reference. Lower is better."""
+    return float(TER().corpus_score(list(output.hypotheses), [list(references)]).score)
+
+
+def ter_signature() -> str:
+    """sacreBLEU's signature of `ter` with one reference."""
+    metric = TER()
+    metric.corpus_score(["a"], [["a"]])
+    return str(metric.get_signature())
 
 
 def measure_quality(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,33 @@ def check_pairs(number: int, name: Path | str) -> None:
             f"{name}: {number} sentence pair, and the significance of a BLEU difference needs 2 or more; give more, or "
             "no references"
         )
+
+
+def named_test_set(name: str, pair: str) -> tuple[Path, Path]:
+    """The files of a test set of sacreBLEU: sources and, where it has several, the first references.
+
+    pair: languages, such as en-de. Nothing is downloaded. Raises InvalidRequestError for a name that sacreBLEU does not
+    have, for a pair that the set does not have, and for a set that is not on this machine, with the command that brings
+    it here.
+    """
+    from sacrebleu.dataset import DATASETS
+
+    if name not in DATASETS:
+        raise InvalidRequestError(
+            f"--test-set {name}: sacreBLEU has no set of this name (`sacrebleu --list` shows them); for sentences of "
+            "your own give --src FILE"
+        )
+    if pair not in DATASETS[name].langpairs:
+        raise InvalidRequestError(f"--test-set {name}: sacreBLEU's set is not for {pair}, the languages of the bundle")
+    folder = Path(os.environ.get("SACREBLEU") or Path.home() / ".sacrebleu") / name  # as sacreBLEU finds it
+    reference = next(field for field in DATASETS[name].fieldnames(pair) if field.startswith("ref"))
+    files = [folder / f"{name.replace('/', '_')}.{pair}.{field.replace(':', '-')}" for field in ("src", reference)]
+    if missing := [file for file in files if not file.is_file()]:
+        raise InvalidRequestError(
+            f"--test-set {name}: {missing[0]} is not on this machine, and hmc downloads nothing; "
+            f"`sacrebleu -t {name} -l {pair} --echo src ref > /dev/null` downloads it"
+        )
+    return files[0], files[1]
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Other engines with the weights of one checkpoint, timed beside HMC."""
+"""Other engines with the weights of one checkpoint, each in a process of its own, measured as levels are."""

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
 from hmc.artifact.bundle.manifest import Latency, Quality
+from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.significance import RESAMPLES, TRIALS
+from hmc.benchmark.load.results import LoadCurve
+from hmc.benchmark.measure.first_token import FirstToken
 from hmc.benchmark.measure.latency import LatencyResult, RequestSize
 from hmc.benchmark.measure.machine import Machine
 from hmc.benchmark.measure.memory import MemoryResult
+from hmc.benchmark.measure.validity import FEWEST_ROUNDS, requests_needed
 from hmc.serving.runtime.threads import described
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,16 @@ class BundleInfo:
     version: str
     source_language: str
     target_language: str
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of the test set."""
+
+    source: str
+    reference: str | None
+    tokens: int | None
+    """Source tokens, end of sentence included. None: it was not translated."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +71,9 @@ class Conditions:
     """Levels that were not measured, because they do not run on the device."""
     workers: int = 1
     """Batches that a level runs at the same time, each on `threads` threads."""
+    peers: tuple[str, ...] = ()
+    load_ms: float | None = None
+    """The objective of the load curves."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +92,14 @@ class LevelReport:
     latency: tuple[LatencyResult, ...]
     """One for each setting."""
     memory: MemoryResult | None = None
+    ter: float | None = None
+    """Translation edit rate at the headline beam; lower is better."""
+    first_token: FirstToken | None = None
+    """At the headline beam."""
+    head_layout: dict[str, list[list[int]]] = field(default_factory=dict)
+    """Kind → for each layer, the numbers of the open heads."""
+    translations: tuple[str, ...] = ()
+    """Of the whole test set, at the headline beam. Empty where quality was not measured."""
 
     def quality_at(self, beam: int) -> Quality | None:
         """The quality at a beam size; None if it was not measured."""
@@ -82,6 +111,27 @@ class LevelReport:
 
 
 @dataclass(frozen=True)
+class PeerReport:
+    """All measurements of another engine with the weights of the full model."""
+
+    name: str
+    version: str
+    settings: dict[str, str]
+    """Batch and beam, as `RequestSize` writes them → the setting that was fastest there."""
+    quality: tuple[Quality, ...]
+    """Compared with the same reference level as all levels."""
+    latency: tuple[LatencyResult, ...]
+    ter: float | None
+    same: float
+    """Share of the sentences whose translation is, letter for letter, that of the reference level."""
+    translations: tuple[str, ...]
+    """As of a level."""
+
+    quality_at = LevelReport.quality_at
+    latency_at = LevelReport.latency_at
+
+
+@dataclass(frozen=True)
 class Report:
     """The results of a benchmark."""
 
@@ -90,31 +140,113 @@ class Report:
     conditions: Conditions
     machine: Machine
     levels: tuple[LevelReport, ...]
+    peers: tuple[PeerReport, ...] = ()
+    load: tuple[LoadCurve, ...] = ()
+    sentences: tuple[Sentence, ...] = ()
+    """The test set, in its order."""
+    heads: int = 0
+    """Heads of each layer in the full model."""
+    began: str = ""
+    """When the measurement began, in ISO 8601."""
+    commit: str | None = None
+    """Commit of the checkout that measured, with `+` if files differed from it. None: it was no checkout."""
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def systems(self) -> tuple[LevelReport | PeerReport, ...]:
+        """The levels, then the peers."""
+        return (*self.levels, *self.peers)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as values for JSON."""
         tree: dict[str, Any] = asdict(self)
-        for level, data in zip(self.levels, tree["levels"], strict=True):
-            data["quality"] = [quality.model_dump(mode="json") for quality in level.quality]
+        for system, data in zip(self.systems, (*tree["levels"], *tree["peers"]), strict=True):
+            data["quality"] = [quality.model_dump(mode="json") for quality in system.quality]
         return tree
 
     def to_json(self) -> str:
-        """The report as indented JSON with a final newline."""
-        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
+        """The report as JSON with a final newline: indented, but each list of numbers on one line."""
+        return json_text(self.to_dict())
+
+    @classmethod
+    def read(cls, path: Path) -> Report:
+        """Reads what `to_json` wrote. Raises InvalidRequestError for another file, and for one of another schema."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidRequestError(f"{path}: cannot be read: {error}") from error
+        try:
+            schema = json.loads(text)["schema_version"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidRequestError(f"{path}: is no report of `hmc bench -o FILE`") from error
+        if schema != SCHEMA_VERSION:
+            raise InvalidRequestError(
+                f"{path}: has schema {schema}, and this version reads {SCHEMA_VERSION}: measure again with `hmc bench`"
+            )
+        try:
+            return TypeAdapter(cls).validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise InvalidRequestError(f"{path}: {where}: {first['msg']}; measure again with `hmc bench`") from error
 
     def recorded_latency(self, level: LevelReport) -> Latency:
-        """A level's latency at the headline setting, in the form that the manifest stores."""
+        """A level's latency at the headline setting, in the form that the manifest stores: percentiles of however many
+        requests there were, with their number."""
         at = level.latency_at(self.conditions.headline)
+        pooled = [ms for times in at.samples_ms for ms in times]
+        p50, p95, p99 = np.percentile(pooled, (50, 95, 99), method="inverted_cdf").tolist()
         return Latency(
-            p50_ms=at.p50_ms,
-            p95_ms=at.p95_ms,
-            p99_ms=at.p99_ms,
+            p50_ms=p50,
+            p95_ms=p95,
+            p99_ms=p99,
             batch=at.batch,
             beam=at.beam,
             requests=at.requests,
             machine=str(self.machine),
         )
+
+
+def json_text(tree: Any) -> str:
+    """JSON with a final newline: indented, but each list of numbers or of texts is written compactly."""
+    return _text(tree, 0) + "\n"
+
+
+def _text(value: Any, depth: int) -> str:
+    inner = "\n" + " " * (depth + 1)
+    if isinstance(value, dict) and value:
+        rows = (f"{json.dumps(str(key))}: {_text(each, depth + 1)}" for key, each in value.items())
+        return "{" + inner + f",{inner}".join(rows) + "\n" + " " * depth + "}"
+    if isinstance(value, list | tuple) and any(isinstance(each, dict | list | tuple | str) for each in value):
+        return "[" + inner + f",{inner}".join(_text(each, depth + 1) for each in value) + "\n" + " " * depth + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def uncertain(report: Report) -> list[str]:
+    """What the numbers of a report do not allow to say, a sentence each: unsteady rounds, outliers, a busy machine."""
+    found = []
+    for system in report.systems:
+        for at in system.latency:
+            where, seen = f"{system.name} at batch {at.batch}, beam {at.beam}", at.steadiness
+            if seen.steady is False:
+                found.append(
+                    f"{where}: not steady: the later rounds took {seen.drift:+.0%}, and the slowest and the fastest "
+                    f"differ by {seen.spread:.0%} of the median round."
+                )
+            if seen.outliers:
+                found.append(
+                    f"{where}: {seen.outliers} of {at.requests} requests took more than twice as long as the same "
+                    f"request usually did, the worst {seen.worst:.1f} times. They count."
+                )
+    if report.conditions.rounds < FEWEST_ROUNDS:
+        found.append(f"Steadiness and outliers were not checked: that needs --rounds {FEWEST_ROUNDS} or more.")
+    if report.machine.load_average > report.machine.logical_cores / 4:
+        found.append(
+            f"The machine was busy with something else: load average {report.machine.load_average:.1f} at the start."
+        )
+    for curve in report.load:
+        found += [f"{curve.name} under load: {note}" for note in curve.notes]
+    return found
 
 
 def contract(conditions: Conditions, devices: dict[str, str]) -> str:
@@ -129,7 +261,9 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
         "Not timed: loading, warm-up, gRPC, and the first request of every level at each setting.",
         f"Rounds: {c.rounds}. All levels are loaded in one process. In a round each translates the same "
         f"{_timed(c)}, one request at a time. Each round starts with another level.",
-        "Percentiles: over all requests of all rounds, nearest rank; with fewer than 100 requests p99 is the slowest.",
+        f"Percentiles: over all requests of all rounds, nearest rank; p90 needs {requests_needed(90)} requests, p95 "
+        f"{requests_needed(95)} and p99 {requests_needed(99)}, and a dash stands where there were fewer. Intervals: "
+        "95 %, over the rounds.",
         f"Ratio: a level's time divided by that of {c.latency_reference}, median over the rounds; below 1 is faster.",
         "Rates: of the timed calls alone; tokens are target tokens, end of sentence included. A level that writes "
         "longer translations needs more time for a request, so compare tokens/s too.",
@@ -147,7 +281,20 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
         lines.append("Quality: not measured, no references were given.")
     if c.memory:
         lines.append(
-            "Memory: peak resident memory of a new process that loads one level and translates, interpreter included."
+            "Memory: peak resident memory of a new process that loads one level and translates, interpreter included. "
+            "Cold start: from the start of that process to its first translation."
+        )
+    if c.peers:
+        lines.append(
+            f"Peers: {_listed(c.peers)}, with the weights of {c.latency_reference}, each in a process of its own and "
+            "timed there, from text to text. They take their turns with the levels. For each size of request an engine "
+            "runs at the setting of precision and threads that was fastest in a short trial."
+        )
+    if c.load_ms is not None:
+        lines.append(
+            f"Load: each level alone on a server in a process of its own; calls of one text arrive at random times, "
+            "whether or not earlier ones are answered; latency counts from when a call was due. Searched is the "
+            f"highest rate at which 99 % of the calls are answered within {c.load_ms:g} ms."
         )
     return "\n".join(lines)
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hmc.artifact.bundle.manifest import Quality
+from hmc.benchmark.load.results import LoadCurve
 from hmc.benchmark.measure.latency import RequestSize
 from hmc.benchmark.report.results import Conditions, LevelReport, Report
 
@@ -19,12 +20,14 @@ LOSS = 0.5
 
 
 def tables(report: Report) -> RenderableType:
-    """All tables of a report: sizes, quality, latency, and the machine."""
+    """All tables of a report: sizes, quality, latency, peers, load, and the machine."""
     machine = report.machine
     software = [f"Python {machine.python}", *(f"{name} {version}" for name, version in machine.versions.items())]
     where = f"{machine}, {machine.os}, load average {machine.load_average:.1f} at the start"
     scores = [quality_table(report)] if report.conditions.quality_reference else []
-    return Group(size_table(report), *scores, latency_table(report), f"{where}\n{', '.join(software)}")
+    more = [peer_table(report)] if report.peers else []
+    more += [load_table(curve) for curve in report.load]
+    return Group(size_table(report), *scores, latency_table(report), *more, f"{where}\n{', '.join(software)}")
 
 
 def table_of(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
@@ -39,10 +42,13 @@ def table_of(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
 
 def size_table(report: Report) -> Table:
     """A row for each level: heads, parameters, bytes on disk and in memory."""
-    table = table_of("Levels", ("level", "precision"), ("heads", "parameters", "MiB on disk", "peak MiB"))
+    numbers = ("heads", "parameters", "MiB on\ndisk", "peak\nMiB", "cold\nstart s", "first\ntoken ms")
+    table = table_of("Levels", ("level", "precision"), numbers)
     for level in report.levels:
         peak = mebibytes(level.memory.peak_bytes) if level.memory else "–"
-        size = (f"{level.parameters:,}", mebibytes(level.bytes), peak)
+        cold = f"{level.memory.cold_start_s:.1f}" if level.memory and level.memory.cold_start_s else "–"
+        first = milliseconds(level.first_token.p50_ms) if level.first_token else "–"
+        size = (f"{level.parameters:,}", mebibytes(level.bytes), peak, cold, first)
         table.add_row(level.name, level.precision, str(level.heads), *size)
     return table
 
@@ -53,13 +59,14 @@ def quality_table(report: Report) -> Table:
     title = (
         f"Quality: {conditions.sentences} sentences of {conditions.test_set}, Δ against {conditions.quality_reference}"
     )
-    table = table_of(title, ("beam", "level"), ("BLEU", "Δ [95 %]", "p", "chrF"))
+    table = table_of(title, ("beam", "level"), ("BLEU", "Δ [95 %]", "p", "chrF", "TER"))
     for beam in conditions.beams:
-        for level in report.levels:
+        for level in report.systems:
             quality = level.quality_at(beam)
             if quality is not None:
                 differs = (delta(quality, level.name), p_value(quality, level.name))
-                table.add_row(str(beam), level.name, f"{quality.bleu:.2f}", *differs, f"{quality.chrf:.2f}")
+                edits = f"{level.ter:.2f}" if level.ter is not None and beam == conditions.headline.beam else "–"
+                table.add_row(str(beam), level.name, f"{quality.bleu:.2f}", *differs, f"{quality.chrf:.2f}", edits)
         table.add_section()
     return table
 
@@ -70,12 +77,48 @@ def latency_table(report: Report) -> Table:
     numbers = ("p50\nms", "p95\nms", "p99\nms", "requests", "sent.\n/s", "tokens\n/s", "ratio")
     table = table_of(title, ("batch", "beam", "level"), numbers)
     for setting in settings_of(report.conditions):
-        for level in report.levels:
+        for level in report.systems:
             at = level.latency_at(setting)
             times = [milliseconds(value) for value in (at.p50_ms, at.p95_ms, at.p99_ms)]
             rates = [f"{at.sentences_per_s:.1f}", f"{at.tokens_per_s:.0f}", f"{at.ratio:.2f}"]
             table.add_row(str(at.batch), str(at.beam), level.name, *times, str(at.requests), *rates)
         table.add_section()
+    return table
+
+
+def peer_table(report: Report) -> Table:
+    """A row for each peer and setting: the setting of the engine, and how alike its translations are."""
+    title = (
+        f"Peers at their best settings; same: translations that equal those of {report.conditions.latency_reference}"
+    )
+    table = table_of(title, ("peer", "version", "request", "setting"), ("same",))
+    for peer in report.peers:
+        for request, setting in peer.settings.items():
+            table.add_row(peer.name, peer.version, request, setting, f"{peer.same:.1%}")
+        table.add_section()
+    return table
+
+
+def load_table(curve: LoadCurve) -> Table:
+    """A row for each rate: what became of its calls, and latency from when they were due."""
+    found, kept = (
+        curve.saturation,
+        f"{curve.objective.share:.3g} of the calls within {curve.objective.milliseconds:g} ms",
+    )
+    if found is None:
+        said = f"no rate keeps {kept}"
+    else:
+        said = f"keeps {kept} up to {'' if curve.bracketed else 'at least '}{found:.3g} calls/s"
+    table = table_of(
+        f"Load on {curve.name}, {curve.arrivals} arrivals, beam {curve.beam}: {said}",
+        ("calls/s",),
+        ("calls", "answered", "refused", "failed", "in time\n/s", "p50\nms", "p90\nms", "p99\nms", ""),
+    )
+    for point in curve.points:
+        counts = [str(value) for value in (point.calls, point.answered, point.refused, point.failed)]
+        times = [milliseconds(value) for value in (point.p50_ms, point.p90_ms, point.p99_ms)]
+        verdict = "held" if point.held else "stopped" if point.stopped else "missed"
+        table.add_row(f"{point.rate:.3g}", *counts, f"{point.goodput:.3g}", *times, verdict)
     return table
 
 
@@ -98,8 +141,10 @@ def p_value(quality: Quality, level: str) -> str:
     return "<0.001" if quality.p_value < 0.001 else f"{quality.p_value:.3f}"
 
 
-def milliseconds(value: float) -> str:
-    """Milliseconds with about three significant figures."""
+def milliseconds(value: float | None) -> str:
+    """Milliseconds with about three significant figures; a dash for what was not measured often enough."""
+    if value is None:
+        return "–"
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
@@ -126,10 +171,14 @@ def advice(report: Report, loss: float = LOSS) -> str | None:
     good = [level for level in report.levels if losses.get(level.name, -loss - 1) >= -loss]
     best = max(good, key=lambda level: faster(level, serving))
     speeds = " and ".join(f"{faster(best, RequestSize(n, beam)):.1f} at batch {n}" for n in conditions.batches)
-    line = (
-        f"Take {best.name}: as fast as {conditions.latency_reference} times {speeds}, ΔBLEU {losses[best.name]:+.2f}. "
-        f"No level that loses at most {loss:g} BLEU is faster at batch {serving.batch}."
-    )
+    slower = f"o level that loses at most {loss:g} BLEU is faster at batch {serving.batch}."
+    if best.name == conditions.latency_reference:
+        line = f"Take {best.name}: n{slower}"
+    else:
+        line = (
+            f"Take {best.name}: as fast as {conditions.latency_reference} times {speeds}, ΔBLEU "
+            f"{losses[best.name]:+.2f}. N{slower}"
+        )
     beyond = [level for level in report.levels if level not in good and faster(level, serving) > faster(best, serving)]
     costs = [f"{x.name} is {faster(x, serving):.1f}× ({losses[x.name]:+.2f})" for x in beyond if x.name in losses]
     return f"{line} Faster, but worse: {', '.join(costs)}." if costs else line

@@ -1,4 +1,4 @@
-"""`hmc bench`: quality, latency and memory of a bundle's levels, side by side."""
+"""`hmc bench run`: quality, latency and memory of a bundle's levels, side by side."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ if TYPE_CHECKING:
     from hmc.benchmark.settings import BenchmarkSettings
 
 QUALITY, LATENCY, DEVICE, OUTPUT = "Levels and test set", "What is timed", "Device", "Output"
+PEERS, LOAD = "Other engines", "Load"
 
 
 def command(
     bundle: Annotated[Path, typer.Argument(help="Directory that `hmc compile` wrote.", metavar="BUNDLE")],
     src: Annotated[
-        Path,
-        typer.Option(help="Source sentences, one a line; plain or .gz.", metavar="FILE", rich_help_panel=QUALITY),
-    ],
+        Path | None,
+        typer.Option(
+            help="Source sentences, one a line; plain or .gz. Needed unless --test-set names a set of sacreBLEU.",
+            metavar="FILE",
+            rich_help_panel=QUALITY,
+        ),
+    ] = None,
     ref: Annotated[
         Path | None,
         typer.Option(
@@ -42,7 +47,8 @@ def command(
     test_set: Annotated[
         str | None,
         typer.Option(
-            help="Name of the test set in the report. Default: the name of the source file without its suffixes.",
+            help="With --src: name of the test set in the report; default: the name of the source file without its "
+            "suffixes. Without: a set of sacreBLEU, such as wmt20, that is on this machine already.",
             metavar="NAME",
             rich_help_panel=QUALITY,
         ),
@@ -63,7 +69,7 @@ def command(
             help="Times that each level translates the timed sentences. Each round measures every level.",
             rich_help_panel=LATENCY,
         ),
-    ] = 5,
+    ] = 6,
     latency_limit: Annotated[
         int,
         typer.Option(
@@ -76,7 +82,7 @@ def command(
         bool,
         typer.Option(
             "--memory/--no-memory",
-            help="Measure the peak memory of each level, in a process of its own.",
+            help="Measure the peak memory and the cold start of each level, in a process of its own.",
             rich_help_panel=LATENCY,
         ),
     ] = True,
@@ -90,10 +96,46 @@ def command(
             help="Batches that a level runs at the same time, each on --threads threads.", rich_help_panel=DEVICE
         ),
     ] = 1,
+    peers: Annotated[
+        str,
+        typer.Option(
+            help="Other engines to measure with the same weights: ctranslate2, transformers, optimum; separate several "
+            "with commas.",
+            rich_help_panel=PEERS,
+        ),
+    ] = "",
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --peers: the checkpoint that the bundle was compiled from.", metavar="DIR", rich_help_panel=PEERS
+        ),
+    ] = None,
+    load: Annotated[
+        float | None,
+        typer.Option(
+            help="Add a load curve of each level: search the rate at which 99 % of the calls are answered within MS "
+            "milliseconds.",
+            metavar="MS",
+            rich_help_panel=LOAD,
+        ),
+    ] = None,
+    load_seconds: Annotated[
+        float, typer.Option(help="With --load: time of each rate, in seconds.", rich_help_panel=LOAD)
+    ] = 10.0,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Write the report to this file, as JSON.", metavar="FILE", rich_help_panel=OUTPUT
+            "--out",
+            "-o",
+            help="Write the report to this file, as JSON: every time and every translation, settings, machine, commit.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the report to this file, as one page for a browser.", metavar="FILE", rich_help_panel=OUTPUT
         ),
     ] = None,
     plot: Annotated[
@@ -117,21 +159,23 @@ def command(
 ) -> None:
     """Measure the levels of a bundle: BLEU with its significance, latency and memory.
 
-    Before the measurement it prints what is timed and what is not.
+    Before the measurement it prints what is timed and what is not; after it, what the numbers do not allow to say.
     """
-    from hmc.artifact.errors import InvalidRequestError
     from hmc.benchmark import runner
     from hmc.benchmark.report import plots
+    from hmc.benchmark.report.html import page
     from hmc.benchmark.report.tables import tables
     from hmc.benchmark.settings import BenchmarkSettings
     from hmc.cli.common.consoles import note, open_console
     from hmc.cli.common.progress import steps
 
+    if src is None:
+        src, ref = _named_set(bundle, test_set, ref)
     settings = BenchmarkSettings(
         bundle=bundle,
         src=src,
         ref=ref,
-        levels=None if levels.strip() == "all" else tuple(part.strip() for part in levels.split(",") if part.strip()),
+        levels=None if levels.strip() == "all" else names(levels),
         batches=None if batch is None else whole_numbers("--batch", batch),
         beams=whole_numbers("--beam", beam),
         rounds=rounds,
@@ -142,24 +186,56 @@ def command(
         workers=workers,
         memory=memory,
         test_set_name=test_set,
+        peers=names(peers),
+        checkpoint=checkpoint,
+        load_ms=load,
+        load_seconds=load_seconds,
     )
-    _check_outputs(settings, out, plot, record=record)
+    _check_outputs(settings, {"--out": out, "--html": html}, plot, record=record)
     console = open_console(stderr=as_json)
     with steps(open_console(stderr=True)) as progress:
         report = runner.run_benchmark(settings, say=lambda text: note(console, text + "\n"), progress=progress)
     if as_json:  # print and write first: if a later step fails, the measurement is not lost
         typer.echo(report.to_json(), nl=False)
     if out is not None:
-        try:
-            out.write_text(report.to_json(), encoding="utf-8")
-        except OSError as error:
-            raise InvalidRequestError(f"--out {out}: cannot be written: {error.strerror}") from error
+        write_file("--out", out, report.to_json())
+    if html is not None:
+        write_file("--html", html, page(report))
     console.print(tables(report))
     if record:
         runner.record(bundle, report)
         note(console, f"recorded in {bundle / 'bundle.json'}")
     if plot is not None:
         note(console, f"plot: {', '.join(map(str, plots.write_pareto(report, plot)))}")
+
+
+def write_file(option: str, file: Path, text: str) -> None:
+    """Writes a text. Raises InvalidRequestError that names the option."""
+    from hmc.artifact.errors import InvalidRequestError
+
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequestError(f"{option} {file}: cannot be written: {error.strerror}") from error
+
+
+def names(text: str) -> tuple[str, ...]:
+    """`a, b` → ("a", "b")."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _named_set(bundle: Path, name: str | None, ref: Path | None) -> tuple[Path, Path]:
+    """The files of a test set of sacreBLEU in the languages of the bundle."""
+    from hmc.artifact.bundle.manifest import read_manifest
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.benchmark.measure.text import named_test_set
+
+    if name is None:
+        raise InvalidRequestError("give source sentences with --src FILE, or name a set of sacreBLEU with --test-set")
+    if ref is not None:
+        raise InvalidRequestError("--ref belongs to --src: a test set of sacreBLEU brings its own references")
+    manifest = read_manifest(bundle)
+    return named_test_set(name, f"{manifest.source_language}-{manifest.target_language}")
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
@@ -172,28 +248,36 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
         raise InvalidRequestError(f"{option} {text!r}: write whole numbers with commas, e.g. 1,32") from error
 
 
-def _check_outputs(settings: BenchmarkSettings, out: Path | None, plot: Path | None, *, record: bool) -> None:
+def _check_outputs(
+    settings: BenchmarkSettings, files: dict[str, Path | None], plot: Path | None, *, record: bool
+) -> None:
     """Refuses, before the long measurement, outputs that cannot be written or that would overwrite an input."""
     from hmc.artifact.errors import InvalidRequestError
     from hmc.benchmark.report.plots import require_matplotlib
     from hmc.benchmark.runner import check_recordable
     from hmc.cli.common.outputs import check_file, check_folder, check_not_read
 
-    read = [settings.bundle, settings.src, *([settings.ref] if settings.ref else [])]
+    read = [path for path in (settings.bundle, settings.src, settings.ref, settings.checkpoint) if path is not None]
     if record:
         check_folder("--record", settings.bundle)
         check_recordable(settings)
-    if out is not None:
-        check_file("--out", out)
-        check_not_read("--out", out, read)
+    written: dict[str, str] = {}
+
+    def check(option: str, file: Path) -> None:
+        check_file(option, file)
+        check_not_read(option, file, read)
+        if other := written.get(os.path.realpath(file)):
+            raise InvalidRequestError(f"{option} would write {file}, which is {other}'s file too")
+        written[os.path.realpath(file)] = option
+
+    for option, file in files.items():
+        if file is not None:
+            check(option, file)
     if plot is not None:
         if not plot.name:
             raise InvalidRequestError(f"--plot {plot}: give the beginning of a file's name, such as results/pareto")
         for suffix in (".png", ".svg"):
-            check_file("--plot", image := plot.with_name(plot.name + suffix))
-            check_not_read("--plot", image, read)
-            if out is not None and os.path.realpath(image) == os.path.realpath(out):
-                raise InvalidRequestError(f"--plot would write {image}, which is --out's file too")
+            check("--plot", plot.with_name(plot.name + suffix))
         require_matplotlib()
         if settings.ref is None:
             raise InvalidRequestError("--plot shows BLEU against latency: give references with --ref FILE")

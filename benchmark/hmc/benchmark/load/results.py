@@ -1,0 +1,187 @@
+"""What became of the calls of a load, as data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from hmc.benchmark.measure.latency import median_of
+from hmc.benchmark.measure.validity import Interval, interval, percentile, requests_needed
+
+Outcome = Literal["answered", "refused", "failed", "cut"]
+"""refused: the server said that it has no room. failed: anything else without an answer. cut: the load was stopped
+before the call had ended."""
+SLICES = 8
+"""Parts of the time of a load, over which intervals and steadiness are computed."""
+LATE_SHARE = 0.1
+"""A generator that sent a call later than this share of the objective measures itself."""
+RISING = 0.25
+"""A load whose later half waited longer than the earlier half by more than this share is not steady."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a load has to keep."""
+
+    milliseconds: float
+    """A call is in time if it is answered within this, from when it was due."""
+    share: float = 0.99
+    """Share of the calls that have to be in time."""
+
+    def misses(self, calls: int) -> int:
+        """How many of so many calls may be late, refused or failed."""
+        return int((1 - self.share) * calls + 1e-9)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call."""
+
+    due_s: float
+    """When it was due, from the start of the load."""
+    latency_s: float
+    """From then to its end."""
+    outcome: Outcome
+    status: str = "OK"
+    """The error's name; OK for an answer."""
+    level: str = ""
+    """The level that answered."""
+    retry_after_s: float | None = None
+    """When the server said to come again."""
+
+
+@dataclass(frozen=True)
+class LoadPoint:
+    """The calls of one rate. Latencies are of answered calls, from when they were due."""
+
+    rate: float
+    """Calls a second that were due."""
+    seconds: float
+    """Over which they were due; less than was asked for if `stopped`."""
+    calls: int
+    answered: int
+    refused: int
+    failed: int
+    cut: int
+    in_time: int
+    goodput: float
+    """Calls in time a second."""
+    p50_ms: float | None
+    p90_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    p50_interval: Interval | None
+    """95 %, over slices of the time."""
+    drift: float | None
+    """Median latency of the later half over that of the earlier half, minus 1; None with too few calls."""
+    late_ms: float
+    """The longest time by which the generator sent a call too late. It is part of the latency."""
+    stopped: bool
+    """Whether the load was stopped early, because the objective was already missed."""
+    held: bool
+    """Whether the objective was kept."""
+    levels: dict[str, int] = field(default_factory=dict)
+    statuses: dict[str, int] = field(default_factory=dict)
+    samples: tuple[tuple[float, float, str], ...] = ()
+    """Of each call: seconds when it was due, milliseconds, outcome."""
+
+
+@dataclass(frozen=True)
+class LoadCurve:
+    """Several rates of the same calls."""
+
+    name: str
+    """The level asked for."""
+    server: str
+    arrivals: str
+    """poisson, constant, or the name of a trace."""
+    beam: int
+    objective: Objective
+    points: tuple[LoadPoint, ...]
+    """By rate."""
+
+    @property
+    def saturation(self) -> float | None:
+        """The highest rate that was held, below every rate that was not; None if none was."""
+        missed = min((point.rate for point in self.points if not point.held), default=float("inf"))
+        return max((point.rate for point in self.points if point.held and point.rate < missed), default=None)
+
+    @property
+    def bracketed(self) -> bool:
+        """Whether a higher rate was tried that was not held. If not, the server carries at least `saturation`."""
+        return any(not point.held for point in self.points)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the numbers do not allow to say, a sentence each."""
+        found = []
+        limit = LATE_SHARE * self.objective.milliseconds
+        if late := [point for point in self.points if point.late_ms > limit]:
+            found.append(
+                f"the generator sent calls up to {max(p.late_ms for p in late):.0f} ms too late at "
+                f"{_rates(late)} calls/s: it needs a core of its own, or another machine."
+            )
+        if rising := [p for p in self.points if p.held and p.drift is not None and p.drift > RISING]:
+            found.append(f"latencies still rose at {_rates(rising)} calls/s: measure longer (--seconds).")
+        if few := [point for point in self.points if point.answered < requests_needed(99)]:
+            found.append(f"no p99 at {_rates(few)} calls/s: fewer than {requests_needed(99)} answers.")
+        return found
+
+
+def _rates(points: Sequence[LoadPoint]) -> str:
+    return ", ".join(f"{point.rate:.3g}" for point in points)
+
+
+def load_point(
+    calls: Sequence[Call], *, rate: float, seconds: float, objective: Objective, late_s: float, stopped: bool
+) -> LoadPoint:
+    """Counts calls, which are in the order in which they were due. seconds: over which they were due."""
+    done = [call for call in calls if call.outcome == "answered"]
+    times = [1000.0 * call.latency_s for call in done]
+    count = Counter(call.outcome for call in calls)
+    in_time = sum(ms <= objective.milliseconds for ms in times)
+    counted = len(calls) - count["cut"]
+    p50 = percentile(times, 50)
+    return LoadPoint(
+        rate=rate,
+        seconds=seconds,
+        calls=len(calls),
+        answered=len(done),
+        refused=count["refused"],
+        failed=count["failed"],
+        cut=count["cut"],
+        in_time=in_time,
+        goodput=in_time / seconds,
+        p50_ms=p50,
+        p90_ms=percentile(times, 90),
+        p95_ms=percentile(times, 95),
+        p99_ms=percentile(times, 99),
+        p50_interval=None if p50 is None else _over_slices(p50, done, seconds),
+        drift=_drift(done, seconds),
+        late_ms=1000.0 * late_s,
+        stopped=stopped,
+        held=not stopped and bool(calls) and counted - in_time <= objective.misses(len(calls)),
+        levels=dict(Counter(call.level for call in done if call.level)),
+        statuses=dict(Counter(call.status for call in calls)),
+        samples=tuple((round(c.due_s, 5), round(1000.0 * c.latency_s, 3), c.outcome) for c in calls),
+    )
+
+
+def _over_slices(p50: float, done: Sequence[Call], seconds: float) -> Interval | None:
+    parts: list[list[float]] = [[] for _ in range(SLICES)]
+    for call in done:
+        parts[min(SLICES - 1, int(SLICES * call.due_s / seconds))].append(1000.0 * call.latency_s)
+    medians = [median_of(part) for part in parts if part]
+    return interval(p50, medians) if len(medians) == SLICES and min(medians) > 0 else None
+
+
+def _drift(done: Sequence[Call], seconds: float) -> float | None:
+    halves = [[call.latency_s for call in done if (call.due_s >= seconds / 2) is later] for later in (False, True)]
+    if min(map(len, halves)) < requests_needed(50):
+        return None
+    earlier, later = (float(np.median(half)) for half in halves)
+    return later / earlier - 1 if earlier else None

@@ -1,0 +1,193 @@
+"""A load on a server of HMC, through its client; and a server in a process of its own to put it on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hmc.artifact.errors import HmcError, InvalidRequestError, OverloadedError, UnauthenticatedError
+from hmc.benchmark.load.arrivals import ARRIVALS, Kind, read_trace
+from hmc.benchmark.load.open_loop import Reply, Send, measure_rate
+from hmc.benchmark.load.results import LoadCurve, LoadPoint, Objective
+from hmc.benchmark.load.saturation import search, sweep
+from hmc.serving.client import ONCE, AsyncClient, DecodeOptions, Selector
+
+Progress = Callable[[str], None]
+FIRST_CALLS = 5
+"""Calls, one after the other, that warm up a server and say from which rate a search starts."""
+SETTLE_S = 0.5
+"""Pause between two rates, in which the server forgets the last one."""
+AUTO = "auto"
+"""The level's name that leaves the choice to the server."""
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    """What to send. Raises InvalidRequestError on values out of range."""
+
+    level: str | None = None
+    """A level, or `AUTO`; None: the server's default level."""
+    beam: int = 4
+    rates: tuple[float, ...] = ()
+    """Calls a second; without any, the highest that keeps the objective is searched."""
+    arrivals: Kind = "poisson"
+    trace: Path | None = None
+    """A file of times in place of rates."""
+    seconds: float = 20.0
+    """Over which the calls of one rate are due."""
+    objective: Objective = field(default_factory=lambda: Objective(1000.0))
+    deadline_s: float = 30.0
+    """After which a call fails."""
+    seed: int = 1
+    connections: int = 8
+    token: str | None = None
+    tls_ca: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("seconds", self.seconds), ("deadline", self.deadline_s), ("objective", self.objective.milliseconds),
+            *(("rate", rate) for rate in self.rates),
+        ):  # fmt: skip
+            if not 0 < value < float("inf"):
+                raise InvalidRequestError(f"{name} {value:g}: choose a number above 0")
+        if not 0 < self.objective.share <= 1:
+            raise InvalidRequestError(f"share {self.objective.share:g}: choose a number above 0, and at most 1")
+        if self.connections < 1:
+            raise InvalidRequestError(f"connections {self.connections}: choose 1 or more")
+        if self.trace is not None and self.rates:
+            raise InvalidRequestError("a trace has its own times: leave out the rates")
+
+
+async def load_server(
+    address: str, texts: Sequence[str], settings: LoadSettings, progress: Progress = lambda _: None
+) -> LoadCurve:
+    """Puts a load on a server. texts: each call has one, in turn.
+
+    Raises InvalidRequestError for a trace that cannot be read, UnavailableError where no server answers, and the error
+    of the first call if it is not one of load, such as an unknown level.
+    """
+    trace = read_trace(settings.trace) if settings.trace else None
+    async with _sender(address, texts, settings) as send:
+        first = await _first_calls(send)
+
+        async def measure(rate: float) -> LoadPoint:
+            await asyncio.sleep(SETTLE_S)
+            progress(f"{settings.level or 'default level'}: {rate:.3g} calls/s")
+            due = trace or ARRIVALS[settings.arrivals](rate, settings.seconds, settings.seed)
+            seconds = trace[-1] * (1 + 1 / (len(trace) - 1)) if trace else settings.seconds
+            return await measure_rate(send, due, rate=rate, seconds=seconds, objective=settings.objective)
+
+        if trace:
+            points = [await measure((len(trace) - 1) / max(trace[-1], 1e-9))]
+        elif settings.rates:
+            points = await sweep(measure, settings.rates)
+        else:
+            points = await search(measure, 0.5 / first)
+    return LoadCurve(
+        name=settings.level or "default",
+        server=address,
+        arrivals=settings.trace.name if settings.trace else settings.arrivals,
+        beam=settings.beam,
+        objective=settings.objective,
+        points=tuple(points),
+    )
+
+
+@asynccontextmanager
+async def _sender(address: str, texts: Sequence[str], settings: LoadSettings) -> AsyncIterator[Send]:
+    os.environ.setdefault(
+        "GRPC_VERBOSITY", "NONE"
+    )  # errors are counted; gRPC's own log would only clutter the terminal
+    level = Selector(auto=True) if settings.level == AUTO else settings.level
+    options = DecodeOptions(beam_size=settings.beam)
+    async with AsyncClient(
+        address, token=settings.token, tls_ca=settings.tls_ca, retry=ONCE, connections=settings.connections
+    ) as client:
+        await client.wait_ready()
+        # A first call outside the load raises what no load explains: a wrong level, a wrong token.
+        try:
+            await client.translate([texts[0]], level, options, timeout=settings.deadline_s)
+        except UnauthenticatedError as error:
+            raise UnauthenticatedError(f"{error}; give this server's token in HMC_TOKEN or with --token") from error
+
+        async def send(number: int) -> Reply:
+            try:
+                answer = await client.translate(
+                    [texts[number % len(texts)]], level, options, timeout=settings.deadline_s, segmentation="none"
+                )
+            except HmcError as error:
+                refused = isinstance(error, OverloadedError) or error.retry_after_s is not None
+                return Reply("refused" if refused else "failed", type(error).__name__, "", error.retry_after_s)
+            return Reply("answered", "OK", answer.level)
+
+        yield send
+
+
+async def _first_calls(send: Send) -> float:
+    """Seconds of a lone call: the shortest of a few. Raises HmcError if none is answered."""
+    clock, best = asyncio.get_running_loop().time, float("inf")
+    for number in range(FIRST_CALLS):
+        began = clock()
+        reply = await send(number)
+        if reply.outcome == "answered":
+            best = min(best, clock() - began)
+    if best == float("inf"):
+        raise HmcError(f"the server answers no call even without a load: {reply.status}; see its log")
+    return best
+
+
+@contextmanager
+def own_server(bundle: Path, levels: Sequence[str], **settings: Any) -> Iterator[str]:
+    """Serves levels of a bundle on a free port, from a process of its own, and yields the address.
+
+    settings: further fields of `ServerSettings`, as values for JSON. Raises HmcError with that process's message if it
+    does not come up.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", "hmc.benchmark.load.server_load"]
+    given = {"port": 0, "levels": list(levels), **settings}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            process.stdin.write(json.dumps({"bundle": str(bundle), "settings": given}) + "\n")
+            process.stdin.flush()
+            address = process.stdout.readline().strip()
+            if not address:
+                said = process.stderr.read().strip().splitlines()[-1:] or [f"exit status {process.wait()}"]
+                raise HmcError(f"the server of {bundle} did not start: {said[0]}")
+            yield address
+        finally:
+            process.stdin.close()  # its sign to stop
+            process.wait()
+
+
+def _serve() -> None:
+    """The process of `own_server`: serves until standard input ends."""
+    from hmc.serving.server.background import BackgroundServer
+    from hmc.serving.server.settings import ServerSettings
+
+    asked = json.loads(sys.stdin.readline())
+    settings = ServerSettings(**asked["settings"] | {"levels": tuple(asked["settings"]["levels"])})
+    try:
+        with BackgroundServer(asked["bundle"], settings) as server:
+            sys.stdout.write(f"{server.address}\n")
+            sys.stdout.flush()
+            sys.stdin.read()
+    except HmcError as error:
+        sys.exit(" ".join(str(error).split()))  # on one line, which the other side shows
+
+
+if __name__ == "__main__":
+    _serve()

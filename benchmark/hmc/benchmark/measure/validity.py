@@ -1,0 +1,118 @@
+"""What a set of measured times allows to say: which percentiles, how sure, and whether the machine was steady.
+
+Times come in rounds, `[R, N]`: every round measures the same N requests. Rounds are what varies from one run to the
+next, so intervals are computed over rounds, and never over requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hmc.artifact.significance import CONFIDENCE
+
+MISSED = 0.0013
+"""The risk that is taken that no request at all was slower than a percentile: that of three standard deviations."""
+DRIFT, SPREAD = 0.05, 0.20
+"""Beyond these a measurement is called unsteady: see `Steadiness`."""
+OUTLYING = 2.0
+"""A time is an outlier if it is more than this many times the median of the same request over the rounds."""
+FEWEST_ROUNDS = 3
+"""With fewer rounds neither steadiness nor outliers are checked."""
+
+Rounds = Sequence[Sequence[float]]
+"""`[R, N]`: times of the same N requests in each round."""
+
+
+def requests_needed(percent: float) -> int:
+    """Requests from which on a percentile is reported: 10 for p50, 64 for p90, 130 for p95, 662 for p99.
+
+    With n requests, all are faster than the percentile q with probability q^n; that must be at most `MISSED`.
+    """
+    return math.ceil(math.log(MISSED) / math.log(percent / 100))
+
+
+def percentile(times: Sequence[float] | npt.NDArray[np.float64], percent: float) -> float | None:
+    """The percentile by nearest rank; None with fewer than `requests_needed` times."""
+    if len(times) < requests_needed(percent):
+        return None
+    return float(np.percentile(np.asarray(times, np.float64), percent, method="inverted_cdf"))
+
+
+def student(freedom: float) -> float:
+    """The two-sided 95 % quantile of Student's t distribution; `freedom` is rounded down, and is at least 1.
+
+    Cornish and Fisher's expansion, which is within 1 % from 3 degrees of freedom on; exact for 1 and 2.
+    """
+    n = math.floor(freedom)
+    if n <= 1:
+        return math.tan(math.pi * CONFIDENCE / 2)
+    if n == 2:
+        return CONFIDENCE * math.sqrt(2 / (1 - CONFIDENCE**2))
+    z = 1.959964
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return sum(term / n**power for power, term in enumerate(terms))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The ends of a 95 % interval."""
+
+    low: float
+    high: float
+
+
+def interval(value: float, rounds: Sequence[float]) -> Interval | None:
+    """The 95 % interval around `value` for numbers of which each round gave one; None for a single round.
+
+    Computed on logarithms, because times vary by factors.
+    """
+    if len(rounds) < 2:
+        return None
+    logs = np.log(np.asarray(rounds, np.float64))
+    half = student(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    return Interval(value * math.exp(-half), value * math.exp(half))
+
+
+@dataclass(frozen=True)
+class Steadiness:
+    """Whether the rounds took alike. All are None with fewer than `FEWEST_ROUNDS` rounds."""
+
+    drift: float | None = None
+    """Median time of the later half of the rounds over that of the earlier half, minus 1."""
+    spread: float | None = None
+    """Slowest minus fastest round, over the median round."""
+    outliers: int | None = None
+    """Times beyond `OUTLYING` times the median of their request. They are counted, and never left out."""
+    worst: float | None = None
+    """The largest of these ratios; None without outliers."""
+
+    @property
+    def steady(self) -> bool | None:
+        """Whether both are within `DRIFT` and `SPREAD`; None where that was not checked."""
+        if self.drift is None or self.spread is None:
+            return None
+        return abs(self.drift) <= DRIFT and self.spread <= SPREAD
+
+
+def steadiness(times: Rounds) -> Steadiness:
+    """Compares the rounds with each other. times: `[R, N]`."""
+    table = np.asarray(times, np.float64)
+    if len(table) < FEWEST_ROUNDS:
+        return Steadiness()
+    totals = table.sum(axis=1)
+    half = len(totals) // 2
+    drift = float(np.median(totals[-half:]) / np.median(totals[:half])) - 1
+    spread = float((totals.max() - totals.min()) / np.median(totals))
+    ratios = table / np.median(table, axis=0)
+    outliers = int((ratios > OUTLYING).sum())
+    return Steadiness(drift, spread, outliers, float(ratios.max()) if outliers else None)

@@ -1,0 +1,156 @@
+"""A peer: another engine in a process of its own, at its fastest setting for each size of request."""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import TypeVar
+
+from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_checkpoint
+from hmc.artifact.errors import FailedPreconditionError, HmcError, InvalidRequestError
+from hmc.artifact.tokenizer.tokenizer import open_tokenizer
+from hmc.benchmark.measure.latency import RequestSize, requests_of
+from hmc.benchmark.peers.engines import ENGINES, Engine, Translate
+from hmc.serving import DecodeOptions, Translation
+
+T = TypeVar("T")
+PROBES, PROBE_ROUNDS = 4, 3
+"""Requests, and how often each is made, on which the settings of an engine are compared. The fastest time counts."""
+BLANK = Translation("", 0.0, 0, 0)
+
+
+class Peer:
+    """Another engine, loaded. Use it in a `with` block. It is a `Translates`, and a `TimesItself`."""
+
+    def __init__(self, engine: Engine, model: Path, checkpoint: Path) -> None:
+        """model: the folder that `engine.prepare` wrote for the checkpoint."""
+        self.name, self.version = engine.title, version(engine.package)
+        self.best: dict[RequestSize, str] = {}
+        """Setting that was fastest, by the size of the request."""
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(1, context, partial(_begin, engine.load, model, checkpoint))
+
+    def probe(self, sentences: Sequence[str], sizes: Sequence[RequestSize]) -> None:
+        """Finds the fastest setting for each size. Raises HmcError if the engine cannot be loaded."""
+        settings = self._ask(_settings)
+        for size in sizes:
+            requests = requests_of(sentences, size.batch)[:PROBES]
+            times = {
+                setting: statistics.fmean(
+                    min(self._ask(_run, setting, request, size.beam)[0] for _ in range(PROBE_ROUNDS))
+                    for request in requests
+                )
+                for setting in settings
+            }
+            self.best[size] = min(times, key=times.__getitem__)
+
+    def timed(self, texts: Sequence[str], options: DecodeOptions) -> tuple[float, list[Translation]]:
+        """Translates one request of a size that was probed. Seconds are those in the engine's process."""
+        setting = self.best[RequestSize(len(texts), options.beam_size)]
+        seconds, found = self._ask(_run, setting, list(texts), options.beam_size)
+        return seconds, found
+
+    def translate(
+        self, texts: Sequence[str], options: DecodeOptions | None = None, *, segmentation: str = "none"
+    ) -> list[Translation]:
+        """Translates any number of texts, each as one sentence, in requests of the largest batch that was probed.
+
+        Blank texts are not given to the engine.
+        """
+        if segmentation != "none":
+            raise ValueError("a peer takes each text as one sentence")
+        beam = (options or DecodeOptions()).beam_size
+        size = max((size for size in self.best if size.beam == beam), key=lambda size: size.batch)
+        there = [number for number, text in enumerate(texts) if text.strip()]
+        found = [BLANK] * len(texts)
+        for start in range(0, len(there), size.batch):
+            part = there[start : start + size.batch]
+            for number, made in zip(
+                part, self._ask(_run, self.best[size], [texts[n] for n in part], beam)[1], strict=True
+            ):
+                found[number] = made
+        return found
+
+    def _ask(self, function: Callable[..., T], *arguments: object) -> T:
+        try:
+            return self._pool.submit(function, *arguments).result()
+        except BrokenProcessPool as error:
+            raise HmcError(f"the peer {self.name} cannot be loaded; its message is above") from error
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()
+
+
+def check_peers(names: Sequence[str], checkpoint: Path | None, digest: str) -> None:
+    """Raises InvalidRequestError for an unknown peer, without a checkpoint, and for one of other weights;
+    FailedPreconditionError for a peer that is not installed. digest: of the reference level's checkpoint."""
+    for name in names:
+        if name not in ENGINES:
+            raise InvalidRequestError(f"peer {name!r}: choose {', '.join(ENGINES)}, or several with commas")
+    if len(set(names)) < len(names):
+        raise InvalidRequestError(f"peers {','.join(names)}: give each peer once")
+    for name in names:
+        if missing := [module for module in ENGINES[name].modules if find_spec(module) is None]:
+            raise FailedPreconditionError(
+                f"the peer {name} needs {', '.join(missing)}, which is not installed: pip install "
+                f"{ENGINES[name].install}, or leave {name} out of --peers"
+            )
+    if checkpoint is None:
+        raise InvalidRequestError(
+            "peers need the weights that the bundle was compiled from: name their folder with --checkpoint DIR"
+        )
+    if checkpoint_digest(checkpoint) != digest:
+        raise InvalidRequestError(
+            f"{checkpoint} has other weights than the level that all are compared with: give the checkpoint that this "
+            "bundle was compiled from"
+        )
+    if open_tokenizer(load_checkpoint(checkpoint).tokenizer).opening():
+        raise InvalidRequestError("peers are for models of one language pair, and this one has target languages")
+
+
+@contextmanager
+def opened_peers(names: Sequence[str], checkpoint: Path, progress: Callable[[str], None]) -> Iterator[list[Peer]]:
+    """The peers of these names, each in a process of its own, with the weights of the checkpoint."""
+    loaded = load_checkpoint(checkpoint)
+    with ExitStack() as stack:
+        found = []
+        for name in names:
+            progress(f"{ENGINES[name].title}: writing its model")
+            model = Path(stack.enter_context(TemporaryDirectory())) / "model"
+            ENGINES[name].prepare(loaded, model)
+            found.append(stack.enter_context(Peer(ENGINES[name], model, checkpoint)))
+        yield found
+
+
+_loaded: dict[str, Translate] = {}
+"""The settings of the engine of this process."""
+
+
+def _begin(load: Callable[[Path, Path], dict[str, Translate]], model: Path, checkpoint: Path) -> None:
+    _loaded.update(load(model, checkpoint))
+
+
+def _settings() -> list[str]:
+    return list(_loaded)
+
+
+def _run(setting: str, texts: Sequence[str], beam: int) -> tuple[float, list[Translation]]:
+    began = time.perf_counter()
+    found = _loaded[setting](texts, beam)
+    return time.perf_counter() - began, found

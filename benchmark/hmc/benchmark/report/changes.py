@@ -1,0 +1,215 @@
+"""What changed from one report to another: times with their interval, BLEU with its p-value. B is compared with A."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.significance import bleu, bleu_statistics, default_seed, difference, p_value
+from hmc.benchmark.measure.latency import LatencyResult
+from hmc.benchmark.measure.validity import Interval, student
+from hmc.benchmark.report.results import LevelReport, PeerReport, Report, uncertain
+from hmc.benchmark.report.tables import milliseconds, table_of
+
+SIGNIFICANT = 0.05
+"""The p-value below which a BLEU difference is not taken for chance."""
+NOISE, BLEU_NOISE = 0.05, 0.2
+"""Changes up to these are called noise, whatever their interval: two runs of one program differ too."""
+Verdict = Literal["worse", "better", "same"]
+
+
+@dataclass(frozen=True)
+class TimeChange:
+    """The time of a request of one system at one setting."""
+
+    system: str
+    batch: int
+    beam: int
+    before_ms: float
+    """p50."""
+    after_ms: float
+    change: float
+    """Time in B over time in A, minus 1: the geometric mean over the same requests."""
+    interval: Interval
+    """95 %, of `change`, over the rounds of both."""
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class BleuChange:
+    """BLEU of one system at the headline beam."""
+
+    system: str
+    before: float
+    after: float
+    change: float
+    interval: Interval
+    p_value: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Changes:
+    """All that two reports have in common."""
+
+    times: tuple[TimeChange, ...]
+    bleu: tuple[BleuChange, ...]
+    warnings: tuple[str, ...]
+    """Why the two may differ in more than what is compared."""
+
+    @property
+    def worse(self) -> list[str]:
+        """What became worse, a phrase each; empty if nothing did."""
+        slower = [
+            f"{x.system} at batch {x.batch}, beam {x.beam} takes {x.change:+.1%}"
+            for x in self.times
+            if x.verdict == "worse"
+        ]
+        return slower + [f"{x.system} loses {-x.change:.2f} BLEU" for x in self.bleu if x.verdict == "worse"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The changes as values for JSON."""
+        return {**asdict(self), "worse": self.worse}
+
+
+def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: float = BLEU_NOISE) -> Changes:
+    """Compares report B, `after`, with report A, `before`.
+
+    noise: share of the time up to which a change is noise; bleu_noise: the same in BLEU points. A time has changed if
+    its interval excludes 0 and the change is beyond the noise; BLEU if its p-value is below `SIGNIFICANT` too.
+
+    Raises InvalidRequestError if the two timed other sentences, if they have no system and setting in common, and for
+    a single round, which has no interval.
+    """
+    for name, value in (("noise", noise), ("BLEU noise", bleu_noise)):
+        if not 0 <= value < float("inf"):
+            raise InvalidRequestError(f"{name} {value:g}: choose 0 or more")
+    _check_alike(before, after)
+    olds = {system.name: system for system in before.systems}
+    pairs = [(olds[new.name], new) for new in after.systems if new.name in olds]
+    times = [
+        _time_change(one, other, noise)
+        for old, new in pairs
+        for one in old.latency
+        for other in new.latency
+        if (one.batch, one.beam) == (other.batch, other.beam)
+    ]
+    if not times:
+        raise InvalidRequestError("the two reports have no level at the same batch and beam in common")
+    scores = [_bleu_change(old, new, after, bleu_noise) for old, new in pairs if _scored(before, old, after, new)]
+    return Changes(tuple(times), tuple(scores), tuple(_warnings(before, after)))
+
+
+def _check_alike(before: Report, after: Report) -> None:
+    old, new = before.conditions, after.conditions
+    if [s.source for s in before.sentences] != [s.source for s in after.sentences]:
+        raise InvalidRequestError(
+            f"the two reports are of other sentences ({old.test_set}, {old.sentences} and {new.test_set}, "
+            f"{new.sentences}): measure both on the same ones"
+        )
+    for report, name in ((before, "first"), (after, "second")):
+        if report.conditions.rounds < 2:
+            raise InvalidRequestError(f"the {name} report has a single round, so its times have no interval: measure "
+                                      "again with --rounds 2 or more")  # fmt: skip
+
+
+def _time_change(old: LatencyResult, new: LatencyResult, noise: float) -> TimeChange:
+    shared = min(len(old.samples_ms[0]), len(new.samples_ms[0]))  # requests are in the order of the test set
+    logs = [np.log(np.asarray(x.samples_ms)[:, :shared]).mean(axis=1) for x in (old, new)]
+    change = float(logs[1].mean() - logs[0].mean())
+    parts = [float(each.var(ddof=1)) / len(each) for each in logs]
+    freedom = _welch(parts, [len(each) - 1 for each in logs])
+    half = student(freedom) * math.sqrt(sum(parts))
+    interval = Interval(math.expm1(change - half), math.expm1(change + half))
+    return TimeChange(
+        system=new.level,
+        batch=new.batch,
+        beam=new.beam,
+        before_ms=old.p50_ms,
+        after_ms=new.p50_ms,
+        change=math.expm1(change),
+        interval=interval,
+        verdict=_verdict(math.expm1(change), interval, noise),
+    )
+
+
+def _welch(parts: Sequence[float], freedoms: Sequence[int]) -> float:
+    """Degrees of freedom of a sum of variances, by Welch and Satterthwaite."""
+    below = sum(part**2 / freedom for part, freedom in zip(parts, freedoms, strict=True))
+    return sum(parts) ** 2 / below if below else float(sum(freedoms))
+
+
+def _verdict(change: float, interval: Interval, noise: float) -> Verdict:
+    """Of a change in which more is worse."""
+    if abs(change) <= noise or interval.low <= 0 <= interval.high:
+        return "same"
+    return "worse" if change > 0 else "better"
+
+
+def _scored(before: Report, old: LevelReport | PeerReport, after: Report, new: LevelReport | PeerReport) -> bool:
+    beams = {report.conditions.headline.beam for report in (before, after)}
+    return len(beams) == 1 and bool(old.quality) and bool(new.quality)
+
+
+def _bleu_change(
+    old: LevelReport | PeerReport, new: LevelReport | PeerReport, report: Report, noise: float
+) -> BleuChange:
+    references = [sentence.reference or "" for sentence in report.sentences]
+    statistics = [bleu_statistics(each.translations, references) for each in (new, old)]
+    seed = default_seed()
+    found = difference(*statistics, bleu, seed=seed)
+    p = p_value(*statistics, bleu, seed=seed)
+    interval = Interval(found.low, found.high)
+    lost = _verdict(-found.value, Interval(-found.high, -found.low), noise) if p < SIGNIFICANT else "same"
+    after, before = (float(bleu(each.sum(axis=0))) for each in statistics)
+    return BleuChange(new.name, before, after, found.value, interval, p, lost)
+
+
+def _warnings(before: Report, after: Report) -> list[str]:
+    found = []
+    if str(before.machine) != str(after.machine):
+        found.append(
+            f"The machines differ, and times of two machines say nothing about the program: {before.machine}; "
+            f"{after.machine}."
+        )
+    for name, of in (("threads", lambda r: r.conditions.threads), ("workers", lambda r: r.conditions.workers)):
+        if of(before) != of(after):
+            found.append(f"The number of {name} differs: {of(before)} and {of(after)}.")
+    versions = before.machine.versions, after.machine.versions
+    if changed := [name for name in versions[0] if versions[1].get(name) not in (None, versions[0][name])]:
+        found.append("Versions differ: " + ", ".join(f"{n} {versions[0][n]} → {versions[1][n]}" for n in changed) + ".")
+    for report, name in ((before, "A"), (after, "B")):
+        found += [f"{name}: {line}" for line in uncertain(report)]
+    return found
+
+
+def tables_of(changes: Changes) -> RenderableType:
+    """The changes as tables."""
+    times = table_of(
+        "Time of a request, B against A", ("level",), ("batch", "beam", "A p50\nms", "B p50\nms", "change [95 %]", "")
+    )
+    for x in changes.times:
+        row = (str(x.batch), str(x.beam), milliseconds(x.before_ms), milliseconds(x.after_ms))
+        times.add_row(
+            x.system, *row, f"{x.change:+.1%} [{x.interval.low:+.1%}, {x.interval.high:+.1%}]", _word(x.verdict)
+        )
+    return Group(times, *([_bleu_table(changes)] if changes.bleu else []), *changes.warnings)
+
+
+def _bleu_table(changes: Changes) -> Table:
+    table = table_of("BLEU, B against A", ("level",), ("A", "B", "change [95 %]", "p", ""))
+    for x in changes.bleu:
+        change = f"{x.change:+.2f} [{x.interval.low:+.2f}, {x.interval.high:+.2f}]"
+        table.add_row(x.system, f"{x.before:.2f}", f"{x.after:.2f}", change, f"{x.p_value:.3f}", _word(x.verdict))
+    return table
+
+
+def _word(verdict: Verdict) -> str:
+    return "" if verdict == "same" else verdict

@@ -1,0 +1,120 @@
+"""`hmc bench load`: calls at a server at times fixed beforehand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hmc.cli.common.options import SERVER, WHERE, TlsCa, Token
+
+WHAT, WHEN, OUTPUT = "What is sent", "When", "Output"
+
+
+def command(
+    server: Annotated[str, SERVER],
+    src: Annotated[
+        Path, typer.Option(help="Texts, one a line; each call has one.", metavar="FILE", rich_help_panel=WHAT)
+    ],
+    level: Annotated[
+        str | None,
+        typer.Option(
+            help="Level, or auto to leave it to the server. Default: the server's default level.", rich_help_panel=WHAT
+        ),
+    ] = None,
+    beam: Annotated[int, typer.Option(help="Beam size.", rich_help_panel=WHAT)] = 4,
+    rate: Annotated[
+        str,
+        typer.Option(
+            help="Calls a second; separate several with commas. Stops after the first that misses the objective. "
+            "Without: searches the highest rate that keeps it.",
+            rich_help_panel=WHEN,
+        ),
+    ] = "",
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            help="poisson (at random), constant, or a file of times in seconds, one a line.", rich_help_panel=WHEN
+        ),
+    ] = "poisson",
+    seconds: Annotated[float, typer.Option(help="Time of each rate.", rich_help_panel=WHEN)] = 20.0,
+    objective: Annotated[
+        float,
+        typer.Option(help="Milliseconds in which a call has to be answered.", metavar="MS", rich_help_panel=WHEN),
+    ] = 1000.0,
+    share: Annotated[
+        float, typer.Option(help="Share of the calls for which that has to hold.", rich_help_panel=WHEN)
+    ] = 0.99,
+    deadline: Annotated[float, typer.Option(help="Seconds after which a call fails.", rich_help_panel=WHEN)] = 30.0,
+    seed: Annotated[int, typer.Option(help="Seed of the random times.", rich_help_panel=WHEN)] = 1,
+    connections: Annotated[int, typer.Option(help="Connections, which calls use in turn.", rich_help_panel=WHERE)] = 8,
+    token: Token = None,
+    tls_ca: TlsCa = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Write every call to this file, as JSON.", metavar="FILE", rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT)] = False,
+) -> None:
+    """Put load on a running server, in an open loop: calls come when they are due, answered or not.
+
+    Latency counts from when a call was due, so a server that stalls delays every call that was due meanwhile. Answered,
+    refused and failed calls are counted apart. A rate is held if the share of calls that are answered in time is kept;
+    one that cannot keep it any more is stopped.
+    """
+    import asyncio
+    from dataclasses import asdict
+
+    from hmc.benchmark.load.arrivals import ARRIVALS
+    from hmc.benchmark.load.results import Objective
+    from hmc.benchmark.load.server_load import LoadSettings, load_server
+    from hmc.benchmark.measure.text import read_sentences
+    from hmc.benchmark.report.results import json_text
+    from hmc.benchmark.report.tables import load_table
+    from hmc.cli.bench.run import write_file
+    from hmc.cli.common.consoles import note, open_console
+    from hmc.cli.common.outputs import check_file, check_not_read
+    from hmc.cli.common.progress import steps
+
+    kinds = {name: name for name in ARRIVALS}
+    settings = LoadSettings(
+        level=level,
+        beam=beam,
+        rates=_rates(rate),
+        arrivals=kinds.get(arrivals, "poisson"),  # type: ignore[arg-type]  # names of ARRIVALS
+        trace=None if arrivals in kinds else Path(arrivals),
+        seconds=seconds,
+        objective=Objective(objective, share),
+        deadline_s=deadline,
+        seed=seed,
+        connections=connections,
+        token=token,
+        tls_ca=tls_ca,
+    )
+    texts = [text for text in read_sentences(src) if text.strip()]
+    if out is not None:
+        check_file("--out", out)
+        check_not_read("--out", out, [src])
+    console = open_console(stderr=as_json)
+    with steps(open_console(stderr=True)) as progress:
+        curve = asyncio.run(load_server(server, texts, settings, progress))
+    result = json_text({**asdict(curve), "saturation": curve.saturation, "notes": curve.notes})
+    if as_json:
+        typer.echo(result, nl=False)
+    if out is not None:
+        write_file("--out", out, result)
+    console.print(load_table(curve))
+    for line in curve.notes:
+        note(console, line)
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    from hmc.artifact.errors import InvalidRequestError
+
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise InvalidRequestError(f"--rate {text!r}: write numbers with commas, e.g. 10,20,40") from error

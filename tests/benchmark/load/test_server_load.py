@@ -1,0 +1,47 @@
+"""A load on a real server, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.conftest import FEW
+
+from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
+from hmc.benchmark.load.results import Objective
+from hmc.benchmark.load.server_load import LoadSettings, load_server, own_server
+
+
+def test_calls_are_answered_by_the_level_asked_for(tiny_bundle: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    trace.write_text("".join(f"{n / 50}\n" for n in range(20)))
+    settings = LoadSettings(level="h5", beam=1, trace=trace, objective=Objective(60_000.0), connections=2)
+    with own_server(tiny_bundle, ["h5"], device="cpu", threads=1) as address:
+        curve = asyncio.run(load_server(address, list(FEW), settings))
+        with pytest.raises(LevelNotFoundError, match="h7"):
+            asyncio.run(load_server(address, list(FEW), LoadSettings(level="h7")))
+    [point] = curve.points
+    assert (point.calls, point.answered, point.levels, point.held) == (20, 20, {"h5": 20}, True)
+    assert (curve.arrivals, curve.saturation) == ("trace", point.rate)
+    assert len(point.samples) == 20
+
+
+def test_a_server_that_does_not_come_up_says_why(tmp_path: Path) -> None:
+    with pytest.raises(HmcError, match=r"did not start: .*bundle\.json is missing"), own_server(tmp_path, ["full"]):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"seconds": 0.0}, "seconds 0: choose a number above 0"),
+        ({"rates": (10.0, -1.0)}, "rate -1: choose a number above 0"),
+        ({"objective": Objective(100.0, 1.5)}, "share 1.5: choose a number above 0, and at most 1"),
+        ({"connections": 0}, "connections 0: choose 1 or more"),
+        ({"rates": (1.0,), "trace": Path("x")}, "a trace has its own times"),
+    ],
+)
+def test_settings_out_of_range(changed: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        LoadSettings(**changed)  # type: ignore[arg-type]  # wrong on purpose

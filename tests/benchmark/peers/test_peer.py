@@ -1,0 +1,87 @@
+"""HMC beside other engines: the same weights from text to text, each engine in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact.checkpoint.checkpoint import checkpoint_digest
+from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
+from hmc.benchmark.measure.latency import RequestSize
+from hmc.benchmark.peers import peer as peers
+from hmc.benchmark.peers.peer import check_peers, opened_peers
+from hmc.benchmark.runner import run_benchmark
+from hmc.benchmark.settings import BenchmarkSettings
+from hmc.cli import demo_steps
+from hmc.compiler.bundle.requests import LevelRequest
+from hmc.compiler.bundle.writer import compile_bundle
+from hmc.serving import DecodeOptions
+
+
+@pytest.mark.slow
+def test_peers_are_measured_as_levels_are(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    pytest.importorskip("transformers")
+    bundle = tmp_path / "bundle"
+    compile_bundle([LevelRequest(demo_steps.CHECKPOINT)], bundle)
+    report = run_benchmark(
+        BenchmarkSettings(
+            bundle=bundle,
+            src=demo_steps.SRC,
+            ref=demo_steps.REF,
+            limit=24,
+            latency_limit=4,
+            batches=(1, 4),
+            beams=(4,),
+            rounds=2,
+            memory=False,
+            peers=("ctranslate2", "transformers"),
+            checkpoint=demo_steps.CHECKPOINT,
+        )
+    )
+    assert [system.name for system in report.systems] == ["full", "CTranslate2", "Transformers"]
+    level = report.levels[0]
+    for peer in report.peers:
+        assert peer.settings.keys() == {"batch 1, beam 4", "batch 4, beam 4"}
+        assert [len(at.samples_ms[0]) for at in peer.latency] == [4, 1]
+        [quality] = peer.quality
+        assert quality.reference_level == "full"
+        assert quality.bleu == pytest.approx(level.quality[0].bleu, abs=4)  # int8 or bf16, on few sentences
+        assert peer.same >= 0.75
+    assert "Peers: ctranslate2, transformers, with the weights of full" in report.contract
+
+
+def test_an_engine_takes_long_and_blank_texts(tiny_checkpoint: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    size, greedy = RequestSize(2, 1), DecodeOptions(beam_size=1)
+    with opened_peers(["ctranslate2"], tiny_checkpoint, lambda _: None) as [peer]:
+        peer.probe(["A dog runs.", "A man."], [size])
+        assert set(peer.best) == {size}
+        found = peer.translate(["A dog runs.", " ", "A man. " * 400], greedy)
+        seconds, timed = peer.timed(["A dog runs.", "A man."], greedy)
+    assert (found[1].text, found[1].source_tokens) == ("", 0)
+    assert found[0].source_tokens == timed[0].source_tokens
+    assert seconds > 0
+
+
+def test_what_peers_need_is_said_before_anything_is_measured(
+    tiny_bundle: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = read_manifest(tiny_bundle).levels[0].source_checkpoint
+    assert digest == checkpoint_digest(tiny_checkpoint)
+    monkeypatch.setattr(peers, "find_spec", lambda name: None if name == "optimum" else name)
+    with pytest.raises(InvalidRequestError, match="peer 'marian': choose ctranslate2, transformers, optimum"):
+        check_peers(["marian"], tiny_checkpoint, digest)
+    with pytest.raises(InvalidRequestError, match="give each peer once"):
+        check_peers(["ctranslate2"] * 2, tiny_checkpoint, digest)
+    with pytest.raises(
+        FailedPreconditionError, match="optimum needs optimum, which is not installed: pip install 'opt"
+    ):
+        check_peers(["optimum"], tiny_checkpoint, digest)
+    with pytest.raises(InvalidRequestError, match="name their folder with --checkpoint DIR"):
+        check_peers(["ctranslate2"], None, digest)
+    with pytest.raises(InvalidRequestError, match="has other weights than the level that all are compared with"):
+        check_peers(["ctranslate2"], demo_steps.CHECKPOINT, digest)
+    check_peers(["ctranslate2", "transformers"], tiny_checkpoint, digest)
