@@ -62,7 +62,7 @@ def test_json_on_standard_output_is_all_there_is(tiny_bundle: Path, src: Path) -
         (("--ref", "missing.de"), "missing.de: no such file"),
         (("--plot", "."), "--plot .: give the beginning of a file's name"),
         (("--threads", "99999999999"), "threads 99999999999: choose 0 (one per physical core) or more, and at most"),
-        (("--workers", "100000"), "workers 100000: choose 1 or more, and at most"),
+        (("--workers", "100000"), "workers 100000: choose 0 (as measured) or more, and at most"),
     ],
 )
 def test_refused_before_anything_is_measured(

@@ -125,7 +125,7 @@ def command(
             f"{source} has {len(texts)} lines and {reference} {len(references)}: each line needs one translation"
         )
     selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto, model, source_language, to)
-    where = BackendOptions(server, bundle, selector, device, threads, 1, token, Tls(tls_ca, tls_cert, tls_key), timeout)
+    where = BackendOptions(server, bundle, selector, device, threads, 0, token, Tls(tls_ca, tls_cert, tls_key), timeout)
     with open_backend(where) as backend:
         for start in range(0, len(texts), CHUNK):
             chunk = slice(start, start + CHUNK)

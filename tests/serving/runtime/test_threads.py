@@ -126,7 +126,7 @@ def test_a_level_gets_the_limited_number_of_threads(tiny_bundle: Path, monkeypat
     [
         ({"threads": -1}, "threads -1: choose 0"),
         ({"threads": 99_999_999_999}, "threads 99999999999: choose .* at most 1024"),
-        ({"workers": 0}, "workers 0: choose 1"),
+        ({"workers": -1}, "workers -1: choose 0"),
         ({"workers": 100_000}, "workers 100000: choose .* at most 256"),
     ],
 )

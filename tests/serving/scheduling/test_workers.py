@@ -90,8 +90,8 @@ def test_a_request_must_fit_one_worker(sessions: LevelSessions) -> None:
 
 
 def test_workers_that_cannot_be(sessions: LevelSessions, lively_bundle: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="workers 0: choose 1 or more"):
-        Translator(lively_bundle, workers=0)
+    with pytest.raises(InvalidRequestError, match="workers -1: choose 0"):
+        Translator(lively_bundle, workers=-1)
     sessions.device = Device("cuda")
     with pytest.raises(InvalidRequestError, match="workers 2: on cuda:0 a level has one"):
         Engine(sessions, queue_size=1, max_rows=8, workers=2)

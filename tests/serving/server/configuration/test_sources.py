@@ -125,7 +125,7 @@ def test_every_setting_has_a_meaning_and_an_option_with_its_default() -> None:
         if isinstance(setting.default, bool | None):
             continue
         assert option.show_default == str(plain(setting.default)), setting.key
-    others = {"bundles", "config", "print_config", "json_output", "ray", "replicas", "help"}
+    others = {"bundles", "config", "print_config", "json_output", "ray", "replicas", "help", "quiet", "verbose"}
     assert set(options) - others == {setting.key for setting in schema()} - {BUNDLES}
 
 
