@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--hmc", default="hmc", help="command to run HMC with (default: hmc)")
     default = Path("docs/reproduction.md")
     parser.add_argument("--page", type=Path, default=default, help=f"the page (default: {default})")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)  # names may come after options
     study = Study(SIZES[given.size], given.runs / given.size, given.data, given.model)
     if given.command == "page":
         page.write(study, given.size, given.page)

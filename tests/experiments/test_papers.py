@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from experiments.papers import page
+from experiments.papers.__main__ import main
 from experiments.papers.claims.claim import Claim, Finding, above, below
 from experiments.papers.over_seeds import T_975, Difference, difference, mean, ratio
 from experiments.papers.readings import NotRunError
@@ -113,6 +114,15 @@ def test_a_given_model_is_studied_in_place_of_the_baseline(tmp_path: Path) -> No
     assert not any("scratch" in name for name in names), "its recipe is not known"
     [pruning] = [step for step in given.steps() if step.name == "voita/prune-1"]
     assert pruning.arguments[:2] == ("prune", "shipped")
+
+
+def test_the_command_says_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--size", "papers", "--runs", str(tmp_path), "michel/ablate"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["left  headmask/baseline-1/train", "left  michel/ablate"]
+    assert lines[-1] == "left: 2 steps, about 2.0 h"
+    with pytest.raises(SystemExit):
+        main(["plan", "nothing-of-that-name"])
 
 
 def test_every_claim_names_steps_that_exist_or_says_why_not(tmp_path: Path) -> None:

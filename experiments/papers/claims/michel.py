@@ -9,6 +9,7 @@ from experiments.papers.readings import result
 from experiments.papers.studies import Study
 from hmc.training.analysis.across.correlate import spearman
 from hmc.training.analysis.common.result import ORDERS
+from hmc.training.analysis.common.summary import probability
 
 
 def _alone(study: Study) -> Finding:
@@ -39,7 +40,7 @@ def _by_importance(study: Study) -> Finding:
 
 def _two_texts(study: Study) -> Finding:
     found = result(study, "full", "correlate")["pearson"]
-    ours = f"r = {found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f}), p {found['p_value']:.3f}"
+    ours = f"r = {found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f}), p {probability(found['p_value'])}"
     return Finding(ours, "Δ loss of every head of one model", positive(found))
 
 

@@ -80,7 +80,7 @@ def _functions(study: Study) -> Finding:
     }
     middle = f"enc{study.size.encoder_budgets[min(1, len(study.size.encoder_budgets) - 1)]}"
     ours = "; ".join(f"{name}: {', '.join(sorted(labels)) or 'none'}" for name, labels in found.items())
-    return Finding(ours, "one pruning of the encoder", if_true(found["full"] <= found[middle]))
+    return Finding(ours, "one pruning of the encoder", if_true(bool(found["full"]) and found["full"] <= found[middle]))
 
 
 def _relations(study: Study) -> Finding:
