@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hmc.artifact.bundle.manifest import Quality
-from hmc.benchmark.load.results import Call, LoadCurve, Objective, load_point
+from hmc.benchmark.load.results import Call, LatencyObjective, LoadCurve, load_point
 from hmc.benchmark.measure.first_token import FirstToken
 from hmc.benchmark.measure.latency import LatencyResult, RequestSize
 from hmc.benchmark.measure.machine import Machine
@@ -125,10 +125,10 @@ def whole_report() -> Report:
     peer = PeerReport("Peer", "1.0", {"batch 1, beam 4": "int8"}, scored, (times,), 41.0, 0.9, tuple(right))
     calls = [Call(n / 10, 0.05 + 0.001 * n, "answered", "OK", "full") for n in range(80)]
     points = [
-        load_point(calls, rate=10.0, seconds=8.0, objective=Objective(500.0), late_s=0.0, stopped=False),
-        load_point(calls[:20], rate=20.0, seconds=1.0, objective=Objective(500.0), late_s=0.0, stopped=True),
+        load_point(calls, rate=10.0, seconds=8.0, objective=LatencyObjective(500.0), late_s=0.0, stopped=False),
+        load_point(calls[:20], rate=20.0, seconds=1.0, objective=LatencyObjective(500.0), late_s=0.0, stopped=True),
     ]
-    curve = LoadCurve("full", "localhost:1", "poisson", 4, Objective(500.0), tuple(points))
+    curve = LoadCurve("full", "localhost:1", "poisson", 4, LatencyObjective(500.0), tuple(points))
     sentences = tuple(
         Sentence(line, text, 4 + number) for number, (line, text) in enumerate(zip(lines, right, strict=True))
     )

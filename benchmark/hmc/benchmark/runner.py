@@ -12,7 +12,7 @@ from pathlib import Path
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Level, Manifest, Quality, read_manifest, write_manifest
 from hmc.artifact.errors import InvalidRequestError
-from hmc.benchmark.load.results import LoadCurve, Objective
+from hmc.benchmark.load.results import LatencyObjective, LoadCurve
 from hmc.benchmark.load.server_load import LoadSettings, load_server, own_server
 from hmc.benchmark.measure.first_token import FirstToken, measure_first_token
 from hmc.benchmark.measure.latency import LatencyResult, measure_latency
@@ -301,7 +301,7 @@ def _load(
             level=level.name,
             beam=conditions.headline.beam,
             seconds=settings.load_seconds,
-            objective=Objective(settings.load_ms),
+            objective=LatencyObjective(settings.load_ms),
         )
         device, threads, workers = _device(settings, level), settings.threads, settings.workers
         with own_server(settings.bundle, [level.name], device=device, threads=threads, workers=workers) as address:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from hmc.artifact.significance import bleu, bleu_statistics, p_value
 from hmc.benchmark.load.arrivals import constant, poisson
 from hmc.benchmark.load.open_loop import Reply, Send, measure_rate
-from hmc.benchmark.load.results import LoadPoint, Objective
+from hmc.benchmark.load.results import LatencyObjective, LoadPoint
 from hmc.benchmark.load.saturation import search
 from hmc.benchmark.measure.latency import Clock, LatencyResult, RequestSize, measure_latency
 from hmc.benchmark.measure.machine import this_machine
@@ -141,16 +141,17 @@ def virtually(main: Coroutine[Any, Any, T]) -> T:
 
 def self_test(clock: Clock | None = None, progress: Callable[[str], None] = lambda _: None) -> list[Check]:
     """All checks. clock: of the check that uses real time; by default the machine's."""
-    found = []
-    for name, check in (
-        ("percentiles of requests", lambda: recovered(clock or _Awake())),
-        ("percentiles under load", loaded),
-        ("a queue", queued),
-        ("saturation", saturated),
-        ("equal systems", lambda: flagged(0.0)),
-        ("slower systems", lambda: flagged(SLOWDOWN)),
-        ("sacreBLEU's command", scored),
-    ):
+    checks: dict[str, Callable[[], list[Check]]] = {
+        "percentiles of requests": lambda: recovered(clock or _Awake()),
+        "percentiles under load": loaded,
+        "a queue": queued,
+        "saturation": saturated,
+        "equal systems": lambda: flagged(0.0),
+        "slower systems": lambda: flagged(SLOWDOWN),
+        "sacreBLEU's command": scored,
+    }
+    found = list[Check]()
+    for name, check in checks.items():
         progress(name)
         found += check()
     return found
@@ -194,7 +195,7 @@ def queued() -> list[Check]:
                 await asyncio.sleep(needed[number])
             return Reply("answered")
 
-        return await measure_rate(send, due, rate=40.0, seconds=60.0, objective=Objective(1e9))
+        return await measure_rate(send, due, rate=40.0, seconds=60.0, objective=LatencyObjective(1e9))
 
     point = virtually(main())
     return _percentiles("calls at a server that stalls", waits, (point.p50_ms, point.p95_ms, point.p99_ms))
@@ -213,7 +214,7 @@ def saturated() -> list[Check]:
                 return Reply("answered")
 
             return await measure_rate(
-                send, constant(rate, 60.0, 0), rate=rate, seconds=60.0, objective=Objective(200.0)
+                send, constant(rate, 60.0, 0), rate=rate, seconds=60.0, objective=LatencyObjective(200.0)
             )
 
         points = await search(measure, 3.0)
@@ -280,7 +281,7 @@ def _percentiles(name: str, known: Sequence[float], found: Sequence[float | None
 
 def _virtual_rate(send: Send, due: Sequence[float], seconds: float) -> LoadPoint:
     rate = len(due) / seconds
-    return virtually(measure_rate(send, due, rate=rate, seconds=seconds, objective=Objective(1e9)))
+    return virtually(measure_rate(send, due, rate=rate, seconds=seconds, objective=LatencyObjective(1e9)))
 
 
 def _timed(engines: dict[str, FakeEngine], requests: int, rounds: int, clock: Clock) -> list[LatencyResult]:

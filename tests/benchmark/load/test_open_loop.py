@@ -11,12 +11,12 @@ import pytest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.load.arrivals import constant, poisson, read_trace
 from hmc.benchmark.load.open_loop import Ran, Reply, run_calls
-from hmc.benchmark.load.results import Call, LoadCurve, LoadPoint, Objective, load_point
+from hmc.benchmark.load.results import Call, LatencyObjective, LoadCurve, LoadPoint, load_point
 from hmc.benchmark.load.saturation import search, sweep
 from hmc.benchmark.self_test import virtually
 
 
-def ran(needs: list[float], due: list[float], objective: Objective | None = None, *, at_once: int = 1) -> Ran:
+def ran(needs: list[float], due: list[float], objective: LatencyObjective | None = None, *, at_once: int = 1) -> Ran:
     """Calls at a server that answers `at_once` calls at the same time, each after its own seconds."""
 
     async def main() -> Ran:
@@ -60,7 +60,7 @@ def test_latency_counts_from_when_a_call_was_due() -> None:
 
 
 def test_it_stops_when_the_objective_cannot_be_kept() -> None:
-    objective = Objective(150.0, share=0.9)  # of 100 calls ten may miss it
+    objective = LatencyObjective(150.0, share=0.9)  # of 100 calls ten may miss it
     found = ran([0.2] * 100, constant(10.0, 10.0, 0), objective, at_once=100)
     assert found.stopped
     assert len(found.calls) in (12, 13)  # the eleventh call is late 150 ms after it was due
@@ -82,20 +82,24 @@ def test_answered_refused_and_failed_are_counted_apart() -> None:
     calls = [Call(n / 10, 0.05, "answered", "OK", "full") for n in range(97)]
     calls += [Call(9.7, 0.9, "answered", "OK", "h72"), Call(9.8, 0.001, "refused", "OverloadedError")]
     calls += [Call(9.9, 30.0, "failed", "DeadlineExceededError")]
-    found = load_point(calls, rate=10.0, seconds=10.0, objective=Objective(100.0), late_s=0.002, stopped=False)
+    found = load_point(calls, rate=10.0, seconds=10.0, objective=LatencyObjective(100.0), late_s=0.002, stopped=False)
     assert (found.calls, found.answered, found.refused, found.failed, found.in_time) == (100, 98, 1, 1, 97)
     assert found.goodput == pytest.approx(9.7)
     assert (found.p50_ms, found.p90_ms, found.p99_ms) == (50.0, 50.0, None)
     assert found.levels == {"full": 97, "h72": 1}
     assert found.statuses == {"OK": 98, "OverloadedError": 1, "DeadlineExceededError": 1}
     assert not found.held  # three of a hundred missed it, and one may
-    looser = load_point(calls, rate=10.0, seconds=10.0, objective=Objective(100.0, 0.97), late_s=0.002, stopped=False)
+    looser = load_point(
+        calls, rate=10.0, seconds=10.0, objective=LatencyObjective(100.0, 0.97), late_s=0.002, stopped=False
+    )
     assert looser.held
 
 
 def point(rate: float, held: bool, *, late_s: float = 0.0) -> LoadPoint:
     calls = [Call(n / rate, 0.05 if held else 9.0, "answered") for n in range(20)]
-    return load_point(calls, rate=rate, seconds=20 / rate, objective=Objective(100.0), late_s=late_s, stopped=False)
+    return load_point(
+        calls, rate=rate, seconds=20 / rate, objective=LatencyObjective(100.0), late_s=late_s, stopped=False
+    )
 
 
 @pytest.mark.parametrize("capacity", [0.7, 13.0, 900.0])
@@ -104,7 +108,7 @@ def test_the_search_finds_the_capacity(capacity: float) -> None:
         return point(rate, rate <= capacity)
 
     points = virtually(search(measure, 10.0))
-    curve = LoadCurve("full", "", "poisson", 4, Objective(100.0), tuple(points))
+    curve = LoadCurve("full", "", "poisson", 4, LatencyObjective(100.0), tuple(points))
     assert curve.bracketed
     assert curve.saturation is not None
     assert capacity / 1.1 <= curve.saturation <= capacity
@@ -119,7 +123,7 @@ def test_rates_that_were_asked_for_end_with_the_first_that_is_not_held() -> None
 
 
 def test_a_generator_that_is_late_says_so() -> None:
-    late = LoadCurve("full", "", "poisson", 4, Objective(100.0), (point(10.0, True, late_s=0.02),))
+    late = LoadCurve("full", "", "poisson", 4, LatencyObjective(100.0), (point(10.0, True, late_s=0.02),))
     assert "the generator sent calls up to 20 ms too late at 10 calls/s" in late.notes[0]
-    good = LoadCurve("full", "", "poisson", 4, Objective(100.0), (point(10.0, True),))
+    good = LoadCurve("full", "", "poisson", 4, LatencyObjective(100.0), (point(10.0, True),))
     assert [note for note in good.notes if "generator" in note] == []

@@ -9,14 +9,14 @@ import pytest
 from tests.conftest import FEW
 
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
-from hmc.benchmark.load.results import Objective
+from hmc.benchmark.load.results import LatencyObjective
 from hmc.benchmark.load.server_load import LoadSettings, load_server, own_server
 
 
 def test_calls_are_answered_by_the_level_asked_for(tiny_bundle: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     trace.write_text("".join(f"{n / 50}\n" for n in range(20)))
-    settings = LoadSettings(level="h5", beam=1, trace=trace, objective=Objective(60_000.0), connections=2)
+    settings = LoadSettings(level="h5", beam=1, trace=trace, objective=LatencyObjective(60_000.0), connections=2)
     with own_server(tiny_bundle, ["h5"], device="cpu", threads=1) as address:
         curve = asyncio.run(load_server(address, list(FEW), settings))
         with pytest.raises(LevelNotFoundError, match="h7"):
@@ -37,7 +37,7 @@ def test_a_server_that_does_not_come_up_says_why(tmp_path: Path) -> None:
     [
         ({"seconds": 0.0}, "seconds 0: choose a number above 0"),
         ({"rates": (10.0, -1.0)}, "rate -1: choose a number above 0"),
-        ({"objective": Objective(100.0, 1.5)}, "share 1.5: choose a number above 0, and at most 1"),
+        ({"objective": LatencyObjective(100.0, 1.5)}, "share 1.5: choose a number above 0, and at most 1"),
         ({"connections": 0}, "connections 0: choose 1 or more"),
         ({"rates": (1.0,), "trace": Path("x")}, "a trace has its own times"),
     ],

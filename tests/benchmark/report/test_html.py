@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.benchmark import fakes
@@ -80,7 +81,7 @@ SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium is installed")
-def test_a_browser_shows_it(browser: object, tmp_path: Path, size: str, scheme: str) -> None:  # noqa: F811
+def test_a_browser_shows_it(browser: Any, tmp_path: Path, size: str, scheme: str) -> None:  # noqa: F811
     file = tmp_path / "report.html"
     file.write_text(page(fakes.whole_report()), encoding="utf-8")
     width, height = SIZES[size]
@@ -88,7 +89,7 @@ def test_a_browser_shows_it(browser: object, tmp_path: Path, size: str, scheme: 
         browser,
         file.as_uri(),
         viewport={"width": width, "height": height},
-        color_scheme=scheme,  # type: ignore[arg-type]
+        color_scheme=scheme,
     )
     try:
         assert seen == [file.as_uri()]  # no other request, and no error

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from hmc.benchmark.load.results import Call, LoadPoint, Objective, Outcome, load_point
+from hmc.benchmark.load.results import Call, LatencyObjective, LoadPoint, Outcome, load_point
 
 GRACE_S = 60.0
 """Seconds after the last arrival in which calls may still end."""
@@ -34,7 +34,7 @@ Send = Callable[[int], Awaitable[Reply]]
 class _Load:
     """The calls of one load while it runs. Its clock is that of the event loop."""
 
-    def __init__(self, send: Send, due: Sequence[float], objective: Objective | None) -> None:
+    def __init__(self, send: Send, due: Sequence[float], objective: LatencyObjective | None) -> None:
         self._send, self._due, self._objective = send, due, objective
         self._clock = asyncio.get_running_loop().time
         self._began = self._clock()
@@ -94,7 +94,7 @@ class Ran:
     stopped: bool
 
 
-async def run_calls(send: Send, due: Sequence[float], objective: Objective | None = None) -> Ran:
+async def run_calls(send: Send, due: Sequence[float], objective: LatencyObjective | None = None) -> Ran:
     """Makes a call at each time in `due`, and waits until all have ended.
 
     With an objective the load stops as soon as that cannot be kept any more. Errors that `send` raises are raised.
@@ -105,7 +105,7 @@ async def run_calls(send: Send, due: Sequence[float], objective: Objective | Non
 
 
 async def measure_rate(
-    send: Send, due: Sequence[float], *, rate: float, seconds: float, objective: Objective
+    send: Send, due: Sequence[float], *, rate: float, seconds: float, objective: LatencyObjective
 ) -> LoadPoint:
     """Runs one rate. due: times before `seconds`, of `rate` calls a second."""
     ran = await run_calls(send, due, objective)

@@ -24,7 +24,7 @@ RISING = 0.25
 
 
 @dataclass(frozen=True)
-class Objective:
+class LatencyObjective:
     """What a load has to keep."""
 
     milliseconds: float
@@ -100,7 +100,7 @@ class LoadCurve:
     arrivals: str
     """poisson, constant, or the name of a trace."""
     beam: int
-    objective: Objective
+    objective: LatencyObjective
     points: tuple[LoadPoint, ...]
     """By rate."""
 
@@ -137,7 +137,7 @@ def _rates(points: Sequence[LoadPoint]) -> str:
 
 
 def load_point(
-    calls: Sequence[Call], *, rate: float, seconds: float, objective: Objective, late_s: float, stopped: bool
+    calls: Sequence[Call], *, rate: float, seconds: float, objective: LatencyObjective, late_s: float, stopped: bool
 ) -> LoadPoint:
     """Counts calls, which are in the order in which they were due. seconds: over which they were due."""
     done = [call for call in calls if call.outcome == "answered"]

@@ -16,7 +16,7 @@ from typing import Any
 from hmc.artifact.errors import HmcError, InvalidRequestError, OverloadedError, UnauthenticatedError
 from hmc.benchmark.load.arrivals import ARRIVALS, Kind, read_trace
 from hmc.benchmark.load.open_loop import Reply, Send, measure_rate
-from hmc.benchmark.load.results import LoadCurve, LoadPoint, Objective
+from hmc.benchmark.load.results import LatencyObjective, LoadCurve, LoadPoint
 from hmc.benchmark.load.saturation import search, sweep
 from hmc.serving.client import ONCE, AsyncClient, DecodeOptions, Selector
 
@@ -43,7 +43,7 @@ class LoadSettings:
     """A file of times in place of rates."""
     seconds: float = 20.0
     """Over which the calls of one rate are due."""
-    objective: Objective = field(default_factory=lambda: Objective(1000.0))
+    objective: LatencyObjective = field(default_factory=lambda: LatencyObjective(1000.0))
     deadline_s: float = 30.0
     """After which a call fails."""
     seed: int = 1
@@ -133,14 +133,15 @@ async def _sender(address: str, texts: Sequence[str], settings: LoadSettings) ->
 
 async def _first_calls(send: Send) -> float:
     """Seconds of a lone call: the shortest of a few. Raises HmcError if none is answered."""
-    clock, best = asyncio.get_running_loop().time, float("inf")
+    clock, best, status = asyncio.get_running_loop().time, float("inf"), ""
     for number in range(FIRST_CALLS):
         began = clock()
         reply = await send(number)
+        status = reply.status
         if reply.outcome == "answered":
             best = min(best, clock() - began)
     if best == float("inf"):
-        raise HmcError(f"the server answers no call even without a load: {reply.status}; see its log")
+        raise HmcError(f"the server answers no call even without a load: {status}; see its log")
     return best
 
 

@@ -162,13 +162,13 @@ def _bleu_change(
     old: LevelReport | PeerReport, new: LevelReport | PeerReport, report: Report, noise: float
 ) -> BleuChange:
     references = [sentence.reference or "" for sentence in report.sentences]
-    statistics = [bleu_statistics(each.translations, references) for each in (new, old)]
+    now, then = (bleu_statistics(each.translations, references) for each in (new, old))
     seed = default_seed()
-    found = difference(*statistics, bleu, seed=seed)
-    p = p_value(*statistics, bleu, seed=seed)
+    found = difference(now, then, bleu, seed=seed)
+    p = p_value(now, then, bleu, seed=seed)
     interval = Interval(found.low, found.high)
     lost = _verdict(-found.value, Interval(-found.high, -found.low), noise) if p < SIGNIFICANT else "same"
-    after, before = (float(bleu(each.sum(axis=0))) for each in statistics)
+    after, before = (float(bleu(each.sum(axis=0))) for each in (now, then))
     return BleuChange(new.name, before, after, found.value, interval, p, lost)
 
 
@@ -179,9 +179,10 @@ def _warnings(before: Report, after: Report) -> list[str]:
             f"The machines differ, and times of two machines say nothing about the program: {before.machine}; "
             f"{after.machine}."
         )
-    for name, of in (("threads", lambda r: r.conditions.threads), ("workers", lambda r: r.conditions.workers)):
-        if of(before) != of(after):
-            found.append(f"The number of {name} differs: {of(before)} and {of(after)}.")
+    for name in ("threads", "workers"):
+        one, other = (getattr(report.conditions, name) for report in (before, after))
+        if one != other:
+            found.append(f"The number of {name} differs: {one} and {other}.")
     versions = before.machine.versions, after.machine.versions
     if changed := [name for name in versions[0] if versions[1].get(name) not in (None, versions[0][name])]:
         found.append("Versions differ: " + ", ".join(f"{n} {versions[0][n]} → {versions[1][n]}" for n in changed) + ".")

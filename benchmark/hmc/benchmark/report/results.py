@@ -76,8 +76,23 @@ class Conditions:
     """The objective of the load curves."""
 
 
+class Measured:
+    """What was measured of a level or of another engine."""
+
+    quality: tuple[Quality, ...]
+    latency: tuple[LatencyResult, ...]
+
+    def quality_at(self, beam: int) -> Quality | None:
+        """The quality at a beam size; None if it was not measured."""
+        return next((quality for quality in self.quality if quality.beam == beam), None)
+
+    def latency_at(self, setting: RequestSize) -> LatencyResult:
+        """The latency at a setting. Raises StopIteration if it was not measured."""
+        return next(r for r in self.latency if (r.batch, r.beam) == (setting.batch, setting.beam))
+
+
 @dataclass(frozen=True)
-class LevelReport:
+class LevelReport(Measured):
     """All measurements of one level."""
 
     name: str
@@ -101,17 +116,9 @@ class LevelReport:
     translations: tuple[str, ...] = ()
     """Of the whole test set, at the headline beam. Empty where quality was not measured."""
 
-    def quality_at(self, beam: int) -> Quality | None:
-        """The quality at a beam size; None if it was not measured."""
-        return next((quality for quality in self.quality if quality.beam == beam), None)
-
-    def latency_at(self, setting: RequestSize) -> LatencyResult:
-        """The latency at a setting. Raises StopIteration if it was not measured."""
-        return next(r for r in self.latency if (r.batch, r.beam) == (setting.batch, setting.beam))
-
 
 @dataclass(frozen=True)
-class PeerReport:
+class PeerReport(Measured):
     """All measurements of another engine with the weights of the full model."""
 
     name: str
@@ -126,9 +133,6 @@ class PeerReport:
     """Share of the sentences whose translation is, letter for letter, that of the reference level."""
     translations: tuple[str, ...]
     """As of a level."""
-
-    quality_at = LevelReport.quality_at
-    latency_at = LevelReport.latency_at
 
 
 @dataclass(frozen=True)

@@ -162,10 +162,8 @@ def lines(
         for point in each.points:
             if point.y_ends:
                 across = frame.at(point.x, point.y)[0]
-                ends = [frame.at(point.x, end)[1] for end in point.y_ends]
-                parts.append(
-                    f'<path class="bar c{each.style % STYLES}" d="M{across:.1f} {ends[0]:.1f}V{ends[1]:.1f}"/>'
-                )
+                low, high = (frame.at(point.x, end)[1] for end in point.y_ends)
+                parts.append(f'<path class="bar c{each.style % STYLES}" d="M{across:.1f} {low:.1f}V{high:.1f}"/>')
         if marks:
             parts += [marker(each.style, across, down) for across, down in places]
     return _svg(HEIGHT, frame.grid() + "".join(parts), description)

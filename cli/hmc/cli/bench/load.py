@@ -69,7 +69,7 @@ def command(
     from dataclasses import asdict
 
     from hmc.benchmark.load.arrivals import ARRIVALS
-    from hmc.benchmark.load.results import Objective
+    from hmc.benchmark.load.results import LatencyObjective
     from hmc.benchmark.load.server_load import LoadSettings, load_server
     from hmc.benchmark.measure.text import read_sentences
     from hmc.benchmark.report.results import json_text
@@ -79,15 +79,15 @@ def command(
     from hmc.cli.common.outputs import check_file, check_not_read
     from hmc.cli.common.progress import steps
 
-    kinds = {name: name for name in ARRIVALS}
+    kinds = {str(name): name for name in ARRIVALS}
     settings = LoadSettings(
         level=level,
         beam=beam,
         rates=_rates(rate),
-        arrivals=kinds.get(arrivals, "poisson"),  # type: ignore[arg-type]  # names of ARRIVALS
+        arrivals=kinds.get(arrivals, "poisson"),
         trace=None if arrivals in kinds else Path(arrivals),
         seconds=seconds,
-        objective=Objective(objective, share),
+        objective=LatencyObjective(objective, share),
         deadline_s=deadline,
         seed=seed,
         connections=connections,
