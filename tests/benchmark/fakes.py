@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hmc.artifact.bundle.manifest import Quality
-from hmc.benchmark.load.results import Call, LatencyObjective, LoadCurve, load_point
+from hmc.benchmark.load.results import LatencyObjective, LoadCall, LoadCurve, load_point
 from hmc.benchmark.measure.first_token import FirstToken
 from hmc.benchmark.measure.latency import LatencyResult, RequestSize
 from hmc.benchmark.measure.machine import Machine
@@ -123,7 +123,7 @@ def whole_report() -> Report:
     times = replace(levels[0].latency[0], level="Peer", ratio=1.5)
     scored = (quality("Peer", 29.9, -0.3, 0.2),)
     peer = PeerReport("Peer", "1.0", {"batch 1, beam 4": "int8"}, scored, (times,), 41.0, 0.9, tuple(right))
-    calls = [Call(n / 10, 0.05 + 0.001 * n, "answered", "OK", "full") for n in range(80)]
+    calls = [LoadCall(n / 10, 0.05 + 0.001 * n, "answered", "OK", "full") for n in range(80)]
     points = [
         load_point(calls, rate=10.0, seconds=8.0, objective=LatencyObjective(500.0), late_s=0.0, stopped=False),
         load_point(calls[:20], rate=20.0, seconds=1.0, objective=LatencyObjective(500.0), late_s=0.0, stopped=True),

@@ -11,7 +11,7 @@ import pytest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.load.arrivals import constant, poisson, read_trace
 from hmc.benchmark.load.open_loop import Ran, Reply, run_calls
-from hmc.benchmark.load.results import Call, LatencyObjective, LoadCurve, LoadPoint, load_point
+from hmc.benchmark.load.results import LatencyObjective, LoadCall, LoadCurve, LoadPoint, load_point
 from hmc.benchmark.load.saturation import search, sweep
 from hmc.benchmark.self_test import virtually
 
@@ -79,9 +79,9 @@ def test_an_error_of_the_benchmark_itself_is_raised() -> None:
 
 
 def test_answered_refused_and_failed_are_counted_apart() -> None:
-    calls = [Call(n / 10, 0.05, "answered", "OK", "full") for n in range(97)]
-    calls += [Call(9.7, 0.9, "answered", "OK", "h72"), Call(9.8, 0.001, "refused", "OverloadedError")]
-    calls += [Call(9.9, 30.0, "failed", "DeadlineExceededError")]
+    calls = [LoadCall(n / 10, 0.05, "answered", "OK", "full") for n in range(97)]
+    calls += [LoadCall(9.7, 0.9, "answered", "OK", "h72"), LoadCall(9.8, 0.001, "refused", "OverloadedError")]
+    calls += [LoadCall(9.9, 30.0, "failed", "DeadlineExceededError")]
     found = load_point(calls, rate=10.0, seconds=10.0, objective=LatencyObjective(100.0), late_s=0.002, stopped=False)
     assert (found.calls, found.answered, found.refused, found.failed, found.in_time) == (100, 98, 1, 1, 97)
     assert found.goodput == pytest.approx(9.7)
@@ -96,7 +96,7 @@ def test_answered_refused_and_failed_are_counted_apart() -> None:
 
 
 def point(rate: float, held: bool, *, late_s: float = 0.0) -> LoadPoint:
-    calls = [Call(n / rate, 0.05 if held else 9.0, "answered") for n in range(20)]
+    calls = [LoadCall(n / rate, 0.05 if held else 9.0, "answered") for n in range(20)]
     return load_point(
         calls, rate=rate, seconds=20 / rate, objective=LatencyObjective(100.0), late_s=late_s, stopped=False
     )

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from hmc.benchmark.load.results import Call, LatencyObjective, LoadPoint, Outcome, load_point
+from hmc.benchmark.load.results import LatencyObjective, LoadCall, LoadPoint, Outcome, load_point
 
 GRACE_S = 60.0
 """Seconds after the last arrival in which calls may still end."""
@@ -19,7 +19,7 @@ GRACE_S = 60.0
 
 @dataclass(frozen=True)
 class Reply:
-    """How a call ended; the fields are those of `Call`."""
+    """How a call ended; the fields are those of `LoadCall`."""
 
     outcome: Outcome
     status: str = "OK"
@@ -40,7 +40,7 @@ class _Load:
         self._began = self._clock()
         self._open: dict[int, float] = {}  # number → when it was due; in that order
         self._misses = 0
-        self.ended: dict[int, Call] = {}
+        self.ended: dict[int, LoadCall] = {}
         self.late_s = 0.0
 
     async def run(self) -> bool:
@@ -63,14 +63,14 @@ class _Load:
                 raise result
         now = self._clock() - self._began
         for number, at in self._open.items():
-            self.ended[number] = Call(at, now - at, "cut" if stopped else "failed", "no answer")
+            self.ended[number] = LoadCall(at, now - at, "cut" if stopped else "failed", "no answer")
         return stopped
 
     async def _one(self, number: int, due: float) -> None:
         reply = await self._send(number)
         took = self._clock() - self._began - due
         del self._open[number]
-        self.ended[number] = Call(due, took, reply.outcome, reply.status, reply.level, reply.retry_after_s)
+        self.ended[number] = LoadCall(due, took, reply.outcome, reply.status, reply.level, reply.retry_after_s)
         if self._objective and (reply.outcome != "answered" or 1000.0 * took > self._objective.milliseconds):
             self._misses += 1
 
@@ -88,7 +88,7 @@ class _Load:
 class Ran:
     """The calls that were sent, in the order in which they were due."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[LoadCall, ...]
     late_s: float
     """The longest time by which a call was sent too late."""
     stopped: bool

@@ -38,7 +38,7 @@ class LatencyObjective:
 
 
 @dataclass(frozen=True)
-class Call:
+class LoadCall:
     """One call."""
 
     due_s: float
@@ -137,7 +137,7 @@ def _rates(points: Sequence[LoadPoint]) -> str:
 
 
 def load_point(
-    calls: Sequence[Call], *, rate: float, seconds: float, objective: LatencyObjective, late_s: float, stopped: bool
+    calls: Sequence[LoadCall], *, rate: float, seconds: float, objective: LatencyObjective, late_s: float, stopped: bool
 ) -> LoadPoint:
     """Counts calls, which are in the order in which they were due. seconds: over which they were due."""
     done = [call for call in calls if call.outcome == "answered"]
@@ -171,7 +171,7 @@ def load_point(
     )
 
 
-def _over_slices(p50: float, done: Sequence[Call], seconds: float) -> Interval | None:
+def _over_slices(p50: float, done: Sequence[LoadCall], seconds: float) -> Interval | None:
     parts: list[list[float]] = [[] for _ in range(SLICES)]
     for call in done:
         parts[min(SLICES - 1, int(SLICES * call.due_s / seconds))].append(1000.0 * call.latency_s)
@@ -179,7 +179,7 @@ def _over_slices(p50: float, done: Sequence[Call], seconds: float) -> Interval |
     return interval(p50, medians) if len(medians) == SLICES and min(medians) > 0 else None
 
 
-def _drift(done: Sequence[Call], seconds: float) -> float | None:
+def _drift(done: Sequence[LoadCall], seconds: float) -> float | None:
     halves = [[call.latency_s for call in done if (call.due_s >= seconds / 2) is later] for later in (False, True)]
     if min(map(len, halves)) < requests_needed(50):
         return None

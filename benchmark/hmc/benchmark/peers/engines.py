@@ -25,7 +25,7 @@ BF16 = ("amx_bf16", "avx512_bf16")
 
 
 @dataclass(frozen=True)
-class Engine:
+class PeerEngine:
     """Another engine."""
 
     title: str
@@ -184,14 +184,14 @@ def _generate(model: Any, text: _Text, threads: int) -> Translate:
 
 
 ENGINES = {
-    "ctranslate2": Engine(
+    "ctranslate2": PeerEngine(
         "CTranslate2", "ctranslate2", ("ctranslate2",), "ctranslate2", prepare_ctranslate2, load_ctranslate2
     ),
-    "transformers": Engine(
+    "transformers": PeerEngine(
         "Transformers", "transformers", ("transformers", "torch"), "transformers torch", prepare_marian,
         load_transformers,
     ),
-    "optimum": Engine(
+    "optimum": PeerEngine(
         "Optimum", "optimum", ("optimum", "transformers", "torch"), "'optimum[onnxruntime]'", prepare_marian,
         load_optimum,
     ),

@@ -21,7 +21,7 @@ from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_checkpoin
 from hmc.artifact.errors import FailedPreconditionError, HmcError, InvalidRequestError
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 from hmc.benchmark.measure.latency import RequestSize, requests_of
-from hmc.benchmark.peers.engines import ENGINES, Engine, Translate
+from hmc.benchmark.peers.engines import ENGINES, PeerEngine, Translate
 from hmc.serving import DecodeOptions, Translation
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ BLANK = Translation("", 0.0, 0, 0)
 class Peer:
     """Another engine, loaded. Use it in a `with` block. It is a `Translates`, and a `TimesItself`."""
 
-    def __init__(self, engine: Engine, model: Path, checkpoint: Path) -> None:
+    def __init__(self, engine: PeerEngine, model: Path, checkpoint: Path) -> None:
         """model: the folder that `engine.prepare` wrote for the checkpoint."""
         self.name, self.version = engine.title, version(engine.package)
         self.best: dict[RequestSize, str] = {}

@@ -13,7 +13,7 @@ from hmc.benchmark.measure.validity import Interval, requests_needed
 from hmc.benchmark.report import svg
 from hmc.benchmark.report.findings import buckets, differing, worst
 from hmc.benchmark.report.results import LevelReport, PeerReport, Report, uncertain
-from hmc.benchmark.report.svg import Axis, Point, Series
+from hmc.benchmark.report.svg import Axis, ChartPoint, Series
 from hmc.benchmark.report.tables import advice, delta, mebibytes, milliseconds, p_value, settings_of
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -142,7 +142,7 @@ def _trade(report: Report) -> str:
             base = quality.bleu - quality.bleu_delta
             x, ends = (at.p50_ms, at.p50_interval) if value == "latency" else (at.sentences_per_s, at.rate_interval)
             own = (base + quality.ci_low, base + quality.ci_high) if quality.ci_low < quality.ci_high else None
-            series.append(Series(system.name, style, (Point(x, quality.bleu, _ends(ends), own),)))
+            series.append(Series(system.name, style, (ChartPoint(x, quality.bleu, _ends(ends), own),)))
         xs = [v for each in series for v in (each.points[0].x, *(each.points[0].x_ends or ()))]
         ys = [v for each in series for v in (each.points[0].y, *(each.points[0].y_ends or ()))]
         x_axis = Axis.around(name, xs, log=max(xs) > 8 * min(xs), zero=max(xs) <= 8 * min(xs))
@@ -172,7 +172,7 @@ def _latency(report: Report) -> str:
             Series(
                 s.name,
                 style,
-                tuple(Point(n, median_of(times)) for n, times in enumerate(s.latency_at(at).samples_ms, 1)),
+                tuple(ChartPoint(n, median_of(times)) for n, times in enumerate(s.latency_at(at).samples_ms, 1)),
             )
             for style, s in enumerate(report.systems)
         ]
@@ -205,11 +205,11 @@ def _latency(report: Report) -> str:
     return f'<h2>Latency</h2>{_legend(report)}<div class="charts">{"".join(figures)}</div>' + _table(note, heads, rows)
 
 
-def _curve(at: LatencyResult) -> tuple[Point, ...]:
+def _curve(at: LatencyResult) -> tuple[ChartPoint, ...]:
     pooled = sorted(ms for times in at.samples_ms for ms in times)
     most = max((p for p in (50.0, 90.0, 95.0, 99.0) if len(pooled) >= requests_needed(p)), default=50.0)
     shares = [most * n / MOST_ON_CURVE for n in range(1, MOST_ON_CURVE + 1)]
-    return tuple(Point(share, pooled[min(len(pooled) - 1, int(len(pooled) * share / 100))]) for share in shares)
+    return tuple(ChartPoint(share, pooled[min(len(pooled) - 1, int(len(pooled) * share / 100))]) for share in shares)
 
 
 def _load(report: Report) -> str:
@@ -238,7 +238,7 @@ def _load_charts(report: Report) -> str:
         shown = [(p.calls / p.seconds, ms) for p in whole if (ms := p.p90_ms or p.p50_ms) is not None]
         for found, points in ((waits, shown), (goods, [(p.calls / p.seconds, p.goodput) for p in whole])):
             if points:
-                found.append(Series(curve.name, styles[curve.name], tuple(Point(*point) for point in points)))
+                found.append(Series(curve.name, styles[curve.name], tuple(ChartPoint(*point) for point in points)))
     if not waits:
         return ""
     x = Axis.around("calls a second that are due", [p.x for each in goods for p in each.points], zero=True)
@@ -283,7 +283,7 @@ def _lengths(report: Report) -> str:
         ("p50 at batch 1", [b.p50_ms for b in found], "ms"),
     ):
         series = [
-            Series(name, style, tuple(Point(n, each[name]) for n, each in enumerate(values, 1) if name in each))
+            Series(name, style, tuple(ChartPoint(n, each[name]) for n, each in enumerate(values, 1) if name in each))
             for style, name in enumerate(names)
         ]
         series = [each for each in series if each.points]

@@ -22,7 +22,7 @@ CELL = 11
 
 
 @dataclass(frozen=True)
-class Point:
+class ChartPoint:
     """A point, with the ends of its intervals where it has them."""
 
     x: float
@@ -38,7 +38,7 @@ class Series:
     name: str
     style: int
     """Number of the system; colour and marker follow from it."""
-    points: tuple[Point, ...]
+    points: tuple[ChartPoint, ...]
 
 
 @dataclass(frozen=True)
