@@ -88,7 +88,7 @@ def test_a_deadline_that_cannot_be_met_is_told_in_the_servers_words(
     assert refused.value.retry_after_s < 0
     seen = factory["full"].within_s[-1]
     assert seen is not None
-    assert 0 < seen <= 60
+    assert 0 < seen <= 61  # gRPC counts from a reading of the clock that may be old by a tenth of a second
     with pytest.raises(DeadlineExceededError):
         next(client.translate_tokens("a", timeout=60))
     factory["full"].refusal = None
