@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOTS = ("protos", "compiler", "training", "serving", "benchmark", "pipelines", "cli")
 GUARDS = Path("tests/guards")
-SHARED = {"pyproject.toml", "constraints.txt", "Makefile", "tests/conftest.py"}
+SHARED = {"pyproject.toml", "hatch_build.py", "constraints.txt", "Makefile", "tests/conftest.py"}
 
 
 def changed_files(since: str) -> set[Path]:

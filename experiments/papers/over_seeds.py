@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""0.975-quantiles of Student's t for 1, 2, … degrees of freedom; beyond the last, 1.96 is used."""
+from hmc.benchmark.measure.validity import student
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
     if freedom < 1:
         return Difference(value, -math.inf, math.inf)
     squares = sum((x - mean) ** 2 for values, mean in zip((ours, theirs), means, strict=True) for x in values)
-    reach = _t(freedom) * math.sqrt(squares / freedom * (1 / len(ours) + 1 / len(theirs)))
+    reach = student(freedom) * math.sqrt(squares / freedom * (1 / len(ours) + 1 / len(theirs)))
     return Difference(value, value - reach, value + reach)
 
 
@@ -52,9 +51,5 @@ def mean(values: Sequence[float]) -> Difference:
         return Difference(values[0], -math.inf, math.inf)
     centre = sum(values) / len(values)
     variance = sum((x - centre) ** 2 for x in values) / (len(values) - 1)
-    reach = _t(len(values) - 1) * math.sqrt(variance / len(values))
+    reach = student(len(values) - 1) * math.sqrt(variance / len(values))
     return Difference(centre, centre - reach, centre + reach)
-
-
-def _t(freedom: int) -> float:
-    return T_975[freedom - 1] if freedom <= len(T_975) else 1.96

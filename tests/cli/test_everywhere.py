@@ -27,7 +27,9 @@ def test_the_committed_reference_is_that_of_the_parser(repository: Path) -> None
     assert committed == page(), "run `make docs`"
 
 
-@pytest.mark.parametrize("words", [(), ("compile",), ("admin", "reload"), ("analyze", "importance"), ("token", "new")])
+@pytest.mark.parametrize(
+    "words", [(), ("compile",), ("bench",), ("bench", "run"), ("admin", "reload"), ("analyze", "importance")]
+)
 def test_short_help(words: tuple[str, ...], hmc: Hmc) -> None:
     ran = hmc(*words, "-h")
     assert ran.exit_code == 0

@@ -11,7 +11,7 @@ import pytest
 from experiments.papers import page
 from experiments.papers.__main__ import main
 from experiments.papers.claims.claim import Claim, Finding, above, below
-from experiments.papers.over_seeds import T_975, Difference, difference, mean, ratio
+from experiments.papers.over_seeds import Difference, difference, mean, ratio
 from experiments.papers.readings import NotRunError
 from experiments.papers.sizes import SIZES
 from experiments.papers.steps import EACH, PART, Driver, Step, some_of
@@ -19,6 +19,7 @@ from experiments.papers.studies import VARIANTS, Study
 from tests.processes import REPOSITORY
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.benchmark.measure.validity import student
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.runs.recipe import load_recipe
 
@@ -152,7 +153,9 @@ def test_differences_over_seeds_by_hand() -> None:
     centre = mean([1.0, 2.0, 3.0])
     assert centre.value == 2
     assert centre.high - 2 == pytest.approx(4.303 / math.sqrt(3))
-    assert list(T_975) == sorted(T_975, reverse=True)
+    quantiles = [student(freedom) for freedom in range(1, 40)]
+    assert quantiles == sorted(quantiles, reverse=True)
+    assert quantiles[-1] == pytest.approx(2.023, abs=5e-4)  # 39 degrees of freedom
 
 
 def test_verdicts_are_decided_where_the_interval_is_on_one_side() -> None:

@@ -87,9 +87,7 @@ class FakeEngine:
         del options, segmentation
         until = self._clock.perf_counter() + next(self._seconds)
         self._clock.sleep(max(0.0, until - self._clock.perf_counter() - 0.001))
-        while (
-            left := until - self._clock.perf_counter()
-        ) > 0:  # a system may oversleep, so the end is waited for awake
+        while (left := until - self._clock.perf_counter()) > 0:  # awake, because a system may oversleep
             self._clock.sleep(0.0 if isinstance(self._clock, _Awake) else left)
         return [Translation(text, 0.0, 1, 1) for text in texts]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.training.headmask.test_headmask import FABRIC, LAYOUT, batches, headmask, masked, recipe
+from tests.training.headmask.test_headmask import FABRIC, LAYOUT, batches, headmask, interrupt, masked, recipe
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import KINDS, HeadLayout
@@ -19,7 +19,6 @@ from hmc.training.headmask.mask import STREAM
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.gates import FixedMask, OpenGate
 from hmc.training.model.importance import importance_of, importance_sums
-from hmc.training.runs.updater import Updater
 from hmc.training.trainer.trainer import TrainingRun, train
 
 
@@ -156,17 +155,7 @@ def test_a_resumed_run_counts_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     settings = recipe(tmp_path, headmask="random:5,part,after=1")
     settings = settings.model_copy(update={"run": settings.run.model_copy(update={"eval_every": 3})})
     train(settings, tmp_path / "whole")
-    update = Updater.update
-
-    def fail_at_5(self: Updater, step: int, *rest: object) -> object:
-        if step == 5:
-            raise InterruptedError
-        return update(self, step, *rest)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Updater, "update", fail_at_5)
-        with pytest.raises(InterruptedError):
-            train(settings, tmp_path / "resumed")
+    interrupt(settings, tmp_path / "resumed", monkeypatch)
     train(settings, tmp_path / "resumed")
     whole, resumed = (json.loads((tmp_path / name / FILE).read_text()) for name in ("whole", "resumed"))
     assert whole == resumed

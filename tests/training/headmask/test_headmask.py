@@ -203,12 +203,8 @@ def recipe(folder: Path, **settings: object) -> Recipe:
     )
 
 
-@pytest.mark.parametrize("text", ["random:25%", "important:5"])
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = recipe(tmp_path, headmask=text)
-    whole = load_checkpoint(train(settings, tmp_path / "whole"))
+def interrupt(settings: Recipe, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends before its fifth update."""
     update = Updater.update
 
     def fail_at_5(self: Updater, step: int, *rest: object) -> Update:
@@ -219,7 +215,16 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     with monkeypatch.context() as patch:
         patch.setattr(Updater, "update", fail_at_5)
         with pytest.raises(InterruptedError):
-            train(settings, tmp_path / "resumed")
+            train(settings, out)
+
+
+@pytest.mark.parametrize("text", ["random:25%", "important:5"])
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = recipe(tmp_path, headmask=text)
+    whole = load_checkpoint(train(settings, tmp_path / "whole"))
+    interrupt(settings, tmp_path / "resumed", monkeypatch)
     resumed = load_checkpoint(train(settings, tmp_path / "resumed"))
     assert all(np.array_equal(resumed.tensors[n], whole.tensors[n]) for n in whole.tensors)
     plain = load_checkpoint(train(recipe(tmp_path), tmp_path / "plain"))

@@ -103,9 +103,7 @@ async def load_server(
 
 @asynccontextmanager
 async def _sender(address: str, texts: Sequence[str], settings: LoadSettings) -> AsyncIterator[Send]:
-    os.environ.setdefault(
-        "GRPC_VERBOSITY", "NONE"
-    )  # errors are counted; gRPC's own log would only clutter the terminal
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are counted; gRPC's own log would clutter the terminal
     level = Selector(auto=True) if settings.level == AUTO else settings.level
     options = DecodeOptions(beam_size=settings.beam)
     async with AsyncClient(

@@ -21,25 +21,17 @@ def confidence(
     as_json: AsJson = False,
 ) -> None:
     """Measure the confidence of each head: its largest attention weight, the end of sentence left out."""
-    from hmc.cli.analyze.output import carry_out
+    from hmc.cli.analyze.output import carry_out_and_save
     from hmc.training.analysis.attention import confidence
     from hmc.training.analysis.common.result import Result
-    from hmc.training.analysis.common.scores import check_target, save_scores
-    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.common.subject import Progress, Subject, read_text
     from hmc.training.analysis.figures.roles import draw_confidence
 
-    if save is not None:
-        check_target(save, checkpoint, out)
-
-    def analyse(progress: Progress) -> Result:
-        subject = load_subject(checkpoint, device)
+    def analyse(subject: Subject, progress: Progress) -> Result:
         text = read_text(data, subject.languages, sentences)
-        result = confidence.analyse(subject, text, forced=forced, progress=progress)
-        if save is not None:
-            save_scores(subject, result, save)
-        return result
+        return confidence.analyse(subject, text, forced=forced, progress=progress)
 
-    carry_out(analyse, confidence.summary, draw_confidence, out, as_json)
+    carry_out_and_save(checkpoint, device, analyse, confidence.summary, draw_confidence, out, as_json, save)
 
 
 def lrp(
@@ -53,25 +45,17 @@ def lrp(
     as_json: AsJson = False,
 ) -> None:
     """Measure the relevance of each head to the top-1 logit by layer-wise relevance propagation."""
-    from hmc.cli.analyze.output import carry_out
+    from hmc.cli.analyze.output import carry_out_and_save
     from hmc.training.analysis import relevance
     from hmc.training.analysis.common.result import Result
-    from hmc.training.analysis.common.scores import check_target, save_scores
-    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.common.subject import Progress, Subject, read_text
     from hmc.training.analysis.figures.roles import draw_lrp
 
-    if save is not None:
-        check_target(save, checkpoint, out)
-
-    def analyse(progress: Progress) -> Result:
-        subject = load_subject(checkpoint, device)
+    def analyse(subject: Subject, progress: Progress) -> Result:
         text = read_text(data, subject.languages, sentences)
-        result = relevance.analyse(subject, text, forced=forced, progress=progress)
-        if save is not None:
-            save_scores(subject, result, save)
-        return result
+        return relevance.analyse(subject, text, forced=forced, progress=progress)
 
-    carry_out(analyse, relevance.summary, draw_lrp, out, as_json)
+    carry_out_and_save(checkpoint, device, analyse, relevance.summary, draw_lrp, out, as_json, save)
 
 
 def roles(

@@ -47,25 +47,18 @@ def importance(
     as_json: AsJson = False,
 ) -> None:
     """Measure head importance I_h with one backward pass per sentence: head map, histogram, mean and variance."""
-    from hmc.cli.analyze.output import carry_out
+    from hmc.cli.analyze.output import carry_out_and_save
     from hmc.training.analysis.common.result import Result
-    from hmc.training.analysis.common.scores import check_target, save_scores
-    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.common.subject import Progress, read_text
     from hmc.training.analysis.figures.masking import draw_importance
     from hmc.training.analysis.masking import importance
 
     how = rank_by(None, None, None, words, 0).how
-    if save is not None:
-        check_target(save, checkpoint, out)
 
-    def analyse(progress: Progress) -> Result:
-        subject = load_subject(checkpoint, device)
-        result = importance.analyse(subject, read_text(data, subject.languages, sentences), how, progress)
-        if save is not None:
-            save_scores(subject, result, save)
-        return result
+    def analyse(subject: Subject, progress: Progress) -> Result:
+        return importance.analyse(subject, read_text(data, subject.languages, sentences), how, progress)
 
-    carry_out(analyse, importance.summary, draw_importance, out, as_json)
+    carry_out_and_save(checkpoint, device, analyse, importance.summary, draw_importance, out, as_json, save)
 
 
 def ablate(
@@ -84,27 +77,20 @@ def ablate(
     as_json: AsJson = False,
 ) -> None:
     """Mask each head on its own: the change in loss and BLEU, with 95 % intervals and p-values."""
-    from hmc.cli.analyze.output import carry_out
+    from hmc.cli.analyze.output import carry_out_and_save
     from hmc.training.analysis.common.measure import Settings
     from hmc.training.analysis.common.result import Result, parse_heads
-    from hmc.training.analysis.common.scores import check_target, save_scores
-    from hmc.training.analysis.common.subject import Progress, load_subject, read_text
+    from hmc.training.analysis.common.subject import Progress, read_text
     from hmc.training.analysis.figures.masking import draw_ablate
     from hmc.training.analysis.masking import ablate
 
     settings = Settings(bleu, beam, resamples, seed, batch_tokens)
-    if save is not None:
-        check_target(save, checkpoint, out)
 
-    def analyse(progress: Progress) -> Result:
-        subject = load_subject(checkpoint, device)
+    def analyse(subject: Subject, progress: Progress) -> Result:
         heads = parse_heads(head or [], subject.layout)
-        result = ablate.analyse(subject, read_text(data, subject.languages, sentences), settings, heads, progress)
-        if save is not None:
-            save_scores(subject, result, save)
-        return result
+        return ablate.analyse(subject, read_text(data, subject.languages, sentences), settings, heads, progress)
 
-    carry_out(analyse, ablate.summary, draw_ablate, out, as_json)
+    carry_out_and_save(checkpoint, device, analyse, ablate.summary, draw_ablate, out, as_json, save)
 
 
 def all_but_one(

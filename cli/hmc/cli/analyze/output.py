@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from hmc.training.analysis.common.result import Result
-    from hmc.training.analysis.common.subject import Progress
+    from hmc.training.analysis.common.subject import Progress, Subject
     from hmc.training.analysis.common.summary import Summary
 
 
@@ -41,6 +41,33 @@ def carry_out(
         return
     show(summarise(result))
     typer.echo(f"wrote {', '.join(map(str, written))}")
+
+
+def carry_out_and_save(
+    checkpoint: Path,
+    device: str,
+    analyse: Callable[[Subject, Progress], Result],
+    summarise: Callable[[Result], Summary],
+    draw: Callable[[Result, Path], list[Path]],
+    out: Path,
+    as_json: bool,
+    save: Path | None,
+) -> None:
+    """As `carry_out`, with an analysis of one checkpoint whose scores of heads are saved in the checkpoint `save`."""
+    from hmc.training.analysis.common.scores import check_target, save_scores
+    from hmc.training.analysis.common.subject import load_subject
+
+    if save is not None:
+        check_target(save, checkpoint, out)
+
+    def analyse_and_save(progress: Progress) -> Result:
+        subject = load_subject(checkpoint, device)
+        result = analyse(subject, progress)
+        if save is not None:
+            save_scores(subject, result, save)
+        return result
+
+    carry_out(analyse_and_save, summarise, draw, out, as_json)
 
 
 def show(summary: Summary) -> None:

@@ -19,7 +19,7 @@ DEFAULT = COMMANDS[0]
 
 
 class DefaultGroup(TyperGroup):
-    """A group whose first command is meant where none is named. `--help` alone is that of the group."""
+    """A group whose first command is meant where none is named. `--help` or `-h` alone is that of the group."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Puts the default command before arguments that name none."""
@@ -27,7 +27,7 @@ class DefaultGroup(TyperGroup):
 
     def completed(self, args: list[str]) -> list[str]:
         """The arguments with the name of a command first."""
-        return args if args and (args[0] in self.commands or args == ["--help"]) else [DEFAULT, *args]
+        return args if args and (args[0] in self.commands or args in (["--help"], ["-h"])) else [DEFAULT, *args]
 
 
 def group() -> typer.Typer:

@@ -1,0 +1,206 @@
+"""The sections of a page with curves: quality against speed, latency, load, and lengths of sentences."""
+
+from __future__ import annotations
+
+from html import escape
+
+from hmc.benchmark.measure.latency import LatencyResult, RequestSize, median_of
+from hmc.benchmark.measure.validity import requests_needed
+from hmc.benchmark.report import svg
+from hmc.benchmark.report.findings import buckets
+from hmc.benchmark.report.html_parts import ends_of, figure, legend, ratio, styles_of, table, with_interval
+from hmc.benchmark.report.results import Report
+from hmc.benchmark.report.svg import Axis, ChartPoint, Series
+from hmc.benchmark.report.tables import milliseconds, settings_of
+
+MOST_ON_CURVE = 120
+"""Points of a curve of percentiles."""
+
+
+def trade(report: Report) -> str:
+    """Quality against latency and against throughput."""
+    conditions = report.conditions
+    if conditions.quality_reference is None:
+        return ""
+    beam = conditions.headline.beam
+    alone, full = conditions.headline, RequestSize(max(conditions.batches), beam)
+    figures = []
+    for size, name, value in (
+        (alone, f"p50 of a request, ms ({alone})", "latency"),
+        (full, f"sentences a second ({full})", "throughput"),
+    ):
+        series = []
+        for style, system in enumerate(report.systems):
+            quality, at = system.quality_at(beam), system.latency_at(size)
+            if quality is None:
+                continue
+            base = quality.bleu - quality.bleu_delta
+            x, ends = (at.p50_ms, at.p50_interval) if value == "latency" else (at.sentences_per_s, at.rate_interval)
+            own = (base + quality.ci_low, base + quality.ci_high) if quality.ci_low < quality.ci_high else None
+            series.append(Series(system.name, style, (ChartPoint(x, quality.bleu, ends_of(ends), own),)))
+        xs = [v for each in series for v in (each.points[0].x, *(each.points[0].x_ends or ()))]
+        ys = [v for each in series for v in (each.points[0].y, *(each.points[0].y_ends or ()))]
+        x_axis = Axis.around(name, xs, log=max(xs) > 8 * min(xs), zero=max(xs) <= 8 * min(xs))
+        better = "left" if value == "latency" else "right"
+        caption = f"Up and {better} is better. Bars: 95 % of ΔBLEU and of the {value}."
+        drawn = svg.scatter(series, x_axis, Axis.around("BLEU", ys), f"BLEU against {value} of each system")
+        figures.append(figure(f"Quality against {value}", caption, drawn))
+    return f'<h2>Quality against speed</h2><div class="charts">{"".join(figures)}</div>'
+
+
+def latency(report: Report) -> str:
+    at, figures = report.conditions.headline, []
+    curves = [Series(system.name, style, _curve(system.latency_at(at))) for style, system in enumerate(report.systems)]
+    times = [point.y for each in curves for point in each.points]
+    most = max(point.x for each in curves for point in each.points)
+    drawn = svg.lines(
+        curves,
+        Axis("percentile", 0, max(100.0, most)),
+        Axis.around("ms", times, log=True),
+        "Percentiles of request times",
+        marks=False,
+    )
+    caption = f"All requests of all rounds at {at}, up to the highest percentile that so many requests give."
+    figures.append(figure("Request times by percentile", caption, drawn))
+    if report.conditions.rounds > 1:
+        rounds = [
+            Series(
+                s.name,
+                style,
+                tuple(ChartPoint(n, median_of(times)) for n, times in enumerate(s.latency_at(at).samples_ms, 1)),
+            )
+            for style, s in enumerate(report.systems)
+        ]
+        medians = [point.y for each in rounds for point in each.points]
+        x = Axis("round", 0.5, report.conditions.rounds + 0.5)
+        drawn = svg.lines(rounds, x, Axis.around("p50, ms", medians, log=True), "Median time in every round")
+        figures.append(figure("Round by round", "Level lines: the machine was steady.", drawn))
+    heads = ["", "batch", "beam", "p50 ms", "p90", "p95", "p99", "requests", "sentences/s", "tokens/s", "ratio [95 %]"]
+    rows = []
+    for setting in settings_of(report.conditions):
+        for style, system in enumerate(report.systems):
+            found = system.latency_at(setting)
+            rows.append(
+                [
+                    svg.key(style) + escape(system.name),
+                    str(found.batch),
+                    str(found.beam),
+                    with_interval(found.p50_ms, found.p50_interval),
+                    *(milliseconds(ms) for ms in (found.p90_ms, found.p95_ms, found.p99_ms)),
+                    str(found.requests),
+                    with_interval(found.sentences_per_s, found.rate_interval),
+                    f"{found.tokens_per_s:,.0f}",
+                    ratio(found),
+                ]
+            )
+    note = (
+        f"A dash: fewer requests than the percentile needs ({requests_needed(90)} for p90, {requests_needed(95)} for "
+        f"p95, {requests_needed(99)} for p99)."
+    )
+    return f'<h2>Latency</h2>{legend(report)}<div class="charts">{"".join(figures)}</div>' + table(note, heads, rows)
+
+
+def _curve(at: LatencyResult) -> tuple[ChartPoint, ...]:
+    pooled = sorted(ms for times in at.samples_ms for ms in times)
+    most = max((p for p in (50.0, 90.0, 95.0, 99.0) if len(pooled) >= requests_needed(p)), default=50.0)
+    shares = [most * n / MOST_ON_CURVE for n in range(1, MOST_ON_CURVE + 1)]
+    return tuple(ChartPoint(share, pooled[min(len(pooled) - 1, int(len(pooled) * share / 100))]) for share in shares)
+
+
+def load(report: Report) -> str:
+    if not report.load:
+        return ""
+    styles = styles_of(report)
+    objective = report.load[0].objective
+    rows = [
+        [
+            svg.key(styles[curve.name]) + escape(curve.name),
+            "none" if curve.saturation is None else f"{'' if curve.bracketed else '≥ '}{curve.saturation:.3g}",
+        ]
+        for curve in report.load
+    ]
+    keeps = (
+        f"Highest rate at which {objective.share:.0%} of the calls are answered within {objective.milliseconds:g} ms."
+    )
+    return f"<h2>Load</h2>{_load_charts(report)}{table(keeps, ['', 'calls/s'], rows)}{_load_table(report)}"
+
+
+def _load_charts(report: Report) -> str:
+    """Latency and goodput by rate. Rates that were stopped early are left out: they saw only a part of the load."""
+    styles, objective, waits, goods = styles_of(report), report.load[0].objective, list[Series](), list[Series]()
+    for curve in report.load:
+        whole = [point for point in curve.points if not point.stopped]
+        shown = [(p.calls / p.seconds, ms) for p in whole if (ms := p.p90_ms or p.p50_ms) is not None]
+        for found, points in ((waits, shown), (goods, [(p.calls / p.seconds, p.goodput) for p in whole])):
+            if points:
+                found.append(Series(curve.name, styles[curve.name], tuple(ChartPoint(*point) for point in points)))
+    if not waits:
+        return ""
+    x = Axis.around("calls a second that are due", [p.x for each in goods for p in each.points], zero=True)
+    limits = [p.y for each in waits for p in each.points] + [objective.milliseconds]
+    y = Axis.around("ms", limits, log=True)
+    rule = (objective.milliseconds, "objective")
+    drawn = svg.lines(waits, x, y, "Latency by rate of calls", rule=rule)
+    caption = "p90 of answered calls, from when they were due; p50 where there were too few answers."
+    figures = figure("Latency under load", caption, drawn)
+    y = Axis.around("in time, a second", [p.y for each in goods for p in each.points], zero=True)
+    caption = f"Calls a second answered within {objective.milliseconds:g} ms. Dashed: every call in time."
+    figures += figure("Goodput", caption, svg.lines(goods, x, y, "Goodput by rate of calls", diagonal=True))
+    return f'<div class="charts">{figures}</div>'
+
+
+def _load_table(report: Report) -> str:
+    heads = ["", "calls/s", "calls", "answered", "refused", "failed", "cut", "in time/s", "p50 ms", "p90", "p99", ""]
+    rows = [
+        [
+            escape(curve.name),
+            f"{p.rate:.3g}",
+            *map(str, (p.calls, p.answered, p.refused, p.failed, p.cut)),
+            f"{p.goodput:.3g}",
+            *(milliseconds(ms) for ms in (p.p50_ms, p.p90_ms, p.p99_ms)),
+            "held" if p.held else "stopped" if p.stopped else "missed",
+        ]
+        for curve in report.load
+        for p in curve.points
+    ]
+    told = "Cut: under way when a rate was stopped, because it could not keep the objective any more."
+    return f"<details><summary>Every rate that was tried</summary>{table(told, heads, rows)}</details>"
+
+
+def lengths(report: Report) -> str:
+    found = buckets(report)
+    if not found:
+        return ""
+    names = [system.name for system in report.systems]
+    figures = []
+    for title, values, axis in (
+        ("BLEU", [bucket.bleu for bucket in found], "BLEU"),
+        ("p50 at batch 1", [b.p50_ms for b in found], "ms"),
+    ):
+        series = [
+            Series(name, style, tuple(ChartPoint(n, each[name]) for n, each in enumerate(values, 1) if name in each))
+            for style, name in enumerate(names)
+        ]
+        series = [each for each in series if each.points]
+        if series:
+            x = Axis("bucket of source lengths, shortest first", 0.6, len(found) + 0.4)
+            y = Axis.around(axis, [p.y for each in series for p in each.points], log=axis == "ms")
+            figures.append(
+                figure(f"{title} by length", "", svg.lines(series, x, y, f"{title} by length of the source"))
+            )
+    heads = [
+        "source tokens",
+        "sentences",
+        *(f"{escape(n)} BLEU" for n in names if n in found[0].bleu),
+        *(f"{escape(n)} ms" for n in names if n in found[0].p50_ms),
+    ]
+    rows = [
+        [
+            f"{b.low} to {b.high}",
+            str(b.sentences),
+            *(f"{v:.1f}" for v in b.bleu.values()),
+            *(milliseconds(v) for v in b.p50_ms.values()),
+        ]
+        for b in found
+    ]
+    return f'<h2>By length of the sentence</h2><div class="charts">{"".join(figures)}</div>' + table("", heads, rows)
