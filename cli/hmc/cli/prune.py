@@ -178,6 +178,14 @@ def command(
     learning_rate: Annotated[
         float, typer.Option(help="Learning rate of the weights.", rich_help_panel=TRAINING)
     ] = 3e-4,
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            help="adam, or muon: Muon for the matrices of the layers, Adam for all else.",
+            metavar="adam|muon",
+            rich_help_panel=TRAINING,
+        ),
+    ] = "adam",
     warmup_steps: Annotated[
         int,
         typer.Option(
@@ -319,6 +327,7 @@ def command(
                 "close_steps": close_steps,
                 "recover_steps": recover_steps,
                 "learning_rate": learning_rate,
+                "optimizer": optimizer,
                 "warmup_steps": warmup_steps,
                 "l0_lambda": l0_lambda,
                 "settle_gates": settle_gates,

@@ -13,12 +13,10 @@ from tests.tiny import SENTENCES, tiny_checkpoint_at
 from tests.training.pruning.test_run_inputs import SETTINGS, recipe, write
 from tests.training.runs.test_updater import make_model, make_updater
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.training.pruning.nested import nested_finetune
-from hmc.training.pruning.run import PruningRun
+from hmc.artifact import InvalidRequestError, load_checkpoint
+from hmc.training import PruningRun, nested_finetune, train
+from hmc.training.runs.recipe import OptimizerName
 from hmc.training.runs.updater import MOST_SKIPPED, SummedLoss, Tally
-from hmc.training.trainer.trainer import train
 
 CPU = torch.device("cpu")
 DIVERGED = "10 updates in a row had a loss or gradient that was NaN"
@@ -71,9 +69,10 @@ def test_the_line_of_a_log_has_the_mean_of_its_updates() -> None:
         tally.check()
 
 
-def test_an_update_with_a_gradient_that_is_not_finite_changes_nothing() -> None:
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_an_update_with_a_gradient_that_is_not_finite_changes_nothing(optimizer: OptimizerName) -> None:
     model = make_model()
-    updater = make_updater(model, [])
+    updater = make_updater(model, [], optimizer=optimizer)
     updater.update(1)
 
     def everything() -> list[torch.Tensor]:

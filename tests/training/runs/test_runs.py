@@ -16,13 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.tiny import SENTENCES
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.training.pruning.nested import nested_finetune
-from hmc.training.pruning.run import PruningRun
-from hmc.training.pruning.settings import PruneSettings
-from hmc.training.runs.recipe import Recipe, RunSection
-from hmc.training.trainer.trainer import train
+from hmc.artifact import InvalidRequestError, load_checkpoint
+from hmc.training import PruneSettings, PruningRun, Recipe, nested_finetune, train
+from hmc.training.runs.recipe import RunSection
 
 STEPS = 12
 RUN_A_RECIPE = """
@@ -123,23 +119,40 @@ def as_shards(form: str, folder: Path) -> str:
     return f"{folder}/*.{form}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["text", "jsonl.gz", "parquet"])
-def test_kill_9_and_resume_is_bit_equal(form: str, corpus: str, trained: Path, tmp_path: Path) -> None:
-    """The process is killed in update 8, two updates after it saved its last state. Whatever form the text has, the run
-    equals that of text files that nothing interrupted."""
-    out = tmp_path / "run"
-    corpus = corpus if form == "text" else as_shards(form, tmp_path)
-    with start(recipe(corpus), out, stop=8) as process:
+def kill_and_resume(settings: Recipe, out: Path) -> None:
+    """The process is killed in update 8, two updates after it saved its last state; another finishes the run."""
+    with start(settings, out, stop=8) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "update 8 begins\n"
         process.kill()
         assert process.wait() == -signal.SIGKILL
     assert json.loads((out / "state" / "progress.json").read_text())["step"] == 6
     assert not (out / "final").exists()
-    finish(recipe(corpus), out)
-    resumed, whole = (load_checkpoint(p / "final") for p in (out, trained))
-    assert all(np.array_equal(resumed.tensors[n], whole.tensors[n]) for n in whole.tensors)
+    finish(settings, out)
+
+
+def equal(a: Path, b: Path) -> bool:
+    """Whether two runs ended with the same weights."""
+    left, right = (load_checkpoint(out / "final").tensors for out in (a, b))
+    return left.keys() == right.keys() and all(np.array_equal(left[n], right[n]) for n in right)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["text", "jsonl.gz", "parquet"])
+def test_kill_9_and_resume_is_bit_equal(form: str, corpus: str, trained: Path, tmp_path: Path) -> None:
+    """Whatever form the text has, the run equals that of text files that nothing interrupted."""
+    kill_and_resume(recipe(corpus if form == "text" else as_shards(form, tmp_path)), tmp_path / "run")
+    assert equal(tmp_path / "run", trained)
+
+
+@pytest.mark.slow
+def test_a_run_with_muon_resumes_exactly_too(corpus: str, trained: Path, tmp_path: Path) -> None:
+    adam = recipe(corpus)
+    settings = adam.model_copy(update={"train": adam.train.model_copy(update={"optimizer": "muon"})})
+    kill_and_resume(settings, tmp_path / "killed")
+    finish(settings, tmp_path / "whole")
+    assert equal(tmp_path / "killed", tmp_path / "whole")
+    assert not equal(tmp_path / "whole", trained)
 
 
 @pytest.mark.parametrize("form", ["jsonl.gz", "parquet"])

@@ -12,20 +12,26 @@ import torch
 from tests.tiny import SENTENCES, tiny_architecture, tiny_tokenizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hmc.artifact.model.budgets import HeadBudget
+from hmc.artifact import HeadBudget
 from hmc.artifact.model.heads import KINDS
-from hmc.training.data.batches import Batch, make_batch
-from hmc.training.data.vocabulary import Vocabulary
-from hmc.training.headmask.mask import HeadMask
-from hmc.training.headmask.spec import HeadMaskSpec
-from hmc.training.model.transformer import Transformer, build_transformer
-from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
+from hmc.training import (
+    Batch,
+    HeadGates,
+    HeadMask,
+    HeadMaskSpec,
+    NeuronGates,
+    PruneSettings,
+    Transformer,
+    Vocabulary,
+    build_transformer,
+    make_batch,
+)
 from hmc.training.pruning.schedule import ClosingSchedule, ClosingTarget
-from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.targets import HeadTarget, NeuronTarget
+from hmc.training.runs.optimizer import make_optimizer
 from hmc.training.runs.processes import make_fabric
-from hmc.training.runs.recipe import RunSection, TrainSection
-from hmc.training.runs.updater import Masking, Updater, make_optimizer
+from hmc.training.runs.recipe import OptimizerName, RunSection, TrainSection
+from hmc.training.runs.updater import Masking, Updater
 
 FABRIC = make_fabric(RunSection(device="cpu"))
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal", "unique", "repeat_interleave")
@@ -61,15 +67,17 @@ def make_model() -> Transformer:
     return build_transformer(tiny_architecture())
 
 
-def make_updater(model: Transformer, gates: list[torch.Tensor], masking: Masking | None = None) -> Updater:
+def make_updater(
+    model: Transformer, gates: list[torch.Tensor], masking: Masking | None = None, optimizer: OptimizerName = "adam"
+) -> Updater:
     """No dropout: on a CPU it draws its seed on the host, on a GPU it does not."""
-    section = TrainSection(accumulate=2, dropout=0.0, warmup_steps=1)
+    section = TrainSection(accumulate=2, dropout=0.0, warmup_steps=1, optimizer=optimizer)
     weights = [p for p in model.parameters() if not any(p is gate for gate in gates)]
     groups: list[dict[str, Any]] = [
         {"params": weights, "name": "weights"},
         {"params": gates, "name": "gates"},
     ]
-    return Updater(FABRIC, model, make_optimizer(groups, section), cycle(batches()), section, masking)
+    return Updater(FABRIC, model, make_optimizer(groups, section, model.tables), cycle(batches()), section, masking)
 
 
 @pytest.mark.parametrize("headmask", [None, "random:7", "important:7"])

@@ -65,6 +65,12 @@ class Transformer(nn.Module):
         return without
 
     @property
+    def tables(self) -> list[Tensor]:
+        """The embeddings, and the output matrix where the model has one of its own: `[size, d_model]` each."""
+        embeddings = [table.weight for table in (self.shared, self.sources) if table is not None]
+        return embeddings if self.output is None else [*embeddings, self.output]
+
+    @property
     def encoder_layers(self) -> list[EncoderLayer]:
         """The encoder's layers, first to last."""
         return cast(list[EncoderLayer], list(self.encoder))

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, field_validator
 from hmc.artifact.model.heads import KINDS, Kind
 from hmc.training.data.corpus import Splitting
 from hmc.training.distillation.settings import DistillSection
-from hmc.training.runs.recipe import RunSection, TokenizerSection, TrainSection
+from hmc.training.runs.recipe import OptimizerName, RunSection, TokenizerSection, TrainSection
 from hmc.training.section import Section
 
 
@@ -42,6 +42,8 @@ class PruneSettings(Section):
     """Updates of a recovery stage: the layout is fixed, and the learning rate falls linearly to zero."""
     learning_rate: float = Field(default=3e-4, gt=0)
     """Learning rate of the weights; constant while gates close."""
+    optimizer: OptimizerName = "adam"
+    """As that of a recipe (`TrainSection.optimizer`). Gates are always Adam's."""
     warmup_steps: int = Field(default=1, ge=1)
     """First updates of the run, over which the learning rate of the weights rises linearly."""
     gate_rate: float = Field(default=0.1, gt=0)
@@ -90,6 +92,7 @@ class PruneSettings(Section):
             steps=max(steps, 1),
             batch_tokens=self.batch_tokens,
             accumulate=self.accumulate,
+            optimizer=self.optimizer,
             learning_rate=self.learning_rate,
             warmup_steps=1,
             dropout=self.dropout,

@@ -16,10 +16,11 @@ from hmc.training.data.batches import BatchStream
 from hmc.training.distillation.teacher import NOTHING, Distillation
 from hmc.training.model.transformer import Transformer
 from hmc.training.runs.log import RunLog
+from hmc.training.runs.optimizer import make_optimizer
 from hmc.training.runs.processes import first_process_first
 from hmc.training.runs.recipe import RunSection, TrainSection
 from hmc.training.runs.state import Inputs, RunProgress, load_state, progress_from, save_state
-from hmc.training.runs.updater import Masking, Masks, Update, Updater, make_optimizer
+from hmc.training.runs.updater import Masking, Masks, Update, Updater
 
 Kind = TypeVar("Kind", bound=RunProgress)
 
@@ -81,7 +82,7 @@ class Loop(Generic[Kind]):
             fabric.global_rank, fabric.world_size, fabric.device, start_id=model.arch.decoder_start,
         )  # fmt: skip
         self.updater = Updater(
-            fabric, model, make_optimizer(groups, settings), iter(self.stream), settings, masking,
+            fabric, model, make_optimizer(groups, settings, model.tables), iter(self.stream), settings, masking,
             compiled=run.compile, distillation=distillation,
         )  # fmt: skip
         inputs.note(progress)

@@ -19,6 +19,7 @@ from hmc.training.section import Section
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """Decay rate of one of Adam's moments."""
+OptimizerName = Literal["adam", "muon"]
 
 
 def _updates_or_epoch(value: object) -> object:
@@ -88,6 +89,8 @@ class TrainSection(Section):
     """Tokens in a batch, padding included: twice its rows × its longest side."""
     accumulate: int = Field(default=1, ge=1)
     """Batches in one update; their gradients are summed."""
+    optimizer: OptimizerName = "adam"
+    """`muon`: Muon for the matrices of the layers, Adam for all else; see `hmc.training.runs.optimizer`."""
     learning_rate: float = Field(default=7e-4, gt=0)
     """Peak rate, reached at the end of warm-up. After it the rate falls with the inverse square root of the step."""
     warmup_steps: int = Field(default=4000, ge=1)

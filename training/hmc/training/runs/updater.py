@@ -204,7 +204,7 @@ class Updater:
         norm = fabric.clip_gradients(self.loss, self.optimizer, max_norm=limit, error_if_nonfinite=False)
         summed = self._all_sum(summed)
         finite = summed.isfinite() if norm is None else summed.isfinite() & norm.isfinite()
-        self.optimizer.optimizer.found_inf = (~finite).float()  # the fused Adam then leaves everything as it is
+        self.optimizer.optimizer.found_inf = (~finite).float()  # the optimiser then leaves everything as it is
         self.optimizer.step()
         self.tally.add(summed, total, finite)
         return Update(summed, total, norm, rate)
@@ -261,16 +261,3 @@ def learning_rate(step: int, settings: TrainSection) -> float:
     rate = settings.learning_rate * min(step / warmup, (warmup / step) ** 0.5)
     left = settings.steps - step + 1
     return rate * min(1.0, left / settings.cooldown_steps) if settings.cooldown_steps else rate
-
-
-def make_optimizer(groups: list[dict[str, Any]], settings: TrainSection) -> torch.optim.Adam:
-    """Returns Adam for the parameter groups, with decoupled weight decay where the settings have any."""
-    return torch.optim.Adam(
-        groups,
-        lr=settings.learning_rate,
-        betas=settings.adam_betas,
-        eps=settings.adam_epsilon,
-        weight_decay=settings.weight_decay,
-        decoupled_weight_decay=settings.weight_decay > 0,
-        fused=True,
-    )

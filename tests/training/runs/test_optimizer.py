@@ -1,0 +1,38 @@
+"""Which optimiser trains which parameters, and how large the updates are."""
+
+from __future__ import annotations
+
+import torch
+from tests.training.runs.test_updater import make_model, make_updater
+
+from hmc.training.runs.recipe import OptimizerName
+
+
+def first_change(optimizer: OptimizerName) -> dict[str, torch.Tensor]:
+    """What the first update of a model adds to each parameter, divided by the learning rate."""
+    model = make_model()
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    updater = make_updater(model, [], optimizer=optimizer)
+    rate = updater.update(1).rate
+    return {name: (value.detach() - before[name]) / rate for name, value in model.named_parameters()}
+
+
+def test_muon_takes_the_matrices_of_the_layers_and_nothing_else() -> None:
+    muon, adam = first_change("muon"), first_change("adam")
+    other = {name for name in muon if not torch.allclose(muon[name], adam[name], rtol=0, atol=1e-3)}
+    assert other == {name for name, change in muon.items() if change.ndim == 2 and name != "shared.weight"}
+    assert other
+
+
+def test_an_update_of_muon_moves_all_directions_alike_and_as_far_as_adam() -> None:
+    """Half of the singular values are within a factor of two of the largest; those of Adam's first update fall fast."""
+    muon, adam = (
+        {n: torch.linalg.svdvals(change) for n, change in first_change(kind).items() if change.ndim == 2}
+        for kind in ("muon", "adam")
+    )
+    for name, shape in ((name, value.shape) for name, value in make_model().named_parameters() if name in muon):
+        if name == "shared.weight":
+            continue
+        assert 1 < muon[name][0] / (0.2 * max(shape) ** 0.5) < 1.3
+        assert muon[name].median() > muon[name][0] / 2
+        assert adam[name].median() < adam[name][0] / 2
