@@ -25,9 +25,10 @@ from hmc.training.model.regimes import open_gates
 from hmc.training.model.transformer import build_transformer
 from hmc.training.pruning.gate_sets import HeadGates
 from hmc.training.pruning.pressure import l0_penalty
+from hmc.training.runs.optimizer import make_optimizer
 from hmc.training.runs.processes import make_fabric
 from hmc.training.runs.recipe import Recipe, RunSection, load_recipe
-from hmc.training.runs.updater import Updater, make_optimizer
+from hmc.training.runs.updater import Updater
 from hmc.training.trainer.assemble import architecture, make_vocabulary
 
 INITIAL, STRENGTH = 2.0, 1e-2
@@ -55,7 +56,9 @@ class Trainee:
             {"params": weights, "name": "weights"},
             {"params": self.gates.parameters(), "name": "gates"},
         ]
-        self.updater = Updater(self.fabric, self.model, make_optimizer(groups, settings), self._batches(), settings)
+        self.updater = Updater(
+            self.fabric, self.model, make_optimizer(groups, settings, self.model.tables), self._batches(), settings
+        )
 
     def _batches(self) -> Iterator[Batch]:
         while True:
