@@ -97,14 +97,11 @@ def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
         validate(tmp_path)
 
 
-def test_levels_by_name_and_by_heads(tiny_bundle: Path) -> None:
+def test_levels_by_name(tiny_bundle: Path) -> None:
     manifest = read_manifest(tiny_bundle)
     assert manifest.level("h5").heads == 5
-    assert manifest.level_with_at_most(20).name == "h12"
     with pytest.raises(LevelNotFoundError, match=r"'h7'.*full.*h12"):
         manifest.level("h7")
-    with pytest.raises(LevelNotFoundError, match="smallest is 'h5'"):
-        manifest.level_with_at_most(4)
 
 
 def test_weights_that_a_graph_reads_must_be_listed(bundle: Path) -> None:

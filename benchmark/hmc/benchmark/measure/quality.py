@@ -109,13 +109,6 @@ def ter(output: Output, references: Sequence[str]) -> float:
     return float(TER().corpus_score(list(output.hypotheses), [list(references)]).score)
 
 
-def ter_signature() -> str:
-    """sacreBLEU's signature of `ter` with one reference."""
-    metric = TER()
-    metric.corpus_score(["a"], [["a"]])
-    return str(metric.get_signature())
-
-
 def measure_quality(
     bundle: Path | str,
     pairs: TestSet,

@@ -191,16 +191,6 @@ class Manifest(Strict):
                 return level
         raise LevelNotFoundError(f"unknown level {name!r}; this bundle has: {', '.join(x.name for x in self.levels)}")
 
-    def level_with_at_most(self, heads: int) -> Level:
-        """The level with most heads among those with at most `heads` open ones (ties: first in the manifest)."""
-        fitting = [level for level in self.levels if level.heads <= heads]
-        if not fitting:
-            smallest = min(self.levels, key=lambda x: x.heads)
-            raise LevelNotFoundError(
-                f"no level has at most {heads} heads; the smallest is {smallest.name!r} with {smallest.heads}"
-            )
-        return max(fitting, key=lambda x: x.heads)
-
 
 def encoder_path(level: str) -> str:
     """Path of a level's encoder graph within the bundle."""

@@ -13,7 +13,7 @@ from hmc.serving.requests.options import MAX_TOKENS
 from hmc.serving.runtime.device import SDPA_KERNELS, CudaAttention, parse_devices
 from hmc.serving.runtime.memory.account import parse_budget
 from hmc.serving.runtime.packed_weights import cache_folder
-from hmc.serving.server.access.listening import is_loopback, parse_listener
+from hmc.serving.server.access.listening import parse_listener
 from hmc.serving.server.access.tokens import read_tokens
 from hmc.serving.server.observing.traces import check_trace_url
 from hmc.serving.wire.rules import MAX_MESSAGE_BYTES, check_token
@@ -203,8 +203,3 @@ class ServerSettings:
             raise InvalidRequestError(f"memory {self.memory!r}: write bytes, such as 8GiB, 500MB or 1000000000")
         shared = cache_folder(self.cache) is not None
         return HostSettings(self.levels, self.default_level, self.device, self.lazy, self.auto, memory, shared)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine can reach the server."""
-        return is_loopback(self.host)
