@@ -158,7 +158,10 @@ Code = grpc.StatusCode
 MEANINGS: dict[grpc.StatusCode, Meaning] = {
     Code.OK: Meaning("The call succeeded.", "Nothing.", "–"),
     Code.CANCELLED: Meaning(
-        "The caller cancelled the call. Its work is dropped at the next decoder step.", "Nothing.", "yes"
+        "The caller cancelled the call. Its work is dropped at the next decoder step. Or the call reached a server "
+        "that was stopping and had not taken it yet: gRPC's server library ends such a call so (grpc/grpc#41785).",
+        "Nothing. If the caller did not cancel it, send it again, as after `UNAVAILABLE`.",
+        "yes",
     ),
     Code.INVALID_ARGUMENT: Meaning(
         "A value of the request is out of its range, a text is too long or not UTF-8, the answer would be too large, "
