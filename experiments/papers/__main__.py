@@ -6,7 +6,8 @@
     python -m experiments.papers page --size papers
 
 Run it from the top of a checkout. `--data` holds the folders `multi30k`, `mixed` and `ud`. What exists is not made
-again, and an interrupted training goes on from its last state, so the command can be repeated after a break.
+again, and an interrupted training goes on from its last state, so the command can be repeated after a break. `page`
+also copies the results, without weights, to `--kept`; from there every command takes what the folder of runs lacks.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.papers import page
+from experiments.papers.kept import keep, restore
 from experiments.papers.sizes import SIZES
-from experiments.papers.steps import Driver, some_of
+from experiments.papers.steps import Driver, left_of, some_of
 from experiments.papers.studies import Study
 
 
@@ -40,9 +42,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--hmc", default="hmc", help="command to run HMC with (default: hmc)")
     default = Path("docs/reproduction.md")
     parser.add_argument("--page", type=Path, default=default, help=f"the page (default: {default})")
+    kept = Path("experiments/papers/results")
+    parser.add_argument("--kept", type=Path, default=kept, help=f"results that stay with the project (default: {kept})")
     given = parser.parse_intermixed_args(arguments)  # names may come after options
-    study = Study(SIZES[given.size], given.runs / given.size, given.data, given.model)
+    kept = given.kept / given.size
+    study = Study(SIZES[given.size], given.runs / given.size, given.data, given.model, kept)
+    restore(kept, study.root)
     if given.command == "page":
+        keep(study.root, kept)
         page.write(study, given.size, given.page)
         return 0
     steps = some_of(study.steps(), given.only)
@@ -51,8 +58,9 @@ def main(arguments: Sequence[str]) -> int:
     driver = Driver(study.root, shlex.split(given.hmc), study.size.minutes)
     if given.command == "run":
         return driver.run(steps, given.minutes)
+    left = left_of(steps)
     for step in steps:
-        print(f"{'done' if step.done else 'left'}  {step.name}")
+        print(f"{'left' if step in left else 'done'}  {step.name}")
     for line in driver.plan(steps):
         print(line)
     return 0

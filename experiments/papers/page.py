@@ -18,6 +18,7 @@ from experiments.papers.claims import michel, sun, voita
 from experiments.papers.claims.claim import Claim
 from experiments.papers.over_seeds import difference, mean, ratio
 from experiments.papers.readings import NotRunError, bleu, masked, over, quality, spread
+from experiments.papers.steps import left_of
 from experiments.papers.studies import BASELINE, VARIANTS, Study, Variant
 from experiments.support import marked
 from hmc.training.analysis.common.summary import Summary, probability
@@ -149,14 +150,14 @@ def table2(study: Study) -> str:
 
 
 def figures(study: Study, folder: Path) -> str:
-    """Copies the figures that there are into `folder`; returns Markdown that shows them."""
+    """Copies the figures of the study into `folder`; returns Markdown that shows all that are there."""
     lines = []
     for caption, name in FIGURES.items():
-        file = study.root / f"{name}.svg"
+        file, target = study.root / f"{name}.svg", folder / f"{name.replace('/', '-')}.svg"
         if file.is_file():
             folder.mkdir(parents=True, exist_ok=True)
-            target = folder / f"{name.replace('/', '-')}.svg"
             shutil.copyfile(file, target)
+        if target.is_file():
             lines.append(f"![{caption}]({folder.name}/{target.name})\n")
     return "\n".join(lines) or "No figure yet.\n"
 
@@ -164,7 +165,7 @@ def figures(study: Study, folder: Path) -> str:
 def setup(study: Study, size: str) -> str:
     """What the numbers of the page are of."""
     steps = study.steps()
-    done = sum(step.done for step in steps)
+    done = len(steps) - len(left_of(steps))
     what = f"the model `{study.given}`" if study.given else "the first baseline"
     return (
         f"Size `{size}`: {study.size.says}. {done} of {len(steps)} steps are done; heads are studied on {what}. "

@@ -65,6 +65,8 @@ def masked(study: Study, folder: str, seed: int) -> dict[str, Any]:
     """Of the log of masks: the share of the updates that mask the most masked head, the number of heads that more than
     half of them mask, and the mean share of masked heads that the update before had masked too."""
     run = study.trained(folder, seed).parent
+    if study.kept is not None and not run.is_dir():
+        run = study.kept / run.relative_to(study.root)
     counts = json.loads(_there(run / "headmask.json").read_text())
     last = counts["history"][-1]
     shares = [number / last["updates"] for number in last["masked"]]

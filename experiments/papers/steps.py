@@ -64,6 +64,16 @@ def some_of(steps: Sequence[Step], only: Sequence[str]) -> list[Step]:
     return [step for step in steps if step.name in names]
 
 
+def left_of(steps: Sequence[Step]) -> list[Step]:
+    """The steps that are to be run: what is not done, and is the end of a chain or needed by such a step."""
+    left = list[Step]()
+    for step in reversed(steps):
+        users = [other for other in steps if any(step.makes in (need, *need.parents) for need in other.needs)]
+        if not step.done and (not users or any(user in left for user in users)):
+            left.append(step)
+    return left[::-1]
+
+
 class Driver:
     """Runs steps in order; knows what is left, and how long it will take by what similar steps took."""
 
@@ -85,15 +95,15 @@ class Driver:
 
     def plan(self, steps: Sequence[Step]) -> list[str]:
         """What is done and what is left, a line for each kind, and the time that is left."""
-        lines, total = [], 0.0
+        lines, total, every = [], 0.0, left_of(steps)
         for kind in dict.fromkeys(step.kind for step in steps):
             some = [step for step in steps if step.kind == kind]
-            left = [step for step in some if not step.done]
+            left = [step for step in every if step.kind == kind]
             minutes = sum(self.minutes(step, steps) for step in left)
             total += minutes
             each = f", about {self.minutes(left[0], steps):.1f} min each" if left else ""
             lines.append(f"{kind}: {len(some) - len(left)} of {len(some)} done{each}")
-        return [*lines, f"left: {sum(not step.done for step in steps)} steps, about {duration(total)}"]
+        return [*lines, f"left: {len(every)} steps, about {duration(total)}"]
 
     def run(self, steps: Sequence[Step], minutes: float | None = None) -> int:
         """Runs what is left; returns an exit status: 1 if a step failed, or could not be run.
@@ -101,9 +111,8 @@ class Driver:
         minutes: no step is begun after them. Steps that need what a failed one did not make are left out.
         """
         began, problems = time.monotonic(), list[str]()
-        for number, step in enumerate(steps, 1):
-            if step.done:
-                continue
+        left = left_of(steps)
+        for number, step in enumerate(left, 1):
             if minutes is not None and time.monotonic() - began > 60 * minutes:
                 print(f"stopped after {minutes:g} minutes")
                 break
@@ -111,7 +120,7 @@ class Driver:
                 problems.append(f"{step.name}: needs {', '.join(map(str, step.missing))}")
             elif reason := step.refused():
                 problems.append(f"{step.name}: {reason}")
-            elif problem := self._run(step, f"[{number}/{len(steps)}]"):
+            elif problem := self._run(step, f"[{number}/{len(left)}]"):
                 problems.append(problem)
         for line in self.plan(steps):
             print(line)

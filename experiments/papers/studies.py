@@ -61,6 +61,8 @@ class Study:
     data: Path
     given: Path | None = None
     """A checkpoint to study in place of the first baseline."""
+    kept: Path | None = None
+    """Results of the study that stay with the project, see `kept`."""
 
     @property
     def model(self) -> Path:

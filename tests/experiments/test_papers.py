@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import pytest
 from experiments.papers import page
 from experiments.papers.__main__ import main
 from experiments.papers.claims.claim import Claim, Finding, above, below
+from experiments.papers.kept import keep, restore
 from experiments.papers.over_seeds import Difference, difference, mean, ratio
 from experiments.papers.readings import NotRunError
 from experiments.papers.sizes import SIZES
-from experiments.papers.steps import EACH, PART, Driver, Step, some_of
+from experiments.papers.steps import EACH, PART, Driver, Step, left_of, some_of
 from experiments.papers.studies import VARIANTS, Study
 from tests.processes import REPOSITORY
 
@@ -69,6 +71,34 @@ def test_steps_run_once_and_what_needs_a_failed_one_does_not(
     assert "slow: 1 of 4 done" in driver(tmp_path).plan(steps)[0]
 
 
+def test_a_training_whose_results_are_kept_is_not_made_again(tmp_path: Path) -> None:
+    runs, kept = tmp_path / "runs", tmp_path / "kept"
+    trained, score, ranks = runs / "train/a-1/final", runs / "score/a/bundle.json", runs / "measure/a-1/groups.json"
+    steps = [
+        Step("train", "slow", ("x", str(trained)), trained),
+        Step("score", "quick", ("y", str(score)), score.parent, (trained,)),
+        Step("groups", "quick", ("z", str(ranks)), ranks, (trained,)),
+    ]
+    for path in (score, ranks, trained / "weights", trained.parent / "log.jsonl"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(path.name)
+    assert left_of(steps) == []
+    keep(runs, kept)
+    shutil.rmtree(runs)
+    assert left_of(steps) == steps
+    restore(kept, runs)
+    assert left_of(steps) == []
+    assert {p.relative_to(kept).as_posix() for p in kept.rglob("*") if p.is_file()} == {
+        "score/a/bundle.json", "measure/a-1/groups.json", "train/a-1/log.jsonl",
+    }  # fmt: skip
+    assert not (runs / "train").exists(), "a training goes on in a folder that has logs"
+    ranks.write_text("newer")
+    restore(kept, runs)
+    assert ranks.read_text() == "newer"
+    ranks.unlink()
+    assert [step.name for step in left_of(steps)] == ["train", "groups"]
+
+
 def test_no_step_begins_after_the_minutes(tmp_path: Path) -> None:
     steps = [Step("one", "quick", ("x", str(tmp_path / "one")), tmp_path / "one")]
     assert driver(tmp_path).run(steps, minutes=-1) == 0
@@ -118,7 +148,10 @@ def test_a_given_model_is_studied_in_place_of_the_baseline(tmp_path: Path) -> No
 
 
 def test_the_command_says_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--size", "papers", "--runs", str(tmp_path), "michel/ablate"]) == 0
+    assert (
+        main(["plan", "--size", "papers", "--runs", str(tmp_path), "--kept", str(tmp_path / "kept"), "michel/ablate"])
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["left  headmask/baseline-1/train", "left  michel/ablate"]
     assert lines[-1] == "left: 2 steps, about 2.0 h"
