@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Hmc
 from tests.guards.test_help_is_light import probe
+from tests.support.files import write_lines
 from tests.tiny import SENTENCES
 from tests.training.analysis.helpers import scored_bundle
 
@@ -25,8 +26,8 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Two parallel texts of four pairs."""
     folder, found = tmp_path_factory.mktemp("analyze"), []
     for name, start in (("a", 0), ("b", 5)):
-        (folder / f"{name}.en").write_text("\n".join(SENTENCES[start : start + 4]) + "\n", encoding="utf-8")
-        (folder / f"{name}.de").write_text("\n".join(SENTENCES[start + 1 : start + 5]) + "\n", encoding="utf-8")
+        write_lines(folder / f"{name}.en", SENTENCES[start : start + 4])
+        write_lines(folder / f"{name}.de", SENTENCES[start + 1 : start + 5])
         found.append(f"{folder}/{name}.en {folder}/{name}.de")
     return found[0], found[1]
 

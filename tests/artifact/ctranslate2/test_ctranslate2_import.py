@@ -14,6 +14,7 @@ import pytest
 from tests.artifact.ctranslate2.converted import convert, release_and_converted, rewrite
 from tests.artifact.marian.opus import pieces_of
 from tests.artifact.npz.marian_writer import write_release
+from tests.support.files import write_lines
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_problems, save_checkpoint
@@ -189,7 +190,7 @@ def test_vocabularies_of_earlier_versions_are_text(tmp_path: Path) -> None:
     expected = imported(converted)
     tokens = json.loads((converted / "shared_vocabulary.json").read_text())
     (converted / "shared_vocabulary.json").unlink()
-    (converted / "shared_vocabulary.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    write_lines(converted / "shared_vocabulary.txt", tokens)
     assert imported(converted).tokenizer == expected.tokenizer
 
 

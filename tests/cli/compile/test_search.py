@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import NEEDED, Hmc, files_of, in_a_process
+from tests.cli.conftest import NEEDED, Hmc, in_a_process
+from tests.support.files import bytes_of
 from tests.tiny import tiny_checkpoint_at
 
 from hmc.artifact.bundle.checks import validate
@@ -27,7 +28,7 @@ def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: P
     assert manifest.level("h12").quality.bleu_delta == 0  # type: ignore[union-attr]
     tokenizer = {"tokenizer.model"}
     assert {path.name for path in out.iterdir()} == {"bundle.json", "weights", "full", "h12"} | tokenizer
-    assert {f for level in manifest.levels for f in level.files} == files_of(out).keys() - {"bundle.json"} - tokenizer
+    assert {f for level in manifest.levels for f in level.files} == bytes_of(out).keys() - {"bundle.json"} - tokenizer
     assert list(tmp_path.iterdir()) == [out]
 
     data = json.loads(ran.stdout)
@@ -44,7 +45,7 @@ def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: P
     # Searched again: the same bytes. Compiled by its number of heads: the same levels.
     again = hmc("compile", prunable, *words, "-o", tmp_path / "again")
     assert again.exit_code == 0, again.output
-    assert files_of(tmp_path / "again") == files_of(out)
+    assert bytes_of(tmp_path / "again") == bytes_of(out)
     assert hmc("compile", prunable, "--target-heads", "24,12", "-o", tmp_path / "given").exit_code == 0
     assert validate(tmp_path / "given").version == manifest.version
 
@@ -92,7 +93,7 @@ def test_twins_with_shortlists_are_searched_too(
     }  # fmt: skip
     assert manifest.provenance["head_search"].keys() == searched.keys()
     assert {f for level in manifest.levels for f in level.files} | {"bundle.json", "tokenizer.model"} == set(
-        files_of(tmp_path / "b")
+        bytes_of(tmp_path / "b")
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tests.support.files import write_lines
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, save_checkpoint
 from hmc.artifact.model.architecture import Architecture
@@ -59,7 +60,7 @@ def write_planted(folder: Path) -> Planted:
     held_out = [_sentence(rng) for _ in range(60)]
     for side in ("en", "de"):
         lines = [_text(words) for words in held_out]
-        (folder / f"dev.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_lines(folder / f"dev.{side}", lines)
     (folder / "dev.conllu").write_text("\n".join(_conllu(words) for words in held_out), encoding="utf-8")
     # Every word occurs often enough to become one token.
     vocabulary = Vocabulary.train([*(_text(words) for words in training), *[" ".join(TIMES)] * 50], 160)

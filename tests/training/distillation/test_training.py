@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
@@ -21,8 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A teacher `c` of other widths than the student, and a corpus `t`."""
     folder = tmp_path_factory.mktemp("taught")
     tiny_checkpoint_at(folder / "c")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    write_pair(folder, SENTENCES * 2)
     return folder
 
 

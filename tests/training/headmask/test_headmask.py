@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, random_layout, random_tensors, tiny_architecture, tiny_tokenizer
 from torch import Tensor
 
@@ -186,9 +187,7 @@ def test_numbers_that_leave_nothing_to_mask_or_to_train(text: str) -> None:
 
 def recipe(folder: Path, **settings: object) -> Recipe:
     """A short run whose target is the source in capitals."""
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
-    corpus = f"{folder}/t.en {folder}/t.de"
+    corpus = write_pair(folder, SENTENCES * 2)
     shape = {"d_model": 32, "ffn_dim": 48, "encoder_layers": 1, "decoder_layers": 2, "heads": 4, "max_positions": 128}
     basic = {"steps": 8, "batch_tokens": 512, "warmup_steps": 4, "dropout": 0.2, "accumulate": 2}
     run = {"device": "cpu", "save_every": 3, "eval_every": 8, "eval_sentences": 2, "log_every": 2}

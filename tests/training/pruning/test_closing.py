@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 from typer.testing import CliRunner
 
@@ -42,8 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint `c` of 2 + 2 layers with 24 heads, 144 in all, and a corpus of sentences and their capitals."""
     folder = tmp_path_factory.mktemp("closing")
     tiny_checkpoint_at(folder / "c", arch=tiny_architecture(heads=24, head_dim=2), gates=False)
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    write_pair(folder, SENTENCES * 2)
     return folder
 
 

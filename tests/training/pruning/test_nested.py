@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
@@ -27,8 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint `c` of 24 heads, a corpus `t`, and a pruning run `p` to 12 and to 5 heads."""
     folder = tmp_path_factory.mktemp("nested")
     tiny_checkpoint_at(folder / "c")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    write_pair(folder, SENTENCES * 2)
     PruningRun(folder / "c", [12, 5], [text(folder)], text(folder), folder / "p", SETTINGS).run()
     return folder
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.slim_ffn import random_neurons, without_neurons
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 from typer.testing import CliRunner
 
@@ -48,8 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint `c` of 192 neurons and 24 heads, and a corpus of sentences and their capitals."""
     folder = tmp_path_factory.mktemp("neurons")
     tiny_checkpoint_at(folder / "c")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    write_pair(folder, SENTENCES * 2)
     return folder
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 from typer.testing import CliRunner
 
@@ -40,8 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plain = tiny_checkpoint_at(folder / "c")
     plain.config = plain.config.model_copy(update={"provenance": SAMPLED})
     save_checkpoint(plain, folder / "sampled")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    write_pair(folder, SENTENCES * 2)
     return folder
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES
-from tests.training.pruning.test_run_inputs import write
 from tests.training.runs.test_processes import recipe
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 def run(folder: Path, fault: str) -> list[dict[str, Any]]:
     """What both processes saw."""
-    settings = recipe(write(folder / "text", SENTENCES * 4), 2, 4)
+    settings = recipe(write_pair(folder / "text", SENTENCES * 4), 2, 4)
     description = {"recipe": settings.model_dump(mode="json"), "out": str(folder / "r"), "fault": fault}
     (folder / "description.json").write_text(json.dumps(description))
     script = Path(__file__).with_name("failing_processes.py")

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.ports import held_port
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES
 from tests.training.runs.test_processes import recipe
 
@@ -69,8 +70,7 @@ def run_all(settings: Recipe, folders: list[Path], wait: float = 90) -> list[int
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 4) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 4) + "\n")
+    write_pair(folder, SENTENCES * 4)
     return folder
 
 

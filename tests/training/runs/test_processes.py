@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 from typer.testing import CliRunner
 
@@ -53,9 +54,7 @@ def recipe(corpus: str, processes: int, steps: int, **settings: object) -> Recip
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An even number of batches an epoch, so that both ways of running see the same pairs in every update."""
     folder = tmp_path_factory.mktemp("corpus")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 4) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 4) + "\n")
-    return f"{folder}/t.en {folder}/t.de"
+    return write_pair(folder, SENTENCES * 4)
 
 
 @pytest.fixture(scope="module")

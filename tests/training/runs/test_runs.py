@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES
 
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
@@ -47,9 +48,7 @@ train(Recipe.model_validate_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """'SRC TGT' of the tiny sentences; the target is the source in capitals."""
     folder = tmp_path_factory.mktemp("corpus")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 4) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 4) + "\n")
-    return f"{folder}/t.en {folder}/t.de"
+    return write_pair(folder, SENTENCES * 4)
 
 
 def recipe(corpus: str, **run: object) -> Recipe:

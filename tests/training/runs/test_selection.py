@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
@@ -70,9 +71,7 @@ def test_times_of_evaluations_are_numbers_or_epochs(value: object) -> None:
 
 def test_an_evaluation_follows_each_epoch_of_a_resumed_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An epoch has four batches, each update takes two: evaluations follow updates 2, 4 and 6, and the last one."""
-    for side in ("en", "de"):
-        (tmp_path / f"t.{side}").write_text("\n".join(SENTENCES[:4]) + "\n")
-    corpus = f"{tmp_path}/t.en {tmp_path}/t.de"
+    corpus = write_pair(tmp_path, SENTENCES[:4], SENTENCES[:4])
     settings = Recipe.model_validate(
         {
             "data": {"train": [corpus], "dev": corpus},
@@ -116,9 +115,7 @@ def test_more_averaged_than_kept_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_keeps_more_than_it_averages(tmp_path: Path) -> None:
-    (tmp_path / "t.en").write_text("\n".join(SENTENCES) + "\n")
-    (tmp_path / "t.de").write_text("\n".join(s.upper() for s in SENTENCES) + "\n")
-    corpus = f"{tmp_path}/t.en {tmp_path}/t.de"
+    corpus = write_pair(tmp_path, SENTENCES)
     shape = {"d_model": 16, "ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1, "heads": 2, "max_positions": 128}
     recipe = Recipe.model_validate(
         {

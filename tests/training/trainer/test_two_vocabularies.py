@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.artifact.marian.opus import GERMAN
 from tests.artifact.marian.two_vocabularies import two_vocabularies
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -29,8 +30,7 @@ def folder(tmp_path: Path) -> Path:
     """A checkpoint `c` and a corpus."""
     two_vocabularies(tmp_path / "opus")
     save_checkpoint(import_marian(tmp_path / "opus"), tmp_path / "c")
-    (tmp_path / "t.en").write_text("\n".join(SENTENCES[:8] * 2) + "\n")
-    (tmp_path / "t.de").write_text("\n".join(GERMAN * 2) + "\n")
+    write_pair(tmp_path, SENTENCES[:8] * 2, GERMAN * 2)
     return tmp_path
 
 

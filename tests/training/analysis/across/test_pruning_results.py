@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.artifact.model.test_latency import table, whole
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 from tests.training.analysis.helpers import scored_bundle
-from tests.training.pruning.test_run_inputs import SETTINGS, write
+from tests.training.pruning.test_run_inputs import SETTINGS
 
 from hmc.artifact.bundle.manifest import read_manifest, write_manifest
 from hmc.artifact.errors import InvalidRequestError
@@ -184,7 +185,7 @@ def test_what_is_no_trajectory_is_refused(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize("asked", ["neurons", "both", "latency"])
 def test_a_trajectory_of_every_kind_of_budget(tmp_path: Path, asked: str) -> None:
     """The files are those that runs of `hmc prune` write."""
-    corpus = write(tmp_path / "text", SENTENCES * 2)
+    corpus = write_pair(tmp_path / "text", SENTENCES * 2)
     tiny_checkpoint_at(tmp_path / "c")
     neurons = parse_neuron_budgets("" if asked == "latency" else "50%")
     plan = None

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests.artifact.model.test_latency import table, whole
 from tests.artifact.model.test_layers import without_layers
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -44,8 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint `c`, and a corpus of sentences and their capitals."""
     folder = tmp_path_factory.mktemp("latency")
     tiny_checkpoint_at(folder / "c")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    write_pair(folder, SENTENCES * 2)
     return folder
 
 
