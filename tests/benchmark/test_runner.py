@@ -10,11 +10,11 @@ from tests.conftest import FEW
 from tests.manifests import changed_manifest
 from tests.support.files import write_lines
 
-from hmc.artifact.bundle.checks import validate
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, LevelNotFoundError
+from hmc.artifact import InvalidArtifactError, InvalidRequestError, validate
+from hmc.artifact.errors import LevelNotFoundError
+from hmc.benchmark import BenchmarkSettings, record, run_benchmark
 from hmc.benchmark.report.results import uncertain
-from hmc.benchmark.runner import check_recordable, record, run_benchmark
-from hmc.benchmark.settings import BenchmarkSettings
+from hmc.benchmark.runner import check_recordable
 
 
 def settings(bundle: Path, src: Path, ref: Path | None, **changed: Any) -> BenchmarkSettings:

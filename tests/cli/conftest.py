@@ -17,9 +17,9 @@ from tests.support.files import write_lines
 from tests.tiny import SENTENCES
 from typer.testing import Result
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact import Checkpoint, HeadLayout, load_checkpoint, save_checkpoint
 from hmc.artifact.checkpoint.slimming import masked_tensors, slim_tensors
-from hmc.artifact.model.heads import HeadLayout, select_heads
+from hmc.artifact.model.heads import select_heads
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings

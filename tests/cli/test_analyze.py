@@ -13,8 +13,7 @@ from tests.support.files import write_lines
 from tests.tiny import SENTENCES
 from tests.training.analysis.helpers import scored_bundle
 
-from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact import load_checkpoint, read_manifest
 from hmc.cli.analyze import ANALYSES
 from hmc.training.analysis.common.result import read_result
 

@@ -10,8 +10,8 @@ import pytest
 from tests.command import run_hmc
 from typer.testing import Result
 
-from hmc.artifact.bundle.checks import validate
-from hmc.benchmark.measure.text import read_sentences
+from hmc.artifact import validate
+from hmc.benchmark import read_sentences
 from hmc.cli import demo_steps
 
 

@@ -11,7 +11,7 @@ from tests.artifact.ctranslate2.converted import release_and_converted
 from tests.cli.conftest import Hmc
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import checkpoint_problems
+from hmc.artifact import checkpoint_problems
 
 
 def test_import_writes_a_checkpoint_and_says_what_has_no_effect(hmc: Hmc, opus: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.cli.conftest import Hmc
 from tests.support.files import write_lines
 from tests.tiny import SENTENCES
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.cli.common.outputs import check_file, check_folder, check_run_folder
 
 

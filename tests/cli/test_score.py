@@ -11,9 +11,8 @@ from tests.support.files import write_lines
 
 from hmc.artifact.errors import FailedPreconditionError
 from hmc.cli.common.backends import BackendOptions, open_backend
+from hmc.serving import DecodeOptions, Selector
 from hmc.serving.client import Client
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.selectors import Selector
 from hmc.serving.server.background import BackgroundServer
 
 

@@ -16,7 +16,7 @@ from tests.processes import environment
 from tests.support.files import write_lines
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle.checks import validate
+from hmc.artifact import validate
 from hmc.artifact.storage.rows import text_lines
 
 

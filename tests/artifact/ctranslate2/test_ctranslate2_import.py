@@ -17,7 +17,7 @@ from tests.artifact.npz.marian_writer import write_release
 from tests.support.files import write_lines
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_problems, save_checkpoint
+from hmc.artifact import Checkpoint, checkpoint_problems, save_checkpoint
 from hmc.artifact.ctranslate2.reader import import_ctranslate2, is_ctranslate2
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.marian.writer import export_marian
@@ -95,8 +95,7 @@ def greedy_ids(folder: Path, checkpoint: Checkpoint, texts: list[str]) -> list[l
 
 def our_ids(checkpoint: Checkpoint, folder: Path, texts: list[str]) -> list[list[int]]:
     """Ids that HMC's engine translates to, without EOS."""
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
+    from hmc.compiler import LevelRequest, compile_bundle
     from hmc.serving import DecodeOptions, Translator
 
     save_checkpoint(checkpoint, folder / "c")

@@ -14,8 +14,7 @@ from tests.artifact.npz.marian_writer import marian_arrays, options_text, write_
 from tests.support.files import write_lines
 from tests.tiny import SENTENCES
 
-from hmc.artifact.checkpoint.checkpoint import checkpoint_problems, save_checkpoint
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact import InvalidArtifactError, checkpoint_problems, save_checkpoint
 from hmc.artifact.npz.reader import import_release
 from hmc.artifact.npz.release import is_release
 from hmc.artifact.tokenizer.files import MarianFiles

@@ -11,11 +11,11 @@ import pytest
 from tests.benchmark.fakes import FakeTranslator
 from tests.support.files import write_lines
 
-from hmc.artifact.bundle.checks import validate
+from hmc.artifact import InvalidRequestError, validate
 from hmc.artifact.bundle.manifest import Quality, Significance
-from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
-from hmc.benchmark.measure.quality import Output, measure_quality, record_quality, score, translate_all
-from hmc.benchmark.measure.text import TestSet
+from hmc.artifact.errors import LevelNotFoundError
+from hmc.benchmark import TestSet, measure_quality, record_quality
+from hmc.benchmark.measure.quality import Output, score, translate_all
 
 SOURCES = tuple(f"a man number {i} walks his old dog along the long river" for i in range(30))
 PAIRS = TestSet("fake", SOURCES, tuple(source.upper() for source in SOURCES))

@@ -9,11 +9,12 @@ import pytest
 from rich.console import Console, RenderableType
 from tests.benchmark import fakes
 
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.bundle.manifest import Quality
-from hmc.artifact.errors import InvalidRequestError
+from hmc.benchmark import Report, tables
 from hmc.benchmark.measure.validity import Steadiness
-from hmc.benchmark.report.results import Report, contract, uncertain
-from hmc.benchmark.report.tables import delta, p_value, tables
+from hmc.benchmark.report.results import contract, uncertain
+from hmc.benchmark.report.tables import delta, p_value
 
 
 def printed(renderable: RenderableType) -> str:

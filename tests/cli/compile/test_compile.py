@@ -11,11 +11,8 @@ from tests.cli.conftest import Hmc, in_a_process
 from tests.support.files import bytes_of, write_lines
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle.checks import validate
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.precisions import PRECISIONS
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.artifact import PRECISIONS, InvalidRequestError, validate
+from hmc.compiler import LevelRequest, compile_bundle
 
 
 def test_budgets_given(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:

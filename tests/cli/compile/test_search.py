@@ -11,10 +11,9 @@ from tests.cli.conftest import NEEDED, Hmc, in_a_process
 from tests.support.files import bytes_of
 from tests.tiny import tiny_checkpoint_at
 
-from hmc.artifact.bundle.checks import validate
-from hmc.artifact.bundle.manifest import Level, Manifest
+from hmc.artifact import Level, Manifest, validate
+from hmc.benchmark import Candidate
 from hmc.benchmark.budget.find import LevelMeter
-from hmc.benchmark.budget.search import Candidate
 
 
 def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:

@@ -11,17 +11,21 @@ import pytest
 from tests.support.files import bytes_of
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.bundle.checks import validate
-from hmc.artifact.bundle.manifest import Manifest, read_manifest
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact import (
+    Checkpoint,
+    InvalidArtifactError,
+    InvalidRequestError,
+    Manifest,
+    Precision,
+    load_checkpoint,
+    read_manifest,
+    save_checkpoint,
+    validate,
+)
 from hmc.artifact.model.architecture import parameter_count
-from hmc.artifact.precisions import Precision
-from hmc.compiler.bundle.builder import BundleBuilder, bundle_version
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle, progress_steps
+from hmc.compiler import BundleBuilder, LevelRequest, ShortlistText, compile_bundle, progress_steps
+from hmc.compiler.bundle.builder import bundle_version
 from hmc.compiler.checks.parity import check_parity
-from hmc.compiler.lexicon import ShortlistText
 from hmc.compiler.pipeline import STEPS
 from hmc.compiler.weights import SlimModel
 

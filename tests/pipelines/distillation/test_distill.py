@@ -14,13 +14,11 @@ from tests.support.files import bytes_of, write_lines
 from tests.tiny import SENTENCES
 
 import hmc.cli
-from hmc.artifact.errors import InvalidRequestError
-from hmc.pipelines.distillation.filters import Filters
-from hmc.pipelines.distillation.run import distill
-from hmc.pipelines.distillation.settings import FIRST, DistillSettings
+from hmc.artifact import InvalidRequestError
+from hmc.pipelines import DistillSettings, Filters, Progress, distill
+from hmc.pipelines.distillation.settings import FIRST
 from hmc.pipelines.distillation.shards import read_shard, shard_path
 from hmc.pipelines.folders import taken_folder
-from hmc.pipelines.progress import Progress
 from hmc.serving import DecodeOptions, Translator
 from hmc.training.data.parallel_text import read_pairs
 

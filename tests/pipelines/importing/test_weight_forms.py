@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact import InvalidArtifactError
 from hmc.pipelines.importing import import_model
 
 WHOLE = "model.safetensors"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.pipelines.pruning.test_pruning_text import DEMO, QUICK, english, run
 
-from hmc.artifact.bundle.checks import validate
-from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_checkpoint
+from hmc.artifact import load_checkpoint, validate
+from hmc.artifact.checkpoint.checkpoint import checkpoint_digest
 from hmc.artifact.model.ffn import STACKS
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.model.latency import Cost, LatencyTable, Observation, ServingSetting, read_table, write_table

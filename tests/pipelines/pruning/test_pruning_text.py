@@ -14,7 +14,7 @@ from tests.support.files import write_lines
 from typer.testing import Result
 
 import hmc.cli
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact import load_checkpoint
 from hmc.artifact.marian.writer import export_marian
 from hmc.serving import Translator
 from hmc.training.data.parallel_text import read_pairs

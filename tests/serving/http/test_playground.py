@@ -15,8 +15,7 @@ from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from tests.serving.fakes import FakeFactory, write_bundle
 from tests.serving.http.conftest import serving, url_of
 
-from hmc.serving import Translator
-from hmc.serving.requests.options import DecodeOptions
+from hmc.serving import DecodeOptions, Translator
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 

@@ -14,11 +14,12 @@ import onnx
 import pytest
 from tests.serving.fakes import GUARD_S, FakeClock, eventually
 
-from hmc.artifact.bundle.manifest import VARIANTS, read_manifest
+from hmc.artifact import read_manifest
+from hmc.artifact.bundle.manifest import VARIANTS
 from hmc.artifact.errors import OverloadedError, UnavailableError
+from hmc.serving import DecodeOptions, Sampling
 from hmc.serving.decoding.sampling import GREATEST, uniforms
 from hmc.serving.requests.caller import Priority
-from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.requests.work import BatchLoad
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import batch, planning

@@ -14,8 +14,8 @@ import pytest
 from tests.serving.fakes import GUARD_S, eventually
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.errors import InternalServiceError, InvalidRequestError
+from hmc.artifact import InvalidRequestError, read_manifest
+from hmc.artifact.errors import InternalServiceError
 from hmc.serving import DecodeOptions, Sampling, Translator
 from hmc.serving.arrays import Arrays
 from hmc.serving.requests.results import Decoded

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.serving.fakes import GUARD_S, FakeClock, eventually
 
+from hmc.serving import DecodeOptions, Sampling
 from hmc.serving.decoding.job import Mode
 from hmc.serving.requests.caller import Priority
-from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import batch
 from hmc.serving.scheduling.budgets import IDLE_S, TokenBudget

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from tests.serving.fakes import GUARD_S
 
-from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact import InvalidArtifactError, InvalidRequestError, read_manifest
+from hmc.serving import DecodeOptions
 from hmc.serving.decoding.job import Job, Mode
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import batch, warm_up

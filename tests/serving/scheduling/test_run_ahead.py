@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from tests.serving.fakes import GUARD_S
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import read_manifest
+from hmc.serving import DecodeOptions
 from hmc.serving.caches.host import HostCaches
 from hmc.serving.decoding.constraints import Constraints
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import DecodedHypothesis
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions

@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 from tests.serving.fakes import GUARD_S
 
-from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError, read_manifest
+from hmc.serving import DecodeOptions, Sampling, Translator
 from hmc.serving.decoding.job import Job
-from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling import batch
 from hmc.serving.scheduling.engine import Engine
-from hmc.serving.translator import Translator
 
 OPTIONS = (
     DecodeOptions(max_length=20),

@@ -20,9 +20,8 @@ from hmc.artifact.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from hmc.serving.client import Client
-from hmc.serving.requests.results import LevelBytes
-from hmc.serving.requests.selectors import Selector
+from hmc.serving import Selector
+from hmc.serving.client import Client, LevelBytes
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.wire import status

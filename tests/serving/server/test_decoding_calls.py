@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually, failure
 
-from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
-from hmc.serving import DecodeOptions, Translator
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import LevelNotFoundError
+from hmc.serving import DecodeOptions, Sampling, Translator
 from hmc.serving.client import Client
-from hmc.serving.requests.options import Sampling
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 from hmc.v1 import translation_pb2 as pb

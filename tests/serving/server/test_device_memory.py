@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.serving.fakes import FIRST_DEVICE, GUARD_S, SECOND_DEVICE, FactoryOnDevices, FakeFactory
 
-from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
-from hmc.serving.client import Client
-from hmc.serving.requests.results import LevelBytes
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import FailedPreconditionError
+from hmc.serving.client import Client, LevelBytes
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 

@@ -14,10 +14,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually, failure, wait_for, write_bundle
 
-from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError, LevelNotFoundError
-from hmc.serving.client import Client
-from hmc.serving.requests.results import ModelInfo
-from hmc.serving.requests.selectors import Selector
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import FailedPreconditionError, LevelNotFoundError
+from hmc.serving import Selector
+from hmc.serving.client import Client, ModelInfo
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 

@@ -10,14 +10,13 @@ import numpy as np
 import torch
 from tests.support.files import write_lines
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, save_checkpoint
+from hmc.artifact import Checkpoint, Head, save_checkpoint
+from hmc.artifact.checkpoint.checkpoint import CheckpointConfig
 from hmc.artifact.model.architecture import Architecture
-from hmc.artifact.model.heads import Head
+from hmc.training import Transformer, Vocabulary, build_transformer, export_tensors
 from hmc.training.analysis.roles.rare_words import token_counts
-from hmc.training.data.vocabulary import EOS, PAD, UNK, Vocabulary
-from hmc.training.model.checkpoints import export_tensors
+from hmc.training.data.vocabulary import EOS, PAD, UNK
 from hmc.training.model.layers import Attention
-from hmc.training.model.transformer import Transformer, build_transformer
 
 SUBJECTS, VERBS, OBJECTS = ["Anna", "Otto", "Ida"], ["sees", "eats", "buys"], ["apples", "boats", "lamps"]
 ADVERBS, ADJECTIVES = ["often", "rarely", "gladly"], ["red", "small", "new"]

@@ -12,9 +12,9 @@ import torch
 from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_tokenizer
 
+from hmc.training import Vocabulary
 from hmc.training.data.batches import BatchStream, made_ahead, to_device
 from hmc.training.data.corpus import TokenCorpus
-from hmc.training.data.vocabulary import Vocabulary
 
 
 @pytest.fixture

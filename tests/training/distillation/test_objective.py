@@ -11,18 +11,11 @@ import torch
 from tests.tiny import tiny_architecture, tiny_checkpoint_at
 from tests.training.runs.test_updater import FABRIC, CountWaits, batches, make_model
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import HeadLayout
-from hmc.training.data.batches import Batch
-from hmc.training.data.vocabulary import Vocabulary
+from hmc.artifact import HeadLayout, InvalidRequestError, load_checkpoint
+from hmc.training import Batch, HeadMask, HeadMaskSpec, Transformer, Vocabulary, build_transformer, mask_to_layout
 from hmc.training.distillation.objective import lesson_of, observe, taught_loss
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.distillation.teacher import Distillation, Teacher, load_teacher
-from hmc.training.headmask.mask import HeadMask
-from hmc.training.headmask.spec import HeadMaskSpec
-from hmc.training.model.regimes import mask_to_layout
-from hmc.training.model.transformer import Transformer, build_transformer
 from hmc.training.runs.recipe import TrainSection
 from hmc.training.runs.updater import Updater, make_optimizer
 

@@ -11,10 +11,8 @@ import torch
 from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.training.runs.recipe import Recipe
-from hmc.training.trainer.trainer import train
+from hmc.artifact import Checkpoint, InvalidRequestError, load_checkpoint
+from hmc.training import Recipe, train
 
 
 @pytest.fixture(scope="module")

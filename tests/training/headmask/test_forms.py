@@ -11,15 +11,13 @@ import pytest
 import torch
 from tests.training.headmask.test_headmask import FABRIC, LAYOUT, batches, headmask, interrupt, masked, recipe
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.artifact import HeadLayout, InvalidRequestError
+from hmc.artifact.model.heads import KINDS
 from hmc.artifact.model.importance import Importance
+from hmc.training import FixedMask, HeadMaskSpec, OpenGate, TrainingRun, train
 from hmc.training.headmask.log import FILE, MaskLog
 from hmc.training.headmask.mask import STREAM
-from hmc.training.headmask.spec import HeadMaskSpec
-from hmc.training.model.gates import FixedMask, OpenGate
 from hmc.training.model.importance import importance_of, importance_sums
-from hmc.training.trainer.trainer import TrainingRun, train
 
 
 def test_spellings() -> None:

@@ -12,21 +12,25 @@ from tests.support.files import write_pair
 from tests.tiny import SENTENCES, random_layout, random_tensors, tiny_architecture, tiny_tokenizer
 from torch import Tensor
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import Head, HeadLayout
-from hmc.training.data.batches import Batch, make_batch
-from hmc.training.data.vocabulary import Vocabulary
-from hmc.training.headmask.mask import HeadMask
-from hmc.training.headmask.spec import HeadMaskSpec
+from hmc.artifact import Head, HeadLayout, InvalidRequestError, load_checkpoint
+from hmc.training import (
+    Batch,
+    HeadMask,
+    HeadMaskSpec,
+    OpenGate,
+    Recipe,
+    Transformer,
+    Vocabulary,
+    build_transformer,
+    load_recipe,
+    make_batch,
+    sentence_importance,
+    train,
+)
 from hmc.training.model.checkpoints import import_tensors
-from hmc.training.model.gates import OpenGate
-from hmc.training.model.importance import sentence_importance
-from hmc.training.model.transformer import Transformer, build_transformer
 from hmc.training.runs.processes import make_fabric
-from hmc.training.runs.recipe import Recipe, RunSection, TrainSection, load_recipe
+from hmc.training.runs.recipe import RunSection, TrainSection
 from hmc.training.runs.updater import Update, Updater, make_optimizer
-from hmc.training.trainer.trainer import train
 
 LAYOUT = random_layout(tiny_architecture(), 3)
 CHI_SQUARE_999 = {23: 49.73}

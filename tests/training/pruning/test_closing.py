@@ -14,18 +14,14 @@ from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 from typer.testing import CliRunner
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.budgets import HeadBudget, parse_budgets
-from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
+from hmc.artifact import Checkpoint, HeadBudget, HeadLayout, InvalidRequestError, load_checkpoint
+from hmc.artifact.model.budgets import parse_budgets
+from hmc.artifact.model.heads import KINDS, Kind
 from hmc.cli.main import build
-from hmc.training.model.checkpoints import model_from_checkpoint
-from hmc.training.model.gates import CERTAINTY, HardConcrete
-from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
+from hmc.training import HardConcrete, HeadGates, NeuronGates, PruneSettings, PruningRun, model_from_checkpoint
+from hmc.training.model.gates import CERTAINTY
 from hmc.training.pruning.pressure import BudgetPressure, sure_log_alpha, top
-from hmc.training.pruning.run import PruningRun
 from hmc.training.pruning.schedule import ClosingSchedule
-from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.targets import HeadTarget, NeuronTarget
 from hmc.training.runs.recipe import RunSection
 from hmc.training.runs.updater import Update, Updater

@@ -12,17 +12,16 @@ from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 from typer.testing import CliRunner
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError, load_checkpoint
 from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.heads import KINDS, HeadScores, select_heads
 from hmc.cli.main import build
+from hmc.training import PruneSettings, average_tensors
 from hmc.training.distillation.settings import DistillSection
-from hmc.training.model.checkpoints import average_tensors
 from hmc.training.pruning.levels import Levels, ranking_without_closing
 from hmc.training.pruning.nested import NestedRun
 from hmc.training.pruning.run import prune
-from hmc.training.pruning.settings import NestedSection, PruneSettings
+from hmc.training.pruning.settings import NestedSection
 from hmc.training.runs.recipe import RunSection
 
 RUN = RunSection(device="cpu", eval_sentences=2, eval_every=2, save_every=3, keep_checkpoints=2)

@@ -8,11 +8,10 @@ import pytest
 from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.model.heads import Head
+from hmc.artifact import Head, load_checkpoint
+from hmc.training import PruneSettings, PruningRun
 from hmc.training.pruning.nested import NestedRun
-from hmc.training.pruning.run import PruningRun
-from hmc.training.pruning.settings import NestedSection, PruneSettings
+from hmc.training.pruning.settings import NestedSection
 from hmc.training.runs.recipe import RunSection
 from hmc.training.runs.updater import Update, Updater
 

@@ -15,24 +15,28 @@ from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 from typer.testing import CliRunner
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact import Checkpoint, HeadBudget, InvalidRequestError, load_checkpoint, save_checkpoint
 from hmc.artifact.checkpoint.slimming import slim_ffn
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.budgets import HeadBudget, parse_budgets
+from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.ffn import NeuronBudget, parse_neuron_budgets
 from hmc.cli.main import build
+from hmc.training import (
+    NeuronGates,
+    PruneSettings,
+    PruningRun,
+    Recipe,
+    Scores,
+    export_tensors,
+    mask_neurons,
+    model_from_checkpoint,
+    nested_finetune,
+    open_gates,
+    train,
+)
 from hmc.training.analysis.common.trace import trace_decoder, trace_encoder
 from hmc.training.analysis.relevance import LrpScores
-from hmc.training.model.checkpoints import export_tensors, model_from_checkpoint
-from hmc.training.model.evaluate import Scores
-from hmc.training.model.regimes import mask_neurons, open_gates
-from hmc.training.pruning.gate_sets import NeuronGates
-from hmc.training.pruning.nested import nested_finetune
-from hmc.training.pruning.run import PruningRun
-from hmc.training.pruning.settings import PruneSettings
 from hmc.training.runs.log import RunLog
-from hmc.training.runs.recipe import Recipe, RunSection
-from hmc.training.trainer.trainer import train
+from hmc.training.runs.recipe import RunSection
 
 SETTINGS = PruneSettings(
     close_steps=30,

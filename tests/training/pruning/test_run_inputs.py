@@ -11,13 +11,9 @@ import pytest
 from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import HmcError, InvalidRequestError
-from hmc.training.pruning.nested import nested_finetune
-from hmc.training.pruning.run import PruningRun
-from hmc.training.pruning.settings import PruneSettings
-from hmc.training.runs.recipe import Recipe, RunSection
-from hmc.training.trainer.trainer import TrainingRun, train
+from hmc.artifact import HmcError, InvalidRequestError, load_checkpoint
+from hmc.training import PruneSettings, PruningRun, Recipe, TrainingRun, nested_finetune, train
+from hmc.training.runs.recipe import RunSection
 
 RUN = RunSection(device="cpu", save_every=1, eval_every=2, eval_sentences=1, log_every=1)
 SETTINGS = PruneSettings(close_steps=10, recover_steps=1, batch_tokens=512, run=RUN)

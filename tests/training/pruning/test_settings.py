@@ -12,15 +12,13 @@ from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 from typer.testing import CliRunner
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError, load_checkpoint, save_checkpoint
 from hmc.cli.main import build
+from hmc.training import PruneSettings, PruningRun
 from hmc.training.data.corpus import Splitting
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.pruning.nested import NestedRun
 from hmc.training.pruning.request import request_differences
-from hmc.training.pruning.run import PruningRun
-from hmc.training.pruning.settings import PruneSettings
 from hmc.training.runs.recipe import RunSection
 from hmc.training.runs.updater import Update, Updater
 

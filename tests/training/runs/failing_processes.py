@@ -12,10 +12,9 @@ from pathlib import Path
 
 import torch
 
-from hmc.artifact.errors import HmcError
-from hmc.training.runs.recipe import Recipe
+from hmc.artifact import HmcError
+from hmc.training import Recipe, TrainingRun
 from hmc.training.runs.updater import SummedLoss
-from hmc.training.trainer.trainer import TrainingRun
 
 
 def break_loss(rank: int) -> None:

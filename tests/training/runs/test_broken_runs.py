@@ -14,13 +14,8 @@ from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 from tests.training.pruning.test_run_inputs import SETTINGS, recipe
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError
-from hmc.artifact.model.budgets import HeadBudget
-from hmc.artifact.model.heads import HeadLayout
-from hmc.training.pruning.nested import nested_finetune
-from hmc.training.pruning.run import PruningRun
-from hmc.training.trainer.trainer import TrainingRun, train
+from hmc.artifact import HeadBudget, HeadLayout, HmcError, InvalidArtifactError, InvalidRequestError, load_checkpoint
+from hmc.training import PruningRun, TrainingRun, nested_finetune, train
 
 
 @pytest.fixture(scope="module")

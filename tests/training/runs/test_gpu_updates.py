@@ -15,18 +15,22 @@ from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_architecture, tiny_tokenizer
 from tests.training.runs.test_updater import batches
 
-from hmc.artifact.model.budgets import HeadBudget
-from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.artifact import HeadBudget, HeadLayout
+from hmc.artifact.model.heads import KINDS
+from hmc.training import (
+    HeadGates,
+    HeadMask,
+    HeadMaskSpec,
+    NeuronGates,
+    PruneSettings,
+    Transformer,
+    Vocabulary,
+    build_transformer,
+    mask_to_layout,
+)
 from hmc.training.data.batches import BatchStream
 from hmc.training.data.corpus import TokenCorpus
-from hmc.training.data.vocabulary import Vocabulary
-from hmc.training.headmask.mask import HeadMask
-from hmc.training.headmask.spec import HeadMaskSpec
-from hmc.training.model.regimes import mask_to_layout
-from hmc.training.model.transformer import Transformer, build_transformer
-from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
 from hmc.training.pruning.schedule import ClosingSchedule
-from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.targets import HeadTarget, NeuronTarget
 from hmc.training.runs.processes import make_fabric
 from hmc.training.runs.recipe import RunSection, TrainSection

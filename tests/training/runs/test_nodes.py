@@ -20,8 +20,8 @@ from tests.support.files import write_pair
 from tests.tiny import SENTENCES
 from tests.training.runs.test_processes import recipe
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.training.runs.recipe import Recipe
+from hmc.artifact import load_checkpoint
+from hmc.training import Recipe
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("on_a_node.py")

@@ -14,12 +14,9 @@ from tests.tiny import SENTENCES, tiny_checkpoint_at
 from tests.training.pruning.test_run_inputs import SETTINGS, recipe
 from tests.training.runs.test_updater import make_model, make_updater
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.training.pruning.nested import nested_finetune
-from hmc.training.pruning.run import PruningRun
+from hmc.artifact import InvalidRequestError, load_checkpoint
+from hmc.training import PruningRun, nested_finetune, train
 from hmc.training.runs.updater import MOST_SKIPPED, SummedLoss, Tally
-from hmc.training.trainer.trainer import train
 
 CPU = torch.device("cpu")
 DIVERGED = "10 updates in a row had a loss or gradient that was NaN"

@@ -14,14 +14,11 @@ from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 from typer.testing import CliRunner
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import Checkpoint, InvalidRequestError, load_checkpoint
 from hmc.cli.main import build
+from hmc.training import Recipe, Vocabulary, train
 from hmc.training.data.batches import plan_epoch
 from hmc.training.data.corpus import TokenCorpus
-from hmc.training.data.vocabulary import Vocabulary
-from hmc.training.runs.recipe import Recipe
-from hmc.training.trainer.trainer import train
 
 pytestmark = pytest.mark.slow
 MASKS = (None, "random:3", "important:3")

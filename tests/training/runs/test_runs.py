@@ -17,13 +17,9 @@ import pytest
 from tests.support.files import write_pair
 from tests.tiny import SENTENCES
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.training.pruning.nested import nested_finetune
-from hmc.training.pruning.run import PruningRun
-from hmc.training.pruning.settings import PruneSettings
-from hmc.training.runs.recipe import Recipe, RunSection
-from hmc.training.trainer.trainer import train
+from hmc.artifact import InvalidRequestError, load_checkpoint
+from hmc.training import PruneSettings, PruningRun, Recipe, nested_finetune, train
+from hmc.training.runs.recipe import RunSection
 
 STEPS = 12
 RUN_A_RECIPE = """

@@ -11,13 +11,11 @@ import pytest
 from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.training.model.evaluate import Scores
-from hmc.training.runs.recipe import Recipe, RunSection, load_recipe
+from hmc.artifact import InvalidRequestError, load_checkpoint
+from hmc.training import Recipe, Scores, load_recipe, train
+from hmc.training.runs.recipe import RunSection
 from hmc.training.runs.selection import AVERAGE_MARGIN, Selection
 from hmc.training.runs.updater import Updater
-from hmc.training.trainer.trainer import train
 
 BLEU = {1: 10.0, 2: 30.0, 3: 20.0, 4: 5.0}
 """Dev BLEU of the checkpoint of each step."""

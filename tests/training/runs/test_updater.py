@@ -12,16 +12,21 @@ import torch
 from tests.tiny import SENTENCES, tiny_architecture, tiny_tokenizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hmc.artifact.model.budgets import HeadBudget
+from hmc.artifact import HeadBudget
 from hmc.artifact.model.heads import KINDS
-from hmc.training.data.batches import Batch, make_batch
-from hmc.training.data.vocabulary import Vocabulary
-from hmc.training.headmask.mask import HeadMask
-from hmc.training.headmask.spec import HeadMaskSpec
-from hmc.training.model.transformer import Transformer, build_transformer
-from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
+from hmc.training import (
+    Batch,
+    HeadGates,
+    HeadMask,
+    HeadMaskSpec,
+    NeuronGates,
+    PruneSettings,
+    Transformer,
+    Vocabulary,
+    build_transformer,
+    make_batch,
+)
 from hmc.training.pruning.schedule import ClosingSchedule, ClosingTarget
-from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.targets import HeadTarget, NeuronTarget
 from hmc.training.runs.processes import make_fabric
 from hmc.training.runs.recipe import RunSection, TrainSection

@@ -11,9 +11,8 @@ from tests.support.files import write_pair
 from tests.tiny import SENTENCES
 from typer.testing import CliRunner
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact import HeadLayout, load_checkpoint
 from hmc.artifact.model.architecture import parameter_count
-from hmc.artifact.model.heads import HeadLayout
 from hmc.cli.main import build
 
 LAYOUT = HeadLayout(encoder_self=((1,),), decoder_self=((), (0, 3)), cross=((0, 1, 2, 3), (2,)))

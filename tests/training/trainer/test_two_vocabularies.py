@@ -11,18 +11,21 @@ from tests.artifact.marian.two_vocabularies import two_vocabularies
 from tests.support.files import write_pair
 from tests.tiny import SENTENCES
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact import Checkpoint, InvalidArtifactError, load_checkpoint, save_checkpoint
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.model.architecture import SOURCE_EMBEDDING, TARGET_EMBEDDING
+from hmc.training import (
+    PruneSettings,
+    PruningRun,
+    Recipe,
+    Vocabulary,
+    export_tensors,
+    model_from_checkpoint,
+    nested_finetune,
+    train,
+)
 from hmc.training.analysis.roles.rare_words import token_counts
-from hmc.training.data.vocabulary import Vocabulary
-from hmc.training.model.checkpoints import export_tensors, model_from_checkpoint
-from hmc.training.pruning.nested import nested_finetune
-from hmc.training.pruning.run import PruningRun
-from hmc.training.pruning.settings import PruneSettings
-from hmc.training.runs.recipe import Recipe, RunSection
-from hmc.training.trainer.trainer import train
+from hmc.training.runs.recipe import RunSection
 
 
 @pytest.fixture

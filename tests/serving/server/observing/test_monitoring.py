@@ -18,9 +18,10 @@ from tests.serving.fakes import FactoryOnDevices
 from tests.serving.server.observing.scrapes import scrape
 from tests.tiny import SENTENCES
 
-from hmc.artifact.errors import HmcError, LevelNotFoundError
+from hmc.artifact import HmcError
+from hmc.artifact.errors import LevelNotFoundError
+from hmc.serving import DecodeOptions
 from hmc.serving.client import Client
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 

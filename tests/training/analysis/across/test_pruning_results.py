@@ -14,16 +14,16 @@ from tests.tiny import SENTENCES, tiny_checkpoint_at
 from tests.training.analysis.helpers import scored_bundle
 from tests.training.pruning.test_run_inputs import SETTINGS
 
-from hmc.artifact.bundle.manifest import read_manifest, write_manifest
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import HeadLayout, InvalidRequestError, read_manifest
+from hmc.artifact.bundle.manifest import write_manifest
 from hmc.artifact.model.ffn import parse_neuron_budgets
-from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.artifact.model.heads import KINDS
+from hmc.training import PruningRun
 from hmc.training.analysis.across import budgets, survivors, trajectory
 from hmc.training.analysis.common.result import Result, write_result
 from hmc.training.analysis.common.subject import Subject, Text
 from hmc.training.analysis.figures.pruning import draw_trajectory
 from hmc.training.analysis.masking import importance
-from hmc.training.pruning.run import PruningRun
 from hmc.training.pruning.stages import LatencyGoal, LatencyPlan
 
 A = HeadLayout.from_json({"encoder_self": [[0, 1], [2]], "decoder_self": [[0, 1, 2], []], "cross": [[1], [0, 3]]})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.files import write_lines
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.training.analysis.roles.conllu import Tree, read_trees
 
 

@@ -14,15 +14,12 @@ from tests.artifact.model.test_layers import without_layers
 from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.budgets import HeadBudget
+from hmc.artifact import Checkpoint, HeadBudget, InvalidRequestError, load_checkpoint, save_checkpoint
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.model.latency import Sizes
 from hmc.artifact.model.layers import RemovedLayers
-from hmc.training.pruning.run import PruningRun
+from hmc.training import PruneSettings, PruningRun
 from hmc.training.pruning.schedule import DECIDED_FROM
-from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import LatencyGoal, LatencyPlan, goals_of
 from hmc.training.runs.recipe import RunSection
 from hmc.training.runs.updater import Updater
