@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import signal
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.support.files import write_pair
+from tests.support.forks import Forks, forking
 from tests.tiny import SENTENCES
 
 from hmc.artifact import InvalidRequestError, load_checkpoint
@@ -22,22 +21,7 @@ from hmc.training import PruneSettings, PruningRun, Recipe, nested_finetune, tra
 from hmc.training.runs.recipe import RunSection
 
 STEPS = 12
-RUN_A_RECIPE = """
-import signal, sys
-from pathlib import Path
-from hmc.training.runs.recipe import Recipe
-from hmc.training.runs.updater import Updater
-from hmc.training.trainer.trainer import train
-stop, update = int(sys.argv[3]), Updater.update
-def stopping(self, step, *rest):
-    if step == stop:
-        print("update", step, "begins", flush=True)
-        signal.pause()
-    return update(self, step, *rest)
-Updater.update = stopping
-train(Recipe.model_validate_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
-"""
-"""Arguments: recipe, folder, and the update at which the process says so and waits for a signal; 0: none."""
+SCRIPT = Path(__file__).with_name("one_run.py")
 
 
 @pytest.fixture(scope="module")
@@ -67,32 +51,28 @@ def recipe(corpus: str, **run: object) -> Recipe:
     )
 
 
-def start(settings: Recipe, out: Path, stop: int = 0) -> subprocess.Popen[str]:
+def run(forks: Forks, settings: Recipe, out: Path, stop: int = 0) -> int:
     """A run in a process of its own, where no library of this process has changed how numbers are computed.
 
-    stop: the update at which the run prints a line and waits; 0: it runs to its end.
+    stop: the update in which the process is killed; 0: it runs to its end. Returns its status.
     """
     description = out.with_suffix(".json")
     description.write_text(settings.model_dump_json())
-    return subprocess.Popen(
-        [sys.executable, "-c", RUN_A_RECIPE, str(description), str(out), str(stop)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-    )
+    return forks.run(SCRIPT, description, out, str(stop))
 
 
-def finish(settings: Recipe, out: Path) -> None:
-    with start(settings, out) as process:
-        assert process.wait() == 0
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with forking() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
 def trained(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run folder."""
     out = tmp_path_factory.mktemp("run") / "run"
-    finish(recipe(corpus), out)
+    with forking() as others:  # with another hash seed than that of runs that are compared with it
+        assert run(others, recipe(corpus), out) == 0
     return out
 
 
@@ -120,19 +100,15 @@ def as_shards(form: str, folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "jsonl.gz", "parquet"])
-def test_kill_9_and_resume_is_bit_equal(form: str, corpus: str, trained: Path, tmp_path: Path) -> None:
+def test_kill_9_and_resume_is_bit_equal(form: str, corpus: str, trained: Path, forks: Forks, tmp_path: Path) -> None:
     """The process is killed in update 8, two updates after it saved its last state. Whatever form the text has, the run
     equals that of text files that nothing interrupted."""
     out = tmp_path / "run"
     corpus = corpus if form == "text" else as_shards(form, tmp_path)
-    with start(recipe(corpus), out, stop=8) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "update 8 begins\n"
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
+    assert run(forks, recipe(corpus), out, stop=8) == -signal.SIGKILL
     assert json.loads((out / "state" / "progress.json").read_text())["step"] == 6
     assert not (out / "final").exists()
-    finish(recipe(corpus), out)
+    assert run(forks, recipe(corpus), out) == 0
     resumed, whole = (load_checkpoint(p / "final") for p in (out, trained))
     assert all(np.array_equal(resumed.tensors[n], whole.tensors[n]) for n in whole.tensors)
 
