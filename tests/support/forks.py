@@ -10,10 +10,11 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.ports import held_port
 from tests.processes import REPOSITORY, environment
 
 
@@ -47,6 +48,21 @@ class Forks:
     def run(self, script: Path, *words: str | Path) -> int:
         """Runs a script to its end; returns its status."""
         return self.wait(self.start(script, *words))
+
+    def run_group(self, script: Path, *words: str | Path, folders: Sequence[Path], devices: int) -> list[int]:
+        """Runs a process in each folder, with the variables that torchrun sets; returns their statuses.
+
+        devices: processes of a node. Each writes its stderr to `stderr-RANK` in its folder.
+        """
+        started = []
+        with held_port() as port:
+            for rank, folder in enumerate(folders):
+                places = {"RANK": rank, "GROUP_RANK": rank // devices, "LOCAL_RANK": rank % devices}
+                sizes = {"WORLD_SIZE": len(folders), "LOCAL_WORLD_SIZE": devices}
+                address = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
+                errors, variables = folder / f"stderr-{rank}", places | sizes | address
+                started.append(self.start(script, *words, folder=folder, errors=errors, variables=variables))
+            return [self.wait(process) for process in started]
 
     def _ask(self, request: dict[str, object]) -> int:
         assert self._process.stdin is not None

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.files import write_pair
+from tests.support.forks import Forks
 from tests.tiny import SENTENCES
 from tests.training.runs.test_processes import recipe
 
@@ -22,20 +20,15 @@ Seen = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both runs, one after the other in the same two processes: `loss` and `evaluation`."""
     folder = tmp_path_factory.mktemp("failing")
     settings = recipe(write_pair(folder / "text", SENTENCES * 4), 2, 4)
     description = {"recipe": settings.model_dump(mode="json"), "folder": str(folder)}
     (folder / "description.json").write_text(json.dumps(description))
     script = Path(__file__).with_name("failing_processes.py")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
-    finished = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script),
-         str(folder / "description.json")],
-        env=environment, capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
-    assert finished.returncode == 0, finished.stderr[-4000:]
+    statuses = forks.run_group(script, folder / "description.json", folders=[folder, folder], devices=2)
+    assert statuses == [0, 0], (folder / "stderr-0").read_text()[-4000:]
     return folder
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from tests.ports import held_port
 from tests.support.files import write_pair
-from tests.support.forks import Forks, forking
+from tests.support.forks import Forks
 from tests.tiny import SENTENCES
 from tests.training.runs.test_processes import recipe
 
@@ -61,28 +61,11 @@ def of_nodes(corpus: Path, nodes: int, devices: int) -> Recipe:
 
 
 def run_forked(forks: Forks, settings: Recipe, folders: list[Path], wait: float = 90) -> list[int]:
-    """Runs two processes, one in each folder, with the variables that torchrun sets; returns their statuses."""
-    devices = settings.run.devices
-    started = []
-    with held_port() as port:
-        for rank, folder in enumerate(folders):
-            (folder / "recipe.json").write_text(settings.model_dump_json())
-            places = {"RANK": rank, "GROUP_RANK": rank // devices, "LOCAL_RANK": rank % devices}
-            sizes = {"WORLD_SIZE": len(folders), "LOCAL_WORLD_SIZE": devices}
-            address = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
-            started.append(
-                forks.start(
-                    SCRIPT, "recipe.json", "run", "0", str(wait),
-                    folder=folder, errors=folder / f"stderr-{rank}", variables=places | sizes | address,
-                )
-            )  # fmt: skip
-        return [forks.wait(process) for process in started]
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with forking() as started:
-        yield started
+    """Runs a process in each folder, without torchrun; returns their statuses."""
+    for folder in folders:
+        (folder / "recipe.json").write_text(settings.model_dump_json())
+    words = ("recipe.json", "run", "0", str(wait))
+    return forks.run_group(SCRIPT, *words, folders=folders, devices=settings.run.devices)
 
 
 def run_all(settings: Recipe, folders: list[Path]) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -59,12 +58,6 @@ def run(forks: Forks, settings: Recipe, out: Path, stop: int = 0) -> int:
     description = out.with_suffix(".json")
     description.write_text(settings.model_dump_json())
     return forks.run(SCRIPT, description, out, str(stop))
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with forking() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
