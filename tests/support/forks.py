@@ -64,7 +64,7 @@ class Forks:
                 started.append(self.start(script, *words, folder=folder, errors=errors, variables=variables))
             return [self.wait(process) for process in started]
 
-    def _ask(self, request: dict[str, object]) -> int:
+    def _ask(self, request: Mapping[str, object]) -> int:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(request), file=self._process.stdin, flush=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.support.files import write_pair
+from tests.support.updates import interrupted
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact import Checkpoint, InvalidRequestError, load_checkpoint
@@ -44,24 +44,11 @@ def taught(folder: Path, out: Path, **distill: Any) -> Checkpoint:
     return load_checkpoint(train(recipe(folder, **chosen | distill), out))
 
 
-def test_the_teacher_changes_what_is_learned_and_an_interrupted_run_resumes(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_teacher_changes_what_is_learned_and_an_interrupted_run_resumes(folder: Path, tmp_path: Path) -> None:
     whole, alone = taught(folder, tmp_path / "whole"), load_checkpoint(train(recipe(folder), tmp_path / "alone"))
     assert not np.array_equal(whole.tensors["shared.weight"], alone.tensors["shared.weight"])
-    step, calls = torch.optim.Adam.step, 0
-
-    def fail(self: torch.optim.Adam) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == 6:
-            raise InterruptedError
-        return step(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.optim.Adam, "step", fail)
-        with pytest.raises(InterruptedError):
-            taught(folder, tmp_path / "p")
+    with interrupted(6):
+        taught(folder, tmp_path / "p")
     resumed = taught(folder, tmp_path / "p")
     assert all(np.array_equal(whole.tensors[name], resumed.tensors[name]) for name in whole.tensors)
 

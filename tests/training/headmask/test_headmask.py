@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support.files import write_pair
+from tests.support.updates import interrupted
 from tests.tiny import SENTENCES, random_layout, random_tensors, tiny_architecture, tiny_tokenizer
 from torch import Tensor
 
@@ -30,7 +31,7 @@ from hmc.training import (
 from hmc.training.model.checkpoints import import_tensors
 from hmc.training.runs.processes import make_fabric
 from hmc.training.runs.recipe import RunSection, TrainSection
-from hmc.training.runs.updater import Update, Updater, make_optimizer
+from hmc.training.runs.updater import Updater, make_optimizer
 
 LAYOUT = random_layout(tiny_architecture(), 3)
 CHI_SQUARE_999 = {23: 49.73}
@@ -206,28 +207,12 @@ def recipe(folder: Path, **settings: object) -> Recipe:
     )
 
 
-def interrupt(settings: Recipe, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that ends before its fifth update."""
-    update = Updater.update
-
-    def fail_at_5(self: Updater, step: int, *rest: object) -> Update:
-        if step == 5:
-            raise InterruptedError
-        return update(self, step, *rest)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Updater, "update", fail_at_5)
-        with pytest.raises(InterruptedError):
-            train(settings, out)
-
-
 @pytest.mark.parametrize("text", ["random:25%", "important:5"])
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(text: str, tmp_path: Path) -> None:
     settings = recipe(tmp_path, headmask=text)
     whole = load_checkpoint(train(settings, tmp_path / "whole"))
-    interrupt(settings, tmp_path / "resumed", monkeypatch)
+    with interrupted(5):
+        train(settings, tmp_path / "resumed")
     resumed = load_checkpoint(train(settings, tmp_path / "resumed"))
     assert all(np.array_equal(resumed.tensors[n], whole.tensors[n]) for n in whole.tensors)
     plain = load_checkpoint(train(recipe(tmp_path), tmp_path / "plain"))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.support.files import write_pair
+from tests.support.updates import interrupted
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 from typer.testing import CliRunner
 
@@ -127,23 +127,12 @@ def test_rankings() -> None:
     ],
 )
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+    folder: Path, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     whole = load_checkpoint(nested(folder, tmp_path / "whole", **settings).run())
     assert not np.array_equal(whole.tensors["shared.weight"], load_checkpoint(folder / "c").tensors["shared.weight"])
-    step, calls = torch.optim.Adam.step, 0
-
-    def fail(self: torch.optim.Adam) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == 6:
-            raise InterruptedError
-        return step(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.optim.Adam, "step", fail)
-        with pytest.raises(InterruptedError):
-            nested(folder, tmp_path / "p", **settings).run()
+    with interrupted(6):
+        nested(folder, tmp_path / "p", **settings).run()
     resumed_run = nested(folder, tmp_path / "p", **settings)
     assert resumed_run.progress.step == 3
     resumed = load_checkpoint(resumed_run.run())

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.slim_ffn import random_neurons, without_neurons
 from tests.support.files import write_pair
+from tests.support.updates import interrupted
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 from typer.testing import CliRunner
 
@@ -148,30 +149,16 @@ def test_a_slim_model_is_pruned_further(folder: Path, tmp_path: Path) -> None:
     assert pruned.layout.total == 7
 
 
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(folder: Path, tmp_path: Path) -> None:
     """Stopped while the second budget closes, and while the first recovers."""
     request = ("50%,25%", parse_budgets("12,5"))
     settings: dict[str, Any] = {
         "close_steps": 12, "recover_steps": 6, "run": SETTINGS.run.model_copy(update={"save_every": 5}),
     }  # fmt: skip
     whole = prune(folder, tmp_path / "whole", *request, **settings)
-    update = torch.optim.Adam.step
     for stop in (18, 25):
-        calls = 0
-
-        def fail(self: torch.optim.Adam, stop: int = stop) -> object:
-            nonlocal calls
-            calls += 1
-            if calls == stop:
-                raise InterruptedError
-            return update(self)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.optim.Adam, "step", fail)
-            with pytest.raises(InterruptedError):
-                prune(folder, tmp_path / f"p{stop}", *request, **settings)
+        with interrupted(stop):
+            prune(folder, tmp_path / f"p{stop}", *request, **settings)
         resumed = prune(folder, tmp_path / f"p{stop}", *request, **settings)
         for a, b in zip(whole, resumed, strict=True):
             assert (a.layout, a.ffn_widths) == (b.layout, b.ffn_widths)

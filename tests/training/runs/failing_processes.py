@@ -16,6 +16,7 @@ import torch
 
 from hmc.artifact import HmcError
 from hmc.training import Recipe, TrainingRun
+from hmc.training.runs.log import RunLog
 from hmc.training.runs.updater import SummedLoss
 
 
@@ -38,7 +39,7 @@ def broken_loss(rank: int) -> Iterator[None]:
         SummedLoss.forward = forward  # type: ignore[method-assign]
 
 
-def fail(_: object) -> None:
+def fail(log: RunLog) -> None:
     """An evaluation."""
     raise HmcError("the disk is full")
 

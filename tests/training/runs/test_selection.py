@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.files import write_pair
+from tests.support.updates import interrupted
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact import InvalidRequestError, load_checkpoint
 from hmc.training import Recipe, Scores, load_recipe, train
 from hmc.training.runs.recipe import RunSection
 from hmc.training.runs.selection import AVERAGE_MARGIN, Selection
-from hmc.training.runs.updater import Updater
 
 BLEU = {1: 10.0, 2: 30.0, 3: 20.0, 4: 5.0}
 """Dev BLEU of the checkpoint of each step."""
@@ -67,7 +67,7 @@ def test_times_of_evaluations_are_numbers_or_epochs(value: object) -> None:
     assert RunSection.model_validate({"eval_every": "7"}).eval_every == 7
 
 
-def test_an_evaluation_follows_each_epoch_of_a_resumed_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_follows_each_epoch_of_a_resumed_run_too(tmp_path: Path) -> None:
     """An epoch has four batches, each update takes two: evaluations follow updates 2, 4 and 6, and the last one."""
     corpus = write_pair(tmp_path, SENTENCES[:4], SENTENCES[:4])
     settings = Recipe.model_validate(
@@ -79,16 +79,7 @@ def test_an_evaluation_follows_each_epoch_of_a_resumed_run_too(tmp_path: Path, m
             "run": {"device": "cpu", "save_every": 1, "eval_every": "epoch", "eval_sentences": 1, "keep": "every"},
         }
     )
-    update = Updater.update
-
-    def fail_at(self: Updater, step: int, *rest: object) -> object:
-        if step == 5 and not (tmp_path / "failed").exists():
-            (tmp_path / "failed").touch()
-            raise InterruptedError
-        return update(self, step, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Updater, "update", fail_at)
-    with pytest.raises(InterruptedError):
+    with interrupted(5):
         train(settings, tmp_path / "run")
     train(settings, tmp_path / "run")
     assert steps_in(tmp_path / "run" / "checkpoints") == [2, 4, 6, 7]
