@@ -10,7 +10,7 @@ import grpc
 import pytest
 from tests.serving.fakes import FakeFactory, eventually, failure, write_bundle
 from tests.serving.held_steps import HeldSteps
-from tests.serving.server.observing.scrapes import scrape, value
+from tests.support.metrics import scrape, value
 from tests.tiny import SENTENCES
 
 from hmc.artifact import HmcError, InvalidRequestError

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from tests.processes import REPOSITORY
 from tests.serving.fakes import FactoryOnDevices
-from tests.serving.server.observing.scrapes import scrape
+from tests.support.metrics import scrape
 from tests.tiny import SENTENCES
 
 from hmc.artifact import HmcError
