@@ -23,7 +23,7 @@ from tests.tiny import random_layout
 
 pytestmark = pytest.mark.slow
 DATA = Path(hmc.cli.__file__).parent / "demo_data"
-SENTENCES = DATA.joinpath("test.en").read_text(encoding="utf-8").splitlines()[:48]
+SENTENCES = DATA.joinpath("test.en").read_text(encoding="utf-8").splitlines()[:80]
 TOLERANCE = 1e-4  # fp32 log-probabilities of the same sums in another order
 LIMIT = 40  # random layouts ramble; the limit keeps them short
 LAYOUTS = ["full", "half", "quarter", "random-1", "random-2", "random-3", "no-encoder-self"]
@@ -67,7 +67,7 @@ def test_slim_equals_masked_on_real_sentences(demo: Checkpoint, name: str, tmp_p
     reference = model_from_checkpoint(demo).eval()
     mask_to_layout(reference, demo.layout, layout)
     sources = [vocabulary.encode(s) for s in SENTENCES]
-    halves = sources[:24], sources[24:]
+    halves = sources[:40], sources[40:]
     expected = [h[0] for half in halves for h in beam_search(reference, half, openings=(), max_length=LIMIT)]
 
     with Translator(slim_bundle(demo, layout, tmp_path), device="cpu") as translator:
