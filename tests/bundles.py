@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hmc.artifact.precisions import PRECISIONS, Precision
+from hmc.artifact import PRECISIONS, Precision
 from tests.tiny import SENTENCES
 
 
@@ -17,8 +17,7 @@ def bundle_at(
     device_form: bool | None = None,
 ) -> None:
     """Compiles a bundle: each number of heads in each precision. Integers are calibrated on SENTENCES."""
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
+    from hmc.compiler import LevelRequest, compile_bundle
 
     requests = [LevelRequest(checkpoint, number) for number in heads]
     text = SENTENCES if any(PRECISIONS[precision].quantised for precision in precisions) else ()

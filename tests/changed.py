@@ -1,8 +1,8 @@
 """Prints the tests that a change concerns, for `make check`: `python -m tests.changed [SINCE]`.
 
 They are the test files that were changed since SINCE (default: origin/main) or are not committed, those that import a
-changed module, those in the folder that mirrors a changed module's, and the guards. After a change of what all tests
-share, such as pyproject.toml, they are all tests.
+changed module or a name of it through its package, those in the folder that mirrors a changed module's, and the guards.
+After a change of what all tests share, such as pyproject.toml, they are all tests.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 
 ROOTS = ("protos", "compiler", "training", "serving", "benchmark", "pipelines", "cli")
@@ -32,12 +32,23 @@ def concerned(changed: Iterable[Path], tests: Iterable[Path]) -> list[Path]:
     modules = {module_of(path) for path in changed if path.suffix == ".py"}
     folders = {Path("tests", *path.parts[2:-1]) for path in changed if path.suffix == ".py" and path.parts[0] in ROOTS}
     folders |= {path.parent for path in changed if path.name == "conftest.py" and path.parts[0] == "tests"}
+    modules |= names_of(modules)
     found = [
         path
         for path in sorted(tests)
         if path in changed or path.parent in folders or modules & imported_by(path.read_text(encoding="utf-8"))
     ]
     return [GUARDS, *(path for path in found if GUARDS not in path.parents)]
+
+
+def names_of(modules: Set[str]) -> set[str]:
+    """The names under which packages offer what these modules define, such as `hmc.serving.Translator`."""
+    found = set[str]()
+    for path in (path for root in ROOTS for path in Path(root).rglob("__init__.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module in modules:
+                found |= {f"{module_of(path)}.{alias.name}" for alias in node.names}
+    return found
 
 
 def module_of(path: Path) -> str:

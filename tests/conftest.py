@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.artifact.marian.opus import opus_directory
 from tests.bundles import bundle_at
 from tests.once import Once
 from tests.processes import REPOSITORY
+from tests.support.files import write_lines
 from tests.tiny import LEVELS, tiny_checkpoint_at
 
 settings.register_profile("hmc", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -68,7 +70,7 @@ def repository() -> Path:
 def src(tmp_path: Path) -> Path:
     """Source sentences of a small test set."""
     path = tmp_path / "set.en"
-    path.write_text("\n".join(FEW) + "\n", encoding="utf-8")
+    write_lines(path, FEW)
     return path
 
 
@@ -76,8 +78,15 @@ def src(tmp_path: Path) -> Path:
 def ref(tmp_path: Path) -> Path:
     """References of the small test set."""
     path = tmp_path / "set.de"
-    path.write_text("\n".join(FEW.values()) + "\n", encoding="utf-8")
+    write_lines(path, FEW.values())
     return path
+
+
+@pytest.fixture
+def opus(tmp_path: Path) -> Path:
+    """A tiny MarianMT directory in the layout of OPUS-MT, which a test may change."""
+    opus_directory(tmp_path / "opus")
+    return tmp_path / "opus"
 
 
 @pytest.fixture

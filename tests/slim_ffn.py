@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact import Checkpoint
 from hmc.artifact.checkpoint.slimming import slim_ffn
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack

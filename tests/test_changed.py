@@ -29,11 +29,13 @@ def test_what_imports_a_changed_module_and_what_mirrors_it(tmp_path: Path, monke
         "tests/cli/test_c.py": "from hmc.serving.wire import rules",
         "tests/cli/test_d.py": "from tests.serving.fakes import FakeClock",
         "tests/guards/test_e.py": "",
+        "tests/cli/test_f.py": "from hmc.serving import Translator",
+        "serving/hmc/serving/__init__.py": "if True:\n    from hmc.serving.translator import Translator",
     }
     for name, source in sources.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(source)
-    tests = list(map(Path, sources))
+    tests = [Path(name) for name in sources if name.startswith("tests/")]
 
     def chosen(*changed: str) -> list[str]:
         return [str(path) for path in concerned(map(Path, changed), tests)]
@@ -43,8 +45,9 @@ def test_what_imports_a_changed_module_and_what_mirrors_it(tmp_path: Path, monke
         "tests/guards", "tests/cli/test_b.py", "tests/serving/wire/test_a.py",
     ]  # fmt: skip
     assert chosen("tests/serving/fakes.py") == ["tests/guards", "tests/cli/test_d.py"]
+    assert chosen("serving/hmc/serving/translator.py") == ["tests/guards", "tests/cli/test_f.py"]
     assert chosen("tests/cli/test_b.py", "tests/cli/test_c.py")[1:] == ["tests/cli/test_b.py", "tests/cli/test_c.py"]
-    assert len(chosen("tests/cli/conftest.py")) == 4
+    assert len(chosen("tests/cli/conftest.py")) == 5
     assert chosen("pyproject.toml") == ["tests"]
 
 

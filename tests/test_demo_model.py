@@ -10,20 +10,14 @@ import pytest
 import torch
 
 import hmc.cli
-from hmc.artifact.bundle.manifest import Manifest
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact import Checkpoint, HeadLayout, Manifest, load_checkpoint, save_checkpoint
 from hmc.artifact.checkpoint.slimming import masked_tensors, slim_tensors
-from hmc.artifact.model.heads import KINDS, HeadLayout, select_heads
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.artifact.model.heads import KINDS, select_heads
+from hmc.compiler import LevelRequest, compile_bundle
 from hmc.compiler.checks.runner import GraphRunner
 from hmc.compiler.precisions.linears import FloatLinears
 from hmc.serving import DecodeOptions, Translator
-from hmc.training.data.batches import make_batch
-from hmc.training.data.vocabulary import Vocabulary
-from hmc.training.model.beam_search import beam_search
-from hmc.training.model.checkpoints import model_from_checkpoint
-from hmc.training.model.regimes import mask_to_layout
+from hmc.training import Vocabulary, beam_search, make_batch, mask_to_layout, model_from_checkpoint
 from tests.once import Once
 from tests.tiny import random_layout
 

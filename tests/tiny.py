@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, Tensors, save_checkpoint
+from hmc.artifact import Checkpoint, HeadLayout, save_checkpoint
+from hmc.artifact.checkpoint.checkpoint import CheckpointConfig, Tensors
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
-from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.artifact.model.heads import KINDS
 from hmc.artifact.model.layers import stack_of
 
 LEVELS = (24, 12, 5)

@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.precisions import PRECISIONS, Precision, names_for, precision_named
+from hmc.artifact import PRECISIONS, InvalidRequestError, Precision
+from hmc.artifact.precisions import names_for, precision_named
 
 
 def test_every_name_has_a_row_and_a_rank_of_its_own() -> None:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest, Result
+from tests.support.files import write_lines
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.significance import (
     SEED,
     SEED_VARIABLE,
@@ -64,7 +65,7 @@ def rows(values: list[float]) -> Statistics:
 def sacrebleu_command(folder: Path, systems: dict[str, list[str]], *options: str, seed: int) -> list[float]:
     """The p-values that `python -m sacrebleu` prints for all systems but the first, which is the baseline."""
     for name, lines in {"reference": REFERENCES, **systems}.items():
-        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_lines(folder / name, lines)
     command = [sys.executable, "-m", "sacrebleu", "reference", "-i", *systems, "-m", "bleu", *options]
     environment = {**os.environ, SEED_VARIABLE: str(seed)}
     ran = subprocess.run(

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from tests.conftest import FEW
 from tests.manifests import changed_manifest
+from tests.support.files import write_lines
 
-from hmc.artifact.bundle.checks import validate
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, LevelNotFoundError
+from hmc.artifact import InvalidArtifactError, InvalidRequestError, validate
+from hmc.artifact.errors import LevelNotFoundError
+from hmc.benchmark import BenchmarkSettings, record, run_benchmark
 from hmc.benchmark.report.results import uncertain
-from hmc.benchmark.runner import check_recordable, record, run_benchmark
-from hmc.benchmark.settings import BenchmarkSettings
+from hmc.benchmark.runner import check_recordable
 
 
 def settings(bundle: Path, src: Path, ref: Path | None, **changed: Any) -> BenchmarkSettings:
@@ -130,7 +131,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(
         run_benchmark(settings(tiny_bundle, src, ref), say=said.append)
     with pytest.raises(InvalidRequestError, match="batch 5: only 4 sentences are timed"):
         run_benchmark(settings(tiny_bundle, src, None, batches=(5,), latency_limit=9), say=said.append)
-    ref.write_text("\n".join(list(FEW.values())) + "\n", encoding="utf-8")
+    write_lines(ref, list(FEW.values()))
     with pytest.raises(InvalidRequestError, match="1 sentence pair, and the significance of a BLEU difference needs 2"):
         run_benchmark(settings(tiny_bundle, src, ref, limit=1, batches=(1,)), say=said.append)
     with pytest.raises(LevelNotFoundError, match="unknown level 'h9'"):

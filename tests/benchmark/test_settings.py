@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
+from hmc.benchmark import BenchmarkSettings
 from hmc.benchmark.measure.latency import RequestSize
-from hmc.benchmark.settings import BenchmarkSettings
 
 
 def settings(**changed: Any) -> BenchmarkSettings:

@@ -13,12 +13,13 @@ from tests.command import run_hmc
 from tests.once import Once
 from tests.processes import environment
 from tests.serving.fakes import FakeFactory, write_bundle
+from tests.support.files import write_lines
 from tests.tiny import SENTENCES
 from typer.testing import Result
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact import Checkpoint, HeadLayout, load_checkpoint, save_checkpoint
 from hmc.artifact.checkpoint.slimming import masked_tensors, slim_tensors
-from hmc.artifact.model.heads import HeadLayout, select_heads
+from hmc.artifact.model.heads import select_heads
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
@@ -92,8 +93,8 @@ def few(prunable: Path, once: Once, tmp_path_factory: pytest.TempPathFactory) ->
     src, ref = folder / "tiny.en", folder / "tiny.de"
     with Translator(once(bundle_at, prunable), "full") as translator:
         written = translator.translate(SENTENCES, DecodeOptions(beam_size=1))
-    src.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
-    ref.write_text("\n".join(translation.text for translation in written) + "\n", encoding="utf-8")
+    write_lines(src, SENTENCES)
+    write_lines(ref, [translation.text for translation in written])
     return src, ref
 
 
@@ -124,10 +125,6 @@ def fails(hmc: Hmc, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         return ran.stderr
 
     return run
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def in_a_process(hash_seed: int, *words: str | Path) -> subprocess.Popen[str]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Hmc
 from tests.guards.test_help_is_light import probe
+from tests.support.files import write_lines
 from tests.tiny import SENTENCES
 from tests.training.analysis.helpers import scored_bundle
 
-from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact import load_checkpoint, read_manifest
 from hmc.cli.analyze import ANALYSES
 from hmc.training.analysis.common.result import read_result
 
@@ -25,8 +25,8 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Two parallel texts of four pairs."""
     folder, found = tmp_path_factory.mktemp("analyze"), []
     for name, start in (("a", 0), ("b", 5)):
-        (folder / f"{name}.en").write_text("\n".join(SENTENCES[start : start + 4]) + "\n", encoding="utf-8")
-        (folder / f"{name}.de").write_text("\n".join(SENTENCES[start + 1 : start + 5]) + "\n", encoding="utf-8")
+        write_lines(folder / f"{name}.en", SENTENCES[start : start + 4])
+        write_lines(folder / f"{name}.de", SENTENCES[start + 1 : start + 5])
         found.append(f"{folder}/{name}.en {folder}/{name}.de")
     return found[0], found[1]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Hmc
 from tests.guards.test_help_is_light import probe
+from tests.support.files import write_lines
 from tests.tiny import SENTENCES
 
 from hmc.training.analysis.common.result import read_result
@@ -21,7 +22,7 @@ TREE = "\n".join(
 @pytest.fixture
 def data(tmp_path: Path) -> str:
     for side, start in (("en", 0), ("de", 1)):
-        (tmp_path / f"t.{side}").write_text("\n".join(SENTENCES[start : start + 4]) + "\n", encoding="utf-8")
+        write_lines(tmp_path / f"t.{side}", SENTENCES[start : start + 4])
     (tmp_path / "t.conllu").write_text(f"{TREE}\n\n", encoding="utf-8")
     return f"{tmp_path}/t.en {tmp_path}/t.de"
 

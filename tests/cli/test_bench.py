@@ -11,7 +11,7 @@ from tests.command import run_hmc
 from tests.manifests import changed_manifest
 from typer.testing import Result
 
-from hmc.artifact.bundle.manifest import Manifest, read_manifest
+from hmc.artifact import Manifest, read_manifest
 from hmc.benchmark import runner
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings

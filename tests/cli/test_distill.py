@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Hmc
+from tests.support.files import write_lines
 
 import hmc.cli
 from hmc.training.data.parallel_text import read_pairs
@@ -19,7 +20,7 @@ DEMO = Path(hmc.cli.__file__).parent / "demo_data"
 def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("english") / "few.en"
     lines = (DEMO / "test.en").read_text(encoding="utf-8").splitlines()[:30]
-    path.write_text("\n".join([*lines, lines[0], ""]) + "\n", encoding="utf-8")
+    write_lines(path, [*lines, lines[0], ""])
     return path
 
 

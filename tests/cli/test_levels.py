@@ -10,7 +10,7 @@ from tests.cli.conftest import Hmc
 from tests.manifests import changed_manifest
 from tests.serving.fakes import FactoryOnDevices, FakeFactory
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import read_manifest
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings

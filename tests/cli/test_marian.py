@@ -8,17 +8,10 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 from tests.artifact.ctranslate2.converted import release_and_converted
-from tests.artifact.marian.opus import opus_directory
 from tests.cli.conftest import Hmc
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import checkpoint_problems
-
-
-@pytest.fixture
-def opus(tmp_path: Path) -> Path:
-    opus_directory(tmp_path / "opus")
-    return tmp_path / "opus"
+from hmc.artifact import checkpoint_problems
 
 
 def test_import_writes_a_checkpoint_and_says_what_has_no_effect(hmc: Hmc, opus: Path, tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ from tests.cli.test_serve import serving
 from tests.serving.fakes import FakeFactory, write_bundle
 from tests.tiny import SENTENCES
 
-from hmc.artifact.checkpoint.checkpoint import save_checkpoint
+from hmc.artifact import save_checkpoint
 from hmc.artifact.marian.reader import import_marian
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler import LevelRequest, compile_bundle
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings

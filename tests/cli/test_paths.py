@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Hmc
+from tests.support.files import write_lines
 from tests.tiny import SENTENCES
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.cli.common.outputs import check_file, check_folder, check_run_folder
 
 
@@ -83,7 +84,7 @@ def test_commands_refuse_before_they_work(hmc: Hmc, tiny_checkpoint: Path, tmp_p
 
 def test_runs_do_not_write_over_files_of_other_programs(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
     for name in ("t.en", "t.de"):
-        (tmp_path / name).write_text("\n".join(SENTENCES) + "\n")
+        write_lines(tmp_path / name, SENTENCES)
     corpus, out = f"{tmp_path / 't.en'} {tmp_path / 't.de'}", tmp_path / "out"
     files = [out / "final" / "thesis.tex", out / "h12" / "notes.txt"]
     for file in files:

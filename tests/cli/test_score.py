@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Hmc
+from tests.support.files import write_lines
 
 from hmc.artifact.errors import FailedPreconditionError
 from hmc.cli.common.backends import BackendOptions, open_backend
+from hmc.serving import DecodeOptions, Selector
 from hmc.serving.client import Client
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.selectors import Selector
 from hmc.serving.server.background import BackgroundServer
 
 
@@ -107,7 +107,7 @@ def test_a_reference_that_is_too_long_is_named_by_its_line(
     hmc: Hmc, server: BackgroundServer, tiny_bundle: Path, tmp_path: Path, place: str
 ) -> None:
     lines = [*["a dog"] * 69, "dog " * 20_000]
-    (tmp_path / "text").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_lines(tmp_path / "text", lines)
     where = str(tiny_bundle) if place == "--bundle" else server.address
     ran = hmc("score", tmp_path / "text", tmp_path / "text", place, where)
     assert ran.exit_code == 2

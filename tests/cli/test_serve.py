@@ -20,10 +20,9 @@ from tests.serving.certificates import make_certificate
 from tests.serving.fakes import GUARD_S, eventually, write_bundle
 
 from hmc.artifact.errors import UnauthenticatedError
+from hmc.serving import DecodeOptions, Translator
 from hmc.serving.client import Client
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.server.access.tokens import line_of
-from hmc.serving.translator import Translator
 
 pytestmark = pytest.mark.slow
 

@@ -15,11 +15,11 @@ from tests.processes import environment
 from tests.serving.fakes import FakeFactory
 from tests.tiny import tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import save_checkpoint
+from hmc.artifact import save_checkpoint
 from hmc.cli.common.records import plain, record
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
-from hmc.serving.requests.results import Alternative, StreamAnswer, Translation
+from hmc.compiler import LevelRequest, compile_bundle
+from hmc.serving import Alternative, Translation
+from hmc.serving.client import StreamAnswer
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 

@@ -11,19 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.artifact.marian.opus import opus_directory
 from tests.cli.conftest import Hmc
 from tests.processes import environment
+from tests.support.files import write_lines
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle.checks import validate
+from hmc.artifact import validate
 from hmc.artifact.storage.rows import text_lines
-
-
-@pytest.fixture
-def opus(tmp_path: Path) -> Path:
-    opus_directory(tmp_path / "opus")
-    return tmp_path / "opus"
 
 
 def steps(stdout: str) -> list[dict[str, Any]]:
@@ -43,7 +37,7 @@ def test_a_second_run_repeats_nothing(hmc: Hmc, opus: Path, tmp_path: Path) -> N
 
 def test_another_option_or_model_gives_other_folders(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
     common = ("up", opus, "-o", tmp_path / "out", "--no-serve", "--json")
-    (tmp_path / "text.en").write_text("\n".join(SENTENCES) + "\n")
+    write_lines(tmp_path / "text.en", SENTENCES)
     plain = steps(hmc(*common).stdout)
     calibrated = hmc(*common, "--source", tmp_path / "text.en")
     assert "fp32" not in calibrated.stderr
@@ -66,7 +60,7 @@ def test_pruned_levels_are_served(data: Path, tmp_path: Path, hmc: Hmc) -> None:
     if not (data / "marian-en-de").is_dir():
         pytest.skip("HMC_DATA holds no marian-en-de")
     text = tmp_path / "text.en"
-    text.write_text("\n".join(islice(text_lines(data / "multi30k" / "val.en.gz"), 24)) + "\n", encoding="utf-8")
+    write_lines(text, islice(text_lines(data / "multi30k" / "val.en.gz"), 24))
     arguments = [
         "up", data / "marian-en-de", "-o", tmp_path / "out", "--source", text, "--target-heads", "50%", "--prune-steps",
         "10", "--json", "--port", "0",

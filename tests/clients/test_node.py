@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hmc.serving import Translator
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.translator import Translator
 
 FOLDER = Path(__file__).with_name("node")
 pytestmark = pytest.mark.skipif(

@@ -9,17 +9,14 @@ import pytest
 from tests.compiler.checks.test_slim_equals_masked import SOURCES, TARGETS, TOLERANCE, torch_log_probs
 from tests.tiny import SENTENCES, random_layout, tiny_architecture, tiny_checkpoint_at
 
+from hmc.artifact import HeadLayout, Precision
 from hmc.artifact.bundle.manifest import Variant
 from hmc.artifact.model.architecture import parameter_count
-from hmc.artifact.model.heads import HeadLayout
-from hmc.artifact.precisions import Precision
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler import LevelRequest, compile_bundle
 from hmc.compiler.checks.runner import GraphRunner
 from hmc.compiler.precisions.linears import FloatLinears
 from hmc.compiler.weights import slim_model
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.translator import Translator
+from hmc.serving import DecodeOptions, Translator
 
 
 @pytest.mark.parametrize("head_dim", [1, 3, 12, 17])
@@ -68,9 +65,7 @@ def test_every_precision_and_every_search(tmp_path: Path, precision: Precision, 
 
 def test_scores_are_those_of_the_model(tmp_path: Path) -> None:
     """Greedy and beam search, which run graphs of their own, against the PyTorch model."""
-    from hmc.training.data.vocabulary import Vocabulary
-    from hmc.training.model.beam_search import beam_search
-    from hmc.training.model.checkpoints import model_from_checkpoint
+    from hmc.training import Vocabulary, beam_search, model_from_checkpoint
 
     checkpoint = tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(head_dim=12))
     compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")

@@ -11,12 +11,13 @@ import numpy.typing as npt
 import pytest
 from tests.tiny import random_layout
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint, save_checkpoint
+from hmc.artifact import Checkpoint, HeadLayout, InvalidRequestError, load_checkpoint, save_checkpoint
+from hmc.artifact.checkpoint.checkpoint import checkpoint_digest
 from hmc.artifact.checkpoint.extras import ScoreName, add_score
-from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.budgets import parse_budgets
-from hmc.artifact.model.heads import KINDS, HeadLayout, Kind, select_heads
-from hmc.compiler.weights import Target, choose_layout
+from hmc.artifact.model.heads import KINDS, Kind, select_heads
+from hmc.compiler import Target
+from hmc.compiler.weights import choose_layout
 
 
 @pytest.fixture

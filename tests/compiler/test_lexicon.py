@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tests.tiny import SENTENCES, tiny_architecture, tiny_tokenizer
 
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.bundle.shortlist import Lexicon
-from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.tokenizer.tokenizer import JointTokenizer
 from hmc.compiler import lexicon as module
 from hmc.compiler.lexicon import Bitext, TranslationTable, encode_pairs, learn_lexicon, translation_table

@@ -20,6 +20,7 @@ from experiments.support.counting.workload import DEMO
 from tests.bundles import bundle_at
 from tests.command import run_hmc
 from tests.once import Once
+from tests.support.files import write_lines
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def lines(tmp_path: Path) -> Callable[[str, list[str]], Path]:
 
     def write(name: str, sentences: list[str]) -> Path:
         path = tmp_path / name
-        path.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+        write_lines(path, sentences)
         return path
 
     return write

@@ -22,10 +22,9 @@ from onnx import NodeProto, TensorProto, helper
 from tests.experiments.conftest import Experiment
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.bundle.checks import validate
+from hmc.artifact import validate
 from hmc.artifact.model.architecture import Activation
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler import LevelRequest, compile_bundle
 
 pytestmark = [pytest.mark.slow, pytest.mark.cuda_counts, pytest.mark.usefixtures("counting_libraries")]
 

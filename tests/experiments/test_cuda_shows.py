@@ -10,8 +10,7 @@ from experiments.support.counting.child import fresh
 from experiments.support.counting.process import Task
 from experiments.support.random_checkpoint import sized_checkpoint
 
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler import LevelRequest, compile_bundle
 
 pytestmark = [pytest.mark.slow, pytest.mark.cuda_counts, pytest.mark.usefixtures("counting_libraries")]
 SETTINGS = ("1x1", "32x1", "32x4", "256x4")

@@ -9,7 +9,7 @@ from experiments import equality
 from experiments.support import judge
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact import Checkpoint
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 
 BEAM, LIMIT = 4, 20

@@ -20,10 +20,9 @@ from experiments.papers.steps import EACH, PART, Driver, Step, left_of, some_of
 from experiments.papers.studies import VARIANTS, Study
 from tests.processes import REPOSITORY
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.benchmark.measure.validity import student
-from hmc.training.headmask.spec import HeadMaskSpec
-from hmc.training.runs.recipe import load_recipe
+from hmc.training import HeadMaskSpec, load_recipe
 
 STAND_IN = """
 import sys

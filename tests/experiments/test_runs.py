@@ -20,9 +20,8 @@ from tests.experiments.conftest import Experiment
 from tests.processes import REPOSITORY, environment
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import save_checkpoint
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.artifact import save_checkpoint
+from hmc.compiler import LevelRequest, compile_bundle
 
 Lines = Callable[[str, list[str]], Path]
 PEERS = ("transformers", "ctranslate2")

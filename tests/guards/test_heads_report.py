@@ -18,7 +18,7 @@ from experiments.support import marked
 from tests.command import hmc_command
 from tests.training.analysis.helpers import scored_bundle
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.training.analysis.across import budgets
 from hmc.training.analysis.common.result import Result, write_result
 from hmc.training.analysis.masking import importance

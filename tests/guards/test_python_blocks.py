@@ -16,8 +16,7 @@ from tests.once import Once
 from tests.processes import REPOSITORY
 from tests.tiny import SENTENCES
 
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler import LevelRequest, compile_bundle
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings

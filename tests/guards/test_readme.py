@@ -14,7 +14,7 @@ from tests.processes import REPOSITORY
 from tests.tiny import SENTENCES
 from typer.testing import CliRunner
 
-from hmc.artifact.bundle.checks import validate
+from hmc.artifact import validate
 from hmc.cli.bench import DefaultGroup
 from hmc.cli.main import build
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hmc.pipelines.progress import Meter, Progress
+from hmc.pipelines import Progress
+from hmc.pipelines.progress import Meter
 
 
 def test_speed_does_not_count_lines_of_an_earlier_run() -> None:

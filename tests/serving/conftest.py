@@ -17,10 +17,8 @@ from tests.serving.held_steps import HeldSteps, holding
 from tests.serving.reference import Pieces, Reference
 from tests.tiny import LEVELS, SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import Precision, load_checkpoint, read_manifest, save_checkpoint
 from hmc.artifact.bundle.shortlist import Lexicon
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint, save_checkpoint
-from hmc.artifact.precisions import Precision
 from hmc.serving import Translator
 from hmc.serving.scheduling.worker import Worker
 
@@ -72,9 +70,7 @@ def listed_bundle(lively_checkpoint: Path, once: Once) -> Path:
 
 
 def _listed_bundle_at(path: Path, checkpoint: Path) -> None:
-    from hmc.compiler.bundle.builder import BundleBuilder
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.lexicon import ShortlistText
+    from hmc.compiler import BundleBuilder, LevelRequest, ShortlistText
 
     text = ShortlistText(SENTENCES, [*SENTENCES[5:], *SENTENCES[:5]], frequent=30, best=12)
     precisions: tuple[Precision, ...] = ("fp32", "int8", "int4")

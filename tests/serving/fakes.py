@@ -14,14 +14,16 @@ from typing import Any
 import grpc
 import pytest
 
-from hmc.artifact.bundle.manifest import Latency, Level, Manifest, Quality, decoder_path, encoder_path, write_manifest
+from hmc.artifact import HeadLayout, Level, Manifest
+from hmc.artifact.bundle.manifest import Latency, Quality, decoder_path, encoder_path, write_manifest
 from hmc.artifact.errors import OverloadedError, TooLargeError
 from hmc.artifact.model.architecture import Architecture
-from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.tokenizer.files import TOKENIZER
+from hmc.serving import Alternative, DecodeOptions, Target, Translation
+from hmc.serving.client import DeviceUse
 from hmc.serving.requests.caller import ANYONE, Caller, Priority
-from hmc.serving.requests.options import MAX_TEXT_BYTES, DecodeOptions, Target
-from hmc.serving.requests.results import Alternative, DeviceUse, TextProgress, Translation
+from hmc.serving.requests.options import MAX_TEXT_BYTES
+from hmc.serving.requests.results import TextProgress
 from hmc.serving.requests.work import LevelWork
 
 ARCHITECTURE = Architecture(

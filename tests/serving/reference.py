@@ -13,15 +13,12 @@ import sentencepiece
 import torch
 from tests.tiny import SENTENCES
 
+from hmc.artifact import Checkpoint, HeadLayout
 from hmc.artifact.bundle.shortlist import Lexicon
-from hmc.artifact.checkpoint.checkpoint import Checkpoint
-from hmc.artifact.model.heads import HeadLayout
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import Translation
+from hmc.serving import DecodeOptions, Translation
+from hmc.training import mask_to_layout, model_from_checkpoint
 from hmc.training.data.batches import pad_rows
-from hmc.training.model.checkpoints import model_from_checkpoint
 from hmc.training.model.layers import Attention
-from hmc.training.model.regimes import mask_to_layout
 
 TEXTS = SENTENCES[:8]
 LIMIT = 12

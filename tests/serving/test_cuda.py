@@ -11,12 +11,10 @@ import onnxruntime
 import pytest
 
 import hmc.cli
-from hmc.artifact.bundle.checks import validate
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
-from hmc.serving import DecodeOptions, Translator
+from hmc.artifact import validate
+from hmc.compiler import LevelRequest, compile_bundle
+from hmc.serving import DecodeOptions, Sampling, Translator
 from hmc.serving.client import Client
-from hmc.serving.requests.options import Sampling
 from hmc.serving.runtime.device import cuda_available
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings

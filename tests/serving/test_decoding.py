@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.serving.reference import LIMIT, TEXTS, Pieces, Reference, assert_same, source_ids
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.decoding.constraints import Constraints
 

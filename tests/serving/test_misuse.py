@@ -13,7 +13,8 @@ import pytest
 from tests.serving.fakes import GUARD_S, eventually
 from tests.tiny import SENTENCES
 
-from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError, UnavailableError
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import FailedPreconditionError, UnavailableError
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.requests.options import MAX_HEADS, MAX_PHRASE
 

@@ -10,10 +10,9 @@ import pytest
 from tests.serving.fakes import eventually
 from tests.serving.reference import LIMIT, TEXTS
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.serving import DecodeOptions, Translator
+from hmc.artifact import InvalidRequestError
+from hmc.serving import DecodeOptions, Sampling, Target, Translator
 from hmc.serving.decoding.state import DecodeState, Rules
-from hmc.serving.requests.options import Sampling, Target
 from hmc.serving.requests.results import DecodedHypothesis
 from hmc.serving.scheduling.batch import certain_tokens
 

@@ -16,14 +16,8 @@ from tests.serving.fakes import eventually
 from tests.serving.held_steps import HeldSteps
 from tests.tiny import SENTENCES
 
-from hmc.artifact.errors import (
-    DeviceUnavailableError,
-    InvalidArtifactError,
-    InvalidRequestError,
-    LevelNotFoundError,
-    OverloadedError,
-    UnavailableError,
-)
+from hmc.artifact import InvalidArtifactError, InvalidRequestError
+from hmc.artifact.errors import DeviceUnavailableError, LevelNotFoundError, OverloadedError, UnavailableError
 from hmc.serving import DecodeOptions, Sampling, Translation, Translator
 
 TEXTS = [*SENTENCES, *(f"{a} {b}" for a, b in pairwise(SENTENCES))]
@@ -64,12 +58,8 @@ def test_beams_of_different_size_run_side_by_side(translator: Translator) -> Non
 def test_equals_the_pytorch_reference(
     tiny_bundle: Path, tiny_checkpoint: Path, level: str, beam: int, penalty: float, limit: int
 ) -> None:
-    from hmc.artifact.bundle.manifest import read_manifest
-    from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-    from hmc.training.data.vocabulary import Vocabulary
-    from hmc.training.model.beam_search import beam_search
-    from hmc.training.model.checkpoints import model_from_checkpoint
-    from hmc.training.model.regimes import mask_to_layout
+    from hmc.artifact import load_checkpoint, read_manifest
+    from hmc.training import Vocabulary, beam_search, mask_to_layout, model_from_checkpoint
 
     checkpoint = load_checkpoint(tiny_checkpoint)
     model = model_from_checkpoint(checkpoint).eval()

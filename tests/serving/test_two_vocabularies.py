@@ -10,15 +10,11 @@ from tests.artifact.marian.two_vocabularies import two_vocabularies
 from tests.serving.reference import LIMIT, Reference
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import Precision, load_checkpoint, read_manifest, save_checkpoint
 from hmc.artifact.bundle.shortlist import Lexicon
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from hmc.artifact.marian.reader import import_marian
-from hmc.artifact.precisions import Precision
 from hmc.artifact.tokenizer.tokenizer import Tokenizer, open_tokenizer
-from hmc.compiler.bundle.builder import BundleBuilder
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.lexicon import ShortlistText
+from hmc.compiler import BundleBuilder, LevelRequest, ShortlistText
 from hmc.serving import DecodeOptions, Translator
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8", "int4")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.manifests import changed_manifest
 
-from hmc.artifact.bundle.checks import bundle_problems, validate
-from hmc.artifact.bundle.manifest import check_level_name, read_manifest, write_manifest
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, LevelNotFoundError
+from hmc.artifact import InvalidArtifactError, InvalidRequestError, bundle_problems, read_manifest, validate
+from hmc.artifact.bundle.manifest import check_level_name, write_manifest
+from hmc.artifact.errors import LevelNotFoundError
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle.checks import bundle_problems, validate
-from hmc.artifact.bundle.manifest import READABLE, SCHEMA_VERSION, read_manifest, write_manifest
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact import InvalidArtifactError, bundle_problems, read_manifest, validate
+from hmc.artifact.bundle.manifest import READABLE, SCHEMA_VERSION, write_manifest
 from hmc.serving import DecodeOptions, Translator
 
 DATA = Path(__file__).parents[2] / "data"

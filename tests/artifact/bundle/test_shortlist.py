@@ -19,8 +19,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from tests.tiny import tiny_architecture
 
+from hmc.artifact import InvalidArtifactError
 from hmc.artifact.bundle.shortlist import Lexicon
-from hmc.artifact.errors import InvalidArtifactError
 
 V = 10
 ARCH = tiny_architecture(vocab_size=V)  # EOS 0, unk 1, pad 2

@@ -10,8 +10,7 @@ from safetensors.numpy import load_file, save_file
 from tests.artifact.marian.opus import opus_directory
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import checkpoint_problems, load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact import InvalidArtifactError, checkpoint_problems, load_checkpoint, save_checkpoint
 
 
 def test_round_trip_keeps_everything(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tests.artifact.ctranslate2.converted import array, binary, string
 
+from hmc.artifact import HmcError
 from hmc.artifact.ctranslate2.binary import read_binary
-from hmc.artifact.errors import HmcError
 
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
 ARRAYS = [

@@ -14,9 +14,10 @@ import pytest
 from tests.artifact.ctranslate2.converted import convert, release_and_converted, rewrite
 from tests.artifact.marian.opus import pieces_of
 from tests.artifact.npz.marian_writer import write_release
+from tests.support.files import write_lines
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_problems, save_checkpoint
+from hmc.artifact import Checkpoint, checkpoint_problems, save_checkpoint
 from hmc.artifact.ctranslate2.reader import import_ctranslate2, is_ctranslate2
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.marian.writer import export_marian
@@ -94,8 +95,7 @@ def greedy_ids(folder: Path, checkpoint: Checkpoint, texts: list[str]) -> list[l
 
 def our_ids(checkpoint: Checkpoint, folder: Path, texts: list[str]) -> list[list[int]]:
     """Ids that HMC's engine translates to, without EOS."""
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
+    from hmc.compiler import LevelRequest, compile_bundle
     from hmc.serving import DecodeOptions, Translator
 
     save_checkpoint(checkpoint, folder / "c")
@@ -189,7 +189,7 @@ def test_vocabularies_of_earlier_versions_are_text(tmp_path: Path) -> None:
     expected = imported(converted)
     tokens = json.loads((converted / "shared_vocabulary.json").read_text())
     (converted / "shared_vocabulary.json").unlink()
-    (converted / "shared_vocabulary.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    write_lines(converted / "shared_vocabulary.txt", tokens)
     assert imported(converted).tokenizer == expected.tokenizer
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tests.artifact.ctranslate2.converted import release_and_converted, rewrite
 
+from hmc.artifact import InvalidArtifactError
 from hmc.artifact.ctranslate2.reader import import_ctranslate2
-from hmc.artifact.errors import InvalidArtifactError
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # what other libraries warn of is not ours to fix

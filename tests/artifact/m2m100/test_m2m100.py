@@ -11,8 +11,13 @@ import pytest
 import torch
 from tests.artifact.m2m100.m2m100_writer import sources, write_m2m100, write_nllb
 
-from hmc.artifact.checkpoint.checkpoint import checkpoint_problems, load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact import (
+    InvalidArtifactError,
+    InvalidRequestError,
+    checkpoint_problems,
+    load_checkpoint,
+    save_checkpoint,
+)
 from hmc.artifact.m2m100.reader import import_m2m100
 from hmc.artifact.marian.writer import export_marian
 from hmc.artifact.model.architecture import fairseq_positions
@@ -32,8 +37,7 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def bundle(written: tuple[Path, Any, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
+    from hmc.compiler import LevelRequest, compile_bundle
 
     out = tmp_path_factory.mktemp("compiled")
     save_checkpoint(import_model(written[0]), out / "checkpoint")
@@ -123,9 +127,7 @@ def test_the_server_chooses_by_language(bundle: Path) -> None:
 
 
 def test_pytorch_computes_the_same(written: tuple[Path, Any, Any]) -> None:
-    from hmc.training.data.vocabulary import Vocabulary
-    from hmc.training.model.checkpoints import model_from_checkpoint
-    from hmc.training.model.evaluate import translate
+    from hmc.training import Vocabulary, model_from_checkpoint, translate
 
     folder, model, tokenizer = written
     checkpoint = import_model(folder)

@@ -12,9 +12,8 @@ from tests.artifact.marian.opus import opus_directory
 from tests.slim_ffn import random_neurons, without_neurons
 from tests.tiny import SENTENCES, random_layout, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, save_checkpoint
+from hmc.artifact import Checkpoint, InvalidRequestError, save_checkpoint
 from hmc.artifact.checkpoint.slimming import restored_tensors, slim_tensors
-from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.marian.weights import NEVER, starts_from_zero
 from hmc.artifact.marian.writer import export_marian
@@ -22,7 +21,7 @@ from hmc.artifact.model.architecture import sinusoidal_positions
 from hmc.artifact.model.ffn import FfnWidths
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
-from hmc.training.model.checkpoints import model_from_checkpoint
+from hmc.training import model_from_checkpoint
 
 ARCH = tiny_architecture(d_model=64)
 """4 heads of 16: Transformers derives the head dimension from d_model."""

@@ -13,9 +13,14 @@ from tests.manifests import changed_manifest
 from tests.processes import environment
 from tests.tiny import SENTENCES, tiny_architecture, tiny_tokenizer
 
-from hmc.artifact.bundle.checks import bundle_problems, validate
-from hmc.artifact.checkpoint.checkpoint import checkpoint_problems, load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact import (
+    InvalidArtifactError,
+    bundle_problems,
+    checkpoint_problems,
+    load_checkpoint,
+    save_checkpoint,
+    validate,
+)
 from hmc.artifact.marian.generation import exported, ignored
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.marian.vocabulary import marian_files
@@ -182,8 +187,7 @@ def test_languages_may_be_given(opus: Path) -> None:
 
 
 def test_a_bundle_of_it_carries_the_tokenizer_and_guards_it(opus: Path, tmp_path: Path) -> None:
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
+    from hmc.compiler import LevelRequest, compile_bundle
 
     save_checkpoint(import_marian(opus), tmp_path / "c")
     compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b", calibration=SENTENCES)
@@ -203,12 +207,9 @@ def test_a_bundle_of_it_carries_the_tokenizer_and_guards_it(opus: Path, tmp_path
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_the_engine_translates_as_pytorch_does(opus: Path, tmp_path: Path, beam: int) -> None:
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
+    from hmc.compiler import LevelRequest, compile_bundle
     from hmc.serving import DecodeOptions, Translator
-    from hmc.training.data.vocabulary import Vocabulary
-    from hmc.training.model.beam_search import beam_search
-    from hmc.training.model.checkpoints import model_from_checkpoint
+    from hmc.training import Vocabulary, beam_search, model_from_checkpoint
 
     checkpoint = import_marian(opus)
     save_checkpoint(checkpoint, tmp_path / "c")
@@ -226,8 +227,7 @@ def test_the_engine_translates_as_pytorch_does(opus: Path, tmp_path: Path, beam:
 
 
 def test_a_model_from_outside(data: Path, tmp_path: Path) -> None:
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
+    from hmc.compiler import LevelRequest, compile_bundle
     from hmc.serving import Translator
 
     if not (data / "marian-en-de").is_dir():

@@ -6,7 +6,7 @@ import pytest
 from tests.artifact.marian.opus import opus_directory
 from tests.tiny import SENTENCES, random_layout, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact import Checkpoint, load_checkpoint, save_checkpoint
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.marian.writer import export_marian
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
@@ -29,8 +29,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoint:
 
 def ours(tmp_path: Path, beam: int) -> list[str]:
     """Translations of the checkpoint by HMC's engine."""
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
+    from hmc.compiler import LevelRequest, compile_bundle
     from hmc.serving import DecodeOptions, Translator
 
     compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.artifact.marian.opus import edit, write_weights
 
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact import InvalidArtifactError
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.model.architecture import sinusoidal_positions
 

@@ -14,17 +14,21 @@ from tests.artifact.marian.two_vocabularies import separated, two_vocabularies, 
 from tests.manifests import changed_manifest
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle.checks import bundle_problems, validate
-from hmc.artifact.checkpoint.checkpoint import checkpoint_problems, load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact import (
+    InvalidArtifactError,
+    bundle_problems,
+    checkpoint_problems,
+    load_checkpoint,
+    save_checkpoint,
+    validate,
+)
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.marian.writer import export_marian
 from hmc.artifact.tokenizer.files import MarianFiles
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler import LevelRequest, compile_bundle
 from hmc.serving import DecodeOptions, Translator
-from hmc.training.model.checkpoints import model_from_checkpoint
+from hmc.training import model_from_checkpoint
 
 LIMIT = 24
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
+from hmc.artifact import HeadBudget, HeadLayout, InvalidRequestError
 from hmc.artifact.checkpoint.checkpoint import read_layout
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.budgets import HeadBudget, parse_budgets, parse_kinds
-from hmc.artifact.model.heads import KINDS, HeadLayout, HeadScores, select_heads
+from hmc.artifact.model.budgets import parse_budgets, parse_kinds
+from hmc.artifact.model.heads import KINDS, HeadScores, select_heads
 
 FULL = tiny_architecture().full_layout()
 

@@ -12,9 +12,14 @@ from safetensors.numpy import load_file
 from tests.slim_ffn import random_neurons, without_neurons
 from tests.tiny import random_tensors, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import checkpoint_problems, load_checkpoint, save_checkpoint
+from hmc.artifact import (
+    InvalidArtifactError,
+    InvalidRequestError,
+    checkpoint_problems,
+    load_checkpoint,
+    save_checkpoint,
+)
 from hmc.artifact.checkpoint.slimming import masked_ffn, padded_ffn, slim_ffn
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import parameter_count, tensor_shapes
 from hmc.artifact.model.ffn import FfnWidths, NeuronBudget, Stack, parse_neuron_budgets
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import KINDS, Head, HeadLayout, rank_heads, select_heads
+from hmc.artifact import Head, HeadLayout, InvalidRequestError
+from hmc.artifact.model.heads import KINDS, rank_heads, select_heads
 
 
 def test_full_layout_counts_every_head() -> None:

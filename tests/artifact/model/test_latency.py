@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.tiny import tiny_architecture
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.model.ffn import FfnWidths
 from hmc.artifact.model.latency import Cost, LatencyTable, ServingSetting, Sizes, read_table, write_table
 from hmc.artifact.model.layers import RemovedLayers

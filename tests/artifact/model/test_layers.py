@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from tests.tiny import tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact import Checkpoint, HeadLayout, InvalidArtifactError, load_checkpoint, save_checkpoint
 from hmc.artifact.checkpoint.slimming import renumbered, slim_ffn, slim_layers, slim_tensors
-from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.model.architecture import parameter_count
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons
-from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.model.layers import RemovedLayers, stack_of
 
 FIRST = RemovedLayers(encoder=(0,))

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.artifact.npz.marian_writer import marian_arrays, options_text, write_arrays, write_release
+from tests.support.files import write_lines
 from tests.tiny import SENTENCES
 
-from hmc.artifact.checkpoint.checkpoint import checkpoint_problems, save_checkpoint
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact import InvalidArtifactError, checkpoint_problems, save_checkpoint
 from hmc.artifact.npz.reader import import_release
 from hmc.artifact.npz.release import is_release
 from hmc.artifact.tokenizer.files import MarianFiles
@@ -113,7 +113,7 @@ def test_words_that_mean_something_in_yaml_stay_words(release: Path) -> None:
         (15, "0x1F"),
     ):
         vocabulary[line] = f"{word}: {line}"
-    (release / "opus.vocab.yml").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    write_lines(release / "opus.vocab.yml", vocabulary)
     tokenizer = open_tokenizer(import_release(release).tokenizer)
     assert [tokenizer.piece(i) for i in range(9, 16)] == ["yes", "null", "1:30", "~", "\x85", '"', "0x1F"]
 

@@ -12,7 +12,8 @@ from safetensors.numpy import save_file
 from tests.artifact.npz.marian_writer import plain_entries, write_release
 from tests.tiny import SENTENCES
 
-from hmc.artifact.checkpoint.checkpoint import Tensors, save_checkpoint
+from hmc.artifact import save_checkpoint
+from hmc.artifact.checkpoint.checkpoint import Tensors
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.npz.reader import import_release
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
@@ -24,8 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # what other libraries warn o
 
 def ours(release: Path, folder: Path, beam: int, penalty: float = 1.0) -> list[str]:
     """Translations of the imported model by HMC's engine."""
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
+    from hmc.compiler import LevelRequest, compile_bundle
     from hmc.serving import DecodeOptions, Translator
 
     if not folder.exists():

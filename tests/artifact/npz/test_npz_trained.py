@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.artifact.npz.marian_writer import marian_arrays, options_text, write_arrays, yaml_vocabulary
 
-from hmc.artifact.checkpoint.checkpoint import save_checkpoint
+from hmc.artifact import save_checkpoint
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.npz.reader import import_release
 from hmc.artifact.storage.rows import text_lines
@@ -58,8 +58,7 @@ def both(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
 
 def test_a_trained_model_translates_as_in_transformers(both: tuple[Path, Path], data: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
+    from hmc.compiler import LevelRequest, compile_bundle
     from hmc.serving import DecodeOptions, Translator
 
     theirs, release = both

@@ -13,7 +13,7 @@ import pytest
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.storage.files import exchange, replace_directory
 from hmc.artifact.storage.formats import Format
 

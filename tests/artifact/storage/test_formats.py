@@ -10,9 +10,9 @@ import pytest
 from tests.artifact.marian.opus import opus_directory
 from tests.tiny import tiny_checkpoint_at
 
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.bundle import manifest
 from hmc.artifact.checkpoint import checkpoint
-from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.marian import layout
 from hmc.artifact.marian.writer import export_marian
 from hmc.artifact.storage.formats import Format, check_replaceable

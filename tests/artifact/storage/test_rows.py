@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.storage.rows import text_lines
 
 

@@ -8,7 +8,7 @@ import sentencepiece
 from tests.artifact.marian.opus import CODES, GERMAN, joint_vocabulary, pieces_model, pieces_of
 from tests.tiny import SENTENCES, tiny_tokenizer
 
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.tokenizer.files import (
     MarianFiles,
     parse_vocabulary,

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError, read_manifest
+from hmc.benchmark import TestSet, measure_quality
 from hmc.benchmark.budget.find import ROUNDS, TIMED_SENTENCES, LevelMeter, Workload
-from hmc.benchmark.measure.quality import measure_quality
-from hmc.benchmark.measure.text import TestSet
 from hmc.serving import DecodeOptions, Translator
 
 PAIRS = TestSet("tiny", tuple(SENTENCES), tuple(reversed(SENTENCES)))

@@ -9,8 +9,7 @@ import pytest
 from tests.artifact.model.test_latency import whole
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError, load_checkpoint, save_checkpoint
 from hmc.artifact.model.ffn import STACKS
 from hmc.benchmark.budget.latency_table import WHOLE, Serving, TimedModels, cut, measure_table, random_sizes, sizes_of
 

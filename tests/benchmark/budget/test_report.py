@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 from tests.benchmark.fakes import quality
 
-from hmc.artifact.precisions import Precision
+from hmc.artifact import Precision
+from hmc.benchmark import Candidate, Limits, Search
 from hmc.benchmark.budget.report import refusal, table, to_dict, warning
-from hmc.benchmark.budget.search import Candidate, Limits, Search, search
+from hmc.benchmark.budget.search import search
 
 
 def candidate(level: str, heads: int, loss: float, noise: float, p50_ms: float) -> Candidate:

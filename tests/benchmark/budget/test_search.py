@@ -9,8 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.benchmark.fakes import quality
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.benchmark.budget.search import Candidate, Limits, fewest_heads, most_heads, search
+from hmc.artifact import InvalidRequestError
+from hmc.benchmark import Candidate, Limits
+from hmc.benchmark.budget.search import fewest_heads, most_heads, search
 
 HEADS = 144
 

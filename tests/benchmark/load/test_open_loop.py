@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.benchmark.load.arrivals import constant, poisson, read_trace
 from hmc.benchmark.load.open_loop import Ran, Reply, run_calls
 from hmc.benchmark.load.results import LatencyObjective, LoadCall, LoadCurve, LoadPoint, load_point

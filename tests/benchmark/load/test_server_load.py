@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import FEW
 
-from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
+from hmc.artifact import HmcError, InvalidRequestError
+from hmc.artifact.errors import LevelNotFoundError
 from hmc.benchmark.load.results import LatencyObjective
 from hmc.benchmark.load.server_load import LoadSettings, load_server, own_server
 

@@ -9,7 +9,7 @@ import pytest
 from tests.artifact.model.test_latency import SETTING, table, whole
 from tests.tiny import tiny_architecture
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.model.latency import Observation
 from hmc.benchmark.budget.latency_table import random_sizes
 from hmc.benchmark.measure.cost_model import fit_table, non_negative_least_squares

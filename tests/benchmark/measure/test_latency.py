@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.benchmark.fakes import FakeTranslator
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.benchmark.measure import latency
 from hmc.benchmark.measure.latency import RequestSize, measure_latency, requests_of, rotated, time_requests
 from hmc.serving import DecodeOptions

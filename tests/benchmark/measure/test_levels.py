@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hmc.artifact.bundle.manifest import Manifest, read_manifest
-from hmc.artifact.errors import DeviceUnavailableError, InvalidRequestError, LevelNotFoundError
+from hmc.artifact import InvalidRequestError, Manifest, read_manifest
+from hmc.artifact.errors import DeviceUnavailableError, LevelNotFoundError
 from hmc.benchmark.measure.levels import choose_levels, reference_level
 from hmc.serving.runtime import device as devices
 

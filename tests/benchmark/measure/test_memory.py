@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmc.artifact.errors import HmcError
+from hmc.artifact import HmcError
 from hmc.benchmark.measure.memory import MemoryRequest, measure_memory, peak_bytes
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from tests.benchmark.fakes import FakeTranslator
+from tests.support.files import write_lines
 
-from hmc.artifact.bundle.checks import validate
+from hmc.artifact import InvalidRequestError, validate
 from hmc.artifact.bundle.manifest import Quality, Significance
-from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
-from hmc.benchmark.measure.quality import Output, measure_quality, record_quality, score, translate_all
-from hmc.benchmark.measure.text import TestSet
+from hmc.artifact.errors import LevelNotFoundError
+from hmc.benchmark import TestSet, measure_quality, record_quality
+from hmc.benchmark.measure.quality import Output, score, translate_all
 
 SOURCES = tuple(f"a man number {i} walks his old dog along the long river" for i in range(30))
 PAIRS = TestSet("fake", SOURCES, tuple(source.upper() for source in SOURCES))
@@ -49,7 +50,7 @@ def test_the_recorded_p_value_is_the_one_that_sacrebleu_prints(tmp_path: Path, m
     recorded = quality.significance
     assert recorded == Significance(test="sacrebleu paired-ar", trials=10_000, resamples=1000, seed=77)
     for name, lines in (("ref", PAIRS.references or ()), ("base", first.hypotheses), ("sys", second.hypotheses)):
-        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_lines(tmp_path / name, lines)
     command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "base", "sys", "-m", "bleu", "--paired-ar"]
     ran = subprocess.run([*command, "--format", "json"], cwd=tmp_path, capture_output=True, text=True, check=True)
     printed = json.loads(ran.stdout)[1]["BLEU"]["p_value"]

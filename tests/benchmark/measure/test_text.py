@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.benchmark.measure.text import TestSet, read_sentences
+from hmc.artifact import InvalidRequestError
+from hmc.benchmark import TestSet, read_sentences
 
 
 def write(path: Path, content: bytes) -> Path:

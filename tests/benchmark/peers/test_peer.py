@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import InvalidRequestError, read_manifest
 from hmc.artifact.checkpoint.checkpoint import checkpoint_digest
-from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
+from hmc.artifact.errors import FailedPreconditionError
+from hmc.benchmark import BenchmarkSettings, run_benchmark
 from hmc.benchmark.measure.latency import RequestSize
 from hmc.benchmark.peers import peer as peers
 from hmc.benchmark.peers.peer import check_peers, opened_peers
-from hmc.benchmark.runner import run_benchmark
-from hmc.benchmark.settings import BenchmarkSettings
 from hmc.cli import demo_steps
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler import LevelRequest, compile_bundle
 from hmc.serving import DecodeOptions
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.benchmark import fakes
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
+from hmc.benchmark import Report
 from hmc.benchmark.report.changes import compare
-from hmc.benchmark.report.results import Report
 
 
 def timed(factor: float, seed: int, *, noise: float = 0.01, rounds: int = 4) -> Report:

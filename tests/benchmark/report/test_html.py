@@ -13,9 +13,9 @@ import pytest
 from tests.benchmark import fakes
 from tests.serving.http.test_playground import FAINT, browser, opened  # noqa: F401 - a fixture
 
+from hmc.benchmark import Report
 from hmc.benchmark.report.findings import buckets, differing, worst
 from hmc.benchmark.report.html import page
-from hmc.benchmark.report.results import Report
 
 PARTS = (
     "Summary", "Quality against speed", "Latency", "Load", "By length of the sentence", "Heads", "Memory and start",

@@ -7,8 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from tests.benchmark import fakes
 
-from hmc.artifact.errors import HmcError, InvalidRequestError
-from hmc.artifact.precisions import PRECISIONS
+from hmc.artifact import PRECISIONS, HmcError, InvalidRequestError
 from hmc.benchmark.report import plots
 
 

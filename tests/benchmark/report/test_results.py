@@ -9,11 +9,13 @@ import pytest
 from rich.console import Console, RenderableType
 from tests.benchmark import fakes
 
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.bundle.manifest import Quality
-from hmc.artifact.errors import InvalidRequestError
+from hmc.benchmark import Report, tables
 from hmc.benchmark.measure.validity import Steadiness
-from hmc.benchmark.report.results import Report, contract, uncertain
-from hmc.benchmark.report.tables import delta, p_value, tables
+from hmc.benchmark.report.results import contract, uncertain
+from hmc.benchmark.report.tables import delta, p_value
+from hmc.serving.runtime.threads import described
 
 
 def printed(renderable: RenderableType) -> str:
@@ -42,7 +44,7 @@ def test_the_contract_says_what_is_timed_and_what_is_not() -> None:
 @pytest.mark.parametrize(
     ("changed", "part"),
     [
-        ({"threads": 0}, "one thread per physical core for each level"),
+        ({"threads": 0}, f"; {described(0)} for each level."),
         ({"threads": 1}, "1 thread for each level"),
         ({"left_out": ("h72-fp16",)}, "Left out, because they do not run on this device: h72-fp16."),
         ({}, "In a round each translates the same 7 sentences, one request at a time"),

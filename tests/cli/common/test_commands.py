@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hmc.artifact.errors import HmcError, InternalServiceError, InvalidArtifactError
+from hmc.artifact import HmcError, InvalidArtifactError
+from hmc.artifact.errors import InternalServiceError
 from hmc.cli.common.commands import guarded
 
 

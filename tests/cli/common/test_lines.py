@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.cli.common.texts.lines import decode_lines, open_lines
 
 

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from hmc.cli.common.progress import EVERY, level_steps, translating
-from hmc.pipelines.progress import Progress
+from hmc.pipelines import Progress
 
 
 def test_a_log_of_translations_gets_a_line_now_and_then() -> None:

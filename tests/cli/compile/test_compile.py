@@ -7,14 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Hmc, files_of, in_a_process
+from tests.cli.conftest import Hmc, in_a_process
+from tests.support.files import bytes_of, write_lines
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle.checks import validate
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.precisions import PRECISIONS
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.artifact import PRECISIONS, InvalidRequestError, validate
+from hmc.compiler import LevelRequest, compile_bundle
 
 
 def test_budgets_given(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
@@ -110,7 +108,7 @@ def test_wrong_words(
     hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], words: list[str], message: str
 ) -> None:
     (tmp_path / "short").write_text("One line.\n")
-    (tmp_path / "long").write_text("\n".join([SENTENCES[0], "x" * 70_000, *(SENTENCES * 9)[2:]]) + "\n")
+    write_lines(tmp_path / "long", [SENTENCES[0], "x" * 70_000, *(SENTENCES * 9)[2:]])
     (tmp_path / "few").write_text("A dog.\n" * 99 + "\n" * 20)
     (tmp_path / "deep").write_text('{"encoder_self": [[], [], []], "decoder_self": [[], []], "cross": [[], []]}')
     (tmp_path / "weights").write_text('{"encoder_self": [[], []], "decoder_self": [[], []], "cross": [[], []]}')
@@ -172,7 +170,7 @@ def test_shortlists_are_scored_beside_their_levels(
 def test_same_input_same_bytes_in_another_process(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Another order of hashes, another folder."""
     calibration = tmp_path / "calibration.en"
-    calibration.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    write_lines(calibration, SENTENCES)
     words: list[str | Path] = [
         "compile",
         tiny_checkpoint,
@@ -186,7 +184,7 @@ def test_same_input_same_bytes_in_another_process(tiny_checkpoint: Path, tmp_pat
         ran = in_a_process(seed, *words, calibration, "-o", tmp_path / name)
         _, said = ran.communicate()
         assert ran.returncode == 0, said
-    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
 
 
 def test_a_bundle_that_cannot_be_scored_stays_as_it_was(
@@ -194,7 +192,7 @@ def test_a_bundle_that_cannot_be_scored_stays_as_it_was(
 ) -> None:
     out = tmp_path / "b"
     assert hmc("compile", prunable, "-o", out).exit_code == 0
-    before = files_of(out)
+    before = bytes_of(out)
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -202,7 +200,7 @@ def test_a_bundle_that_cannot_be_scored_stays_as_it_was(
     monkeypatch.setattr("hmc.benchmark.measure.quality.translate_all", interrupted)
     words = ["compile", prunable, "--target-heads", "24,12", "--eval", *pairs, "-o", out]
     assert hmc(*words).exit_code == 130
-    assert files_of(out) == before
+    assert bytes_of(out) == before
     assert list(tmp_path.iterdir()) == [out]
 
 
@@ -232,7 +230,7 @@ def test_inputs_in_the_bundle_are_not_deleted(
     for file, folder in ((pairs[0], out / "data"), (pairs[1], out / "data"), (pairs[0], out / "weights")):
         folder.mkdir(exist_ok=True)
         shutil.copy(file, folder / file.name)
-    before, data = files_of(out), [out / "data" / file.name for file in pairs]
+    before, data = bytes_of(out), [out / "data" / file.name for file in pairs]
     words: list[list[str | Path]] = [
         ["--precision", "int8", "--calibrate", data[0]],
         ["--eval", *data],
@@ -249,7 +247,7 @@ def test_inputs_in_the_bundle_are_not_deleted(
         f"{out} holds files that do not belong to a bundle: data/, weights/{pairs[0].name}. It would be dele"
         in ran.stderr
     )
-    assert files_of(out) == before
+    assert bytes_of(out) == before
 
 
 def test_a_link_to_a_bundle_is_followed(hmc: Hmc, prunable: Path, tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import NEEDED, Hmc, files_of, in_a_process
+from tests.cli.conftest import NEEDED, Hmc, in_a_process
+from tests.support.files import bytes_of
 from tests.tiny import tiny_checkpoint_at
 
-from hmc.artifact.bundle.checks import validate
-from hmc.artifact.bundle.manifest import Level, Manifest
+from hmc.artifact import Level, Manifest, validate
+from hmc.benchmark import Candidate
 from hmc.benchmark.budget.find import LevelMeter
-from hmc.benchmark.budget.search import Candidate
 
 
 def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
@@ -27,7 +27,7 @@ def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: P
     assert manifest.level("h12").quality.bleu_delta == 0  # type: ignore[union-attr]
     tokenizer = {"tokenizer.model"}
     assert {path.name for path in out.iterdir()} == {"bundle.json", "weights", "full", "h12"} | tokenizer
-    assert {f for level in manifest.levels for f in level.files} == files_of(out).keys() - {"bundle.json"} - tokenizer
+    assert {f for level in manifest.levels for f in level.files} == bytes_of(out).keys() - {"bundle.json"} - tokenizer
     assert list(tmp_path.iterdir()) == [out]
 
     data = json.loads(ran.stdout)
@@ -44,17 +44,17 @@ def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: P
     # Searched again: the same bytes. Compiled by its number of heads: the same levels.
     again = hmc("compile", prunable, *words, "-o", tmp_path / "again")
     assert again.exit_code == 0, again.output
-    assert files_of(tmp_path / "again") == files_of(out)
+    assert bytes_of(tmp_path / "again") == bytes_of(out)
     assert hmc("compile", prunable, "--target-heads", "24,12", "-o", tmp_path / "given").exit_code == 0
     assert validate(tmp_path / "given").version == manifest.version
 
 
 def test_every_precision_is_searched_against_full(
-    hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path], few: tuple[Path, Path]
+    hmc: Hmc, prunable: Path, tmp_path: Path, few: tuple[Path, Path]
 ) -> None:
     ran = hmc(
-        "compile", prunable, "--max-bleu-drop", "60", "--max-latency-ms", "1e6", "--eval", *pairs, "--beam", 1,
-        "--precision", "int8,fp32", "--calibrate", few[0], "-o", tmp_path / "b",
+        "compile", prunable, "--max-bleu-drop", "60", "--max-latency-ms", "1e6", "--confidence", 0, "--eval", *few,
+        "--beam", 1, "--precision", "int8,fp32", "--calibrate", few[0], "-o", tmp_path / "b",
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     manifest = validate(tmp_path / "b")
@@ -64,7 +64,7 @@ def test_every_precision_is_searched_against_full(
     assert manifest.level(names[2]).precision == "int8"
     assert {level.quality.reference_level for level in manifest.levels if level.quality} == {"full"}
     assert all(level.quality for level in manifest.levels)
-    assert "p50: median of 3 × 64 requests" in ran.stdout
+    assert "p50: median of 3 × 12 requests" in ran.stdout
 
 
 def test_twins_with_shortlists_are_searched_too(
@@ -92,7 +92,7 @@ def test_twins_with_shortlists_are_searched_too(
     }  # fmt: skip
     assert manifest.provenance["head_search"].keys() == searched.keys()
     assert {f for level in manifest.levels for f in level.files} | {"bundle.json", "tokenizer.model"} == set(
-        files_of(tmp_path / "b")
+        bytes_of(tmp_path / "b")
     )
 
 

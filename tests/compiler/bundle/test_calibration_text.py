@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.tiny import SENTENCES
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.tokenizer.tokenizer import JointTokenizer
 from hmc.compiler import BundleBuilder, read_calibration
 from hmc.compiler.bundle import requests

@@ -8,19 +8,24 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from tests.support.files import bytes_of
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.bundle.checks import validate
-from hmc.artifact.bundle.manifest import Manifest, read_manifest
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact import (
+    Checkpoint,
+    InvalidArtifactError,
+    InvalidRequestError,
+    Manifest,
+    Precision,
+    load_checkpoint,
+    read_manifest,
+    save_checkpoint,
+    validate,
+)
 from hmc.artifact.model.architecture import parameter_count
-from hmc.artifact.precisions import Precision
-from hmc.compiler.bundle.builder import BundleBuilder, bundle_version
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle, progress_steps
+from hmc.compiler import BundleBuilder, LevelRequest, ShortlistText, compile_bundle, progress_steps
+from hmc.compiler.bundle.builder import bundle_version
 from hmc.compiler.checks.parity import check_parity
-from hmc.compiler.lexicon import ShortlistText
 from hmc.compiler.pipeline import STEPS
 from hmc.compiler.weights import SlimModel
 
@@ -68,15 +73,11 @@ def test_levels_share_the_weights_they_have_in_common(tiny_bundle: Path) -> None
     assert on_disk < sum(level.bytes for level in manifest.levels)
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def test_same_input_same_bytes(tiny_checkpoint: Path, tmp_path: Path) -> None:
     for name in "ab":
         requests = [LevelRequest(tiny_checkpoint, 12)]
         compile_bundle(requests, tmp_path / name, precisions=("fp32", "int8"), calibration=SENTENCES)
-    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
 
 
 def test_levels_that_were_thrown_away_leave_no_trace(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -89,19 +90,19 @@ def test_levels_that_were_thrown_away_leave_no_trace(tiny_checkpoint: Path, tmp_
         builder.discard(small.name)
         builder.add(LevelRequest(tiny_checkpoint, 7), "fp32")
         builder.finish(levels)
-    assert files_of(tmp_path / "detour") == files_of(tmp_path / "straight")
+    assert bytes_of(tmp_path / "detour") == bytes_of(tmp_path / "straight")
 
 
 def test_an_unfinished_bundle_leaves_the_old_one(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """A bundle that was not validated must not replace one that was."""
     compile_bundle([LevelRequest(tiny_checkpoint, 12)], tmp_path / "b")
-    before = files_of(tmp_path / "b")
+    before = bytes_of(tmp_path / "b")
     with (
         pytest.raises(RuntimeError, match="not finished"),
         BundleBuilder.open(tmp_path / "b", [tiny_checkpoint]) as builder,
     ):
         builder.add(LevelRequest(tiny_checkpoint, 5), "fp32")
-    assert files_of(tmp_path / "b") == before
+    assert bytes_of(tmp_path / "b") == before
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
@@ -109,7 +110,7 @@ def test_a_bundle_that_fails_its_checks_leaves_the_old_one(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_bundle([LevelRequest(tiny_checkpoint, 12)], tmp_path / "b")
-    before = files_of(tmp_path / "b")
+    before = bytes_of(tmp_path / "b")
 
     def invalid(folder: Path) -> Manifest:
         raise InvalidArtifactError(f"bundle {folder}", ["a file is missing"], "Write it again.")
@@ -117,7 +118,7 @@ def test_a_bundle_that_fails_its_checks_leaves_the_old_one(
     monkeypatch.setattr("hmc.compiler.bundle.builder.validate", invalid)
     with pytest.raises(InvalidArtifactError, match="a file is missing"):
         compile_bundle([LevelRequest(tiny_checkpoint, 5)], tmp_path / "b")
-    assert files_of(tmp_path / "b") == before
+    assert bytes_of(tmp_path / "b") == before
 
 
 def test_an_input_is_not_replaced(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_a_folder_that_is_no_bundle_is_not_replaced(tiny_checkpoint: Path, tmp_p
         compile_bundle([LevelRequest(tiny_checkpoint, 12)], tmp_path / "b")
     with pytest.raises(InvalidRequestError, match="would be replaced, and with it the input"):
         compile_bundle([LevelRequest(tiny_checkpoint, 12)], tiny_checkpoint)
-    assert files_of(tmp_path / "b") == {inside: b"mine"}
+    assert bytes_of(tmp_path / "b") == {inside: b"mine"}
 
 
 def test_int8_without_sentences_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -9,17 +9,12 @@ import numpy as np
 import pytest
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle.manifest import Manifest
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.artifact import Checkpoint, InvalidRequestError, Manifest, load_checkpoint, save_checkpoint
+from hmc.compiler import LevelRequest, ShortlistText, compile_bundle
 from hmc.compiler.calibration.calibrate import calibrate
 from hmc.compiler.calibration.fp32_layers import _fewest, choose_fp32_layers
-from hmc.compiler.lexicon import ShortlistText
 from hmc.compiler.weights import slim_model
-from hmc.serving import Translator
-from hmc.serving.requests.options import DecodeOptions, Sampling
+from hmc.serving import DecodeOptions, Sampling, Translator
 
 FFN, ATTENTION = "decoder.layers.0.fc2", "decoder.layers.1.encoder_attn"
 FACTOR = np.float32(1024)

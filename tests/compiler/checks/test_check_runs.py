@@ -14,11 +14,10 @@ from tests.bundles import bundle_at
 from tests.once import Once
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.bundle.checks import validate
-from hmc.artifact.bundle.manifest import VARIANTS, Variant, decoder_path, read_manifest
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
-from hmc.compiler.checks.runs import CHECKS, BrokenGraphError, check_runs
+from hmc.artifact import read_manifest, validate
+from hmc.artifact.bundle.manifest import VARIANTS, Variant, decoder_path
+from hmc.compiler import BrokenGraphError, LevelRequest, compile_bundle
+from hmc.compiler.checks.runs import CHECKS, check_runs
 from hmc.compiler.serialize import BundleFolder
 from hmc.serving import DecodeOptions, Translator
 

@@ -13,13 +13,11 @@ from tests.bundles import bundle_at
 from tests.once import Once
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.bundle.manifest import SEARCH_VARIANTS, VARIANTS, decoder_path, encoder_path, read_manifest
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import KINDS, HeadLayout
-from hmc.artifact.precisions import Precision
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
-from hmc.compiler.checks.runs import BrokenGraphError, check_runs
+from hmc.artifact import HeadLayout, InvalidRequestError, Precision, read_manifest
+from hmc.artifact.bundle.manifest import SEARCH_VARIANTS, VARIANTS, decoder_path, encoder_path
+from hmc.artifact.model.heads import KINDS
+from hmc.compiler import BrokenGraphError, LevelRequest, compile_bundle
+from hmc.compiler.checks.runs import check_runs
 
 PROBE = [[5, 6, 7, 2], [8, 9, 2]]
 ARCH = tiny_architecture()

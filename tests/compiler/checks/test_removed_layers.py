@@ -11,20 +11,18 @@ from tests.artifact.model.test_layers import without_layers
 from tests.compiler.checks.test_slim_equals_masked import SOURCES, TARGETS, TOLERANCE, torch_log_probs
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import save_checkpoint
+from hmc.artifact import save_checkpoint
 from hmc.artifact.checkpoint.slimming import renumbered
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.marian.writer import export_marian
 from hmc.artifact.model.layers import RemovedLayers
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler import LevelRequest, compile_bundle
 from hmc.compiler.checks.runner import GraphRunner
 from hmc.compiler.graphs.encoder import author_encoder
 from hmc.compiler.precisions.linears import FloatLinears
-from hmc.serving import DecodeOptions
-from hmc.serving.translator import Translator
+from hmc.serving import DecodeOptions, Translator
+from hmc.training import export_tensors, model_from_checkpoint
 from hmc.training.data.batches import pad_rows
-from hmc.training.model.checkpoints import export_tensors, model_from_checkpoint
 from hmc.training.model.regimes import remove_layers
 
 REMOVED = [RemovedLayers(encoder=(0,)), RemovedLayers(decoder=(1,)), RemovedLayers(encoder=(1,), decoder=(0,))]

@@ -11,8 +11,10 @@ import pytest
 from tests.bundles import bundle_at
 from tests.once import Once
 
-from hmc.artifact.bundle.manifest import decoder_path, read_manifest
-from hmc.compiler.checks.runs import BrokenGraphError, check_runs
+from hmc.artifact import read_manifest
+from hmc.artifact.bundle.manifest import decoder_path
+from hmc.compiler import BrokenGraphError
+from hmc.compiler.checks.runs import check_runs
 
 PROBE = [[5, 6, 7, 2], [8, 9, 2]]
 Change = Callable[[onnx.GraphProto], None]

@@ -13,18 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tiny import FORMS, random_layout, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
+from hmc.artifact import Checkpoint, HeadLayout, InvalidRequestError, load_checkpoint
 from hmc.artifact.checkpoint.slimming import masked_tensors, slim_tensors
-from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Activation
-from hmc.artifact.model.heads import KINDS, HeadLayout
-from hmc.compiler.checks.parity import ParityError, check_parity
+from hmc.artifact.model.heads import KINDS
+from hmc.compiler import ParityError
+from hmc.compiler.checks.parity import check_parity
 from hmc.compiler.checks.runner import GraphRunner
 from hmc.compiler.precisions.linears import FloatLinears
 from hmc.compiler.weights import slim_model
+from hmc.training import mask_to_layout, model_from_checkpoint
 from hmc.training.data.batches import pad_rows
-from hmc.training.model.checkpoints import model_from_checkpoint
-from hmc.training.model.regimes import mask_to_layout
 
 TOLERANCE = 1e-4  # fp32 log-probabilities of the same sums in another order
 RELATIVE = 1e-5  # where norms come first, nothing bounds the states, and scores reach -100

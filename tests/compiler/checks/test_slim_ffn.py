@@ -14,20 +14,17 @@ from hypothesis import strategies as st
 from tests.slim_ffn import random_neurons, without_neurons
 from tests.tiny import SENTENCES, random_layout, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.bundle.checks import validate
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact import Checkpoint, load_checkpoint, save_checkpoint, validate
 from hmc.artifact.checkpoint.slimming import masked_ffn
 from hmc.artifact.model.architecture import Activation, parameter_count
 from hmc.artifact.model.ffn import Neurons
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler import LevelRequest, compile_bundle
 from hmc.compiler.checks.parity import check_parity
 from hmc.compiler.checks.runner import GraphRunner
 from hmc.compiler.precisions.linears import FloatLinears
 from hmc.compiler.weights import slim_model
+from hmc.training import mask_neurons, model_from_checkpoint
 from hmc.training.data.batches import pad_rows
-from hmc.training.model.checkpoints import model_from_checkpoint
-from hmc.training.model.regimes import mask_neurons
 
 TOLERANCE = 1e-4  # fp32 log-probabilities of the same sums in another order
 SOURCES = [[5, 9, 40, 7, 0], [11, 0], [90, 3, 3, 61, 17, 28, 99, 0]]

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tiny import FORMS, random_layout, random_tensors, tiny_architecture
 
+from hmc.artifact import HeadLayout, load_checkpoint
 from hmc.artifact.bundle.manifest import VARIANTS, StepVariant
-from hmc.artifact.checkpoint.checkpoint import Tensors, load_checkpoint
+from hmc.artifact.checkpoint.checkpoint import Tensors
 from hmc.artifact.checkpoint.slimming import slim_tensors
 from hmc.artifact.model.architecture import Activation, Architecture
-from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.artifact.model.heads import KINDS
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 from hmc.compiler.checks.runner import GraphRunner
 from hmc.compiler.checks.session import Arrays

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.tiny import random_layout, random_tensors, tiny_architecture
 
+from hmc.artifact import HeadLayout
 from hmc.artifact.checkpoint.slimming import slim_tensors
-from hmc.artifact.model.heads import HeadLayout
 from hmc.compiler.calibration.calibrate import calibrate
 from hmc.compiler.checks.runner import GraphRunner
 from hmc.compiler.checks.session import OpenGraph

@@ -11,12 +11,9 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from tests.tiny import tiny_checkpoint_at
 
-from hmc.artifact.bundle.checks import validate
+from hmc.artifact import Precision, load_checkpoint, save_checkpoint, validate
 from hmc.artifact.bundle.manifest import SEARCH_VARIANTS, VARIANTS
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint, save_checkpoint
-from hmc.artifact.precisions import Precision
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler import LevelRequest, compile_bundle
 from hmc.compiler.checks.runner import GraphRunner
 from hmc.compiler.checks.session import OpenGraph
 

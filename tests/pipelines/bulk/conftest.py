@@ -30,7 +30,3 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def level(tiny_bundle: Path) -> BulkLevel:
     return BulkLevel(tiny_bundle, "h12-int8", threads=1)
-
-
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

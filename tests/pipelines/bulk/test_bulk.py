@@ -14,16 +14,18 @@ from typing import Any
 import fsspec
 import pyarrow.parquet as pq
 import pytest
-from tests.pipelines.bulk.conftest import BAD, EMPTY, LINES, SETTINGS, bytes_of
+from tests.pipelines.bulk.conftest import BAD, EMPTY, LINES, SETTINGS
 from tests.processes import REPOSITORY, environment
+from tests.support.files import bytes_of
 
-from hmc.artifact.errors import InternalServiceError, InvalidRequestError
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import InternalServiceError
+from hmc.pipelines import Progress
 from hmc.pipelines.bulk.corpus import CorpusLine
 from hmc.pipelines.bulk.engines import BulkLevel
 from hmc.pipelines.bulk.run import translate_corpus
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.bulk.shards import translate_shard
-from hmc.pipelines.progress import Progress
 from hmc.serving import DecodeOptions, Sampling, Translator
 
 KILLED = """
@@ -31,6 +33,7 @@ import os, signal, sys
 from pathlib import Path
 from hmc.pipelines.bulk.engines import BulkLevel
 from hmc.pipelines.bulk.run import translate_corpus
+from tests.support.files import bytes_of
 from tests.pipelines.bulk.conftest import SETTINGS
 
 renamed, replace = [], Path.replace

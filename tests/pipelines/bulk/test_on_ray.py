@@ -13,8 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.pipelines.bulk.conftest import SETTINGS, bytes_of
+from tests.pipelines.bulk.conftest import SETTINGS
 from tests.processes import REPOSITORY, environment
+from tests.support.files import bytes_of
 
 from hmc.pipelines.bulk.engines import BulkLevel
 from hmc.pipelines.bulk.run import translate_corpus
@@ -29,6 +30,7 @@ import sys
 from pathlib import Path
 from hmc.pipelines.bulk.engines import BulkLevel
 from hmc.pipelines.bulk.run import translate_corpus
+from tests.support.files import bytes_of
 from tests.pipelines.bulk.conftest import SETTINGS
 level = BulkLevel(Path(sys.argv[3]), "h12-int8", threads=1, workers=1)
 translate_corpus([sys.argv[1]], sys.argv[2], level, SETTINGS, "ray")

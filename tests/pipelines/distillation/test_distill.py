@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 from tests.processes import environment
+from tests.support.files import bytes_of, write_lines
 from tests.tiny import SENTENCES
 
 import hmc.cli
-from hmc.artifact.errors import InvalidRequestError
-from hmc.pipelines.distillation.filters import Filters
-from hmc.pipelines.distillation.run import distill
-from hmc.pipelines.distillation.settings import FIRST, DistillSettings
+from hmc.artifact import InvalidRequestError
+from hmc.pipelines import DistillSettings, Filters, Progress, distill
+from hmc.pipelines.distillation.settings import FIRST
 from hmc.pipelines.distillation.shards import read_shard, shard_path
 from hmc.pipelines.folders import taken_folder
-from hmc.pipelines.progress import Progress
 from hmc.serving import DecodeOptions, Translator
 from hmc.training.data.parallel_text import read_pairs
 
@@ -52,7 +51,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = (DEMO / "test.en").read_text(encoding="utf-8").splitlines()[:90]
     lines[20:20] = ["", "  ", lines[3], " ".join(lines[:20])]
     path = tmp_path_factory.mktemp("text") / "text.en"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_lines(path, lines)
     return path
 
 
@@ -62,10 +61,6 @@ def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole") / "data"
     distill(DEMO / "checkpoint", [text], out, SETTINGS, held_out=9)
     return out
-
-
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_translations_are_those_of_the_teacher(whole: Path, text: Path) -> None:
@@ -124,7 +119,7 @@ def test_a_finished_run_writes_nothing(whole: Path, text: Path) -> None:
 
 def test_other_filters_need_no_other_translations(text: Path, tmp_path: Path, tiny_checkpoint: Path) -> None:
     """A model of random weights loops, and its sentences have no end."""
-    (tmp_path / "t.en").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    write_lines(tmp_path / "t.en", SENTENCES)
     out, settings = tmp_path / "data", DistillSettings(workers=1)
     with pytest.raises(InvalidRequestError, match=r"none of 12 lines is left.*(loop|unfinished) \d+.*dropped\.tsv"):
         distill(tiny_checkpoint, [tmp_path / "t.en"], out, settings)

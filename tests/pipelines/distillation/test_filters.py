@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.pipelines.distillation.filters import Filters, repeats
+from hmc.artifact import InvalidRequestError
+from hmc.pipelines import Filters
+from hmc.pipelines.distillation.filters import repeats
 
 
 def reason(source: str, target: str, filters: Filters | None = None, **lengths: int) -> str | None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.pipelines.distillation.filters import Filters
-from hmc.pipelines.distillation.results import Distilled, write_results
+from hmc.artifact import InvalidRequestError
+from hmc.pipelines import Distilled, Filters
+from hmc.pipelines.distillation.results import write_results
 from hmc.pipelines.distillation.shards import Record, TeacherHypothesis, shard_path, write_shard
 from hmc.training.data.parallel_text import read_pairs
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact import InvalidArtifactError
 from hmc.pipelines.distillation.shards import Record, TeacherHypothesis, read_shard, shard_path, write_shard
 from hmc.pipelines.folders import whole_file
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.pipelines.distillation.sources import SourceFile, all_lines, read_sources, sample
 
 

@@ -9,9 +9,8 @@ from tests.artifact.marian.opus import opus_directory
 from tests.artifact.marian.two_vocabularies import two_vocabularies
 from tests.tiny import SENTENCES
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
-from hmc.pipelines.distillation.settings import DistillSettings
+from hmc.artifact import InvalidArtifactError, InvalidRequestError, load_checkpoint
+from hmc.pipelines import DistillSettings
 from hmc.pipelines.distillation.teacher import as_checkpoint, compile_teacher, open_teacher, precision_of
 
 

@@ -14,7 +14,7 @@ from tests.artifact.ctranslate2.converted import release_and_converted
 from tests.artifact.m2m100.m2m100_writer import write_m2m100, write_nllb
 from tests.artifact.marian.opus import opus_directory
 
-from hmc.artifact.errors import HmcError
+from hmc.artifact import HmcError
 from hmc.artifact.npz.yaml_text import parse_yaml
 from hmc.pipelines.importing import import_model
 

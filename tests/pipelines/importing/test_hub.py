@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.processes import environment
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.pipelines.importing import located
 
 PROGRAM = """

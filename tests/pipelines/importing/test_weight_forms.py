@@ -12,18 +12,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.artifact.marian.opus import opus_directory
 
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact import InvalidArtifactError
 from hmc.pipelines.importing import import_model
 
 WHOLE = "model.safetensors"
-
-
-@pytest.fixture
-def opus(tmp_path: Path) -> Path:
-    opus_directory(tmp_path / "opus")
-    return tmp_path / "opus"
 
 
 def as_pickle(folder: Path) -> None:

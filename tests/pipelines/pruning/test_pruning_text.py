@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from tests.artifact.marian.two_vocabularies import separated
 from tests.command import run_hmc
+from tests.support.files import write_lines
 from typer.testing import Result
 
 import hmc.cli
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact import load_checkpoint
 from hmc.artifact.marian.writer import export_marian
 from hmc.serving import Translator
 from hmc.training.data.parallel_text import read_pairs
@@ -43,7 +44,7 @@ def run(*words: str | Path) -> Result:
 def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("english") / "few.en"
     lines = (DEMO / "test.en").read_text(encoding="utf-8").splitlines()[:60]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_lines(path, lines)
     return path
 
 

@@ -15,14 +15,15 @@ from tests.bundles import bundle_at
 from tests.once import Once
 from tests.serving.fakes import GUARD_S, FakeClock, eventually
 
-from hmc.artifact.bundle.manifest import Variant, read_manifest
-from hmc.artifact.errors import FailedPreconditionError, InvalidArtifactError
+from hmc.artifact import InvalidArtifactError, read_manifest
+from hmc.artifact.bundle.manifest import Variant
+from hmc.artifact.errors import FailedPreconditionError
+from hmc.serving import DecodeOptions, Sampling
 from hmc.serving.caches.choice import device_caches
 from hmc.serving.caches.device import DeviceCaches
 from hmc.serving.caches.geometry import Chain, Geometry
 from hmc.serving.caches.pools import Pools
 from hmc.serving.decoding.constraints import Constraints
-from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.runtime.bound_steps import MOST_UNCAPTURED, BoundSteps
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from tests.serving.fakes import GUARD_S
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import read_manifest
+from hmc.serving import DecodeOptions, Sampling
 from hmc.serving.arrays import Arrays
 from hmc.serving.caches import choice
 from hmc.serving.caches.host import COPIES, LoneRowCaches
 from hmc.serving.decoding.constraints import Constraints
-from hmc.serving.requests.options import DecodeOptions, Sampling, scoring_options
+from hmc.serving.requests.options import scoring_options
 from hmc.serving.requests.results import Decoded
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions

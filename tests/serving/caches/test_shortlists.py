@@ -10,12 +10,11 @@ import numpy.typing as npt
 import pytest
 from tests.serving.reference import TEXTS
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import read_manifest
 from hmc.artifact.bundle.shortlist import Lexicon
-from hmc.serving import Translator
+from hmc.serving import DecodeOptions, Sampling, Translator
 from hmc.serving.arrays import Arrays, Ints
 from hmc.serving.caches.shortlists import ROUND_LIST, Shortlists
-from hmc.serving.requests.options import DecodeOptions, Sampling
 
 PAD, VOCABULARY = 2, 300
 

@@ -12,11 +12,11 @@ import pytest
 from tests.serving.client.both import CLIENTS
 from tests.serving.client.scripted import Failure, Script, ScriptedServer
 
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InternalServiceError,
-    InvalidRequestError,
     OverloadedError,
     UnavailableError,
 )

@@ -14,7 +14,8 @@ import pytest
 from tests.processes import environment
 from tests.serving.client.scripted import Failure, Script, ScriptedServer
 
-from hmc.artifact.errors import InvalidRequestError, UnavailableError
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import UnavailableError
 from hmc.serving.client import ONCE, AsyncClient, Client, FileProgress, translate_file, translate_file_async
 from hmc.serving.client.files import SAVED_EVERY
 

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from tests.serving.reference import LIMIT, TEXTS, Pieces, Reference, assert_same, source_ids
 
-from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.errors import InvalidRequestError
-from hmc.serving import DecodeOptions, Translator
-from hmc.serving.requests.options import Sampling
+from hmc.artifact import InvalidRequestError, read_manifest
+from hmc.serving import DecodeOptions, Sampling, Translator
 
 
 def open_heads(reference: Reference) -> list[tuple[int, int]]:

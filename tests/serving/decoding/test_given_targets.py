@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from tests.serving.reference import LIMIT, TEXTS, Pieces, Reference, assert_same, source_ids
 
-from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
-from hmc.serving import DecodeOptions, Translator
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import FailedPreconditionError
+from hmc.serving import DecodeOptions, Sampling, Target, Translator
 from hmc.serving.decoding.constraints import Constraints
-from hmc.serving.requests.options import Sampling, Target, scoring_options
+from hmc.serving.requests.options import scoring_options
 from hmc.serving.scheduling.planning import plan_job
 
 PREFIXES = ["A man", "", "wet grass", "Children are", "s", "the", "A", "red dress eats"]

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pytest
 
 from hmc.artifact.model.architecture import Architecture
+from hmc.serving import DecodeOptions, Sampling
 from hmc.serving.arrays import Arrays, Ints
 from hmc.serving.caches.interface import Caches
 from hmc.serving.decoding import beam, greedy, sampling
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.state import DecodeState, Rules
 from hmc.serving.decoding.strategies import SamplingStrategy
-from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.scheduling.batch import run_ahead
 
 PAD, EOS, A, B, C = range(5)

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from tests.serving.reference import LIMIT, TEXTS, Pieces, Reference, source_ids
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.serving import DecodeOptions, Translator
+from hmc.artifact import InvalidRequestError
+from hmc.serving import DecodeOptions, Sampling, Translator
 from hmc.serving.decoding.sampling import draw
-from hmc.serving.requests.options import Sampling
 
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.serving.fakes import FakeTranslator
 
-from hmc.serving import Translator
+from hmc.serving import DecodeOptions, Target, Translation, Translator
+from hmc.serving.client import Segmentation
 from hmc.serving.documents.local import translate_document
-from hmc.serving.requests.options import DecodeOptions, Segmentation, Target, TextOptions
-from hmc.serving.requests.results import Translation
+from hmc.serving.requests.options import TextOptions
 from hmc.serving.text.segmentation.pieces import Piece, clauses, pieces
 from hmc.serving.text.tokenizer import Source, shared_tokenizer
 

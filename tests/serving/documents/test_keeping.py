@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import FailedPreconditionError
+from hmc.serving import DecodeOptions, Target, Token, Translation
 from hmc.serving.documents.keeping import Keeper, occurrences
-from hmc.serving.requests.options import DecodeOptions, Target, TextOptions
-from hmc.serving.requests.results import Token, Translation
+from hmc.serving.requests.options import TextOptions
 
 URL = "https://a.de/x?y=1"
 

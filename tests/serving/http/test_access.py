@@ -15,7 +15,7 @@ from tests.serving.certificates import make_certificate
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually
 from tests.serving.http.conftest import serving
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.serving.server.access.tokens import line_of
 from hmc.serving.server.settings import ServerSettings
 

@@ -16,7 +16,8 @@ from tests.serving.certificates import make_certificate
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually, write_bundle
 from tests.serving.http.conftest import serving, url_of
 
-from hmc.artifact.errors import InvalidRequestError, PortInUseError
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import PortInUseError
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from tests.serving.fakes import FakeFactory
 from tests.serving.http.conftest import serving
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.serving.http import bodies, libretranslate, listener
 from hmc.serving.http.exchange import Lines
 from hmc.serving.server.access.tokens import line_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tests.serving.fakes import FakeClock
 
-from hmc.artifact.bundle.manifest import Level
+from hmc.artifact import Level
 from hmc.serving.levels.choosing import LevelCandidate
 from hmc.serving.levels.controller import AutoController, AutoPolicy
 from hmc.serving.levels.latency import LatencyWindow

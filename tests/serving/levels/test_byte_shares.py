@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import read_manifest
+from hmc.serving.client import LevelBytes
 from hmc.serving.levels.byte_shares import byte_shares, disk_shares
-from hmc.serving.requests.results import LevelBytes
 
 
 def test_a_file_of_two_levels_is_shared() -> None:

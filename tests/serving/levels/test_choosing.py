@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from hmc.artifact.bundle.manifest import Latency, Level, Quality
-from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
-from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact import HeadLayout, InvalidRequestError, Level
+from hmc.artifact.bundle.manifest import Latency, Quality
+from hmc.artifact.errors import LevelNotFoundError
+from hmc.serving import Selector
 from hmc.serving.levels.choosing import ENOUGH_REQUESTS, LevelCandidate, choose, rank, runs_on
 from hmc.serving.levels.latency import LatencyWindow
-from hmc.serving.requests.selectors import Selector
 
 
 def level(

@@ -9,7 +9,7 @@ from tests.serving.fakes import FakeClock
 from tests.serving.levels.simulation import Run, SimulatedLevel, regular, simulate
 from tests.serving.levels.test_choosing import level
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.serving.levels.choosing import LevelCandidate
 from hmc.serving.levels.controller import FIRST_HOLD_S, AutoController, AutoPolicy
 

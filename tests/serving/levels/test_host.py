@@ -10,21 +10,20 @@ import pytest
 from tests.manifests import changed_manifest
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually, write_bundle
 
+from hmc.artifact import InvalidArtifactError
 from hmc.artifact.errors import (
     DeviceUnavailableError,
     FailedPreconditionError,
-    InvalidArtifactError,
     LevelNotFoundError,
     LevelNotLoadedError,
     UnavailableError,
 )
+from hmc.serving import DecodeOptions, Selector
 from hmc.serving.levels.controller import AutoPolicy
 from hmc.serving.levels.freeing import collect
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.status import LevelStatus
 from hmc.serving.requests.caller import Priority
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.selectors import Selector
 
 OPTIONS = DecodeOptions()
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from tests.serving.fakes import write_bundle
 
-from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError, read_manifest
 from hmc.serving.levels.languages import Languages, with_code
 
 CODES = (">>cmn_Hans<<", ">>deu<<", ">>pt_BR<<", ">>sr_Cyrl<<")

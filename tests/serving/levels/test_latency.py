@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hmc.serving.client import LatencySummary
 from hmc.serving.levels.latency import LatencyWindow
-from hmc.serving.requests.results import LatencySummary
 
 
 @pytest.fixture

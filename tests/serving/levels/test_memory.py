@@ -19,17 +19,15 @@ from tests.once import Once
 from tests.serving.fakes import GUARD_S
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import read_manifest
+from hmc.serving import DecodeOptions, Selector, Translator
+from hmc.serving.client import LevelBytes
 from hmc.serving.levels.host import ModelHost
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.results import LevelBytes
-from hmc.serving.requests.selectors import Selector
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.process_memory import process_bytes, return_free_memory
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.server.app import model_host
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.translator import Translator
 
 MEBIBYTE = 2**20
 Measured = TypeVar("Measured")

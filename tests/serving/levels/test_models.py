@@ -8,19 +8,18 @@ from pathlib import Path
 import pytest
 from tests.serving.fakes import GUARD_S, FakeClock, FakeFactory, FakeTranslator, write_bundle
 
-from hmc.artifact.bundle.manifest import Manifest, read_manifest, write_manifest
+from hmc.artifact import InvalidArtifactError, InvalidRequestError, Manifest, read_manifest
+from hmc.artifact.bundle.manifest import write_manifest
 from hmc.artifact.errors import (
     FailedPreconditionError,
-    InvalidArtifactError,
-    InvalidRequestError,
     LevelNotLoadedError,
     ModelNotFoundError,
     OverloadedError,
     UnavailableError,
 )
+from hmc.serving import Selector
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.models import HostSettings, Models
-from hmc.serving.requests.selectors import Selector
 
 SHARED, FULL, H12, H6 = 100_100, 40_000, 30_000, 20_000
 """Bytes of the fake levels: what all of them share, with a little for their files, and what each has alone."""

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from tests.serving.fakes import write_bundle
 
-from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact import InvalidArtifactError, read_manifest
 from hmc.serving.levels.names import name_of, parse_models
 
 

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from tests.serving.fakes import write_bundle
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.serving.ray.registering import FUNCTIONS, add_health_service, add_translation_service
 from hmc.serving.ray.replica import PENDING, QueuedTexts
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hmc.artifact.bundle.manifest import encoder_path, read_manifest
+from hmc.artifact import read_manifest
+from hmc.artifact.bundle.manifest import encoder_path
 from hmc.artifact.errors import FailedPreconditionError
 from hmc.serving.runtime import graphs
 from hmc.serving.runtime.device import Device

@@ -18,11 +18,9 @@ import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.bundle.external_data import GraphFile
-from hmc.artifact.errors import InvalidRequestError
-from hmc.serving import DecodeOptions, Translator
-from hmc.serving.requests.options import Sampling
-from hmc.serving.requests.results import Translation
+from hmc.serving import DecodeOptions, Sampling, Translation, Translator
 from hmc.serving.runtime import packed_weights
 from hmc.serving.runtime.packed_weights import KEEP_DAYS, cache_folder, sweep
 
@@ -78,8 +76,7 @@ def test_translations_are_the_same_with_and_without(lively_bundle: Path, level: 
 
 def test_int4_levels_are_packed_too(tmp_path: Path) -> None:
     """The int4 kernels pack the scales of a weight, which are another tensor, into its packed form."""
-    from hmc.compiler.bundle.requests import LevelRequest
-    from hmc.compiler.bundle.writer import compile_bundle
+    from hmc.compiler import LevelRequest, compile_bundle
 
     tiny_checkpoint_at(tmp_path / "checkpoint", arch=tiny_architecture(d_model=64, ffn_dim=128))
     bundle, cache = tmp_path / "bundle", tmp_path / "cache"

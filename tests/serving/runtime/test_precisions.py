@@ -10,9 +10,10 @@ import pytest
 from tests.bundles import bundle_at
 from tests.once import Once
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import read_manifest
+from hmc.serving import DecodeOptions
 from hmc.serving.decoding.constraints import Constraints
-from hmc.serving.requests.options import DecodeOptions, scoring_options
+from hmc.serving.requests.options import scoring_options
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.engine import Engine

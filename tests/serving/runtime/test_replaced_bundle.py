@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.bundle.checks import validate
+from hmc.artifact import validate
 from hmc.artifact.errors import FailedPreconditionError
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
-from hmc.compiler.lexicon import ShortlistText
+from hmc.compiler import LevelRequest, ShortlistText, compile_bundle
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.text.tokenizer import BundleTokenizer
 

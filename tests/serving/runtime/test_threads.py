@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.tiny import SENTENCES
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
+from hmc.serving import Translator
 from hmc.serving.runtime import threads
 from hmc.serving.runtime.graphs import Opener
 from hmc.serving.runtime.threads import cpu_quota
-from hmc.serving.translator import Translator
 
 
 def of_cpus(

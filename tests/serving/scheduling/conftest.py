@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import read_manifest
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.engine import Engine

@@ -20,10 +20,10 @@ from hmc.artifact.element_types import ELEMENT_TYPES
 from hmc.artifact.model.architecture import Architecture
 from hmc.compiler.graphs.search.graphs import author_collect
 from hmc.compiler.serialize import in_memory
+from hmc.serving import DecodeOptions
 from hmc.serving.arrays import NEG_INF, Arrays
 from hmc.serving.decoding import beam
 from hmc.serving.decoding.state import DecodeState, Rules
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import DecodedHypothesis
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.encoder import DeviceEncoder

@@ -11,12 +11,12 @@ import pytest
 from tests.serving.scheduling.fake_search import BROKEN, ApartMirror, FakeSessions, FakeStep, expected
 
 from hmc.artifact.bundle.manifest import SearchVariant
+from hmc.serving import DecodeOptions
 from hmc.serving.caches import collector, searches
 from hmc.serving.caches.searches import FIRST_RUN_STEPS, Searches
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Job, Mode
 from hmc.serving.decoding.state import Rules
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import Decoded, DecodedHypothesis
 from hmc.serving.runtime.device import Device
 from hmc.serving.scheduling.device_batch import AT_MOST, EVERY, DeviceBatch

@@ -11,9 +11,8 @@ from tests.serving.fakes import GUARD_S
 from tests.serving.scheduling.test_device_search import bits, decode, engine_of
 from tests.tiny import tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.model.heads import HeadLayout
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.artifact import HeadLayout
+from hmc.compiler import LevelRequest, compile_bundle
 from hmc.serving import DecodeOptions
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.scheduling.warm_up import warm_up

@@ -18,7 +18,7 @@ from tests.serving.fakes import GUARD_S, eventually
 from tests.serving.scheduling.test_mixed_requests import a_request, among_others, answer, begin
 
 import hmc.cli
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import read_manifest
 from hmc.artifact.errors import InternalServiceError
 from hmc.serving import DecodeOptions, Translation, Translator
 from hmc.serving.arrays import Arrays

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hmc.artifact.bundle.checks import validate
-from hmc.artifact.bundle.manifest import Level
+from hmc.artifact import Level, validate
 from hmc.serving import Translator
 from hmc.serving.runtime.device import resolve_device
 from hmc.serving.runtime.sessions import LevelSessions

@@ -5,23 +5,25 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from tests.serving.fakes import GUARD_S, FakeClock, eventually
+from tests.serving.scheduling.watched import before_admissions, before_steps
 
-from hmc.artifact.bundle.manifest import VARIANTS, read_manifest
+from hmc.artifact import read_manifest
+from hmc.artifact.bundle.manifest import VARIANTS
 from hmc.artifact.errors import OverloadedError, UnavailableError
+from hmc.serving import DecodeOptions, Sampling
 from hmc.serving.decoding.sampling import GREATEST, uniforms
 from hmc.serving.requests.caller import Priority
-from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.requests.work import BatchLoad
 from hmc.serving.runtime.sessions import LevelSessions
-from hmc.serving.scheduling import batch, planning
+from hmc.serving.scheduling import planning
+from hmc.serving.scheduling.batch import HostBatch
 from hmc.serving.scheduling.budgets import IDLE_S
 from hmc.serving.scheduling.engine import Engine
 
@@ -46,33 +48,28 @@ def test_variants_are_opened_when_they_are_needed(engine: Engine) -> None:
 
 def test_a_batch_that_fails_fails_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = engine.submit(SOURCE, PLAIN).result().hypotheses
-    whole = batch.HostBatch.step
 
-    def step(self: batch.HostBatch, undisturbed: Callable[[], bool]) -> batch.Outcome:
-        if self.mode.variant == "sampling" and self.state.lengths.max() > 2:
+    def fail(batch: HostBatch) -> None:
+        if batch.mode.variant == "sampling" and batch.state.lengths.max() > 2:
             raise RuntimeError("broken")
-        return whole(self, undisturbed)
 
-    monkeypatch.setattr(batch.HostBatch, "step", step)
-    futures = [engine.submit(SOURCE, options) for options in (PLAIN, SAMPLED, GREEDY, PLAIN)]
-    with pytest.raises(RuntimeError, match="decoding failed: broken"):
-        futures.pop(1).result()
-    assert [f.result().hypotheses[0].ids for f in (futures[0], futures[2])] == [expected[0].ids] * 2
-    monkeypatch.setattr(batch.HostBatch, "step", whole)
+    with monkeypatch.context() as patch:
+        before_steps(patch, fail)
+        futures = [engine.submit(SOURCE, options) for options in (PLAIN, SAMPLED, GREEDY, PLAIN)]
+        with pytest.raises(RuntimeError, match="decoding failed: broken"):
+            futures.pop(1).result()
+        assert [f.result().hypotheses[0].ids for f in (futures[0], futures[2])] == [expected[0].ids] * 2
     assert engine.submit(SOURCE, SAMPLED).result().hypotheses
 
 
 def test_sentences_that_cannot_be_admitted_fail_and_the_others_go_on(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admit = batch.HostBatch.admit
-
-    def fail(self: batch.HostBatch, jobs: Any, upcoming: Any) -> None:
-        if self.mode.rows == 1:
+    def fail(batch: HostBatch, _: object) -> None:
+        if batch.mode.rows == 1:
             raise MemoryError("out of memory")
-        admit(self, jobs, upcoming)
 
-    monkeypatch.setattr(batch.HostBatch, "admit", fail)
+    before_admissions(monkeypatch, fail)
     futures = [engine.submit(SOURCE, options) for options in (GREEDY, PLAIN, SAMPLED, PLAIN)]
     for index, future in enumerate(futures):
         if index in (0, 2):
@@ -131,7 +128,7 @@ def test_caches_are_freed_when_no_sentence_comes(sessions: LevelSessions) -> Non
     engine = Engine(sessions, queue_size=100, max_rows=64, clock=clock)
     found = engine.submit(SOURCE, PLAIN).result().hypotheses
     (running,) = engine.workers[0]._batches.values()
-    assert isinstance(running, batch.HostBatch)
+    assert isinstance(running, HostBatch)
     caches = weakref.ref(running.caches)
     del running
     clock.now += IDLE_S
@@ -147,13 +144,8 @@ def test_caches_are_freed_when_no_sentence_comes(sessions: LevelSessions) -> Non
 @pytest.fixture
 def busy(sessions: LevelSessions, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """An engine whose queue of four sentences stays as it is: a sentence whose step does not return has all rows."""
-    go_on, whole = threading.Event(), batch.HostBatch.step
-
-    def step(self: batch.HostBatch, undisturbed: Callable[[], bool]) -> batch.Outcome:
-        go_on.wait(GUARD_S)
-        return whole(self, undisturbed)
-
-    monkeypatch.setattr(batch.HostBatch, "step", step)
+    go_on = threading.Event()
+    before_steps(monkeypatch, lambda _: go_on.wait(GUARD_S))
     running = Engine(sessions, queue_size=4, max_rows=4)
     running.submit(SOURCE, PLAIN)
     eventually(lambda: not len(running.queue))

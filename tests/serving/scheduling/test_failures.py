@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.serving.fakes import GUARD_S, eventually
+from tests.serving.scheduling.watched import before_admissions, before_steps
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.errors import InternalServiceError, InvalidRequestError
+from hmc.artifact import InvalidRequestError, read_manifest
+from hmc.artifact.errors import InternalServiceError
 from hmc.serving import DecodeOptions, Sampling, Translator
 from hmc.serving.arrays import Arrays
 from hmc.serving.requests.results import Decoded
@@ -216,10 +217,10 @@ def test_an_error_after_a_sentence_has_left_its_batch_does_not_lose_it(
 def test_the_log_says_where_a_batch_failed(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail_in_a_step(*_: object) -> None:
+    def fail_in_a_step(_: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(batch.HostBatch, "step", fail_in_a_step)
+    before_steps(monkeypatch, fail_in_a_step)
     with pytest.raises(RuntimeError, match="decoding failed: boom"):
         engine.submit(SOURCE, PLAIN).result(GUARD_S)
     assert "a batch of level h12 failed" in caplog.text
@@ -232,14 +233,13 @@ def test_the_log_says_where_a_batch_failed(
 def test_closing_at_once_cancels_sentences_that_are_being_admitted(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admitting, go_on, admit = threading.Event(), threading.Event(), batch.HostBatch.admit
+    admitting, go_on = threading.Event(), threading.Event()
 
-    def slow(self: batch.HostBatch, jobs: Any, upcoming: Any) -> None:
+    def slow(*_: object) -> None:
         admitting.set()
         assert go_on.wait(GUARD_S)
-        admit(self, jobs, upcoming)
 
-    monkeypatch.setattr(batch.HostBatch, "admit", slow)
+    before_admissions(monkeypatch, slow)
     future = engine.submit(SOURCE, DecodeOptions(beam_size=4, min_length=60, max_length=60))
     assert admitting.wait(GUARD_S)
     closing = threading.Thread(target=engine.close, kwargs={"drain": False})

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmc.artifact.errors import InvalidRequestError, OverloadedError
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import OverloadedError
+from hmc.serving import DecodeOptions
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Job, Mode
 from hmc.serving.decoding.state import Rules
 from hmc.serving.requests.caller import Caller, Priority, caller_at
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.scheduling.lines import FairLine
 from hmc.serving.scheduling.queue import WaitingQueue
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.tiny import SENTENCES
 
-from hmc.artifact.errors import HmcError, InvalidRequestError
-from hmc.serving import Translation, Translator
-from hmc.serving.requests.options import DecodeOptions, Sampling, Target, scoring_options
+from hmc.artifact import HmcError, InvalidRequestError
+from hmc.serving import DecodeOptions, Sampling, Target, Translation, Translator
+from hmc.serving.requests.options import scoring_options
 
 Request = tuple[str, DecodeOptions, Target]
 REQUESTS = 60

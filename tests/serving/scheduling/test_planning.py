@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.tiny import tiny_architecture
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import read_manifest
+from hmc.serving import DecodeOptions, Sampling
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.requests.caller import Priority
-from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.planning import plan_job, why_on_host

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from tests.serving.fakes import GUARD_S, FakeClock, eventually
+from tests.serving.scheduling.watched import before_steps
 
+from hmc.serving import DecodeOptions, Sampling
 from hmc.serving.decoding.job import Mode
 from hmc.serving.requests.caller import Priority
-from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.runtime.sessions import LevelSessions
-from hmc.serving.scheduling import batch
+from hmc.serving.scheduling.batch import HostBatch
 from hmc.serving.scheduling.budgets import IDLE_S, TokenBudget
 from hmc.serving.scheduling.engine import Engine
 from hmc.serving.scheduling.policy import AdmissionPolicy, TimeSlices
@@ -131,15 +130,13 @@ def test_modes_together_keep_to_one_budget(sessions: LevelSessions, monkeypatch:
     most = 300
     engine = Engine(sessions, queue_size=200, max_rows=64, max_tokens=most)
     tokens: list[int] = []
-    whole = batch.HostBatch.step
 
-    def step(self: batch.HostBatch, undisturbed: Callable[[], bool]) -> batch.Outcome:
-        every = (b for b in engine.workers[0]._batches.values() if isinstance(b, batch.HostBatch))
+    def count(_: object) -> None:
+        every = (b for b in engine.workers[0]._batches.values() if isinstance(b, HostBatch))
         held = [b for b in every if b.jobs]
         tokens.append(sum(len(b.jobs) * b.mode.rows * max(job.longest for job in b.jobs) for b in held))
-        return whole(self, undisturbed)
 
-    monkeypatch.setattr(batch.HostBatch, "step", step)
+    before_steps(monkeypatch, count)
     asked = [
         DecodeOptions(beam_size=1, max_length=20),
         DecodeOptions(beam_size=2, max_length=20),
@@ -161,13 +158,11 @@ MOST = 200
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(rows, positions of the longest sentence) at every step of every batch."""
     found: list[tuple[int, int]] = []
-    whole = batch.HostBatch.step
 
-    def step(self: batch.HostBatch, undisturbed: Callable[[], bool]) -> batch.Outcome:
-        found.append((len(self.jobs) * self.mode.rows, max(job.longest for job in self.jobs)))
-        return whole(self, undisturbed)
+    def note(batch: HostBatch) -> None:
+        found.append((len(batch.jobs) * batch.mode.rows, max(job.longest for job in batch.jobs)))
 
-    monkeypatch.setattr(batch.HostBatch, "step", step)
+    before_steps(monkeypatch, note)
     return found
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hmc.serving import DecodeOptions
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Job, Mode
 from hmc.serving.decoding.state import Rules
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.scheduling.budgets import MODES, POOLS_IDLE_S, PoolBudget
 
 BEAMS, GREEDY = Mode(4), Mode(1, "greedy")

@@ -13,7 +13,7 @@ from tests.serving.fakes import GUARD_S, eventually
 from tests.serving.held_steps import HeldSteps
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import read_manifest
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.requests.results import Decoded
 from hmc.serving.runtime.device import Device

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from tests.serving.fakes import GUARD_S, eventually
 from tests.serving.held_steps import HeldSteps
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import read_manifest
 from hmc.artifact.errors import OverloadedError
+from hmc.serving import DecodeOptions
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Job, Mode
 from hmc.serving.decoding.state import Rules
 from hmc.serving.requests.caller import Priority
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import Decoded
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions

@@ -6,19 +6,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tests.serving.fakes import GUARD_S
+from tests.serving.scheduling.watched import before_admissions
 
-from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
-from hmc.serving.decoding.job import Job, Mode
-from hmc.serving.requests.options import DecodeOptions
+from hmc.artifact import InvalidArtifactError, InvalidRequestError, read_manifest
+from hmc.serving import DecodeOptions
+from hmc.serving.decoding.job import Mode
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions
-from hmc.serving.scheduling import batch, warm_up
+from hmc.serving.scheduling import warm_up
+from hmc.serving.scheduling.batch import HostBatch
 from hmc.serving.scheduling.engine import Engine
 
 GREEDY, BEAM = DecodeOptions(beam_size=1, max_length=20), DecodeOptions(max_length=20)
@@ -46,13 +46,8 @@ def engine(replicas: list[LevelSessions]) -> Iterator[Engine]:
 @pytest.fixture
 def ran_on(monkeypatch: pytest.MonkeyPatch) -> list[tuple[LevelSessions, Mode]]:
     """Which replica admitted sentences, and of which mode, in their order."""
-    admit, seen = batch.HostBatch.admit, list[tuple[LevelSessions, Mode]]()
-
-    def note(self: batch.HostBatch, jobs: list[Job], upcoming: Any) -> None:
-        seen.append((self.sessions, self.mode))
-        admit(self, jobs, upcoming)
-
-    monkeypatch.setattr(batch.HostBatch, "admit", note)
+    seen: list[tuple[LevelSessions, Mode]] = []
+    before_admissions(monkeypatch, lambda batch, _: seen.append((batch.sessions, batch.mode)))
     return seen
 
 
@@ -70,15 +65,14 @@ def test_replicas_change_no_translation(replicas: list[LevelSessions], engine: E
 def test_both_devices_work_at_the_same_time(
     replicas: list[LevelSessions], engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admit, meeting, met = batch.HostBatch.admit, threading.Barrier(2, timeout=30), list[LevelSessions]()
+    meeting, met = threading.Barrier(2, timeout=30), list[LevelSessions]()
 
-    def meet(self: batch.HostBatch, jobs: list[Job], upcoming: Any) -> None:
-        if self.sessions not in met:
-            met.append(self.sessions)
+    def meet(batch: HostBatch, _: object) -> None:
+        if batch.sessions not in met:
+            met.append(batch.sessions)
             meeting.wait()  # broken unless both have work at the same time
-        admit(self, jobs, upcoming)
 
-    monkeypatch.setattr(batch.HostBatch, "admit", meet)
+    before_admissions(monkeypatch, meet)
     futures = [engine.submit(ids, GREEDY) for ids in sources(30)]
     assert all(future.result(timeout=GUARD_S).hypotheses for future in futures)
     assert len(met) == 2

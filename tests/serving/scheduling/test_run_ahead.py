@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.serving.fakes import GUARD_S
+from tests.serving.scheduling.watched import before_admissions
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import read_manifest
+from hmc.serving import DecodeOptions
 from hmc.serving.caches.host import HostCaches
 from hmc.serving.decoding.constraints import Constraints
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import DecodedHypothesis
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions
-from hmc.serving.scheduling import batch
 from hmc.serving.scheduling.engine import Engine
 
 Open = Callable[[Path, str], Engine]
@@ -103,11 +103,7 @@ def test_a_later_sentence_starts_at_the_next_step(
 ) -> None:
     engine, begun = opened(lively_bundle, "full-int8"), threading.Event()
     admitted: list[tuple[int, int]] = []
-    admit, run_next = batch.HostBatch.admit, HostCaches.run_next
-
-    def noted(self: batch.HostBatch, jobs: Any, upcoming: Any) -> None:
-        admitted.append((len(jobs), len(further)))
-        admit(self, jobs, upcoming)
+    run_next = HostCaches.run_next
 
     def slow(self: HostCaches, tokens: Any) -> Any:
         if len(further) == 3 and not begun.is_set():
@@ -116,7 +112,7 @@ def test_a_later_sentence_starts_at_the_next_step(
                 assert engine.queue.changed.wait_for(lambda: len(engine.queue), GUARD_S)
         return run_next(self, tokens)
 
-    monkeypatch.setattr(batch.HostBatch, "admit", noted)
+    before_admissions(monkeypatch, lambda _, jobs: admitted.append((len(jobs), len(further))))
     monkeypatch.setattr(HostCaches, "run_next", slow)
     long = engine.submit([5, 6, 7, 0], DecodeOptions(beam_size=1, min_length=80, max_length=80))
     assert begun.wait(GUARD_S)

@@ -6,11 +6,11 @@ import pytest
 from tests.serving.fakes import FakeClock
 
 from hmc.artifact.errors import DeadlineExceededError, OverloadedError
+from hmc.serving import DecodeOptions
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.decoding.job import Job, Mode
 from hmc.serving.decoding.state import Rules
 from hmc.serving.requests.caller import Caller
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.scheduling.queue import WaitingQueue
 from hmc.serving.scheduling.scheduler import Scheduler
 from hmc.serving.scheduling.speed import FIRST_RETRY_S, KEPT_S, LONGEST_RETRY_S, DrainRate, Pace, retry_after_s

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tests.serving.fakes import GUARD_S, eventually
 
+from hmc.artifact import InvalidArtifactError
 from hmc.artifact.bundle.manifest import Variant
-from hmc.artifact.errors import InvalidArtifactError, UnavailableError
+from hmc.artifact.errors import UnavailableError
 from hmc.serving import DecodeOptions, Sampling, Translator
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.runtime.sessions import LevelSessions

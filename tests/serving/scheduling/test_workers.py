@@ -5,21 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tests.serving.fakes import GUARD_S
+from tests.serving.scheduling.watched import before_admissions
 
-from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError, read_manifest
+from hmc.serving import DecodeOptions, Sampling, Translator
 from hmc.serving.decoding.job import Job
-from hmc.serving.requests.options import DecodeOptions, Sampling
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.sessions import LevelSessions
-from hmc.serving.scheduling import batch
 from hmc.serving.scheduling.engine import Engine
-from hmc.serving.translator import Translator
 
 OPTIONS = (
     DecodeOptions(max_length=20),
@@ -60,16 +57,14 @@ def test_workers_change_no_translation(sessions: LevelSessions, engine: Engine, 
 
 
 def test_sentences_are_shared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    admit, meeting = batch.HostBatch.admit, threading.Barrier(3, timeout=30)
-    taken: list[int] = []
+    meeting, taken = threading.Barrier(3, timeout=30), list[int]()
 
-    def meet(self: batch.HostBatch, jobs: list[Job], upcoming: Any) -> None:
+    def meet(_: object, jobs: list[Job]) -> None:
         taken.append(len(jobs))
         if len(taken) <= 3:
             meeting.wait()  # broken unless three workers have work at the same time
-        admit(self, jobs, upcoming)
 
-    monkeypatch.setattr(batch.HostBatch, "admit", meet)
+    before_admissions(monkeypatch, meet)
     futures = [engine.submit(ids, OPTIONS[1]) for ids in sources(30)]
     assert all(future.result(timeout=GUARD_S).hypotheses for future in futures)
     assert sum(taken) == 30

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually, failure, write_bundle
+from tests.support.metrics import metrics_of
 
 from hmc.artifact.errors import (
     FailedPreconditionError,
@@ -20,9 +20,8 @@ from hmc.artifact.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from hmc.serving.client import Client
-from hmc.serving.requests.results import LevelBytes
-from hmc.serving.requests.selectors import Selector
+from hmc.serving import Selector
+from hmc.serving.client import Client, LevelBytes
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.wire import status
@@ -208,15 +207,10 @@ def test_metrics(bundle: Path, factory: FakeFactory, monkeypatch: pytest.MonkeyP
             factory["full"].wait_for(lambda: factory["full"].pending == 1)
             late.cancel()
             factory["full"].wait_for(lambda: factory["full"].pending == 0)
-        assert running.server is not None
-        url = f"http://127.0.0.1:{running.server.metrics_port}/metrics"
-
-        def scraped() -> list[str]:
-            with urllib.request.urlopen(url, timeout=GUARD_S) as response:
-                return list(response.read().decode().splitlines())
-
-        eventually(lambda: late_call in scraped())  # a call is counted after its texts were cancelled
-        lines = scraped()
+        eventually(
+            lambda: late_call in metrics_of(running).splitlines()
+        )  # a call is counted after its texts were cancelled
+        lines = metrics_of(running).splitlines()
     for expected in (
         'hmc_requests_total{code="OK",level="h6",model="en-de"} 2.0',
         'hmc_requests_total{code="INVALID_ARGUMENT",level="",model=""} 2.0',

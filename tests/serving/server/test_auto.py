@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hmc.serving import DecodeOptions, Selector
 from hmc.serving.client import Client
 from hmc.serving.levels.controller import AutoPolicy
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.requests.selectors import Selector
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 

@@ -17,11 +17,11 @@ from tests.once import Once
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually, write_bundle
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.errors import InvalidRequestError, OverloadedError
-from hmc.serving import Translator
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import OverloadedError
+from hmc.serving import DecodeOptions, Translator
 from hmc.serving.client import Client
 from hmc.serving.levels.host import ModelHost
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.upkeep import BundleWatch
@@ -34,7 +34,7 @@ TEXTS = SENTENCES[:3]
 @pytest.fixture(scope="module")
 def versions(once: Once) -> dict[str, Path]:
     """Version → a bundle; two, whose weights and translations differ."""
-    from hmc.artifact.bundle.manifest import read_manifest
+    from hmc.artifact import read_manifest
 
     paths = [once(bundle_at, once(tiny_checkpoint_at, seed=seed), (24,)) for seed in (4, 5)]
     return {read_manifest(path).version: path for path in paths}

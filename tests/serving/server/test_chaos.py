@@ -22,8 +22,8 @@ from tests.serving.fakes import eventually
 from tests.serving.held_steps import HeldSteps
 from tests.tiny import SENTENCES
 
+from hmc.serving import DecodeOptions
 from hmc.serving.levels.slots import Slot
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.wire.messages import options_to_proto

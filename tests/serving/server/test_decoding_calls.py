@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually, failure
+from tests.support.metrics import metrics_of
 
-from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
-from hmc.serving import DecodeOptions, Translator
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import LevelNotFoundError
+from hmc.serving import DecodeOptions, Sampling, Translator
 from hmc.serving.client import Client
-from hmc.serving.requests.options import Sampling
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 from hmc.v1 import translation_pb2 as pb
@@ -102,13 +102,8 @@ def test_calls_that_are_left_early_are_counted_as_cancelled(bundle: Path, factor
             assert [next(stream).text, next(stream).text] == ["full", ":"]
             stream.close()  # a generator
 
-        assert server.server is not None
-        address = f"http://127.0.0.1:{server.server.metrics_port}/metrics"
-
         def counted() -> set[str]:
-            with urllib.request.urlopen(address, timeout=GUARD_S) as response:
-                lines = response.read().decode().splitlines()
-            return {line for line in lines if line.startswith("hmc_requests_total")}
+            return {line for line in metrics_of(server).splitlines() if line.startswith("hmc_requests_total")}
 
         eventually(lambda: counted() == {'hmc_requests_total{code="CANCELLED",level="full",model="en-de"} 10.0'})
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.serving.fakes import FIRST_DEVICE, GUARD_S, SECOND_DEVICE, FactoryOnDevices, FakeFactory
+from tests.serving.fakes import FIRST_DEVICE, SECOND_DEVICE, FactoryOnDevices, FakeFactory
+from tests.support.metrics import metrics_of
 
-from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
-from hmc.serving.client import Client
-from hmc.serving.requests.results import LevelBytes
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import FailedPreconditionError
+from hmc.serving.client import Client, LevelBytes
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -33,10 +33,7 @@ def test_clients_get_the_bytes_of_devices(on_devices: BackgroundServer) -> None:
 
 
 def test_prometheus_gets_the_bytes_of_devices(on_devices: BackgroundServer) -> None:
-    assert on_devices.server is not None
-    address = f"http://127.0.0.1:{on_devices.server.metrics_port}/metrics"
-    with urllib.request.urlopen(address, timeout=GUARD_S) as response:
-        lines = response.read().decode().splitlines()
+    lines = metrics_of(on_devices).splitlines()
     expected = {
         'hmc_device_memory_bytes{level="full",model="en-de",part="own"} 3.145728e+06',
         'hmc_device_memory_bytes{level="full",model="en-de",part="shared"} 2.097152e+06',

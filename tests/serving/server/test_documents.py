@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.serving.fakes import FakeFactory, failure
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
+from hmc.serving import DecodeOptions
 from hmc.serving.client import Client
 from hmc.serving.documents.documents import DOCUMENT_WINDOW
 from hmc.serving.requests.caller import Priority
-from hmc.serving.requests.options import DecodeOptions
 from hmc.v1 import translation_pb2 as pb
 
 TEXT = "# Title\n\n- A dog. A cat.\n"

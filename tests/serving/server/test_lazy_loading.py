@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from tests.serving.fakes import FakeFactory, eventually
 
-from hmc.artifact.errors import DeviceUnavailableError, InvalidArtifactError
+from hmc.artifact import InvalidArtifactError
+from hmc.artifact.errors import DeviceUnavailableError
+from hmc.serving import DecodeOptions, Selector, Target
+from hmc.serving.client import Answer
 from hmc.serving.levels.host import ModelHost
-from hmc.serving.requests.options import DecodeOptions, Target
-from hmc.serving.requests.results import Answer
-from hmc.serving.requests.selectors import Selector
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.observing.metrics import Metrics
 from hmc.serving.server.settings import ServerSettings

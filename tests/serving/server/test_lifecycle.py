@@ -16,15 +16,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.serving.fakes import FakeFactory, eventually, failure
 
-from hmc.artifact.errors import (
-    DeviceUnavailableError,
-    HmcError,
-    InvalidRequestError,
-    PortInUseError,
-    UnavailableError,
-)
+from hmc.artifact import HmcError, InvalidRequestError
+from hmc.artifact.errors import DeviceUnavailableError, PortInUseError, UnavailableError
+from hmc.serving import DecodeOptions
 from hmc.serving.client import Client
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 from hmc.v1 import translation_pb2 as pb

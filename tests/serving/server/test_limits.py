@@ -13,9 +13,10 @@ import grpc
 import pytest
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually
 
-from hmc.artifact.errors import DeadlineExceededError, InvalidRequestError, UnavailableError
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import DeadlineExceededError, UnavailableError
+from hmc.serving import DecodeOptions
 from hmc.serving.client import Client
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.server import handlers
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings

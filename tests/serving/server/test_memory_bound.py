@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hmc.artifact.bundle.manifest import read_manifest
+from hmc.artifact import read_manifest
 from hmc.artifact.errors import FailedPreconditionError
+from hmc.serving import DecodeOptions
 from hmc.serving.client import Client
 from hmc.serving.levels.byte_shares import union_bytes
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings

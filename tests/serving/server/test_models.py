@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,11 +12,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually, failure, wait_for, write_bundle
+from tests.support.metrics import metrics_of
 
-from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError, LevelNotFoundError
-from hmc.serving.client import Client
-from hmc.serving.requests.results import ModelInfo
-from hmc.serving.requests.selectors import Selector
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import FailedPreconditionError, LevelNotFoundError
+from hmc.serving import Selector
+from hmc.serving.client import Client, ModelInfo
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -201,9 +201,7 @@ def test_models_that_are_not_loaded_yet_do_not_count(lazy: Client) -> None:
 def test_metrics_name_the_model(server: BackgroundServer, client: Client) -> None:
     client.translate(["a"], "h6", model="fr-en")
     client.translate(["a"], "h6")
-    assert server.server is not None
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.server.metrics_port}/metrics", timeout=GUARD_S) as response:
-        lines = response.read().decode().splitlines()
+    lines = metrics_of(server).splitlines()
     for model in ("en-de", "fr-en"):
         assert f'hmc_requests_total{{code="OK",level="h6",model="{model}"}} 1.0' in lines
         assert f'hmc_pending_texts{{level="full",model="{model}"}} 0.0' in lines

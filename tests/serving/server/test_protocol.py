@@ -13,7 +13,8 @@ from grpc_status import rpc_status
 from tests.serving.fakes import FakeFactory
 from tests.serving.hostile import METHODS
 
-from hmc.artifact.errors import InvalidRequestError, Violation
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import Violation
 from hmc.serving.client import Client
 from hmc.v1 import translation_pb2 as pb
 

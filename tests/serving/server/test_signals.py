@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.serving.fakes import FakeFactory, eventually
 
-from hmc.artifact.errors import HmcError
+from hmc.artifact import HmcError
 from hmc.serving.client import Client
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.server.app import Server, model_host

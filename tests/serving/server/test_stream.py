@@ -13,20 +13,15 @@ import pytest
 from tests.serving.fakes import DEADLINE_S, FakeFactory, FakeTranslator, failure
 from tests.tiny import SENTENCES
 
-from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.errors import (
-    InternalServiceError,
-    InvalidRequestError,
-    OverloadedError,
-)
+from hmc.artifact import InvalidRequestError, read_manifest
+from hmc.artifact.errors import InternalServiceError, OverloadedError
+from hmc.serving import DecodeOptions, Target, Translator
 from hmc.serving.client import Client
 from hmc.serving.levels.slots import Lease, Slot
 from hmc.serving.requests.caller import Priority
-from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.streams import WaitingLine, answer_each
-from hmc.serving.translator import Translator
 from hmc.v1 import translation_pb2 as pb
 
 Answered = TypeVar("Answered")

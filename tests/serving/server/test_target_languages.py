@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from tests.tiny import SENTENCES
 
-from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import LevelNotFoundError
+from hmc.serving import DecodeOptions
 from hmc.serving.client import Client
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 

@@ -10,7 +10,8 @@ import pytest
 from tests.serving.certificates import make_certificate, openssl
 from tests.serving.fakes import GUARD_S, FakeFactory
 
-from hmc.artifact.errors import InvalidRequestError, UnavailableError
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import UnavailableError
 from hmc.serving.client import Client
 from hmc.serving.server.access.binding import make_certificates
 from hmc.serving.server.background import BackgroundServer

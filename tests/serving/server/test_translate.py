@@ -10,12 +10,8 @@ import pytest
 from grpc_health.v1 import health_pb2
 from tests.serving.fakes import DEADLINE_S, GUARD_S, FakeFactory, failure
 
-from hmc.artifact.errors import (
-    DeadlineExceededError,
-    InternalServiceError,
-    InvalidRequestError,
-    OverloadedError,
-)
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import DeadlineExceededError, InternalServiceError, OverloadedError
 from hmc.serving.client import Client
 from hmc.serving.requests.caller import Priority
 from hmc.serving.server.background import BackgroundServer

@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.requests.results import Alternative, Answer, Segment, Token, Translation
+from hmc.artifact import InvalidRequestError
+from hmc.serving import Alternative, Token, Translation
+from hmc.serving.client import Answer, Segment
 from hmc.serving.wire import messages as converters
 from hmc.serving.wire.rules import AnswerSize, check_address, check_token, translation_bytes
 

@@ -5,11 +5,11 @@ import dataclasses
 import grpc
 import pytest
 
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.bundle.manifest import Latency, Quality
-from hmc.artifact.errors import InternalServiceError, InvalidRequestError, LevelNotFoundError, OverloadedError
-from hmc.serving.requests.options import DecodeOptions, Sampling
-from hmc.serving.requests.results import (
-    Alternative,
+from hmc.artifact.errors import InternalServiceError, LevelNotFoundError, OverloadedError
+from hmc.serving import Alternative, DecodeOptions, Sampling, Selector, Token, Translation
+from hmc.serving.client import (
     Answer,
     DeviceUse,
     LatencySummary,
@@ -19,10 +19,7 @@ from hmc.serving.requests.results import (
     LevelLoad,
     ModelInfo,
     ServerStatus,
-    Token,
-    Translation,
 )
-from hmc.serving.requests.selectors import Selector
 from hmc.serving.requests.work import BatchLoad
 from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters

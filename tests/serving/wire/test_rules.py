@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.requests.options import MAX_TEXT_BYTES, DecodeOptions
+from hmc.artifact import InvalidRequestError
+from hmc.serving import DecodeOptions
+from hmc.serving.requests.options import MAX_TEXT_BYTES
 from hmc.serving.wire.messages import options_from_proto
 from hmc.serving.wire.rules import MAX_LISTED_BYTES, check_request
 from hmc.v1 import translation_pb2 as pb

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.serving.wire.messages import options_from_proto, selector_from_proto
 from hmc.serving.wire.rules import MAX_REMEMBERED_BYTES, check_request, checked_settings
 from hmc.v1 import translation_pb2 as pb

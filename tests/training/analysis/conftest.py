@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 from tests.training.analysis.helpers import DEMO, LAYOUT
 
@@ -29,9 +30,7 @@ def subject(uneven_checkpoint: Path) -> Subject:
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """'SRC TGT': each tiny sentence is to be translated into the next one."""
     folder = tmp_path_factory.mktemp("corpus")
-    (folder / "t.en").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
-    (folder / "t.de").write_text("\n".join([*SENTENCES[1:], SENTENCES[0]]) + "\n", encoding="utf-8")
-    return f"{folder}/t.en {folder}/t.de"
+    return write_pair(folder, SENTENCES, [*SENTENCES[1:], SENTENCES[0]])
 
 
 @pytest.fixture(scope="session")

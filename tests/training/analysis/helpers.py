@@ -8,13 +8,12 @@ from pathlib import Path
 
 import torch
 
-from hmc.artifact.bundle.manifest import Quality, read_manifest, write_manifest
-from hmc.artifact.model.heads import Head, HeadLayout
+from hmc.artifact import Head, HeadLayout, read_manifest
+from hmc.artifact.bundle.manifest import Quality, write_manifest
+from hmc.training import make_batch, mask_to_layout, open_gates
 from hmc.training.analysis.common.measure import Settings
 from hmc.training.analysis.common.subject import Subject, Text, read_text
-from hmc.training.data.batches import make_batch
 from hmc.training.model.loss import cross_entropy_sum
-from hmc.training.model.regimes import mask_to_layout, open_gates
 
 DEMO = Path(__file__).parents[3] / "cli" / "hmc" / "cli" / "demo_data"
 LAYOUT = HeadLayout.from_json(

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tests.support.files import write_lines
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, save_checkpoint
+from hmc.artifact import Checkpoint, Head, save_checkpoint
+from hmc.artifact.checkpoint.checkpoint import CheckpointConfig
 from hmc.artifact.model.architecture import Architecture
-from hmc.artifact.model.heads import Head
+from hmc.training import Transformer, Vocabulary, build_transformer, export_tensors
 from hmc.training.analysis.roles.rare_words import token_counts
-from hmc.training.data.vocabulary import EOS, PAD, UNK, Vocabulary
-from hmc.training.model.checkpoints import export_tensors
+from hmc.training.data.vocabulary import EOS, PAD, UNK
 from hmc.training.model.layers import Attention
-from hmc.training.model.transformer import Transformer, build_transformer
 
 SUBJECTS, VERBS, OBJECTS = ["Anna", "Otto", "Ida"], ["sees", "eats", "buys"], ["apples", "boats", "lamps"]
 ADVERBS, ADJECTIVES = ["often", "rarely", "gladly"], ["red", "small", "new"]
@@ -59,7 +59,7 @@ def write_planted(folder: Path) -> Planted:
     held_out = [_sentence(rng) for _ in range(60)]
     for side in ("en", "de"):
         lines = [_text(words) for words in held_out]
-        (folder / f"dev.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_lines(folder / f"dev.{side}", lines)
     (folder / "dev.conllu").write_text("\n".join(_conllu(words) for words in held_out), encoding="utf-8")
     # Every word occurs often enough to become one token.
     vocabulary = Vocabulary.train([*(_text(words) for words in training), *[" ".join(TIMES)] * 50], 160)

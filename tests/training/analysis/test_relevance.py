@@ -8,8 +8,9 @@ import pytest
 import torch
 from tests.tiny import FORMS, random_layout, random_tensors, tiny_architecture
 
+from hmc.artifact import HeadLayout
 from hmc.artifact.model.architecture import Architecture
-from hmc.artifact.model.heads import HeadLayout
+from hmc.training import FixedMask, Transformer, build_transformer
 from hmc.training.analysis.common.subject import Subject, Text
 from hmc.training.analysis.common.trace import FeedForwardTrace, trace_encoder
 from hmc.training.analysis.relevance import (
@@ -24,8 +25,6 @@ from hmc.training.analysis.relevance import (
     through_sum,
 )
 from hmc.training.model.checkpoints import import_tensors
-from hmc.training.model.gates import FixedMask
-from hmc.training.model.transformer import Transformer, build_transformer
 
 SOURCE, TARGET_IN = [5, 9, 30, 11, 17, 0], [2, 40, 41, 42, 43]
 

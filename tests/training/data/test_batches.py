@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_tokenizer
 
+from hmc.training import Vocabulary
 from hmc.training.data.batches import BatchStream, made_ahead, to_device
 from hmc.training.data.corpus import TokenCorpus
-from hmc.training.data.vocabulary import Vocabulary
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> TokenCorpus:
-    for side in ("en", "de"):
-        (tmp_path / f"t.{side}").write_text("\n".join(SENTENCES * 4) + "\n", encoding="utf-8")
-    text = f"{tmp_path}/t.en {tmp_path}/t.de"
+    text = write_pair(tmp_path, SENTENCES * 4, SENTENCES * 4)
     return TokenCorpus.build([text], Vocabulary(tiny_tokenizer()), 200, tmp_path / "cache", ("en", "de"))
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tests.tiny import SENTENCES, tiny_tokenizer
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
+from hmc.training import Vocabulary, make_batch
 from hmc.training.analysis.common.subject import read_text
-from hmc.training.data.batches import BatchStream, make_batch, plan_epoch
+from hmc.training.data.batches import BatchStream, plan_epoch
 from hmc.training.data.corpus import TokenCorpus
 from hmc.training.data.parallel_text import read_dev, read_pairs
-from hmc.training.data.vocabulary import Vocabulary
 
 PAIRS = [(s, s.upper()) for s in SENTENCES]
 

@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from tests.tiny import SENTENCES, tiny_tokenizer
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
+from hmc.training import Vocabulary
 from hmc.training.analysis.common.subject import read_text
 from hmc.training.data.corpus import TokenCorpus
 from hmc.training.data.parallel_text import check_corpora, read_dev, read_pairs
-from hmc.training.data.vocabulary import Vocabulary
 
 PAIRS = [(s, s.upper()) for s in SENTENCES]
 FORMS: dict[str, list[dict[str, Any]]] = {

@@ -9,9 +9,10 @@ import sentencepiece
 from tests.artifact.marian.opus import GERMAN, joint_vocabulary, pieces_model
 from tests.tiny import SENTENCES, tiny_tokenizer
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.tokenizer.files import MarianFiles
-from hmc.training.data.vocabulary import Vocabulary, train_sentencepiece
+from hmc.training import Vocabulary
+from hmc.training.data.vocabulary import train_sentencepiece
 
 SOURCE, TARGET = pieces_model(SENTENCES, 110), pieces_model(GERMAN, 100)
 ENTRIES = joint_vocabulary(SOURCE, TARGET)

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from tests.support.files import write_pair
+from tests.support.updates import interrupted
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.training.runs.recipe import Recipe
-from hmc.training.trainer.trainer import train
+from hmc.artifact import Checkpoint, InvalidRequestError, load_checkpoint
+from hmc.training import Recipe, train
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A teacher `c` of other widths than the student, and a corpus `t`."""
     folder = tmp_path_factory.mktemp("taught")
     tiny_checkpoint_at(folder / "c")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    write_pair(folder, SENTENCES * 2)
     return folder
 
 
@@ -46,24 +44,11 @@ def taught(folder: Path, out: Path, **distill: Any) -> Checkpoint:
     return load_checkpoint(train(recipe(folder, **chosen | distill), out))
 
 
-def test_the_teacher_changes_what_is_learned_and_an_interrupted_run_resumes(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_teacher_changes_what_is_learned_and_an_interrupted_run_resumes(folder: Path, tmp_path: Path) -> None:
     whole, alone = taught(folder, tmp_path / "whole"), load_checkpoint(train(recipe(folder), tmp_path / "alone"))
     assert not np.array_equal(whole.tensors["shared.weight"], alone.tensors["shared.weight"])
-    step, calls = torch.optim.Adam.step, 0
-
-    def fail(self: torch.optim.Adam) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == 6:
-            raise InterruptedError
-        return step(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.optim.Adam, "step", fail)
-        with pytest.raises(InterruptedError):
-            taught(folder, tmp_path / "p")
+    with interrupted(6):
+        taught(folder, tmp_path / "p")
     resumed = taught(folder, tmp_path / "p")
     assert all(np.array_equal(whole.tensors[name], resumed.tensors[name]) for name in whole.tensors)
 

@@ -9,17 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.training.headmask.test_headmask import FABRIC, LAYOUT, batches, headmask, interrupt, masked, recipe
+from tests.support.updates import interrupted
+from tests.training.headmask.test_headmask import FABRIC, LAYOUT, batches, headmask, masked, recipe
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.artifact import HeadLayout, InvalidRequestError
+from hmc.artifact.model.heads import KINDS
 from hmc.artifact.model.importance import Importance
+from hmc.training import FixedMask, HeadMaskSpec, OpenGate, TrainingRun, train
 from hmc.training.headmask.log import FILE, MaskLog
 from hmc.training.headmask.mask import STREAM
-from hmc.training.headmask.spec import HeadMaskSpec
-from hmc.training.model.gates import FixedMask, OpenGate
 from hmc.training.model.importance import importance_of, importance_sums
-from hmc.training.trainer.trainer import TrainingRun, train
 
 
 def test_spellings() -> None:
@@ -151,11 +150,12 @@ def test_the_log_counts_masks_and_those_of_the_update_before() -> None:
     assert log.state()["masked"][:7] == [1.5, 1.5, 4, 4, 2.5, 1.5, 1]
 
 
-def test_a_resumed_run_counts_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     settings = recipe(tmp_path, headmask="random:5,part,after=1")
     settings = settings.model_copy(update={"run": settings.run.model_copy(update={"eval_every": 3})})
     train(settings, tmp_path / "whole")
-    interrupt(settings, tmp_path / "resumed", monkeypatch)
+    with interrupted(5):
+        train(settings, tmp_path / "resumed")
     train(settings, tmp_path / "resumed")
     whole, resumed = (json.loads((tmp_path / name / FILE).read_text()) for name in ("whole", "resumed"))
     assert whole == resumed

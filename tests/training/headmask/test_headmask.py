@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.support.files import write_pair
+from tests.support.updates import interrupted
 from tests.tiny import SENTENCES, random_layout, random_tensors, tiny_architecture, tiny_tokenizer
 from torch import Tensor
 
@@ -30,7 +32,7 @@ from hmc.training.model.checkpoints import import_tensors
 from hmc.training.runs.optimizer import make_optimizer
 from hmc.training.runs.processes import make_fabric
 from hmc.training.runs.recipe import RunSection, TrainSection
-from hmc.training.runs.updater import Update, Updater
+from hmc.training.runs.updater import Updater
 
 LAYOUT = random_layout(tiny_architecture(), 3)
 CHI_SQUARE_999 = {23: 49.73}
@@ -191,9 +193,7 @@ def test_numbers_that_leave_nothing_to_mask_or_to_train(text: str) -> None:
 
 def recipe(folder: Path, **settings: object) -> Recipe:
     """A short run whose target is the source in capitals."""
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
-    corpus = f"{folder}/t.en {folder}/t.de"
+    corpus = write_pair(folder, SENTENCES * 2)
     shape = {"d_model": 32, "ffn_dim": 48, "encoder_layers": 1, "decoder_layers": 2, "heads": 4, "max_positions": 128}
     basic = {"steps": 8, "batch_tokens": 512, "warmup_steps": 4, "dropout": 0.2, "accumulate": 2}
     run = {"device": "cpu", "save_every": 3, "eval_every": 8, "eval_sentences": 2, "log_every": 2}
@@ -208,28 +208,12 @@ def recipe(folder: Path, **settings: object) -> Recipe:
     )
 
 
-def interrupt(settings: Recipe, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that ends before its fifth update."""
-    update = Updater.update
-
-    def fail_at_5(self: Updater, step: int, *rest: object) -> Update:
-        if step == 5:
-            raise InterruptedError
-        return update(self, step, *rest)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Updater, "update", fail_at_5)
-        with pytest.raises(InterruptedError):
-            train(settings, out)
-
-
 @pytest.mark.parametrize("text", ["random:25%", "important:5"])
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(text: str, tmp_path: Path) -> None:
     settings = recipe(tmp_path, headmask=text)
     whole = load_checkpoint(train(settings, tmp_path / "whole"))
-    interrupt(settings, tmp_path / "resumed", monkeypatch)
+    with interrupted(5):
+        train(settings, tmp_path / "resumed")
     resumed = load_checkpoint(train(settings, tmp_path / "resumed"))
     assert all(np.array_equal(resumed.tensors[n], whole.tensors[n]) for n in whole.tensors)
     plain = load_checkpoint(train(recipe(tmp_path), tmp_path / "plain"))

@@ -6,13 +6,9 @@ import pytest
 import torch
 from tests.tiny import SENTENCES, tiny_architecture, tiny_tokenizer
 
-from hmc.artifact.bundle.manifest import read_manifest
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError, read_manifest
 from hmc.serving.text.tokenizer import BundleTokenizer
-from hmc.training.data.vocabulary import Vocabulary
-from hmc.training.model.beam_search import Hypothesis, beam_search
-from hmc.training.model.evaluate import translate
-from hmc.training.model.transformer import Transformer, build_transformer
+from hmc.training import Hypothesis, Transformer, Vocabulary, beam_search, build_transformer, translate
 
 
 @pytest.mark.parametrize("beam", [1, 4])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hmc.training.model.gates import DeterministicGate, FixedMask, Gate, HardConcrete, OpenGate, SampledGate
+from hmc.training import DeterministicGate, FixedMask, Gate, HardConcrete, OpenGate, SampledGate
 
 
 def gates_at(*log_alpha: float) -> HardConcrete:

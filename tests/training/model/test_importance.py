@@ -6,23 +6,24 @@ import torch
 from tests.tiny import SENTENCES, random_layout, random_tensors, tiny_architecture, tiny_tokenizer
 from torch import Tensor
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
+from hmc.artifact import HeadLayout, InvalidRequestError
+from hmc.artifact.model.heads import KINDS, Kind
 from hmc.artifact.model.importance import Importance
-from hmc.training.data.batches import Batch, make_batch
-from hmc.training.data.vocabulary import Vocabulary
-from hmc.training.model.checkpoints import import_tensors
-from hmc.training.model.cpu.dropout import Dropout
-from hmc.training.model.gates import FixedMask, Gate
-from hmc.training.model.importance import (
+from hmc.training import (
+    Batch,
+    FixedMask,
+    Gate,
+    Transformer,
+    Vocabulary,
+    build_transformer,
     corpus_importance,
-    heads_of_attentions,
-    importance_of,
-    importance_sums,
+    make_batch,
     sentence_importance,
 )
+from hmc.training.model.checkpoints import import_tensors
+from hmc.training.model.cpu.dropout import Dropout
+from hmc.training.model.importance import heads_of_attentions, importance_of, importance_sums
 from hmc.training.model.loss import cross_entropy_sum
-from hmc.training.model.transformer import Transformer, build_transformer
 
 
 def tiny_model(dtype: torch.dtype, layout: HeadLayout | None = None) -> Transformer:

@@ -8,10 +8,8 @@ import pytest
 import torch
 from tests.tiny import tiny_architecture
 
-from hmc.training.data.batches import make_batch
+from hmc.training import build_transformer, freeze, make_batch
 from hmc.training.model.loss import cross_entropy_sum
-from hmc.training.model.regimes import freeze
-from hmc.training.model.transformer import build_transformer
 
 
 def test_the_pad_row_stays_zero_while_the_tied_output_layer_trains() -> None:

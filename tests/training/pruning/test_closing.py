@@ -5,29 +5,25 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.support.files import write_pair
+from tests.support.updates import after_updates, interrupted
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 from typer.testing import CliRunner
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.budgets import HeadBudget, parse_budgets
-from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
+from hmc.artifact import Checkpoint, HeadBudget, HeadLayout, InvalidRequestError, load_checkpoint
+from hmc.artifact.model.budgets import parse_budgets
+from hmc.artifact.model.heads import KINDS, Kind
 from hmc.cli.main import build
-from hmc.training.model.checkpoints import model_from_checkpoint
-from hmc.training.model.gates import CERTAINTY, HardConcrete
-from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
+from hmc.training import HardConcrete, HeadGates, NeuronGates, PruneSettings, PruningRun, model_from_checkpoint
+from hmc.training.model.gates import CERTAINTY
 from hmc.training.pruning.pressure import BudgetPressure, sure_log_alpha, top
-from hmc.training.pruning.run import PruningRun
 from hmc.training.pruning.schedule import ClosingSchedule
-from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.targets import HeadTarget, NeuronTarget
 from hmc.training.runs.recipe import RunSection
-from hmc.training.runs.updater import Update, Updater
 
 SETTINGS = PruneSettings(
     close_steps=30,
@@ -42,8 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint `c` of 2 + 2 layers with 24 heads, 144 in all, and a corpus of sentences and their capitals."""
     folder = tmp_path_factory.mktemp("closing")
     tiny_checkpoint_at(folder / "c", arch=tiny_architecture(heads=24, head_dim=2), gates=False)
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    write_pair(folder, SENTENCES * 2)
     return folder
 
 
@@ -164,22 +159,21 @@ def test_gates_are_drawn_once_an_update(folder: Path, tmp_path: Path, monkeypatc
     """All parts of an accumulated batch see the same draw, and the next update another one (Voita et al. 2019 draw one
     for each batch)."""
     seen: dict[int, list[torch.Tensor]] = {}
-    step = 0
-    update, sample = Updater.update, HardConcrete.sample
+    updates = 0
+    sample = HardConcrete.sample
 
-    def counted(self: Updater, number: int, *rest: Any) -> Update:
-        nonlocal step
-        step = number
-        return update(self, number, *rest)
+    def counted(_: torch.optim.Optimizer) -> None:
+        nonlocal updates
+        updates += 1
 
     def noted(self: HardConcrete) -> torch.Tensor:
         values = sample(self)
-        seen.setdefault(step, []).append(values.detach().clone())
+        seen.setdefault(updates + 1, []).append(values.detach().clone())
         return values
 
-    monkeypatch.setattr(Updater, "update", counted)
     monkeypatch.setattr(HardConcrete, "sample", noted)
-    prune(folder, tmp_path / "p", [72], accumulate=3, close_steps=2, recover_steps=1)
+    with after_updates(counted):
+        prune(folder, tmp_path / "p", [72], accumulate=3, close_steps=2, recover_steps=1)
     modules = 6
     for number in (1, 2):
         first, *others = (torch.cat(seen[number][at : at + modules]) for at in range(0, 3 * modules, modules))
@@ -302,29 +296,15 @@ def test_the_trajectory_and_the_gates_that_did_not_settle_are_on_record(folder: 
     assert '"open/encoder_self"' in tags
 
 
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(folder: Path, tmp_path: Path) -> None:
     """Stopped in the last phase of closing, and again while recovering."""
     settings: dict[str, object] = {
         "close_steps": 12, "recover_steps": 6, "run": SETTINGS.run.model_copy(update={"save_every": 5}),
     }  # fmt: skip
     whole = prune(folder, tmp_path / "whole", [50, 20], **settings)
     for stop in (12, 18):
-        calls = 0
-        update = torch.optim.Adam.step
-
-        def fail(self: torch.optim.Adam, stop: int = stop) -> object:
-            nonlocal calls
-            calls += 1
-            if calls == stop:
-                raise InterruptedError
-            return update(self)  # noqa: B023
-
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.optim.Adam, "step", fail)
-            with pytest.raises(InterruptedError):
-                prune(folder, tmp_path / f"p{stop}", [50, 20], **settings)
+        with interrupted(stop):
+            prune(folder, tmp_path / f"p{stop}", [50, 20], **settings)
         resumed = prune(folder, tmp_path / f"p{stop}", [50, 20], **settings)
         for a, b in zip(whole, resumed, strict=True):
             assert a.layout == b.layout

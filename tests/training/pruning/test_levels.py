@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from tests.support.files import write_pair
+from tests.support.updates import interrupted
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 from typer.testing import CliRunner
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError, load_checkpoint
 from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.heads import KINDS, HeadScores, select_heads
 from hmc.cli.main import build
+from hmc.training import PruneSettings, average_tensors
 from hmc.training.distillation.settings import DistillSection
-from hmc.training.model.checkpoints import average_tensors
 from hmc.training.pruning.levels import Levels, ranking_without_closing
 from hmc.training.pruning.nested import NestedRun
 from hmc.training.pruning.run import prune
-from hmc.training.pruning.settings import NestedSection, PruneSettings
+from hmc.training.pruning.settings import NestedSection
 from hmc.training.runs.recipe import RunSection
 
 RUN = RunSection(device="cpu", eval_sentences=2, eval_every=2, save_every=3, keep_checkpoints=2)
@@ -40,8 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("levels")
     tiny_checkpoint_at(folder / "c")
     tiny_checkpoint_at(folder / "other", seed=5)
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    write_pair(folder, SENTENCES * 2)
     return folder
 
 
@@ -128,23 +127,12 @@ def test_rankings() -> None:
     ],
 )
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+    folder: Path, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     whole = load_checkpoint(nested(folder, tmp_path / "whole", **settings).run())
     assert not np.array_equal(whole.tensors["shared.weight"], load_checkpoint(folder / "c").tensors["shared.weight"])
-    step, calls = torch.optim.Adam.step, 0
-
-    def fail(self: torch.optim.Adam) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == 6:
-            raise InterruptedError
-        return step(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.optim.Adam, "step", fail)
-        with pytest.raises(InterruptedError):
-            nested(folder, tmp_path / "p", **settings).run()
+    with interrupted(6):
+        nested(folder, tmp_path / "p", **settings).run()
     resumed_run = nested(folder, tmp_path / "p", **settings)
     assert resumed_run.progress.step == 3
     resumed = load_checkpoint(resumed_run.run())

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.files import write_pair
+from tests.support.updates import after_updates
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.model.heads import Head
+from hmc.artifact import Head, load_checkpoint
+from hmc.training import PruneSettings, PruningRun
 from hmc.training.pruning.nested import NestedRun
-from hmc.training.pruning.run import PruningRun
-from hmc.training.pruning.settings import NestedSection, PruneSettings
+from hmc.training.pruning.settings import NestedSection
 from hmc.training.runs.recipe import RunSection
-from hmc.training.runs.updater import Update, Updater
 
 SETTINGS = PruneSettings(
     close_steps=10, recover_steps=1, batch_tokens=512, run=RunSection(device="cpu", eval_sentences=1),
@@ -27,8 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint `c` of 24 heads, a corpus `t`, and a pruning run `p` to 12 and to 5 heads."""
     folder = tmp_path_factory.mktemp("nested")
     tiny_checkpoint_at(folder / "c")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    write_pair(folder, SENTENCES * 2)
     PruningRun(folder / "c", [12, 5], [text(folder)], text(folder), folder / "p", SETTINGS).run()
     return folder
 
@@ -52,35 +51,25 @@ def trained_heads(run: NestedRun) -> set[Head]:
     return found
 
 
-def updates_of(run: NestedRun, monkeypatch: pytest.MonkeyPatch) -> list[set[Head]]:
+def updates_of(run: NestedRun) -> list[set[Head]]:
     """Trains, and returns the heads that each update trained."""
     found: list[set[Head]] = []
-    update = Updater.update
-
-    def observed(self: Updater, step: int, *rest: object) -> Update:
-        result = update(self, step, *rest)  # type: ignore[arg-type]
-        found.append(trained_heads(run))
-        return result
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Updater, "update", observed)
+    with after_updates(lambda _: found.append(trained_heads(run))):
         run.run()
     return found
 
 
-def test_an_update_trains_the_heads_of_its_budget_alone(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_trains_the_heads_of_its_budget_alone(folder: Path, tmp_path: Path) -> None:
     run = nested(folder, tmp_path / "n")
     drawn = [run.levels.trained(step) for step in range(1, STEPS + 1)]
     expected = [set(run.levels.of(heads).heads()) for [heads] in drawn]
     assert {len(heads) for heads in expected} == {24, 12, 5}, "every budget is drawn: else choose more steps"
-    assert updates_of(run, monkeypatch) == expected
+    assert updates_of(run) == expected
 
 
 def test_without_the_mask_that_would_be_noticed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hmc.training.pruning.nested.mask_to_layout", lambda *_: None)
-    assert {len(heads) for heads in updates_of(nested(folder, tmp_path / "n"), monkeypatch)} == {24}
+    assert {len(heads) for heads in updates_of(nested(folder, tmp_path / "n"))} == {24}
 
 
 def test_levels_are_nested_and_scored_apart(folder: Path, tmp_path: Path) -> None:
@@ -89,20 +78,11 @@ def test_levels_are_nested_and_scored_apart(folder: Path, tmp_path: Path) -> Non
     assert checkpoint.metrics.keys() == {"dev_h24", "dev_h12", "dev_h5"}
 
 
-def test_accumulation_and_warm_up_reach_nested_fine_tuning(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accumulation_and_warm_up_reach_nested_fine_tuning(folder: Path, tmp_path: Path) -> None:
     settings = SETTINGS.model_copy(update={"accumulate": 3, "warmup_steps": 4})
     run, rates = nested(folder, tmp_path / "n", settings), []
-    update = Updater.update
-
-    def observed(self: Updater, step: int, *rest: object) -> Update:
-        result = update(self, step, *rest)  # type: ignore[arg-type]
-        rates.append(self.optimizer.param_groups[0]["lr"])
-        return result
-
-    monkeypatch.setattr(Updater, "update", observed)
-    run.run()
+    with after_updates(lambda optimizer: rates.append(optimizer.param_groups[0]["lr"])):
+        run.run()
     falling = [SETTINGS.learning_rate * (1 - step / STEPS) for step in range(STEPS)]
     assert rates == pytest.approx([rate * min(1, (step + 1) / 4) for step, rate in enumerate(falling)])
     assert run.loop.updater.settings.accumulate == 3

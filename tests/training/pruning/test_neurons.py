@@ -11,27 +11,33 @@ import numpy as np
 import pytest
 import torch
 from tests.slim_ffn import random_neurons, without_neurons
+from tests.support.files import write_pair
+from tests.support.updates import interrupted
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 from typer.testing import CliRunner
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact import Checkpoint, HeadBudget, InvalidRequestError, load_checkpoint, save_checkpoint
 from hmc.artifact.checkpoint.slimming import slim_ffn
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.budgets import HeadBudget, parse_budgets
+from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.ffn import NeuronBudget, parse_neuron_budgets
 from hmc.cli.main import build
+from hmc.training import (
+    NeuronGates,
+    PruneSettings,
+    PruningRun,
+    Recipe,
+    Scores,
+    export_tensors,
+    mask_neurons,
+    model_from_checkpoint,
+    nested_finetune,
+    open_gates,
+    train,
+)
 from hmc.training.analysis.common.trace import trace_decoder, trace_encoder
 from hmc.training.analysis.relevance import LrpScores
-from hmc.training.model.checkpoints import export_tensors, model_from_checkpoint
-from hmc.training.model.evaluate import Scores
-from hmc.training.model.regimes import mask_neurons, open_gates
-from hmc.training.pruning.gate_sets import NeuronGates
-from hmc.training.pruning.nested import nested_finetune
-from hmc.training.pruning.run import PruningRun
-from hmc.training.pruning.settings import PruneSettings
 from hmc.training.runs.log import RunLog
-from hmc.training.runs.recipe import Recipe, RunSection
-from hmc.training.trainer.trainer import train
+from hmc.training.runs.recipe import RunSection
 
 SETTINGS = PruneSettings(
     close_steps=30,
@@ -48,8 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint `c` of 192 neurons and 24 heads, and a corpus of sentences and their capitals."""
     folder = tmp_path_factory.mktemp("neurons")
     tiny_checkpoint_at(folder / "c")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    write_pair(folder, SENTENCES * 2)
     return folder
 
 
@@ -144,30 +149,16 @@ def test_a_slim_model_is_pruned_further(folder: Path, tmp_path: Path) -> None:
     assert pruned.layout.total == 7
 
 
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(folder: Path, tmp_path: Path) -> None:
     """Stopped while the second budget closes, and while the first recovers."""
     request = ("50%,25%", parse_budgets("12,5"))
     settings: dict[str, Any] = {
         "close_steps": 12, "recover_steps": 6, "run": SETTINGS.run.model_copy(update={"save_every": 5}),
     }  # fmt: skip
     whole = prune(folder, tmp_path / "whole", *request, **settings)
-    update = torch.optim.Adam.step
     for stop in (18, 25):
-        calls = 0
-
-        def fail(self: torch.optim.Adam, stop: int = stop) -> object:
-            nonlocal calls
-            calls += 1
-            if calls == stop:
-                raise InterruptedError
-            return update(self)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.optim.Adam, "step", fail)
-            with pytest.raises(InterruptedError):
-                prune(folder, tmp_path / f"p{stop}", *request, **settings)
+        with interrupted(stop):
+            prune(folder, tmp_path / f"p{stop}", *request, **settings)
         resumed = prune(folder, tmp_path / f"p{stop}", *request, **settings)
         for a, b in zip(whole, resumed, strict=True):
             assert (a.layout, a.ffn_widths) == (b.layout, b.ffn_widths)

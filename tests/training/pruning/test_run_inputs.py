@@ -8,36 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import HmcError, InvalidRequestError
-from hmc.training.pruning.nested import nested_finetune
-from hmc.training.pruning.run import PruningRun
-from hmc.training.pruning.settings import PruneSettings
-from hmc.training.runs.recipe import Recipe, RunSection
-from hmc.training.trainer.trainer import TrainingRun, train
+from hmc.artifact import HmcError, InvalidRequestError, load_checkpoint
+from hmc.training import PruneSettings, PruningRun, Recipe, TrainingRun, nested_finetune, train
+from hmc.training.runs.recipe import RunSection
 
 RUN = RunSection(device="cpu", save_every=1, eval_every=2, eval_sentences=1, log_every=1)
 SETTINGS = PruneSettings(close_steps=10, recover_steps=1, batch_tokens=512, run=RUN)
 
 
-def write(folder: Path, sentences: list[str]) -> str:
-    """'SRC TGT' of the sentences and themselves in capitals."""
-    folder.mkdir(exist_ok=True)
-    (folder / "t.en").write_text("".join(f"{s}\n" for s in sentences))
-    (folder / "t.de").write_text("".join(f"{s.upper()}\n" for s in sentences))
-    return f"{folder}/t.en {folder}/t.de"
-
-
 @pytest.fixture
 def corpus(tmp_path: Path) -> str:
-    return write(tmp_path / "text", SENTENCES * 2)
+    return write_pair(tmp_path / "text", SENTENCES * 2)
 
 
 @pytest.fixture
 def empty(tmp_path: Path) -> str:
-    return write(tmp_path / "empty", [])
+    return write_pair(tmp_path / "empty", [])
 
 
 def recipe(corpus: str, **sections: dict[str, Any]) -> Recipe:
@@ -131,7 +120,7 @@ def test_a_failed_request_does_not_block_the_folder(corpus: str, tmp_path: Path)
     Path(corpus.split(maxsplit=1)[0]).write_text(lines.splitlines()[0] + "\n")  # noticed only while tokenising
     with pytest.raises(InvalidRequestError, match="differ in length"):
         PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS)
-    other = write(tmp_path / "other", SENTENCES)
+    other = write_pair(tmp_path / "other", SENTENCES)
     [path] = PruningRun(tmp_path / "c", [9], [other], other, tmp_path / "p", SETTINGS).run()
     assert load_checkpoint(path).layout.total == 9
     with pytest.raises(InvalidRequestError, match="other settings"):
@@ -148,22 +137,22 @@ def forget(progress: Path, *names: str) -> None:
 
 
 def test_training_resumes_with_the_same_text_only(corpus: str, tmp_path: Path) -> None:
-    dev = write(tmp_path / "dev", SENTENCES[:3])
+    dev = write_pair(tmp_path / "dev", SENTENCES[:3])
     asked = recipe(corpus, data={"dev": dev})
     train(asked, tmp_path / "r")
     resumed = TrainingRun(asked, tmp_path / "r")
     assert resumed.progress.step == 2
-    write(tmp_path / "text", SENTENCES * 2)  # written again: its contents count, not its time
+    write_pair(tmp_path / "text", SENTENCES * 2)  # written again: its contents count, not its time
     shutil.rmtree(tmp_path / "r" / "cache")
     TrainingRun(asked, tmp_path / "r")
-    write(tmp_path / "text", [*SENTENCES, *reversed(SENTENCES)])
+    write_pair(tmp_path / "text", [*SENTENCES, *reversed(SENTENCES)])
     with pytest.raises(InvalidRequestError, match=r"training text, or its tokens in cache/, is not what"):
         TrainingRun(asked, tmp_path / "r")
-    write(tmp_path / "text", SENTENCES * 2)
-    write(tmp_path / "dev", SENTENCES[:5])  # more sentences than before; more of them may be scored, too
+    write_pair(tmp_path / "text", SENTENCES * 2)
+    write_pair(tmp_path / "dev", SENTENCES[:5])  # more sentences than before; more of them may be scored, too
     more = asked.model_copy(update={"run": RUN.model_copy(update={"eval_sentences": 2})})
     assert TrainingRun(more, tmp_path / "r").dev.pairs == [(s, s.upper()) for s in SENTENCES[:2]]
-    write(tmp_path / "dev", SENTENCES[1:3])
+    write_pair(tmp_path / "dev", SENTENCES[1:3])
     with pytest.raises(InvalidRequestError, match=r"dev text is not what .*state was scored on"):
         TrainingRun(asked, tmp_path / "r")
     forget(tmp_path / "r" / "state" / "progress.json", "corpus", "dev")
@@ -172,7 +161,7 @@ def test_training_resumes_with_the_same_text_only(corpus: str, tmp_path: Path) -
 
 def test_pruning_resumes_with_the_same_inputs_only(corpus: str, tmp_path: Path) -> None:
     tiny_checkpoint_at(tmp_path / "c")
-    dev = write(tmp_path / "dev", SENTENCES[:3])
+    dev = write_pair(tmp_path / "dev", SENTENCES[:3])
     arguments: Any = (tmp_path / "c", [9], [corpus], dev, tmp_path / "p", SETTINGS)
     written = PruningRun(*arguments).run()
     more: Any = (tmp_path / "c", written, [corpus], dev, tmp_path / "p", SETTINGS, 2)
@@ -185,12 +174,12 @@ def test_pruning_resumes_with_the_same_inputs_only(corpus: str, tmp_path: Path) 
         with pytest.raises(InvalidRequestError, match=match):
             nested_finetune(*more)
 
-    write(tmp_path / "text", SENTENCES)
+    write_pair(tmp_path / "text", SENTENCES)
     refused("training text")
-    write(tmp_path / "text", SENTENCES * 2)
-    write(tmp_path / "dev", SENTENCES[3:6])
+    write_pair(tmp_path / "text", SENTENCES * 2)
+    write_pair(tmp_path / "dev", SENTENCES[3:6])
     refused("dev text")
-    write(tmp_path / "dev", SENTENCES[:3])
+    write_pair(tmp_path / "dev", SENTENCES[:3])
     tiny_checkpoint_at(tmp_path / "c", seed=7)
     refused("the checkpoint is not the one that .* began with")
     forget(tmp_path / "p" / "state" / "progress.json", "corpus", "dev", "source")
@@ -232,7 +221,7 @@ def test_finished_nested_fine_tuning_is_not_repeated(
 
 def test_dev_and_nested_steps_are_part_of_the_request(corpus: str, tmp_path: Path) -> None:
     tiny_checkpoint_at(tmp_path / "c")
-    other, out = write(tmp_path / "other", SENTENCES), tmp_path / "p"
+    other, out = write_pair(tmp_path / "other", SENTENCES), tmp_path / "p"
 
     def run(dev: str, steps: int) -> PruningRun:
         return PruningRun(tmp_path / "c", [9], [corpus], dev, out, SETTINGS, nested_steps=steps)

@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.files import write_pair
+from tests.support.updates import after_updates
 from tests.tiny import SENTENCES, tiny_checkpoint_at
+from torch.optim import Optimizer
 from typer.testing import CliRunner
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError, load_checkpoint, save_checkpoint
 from hmc.cli.main import build
+from hmc.training import PruneSettings, PruningRun
 from hmc.training.data.corpus import Splitting
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.pruning.nested import NestedRun
 from hmc.training.pruning.request import request_differences
-from hmc.training.pruning.run import PruningRun
-from hmc.training.pruning.settings import PruneSettings
 from hmc.training.runs.recipe import RunSection
 from hmc.training.runs.updater import Update, Updater
 
@@ -40,8 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plain = tiny_checkpoint_at(folder / "c")
     plain.config = plain.config.model_copy(update={"provenance": SAMPLED})
     save_checkpoint(plain, folder / "sampled")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    write_pair(folder, SENTENCES * 2)
     return folder
 
 
@@ -129,19 +129,14 @@ def test_another_request_is_refused_with_what_differs(folder: Path, tmp_path: Pa
 # -- accumulation, warm-up, saved states -------------------------------------------------------------------------
 
 
-def test_warm_up_raises_the_rate_of_the_weights_alone(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_warm_up_raises_the_rate_of_the_weights_alone(folder: Path, tmp_path: Path) -> None:
     rates: list[dict[str, float]] = []
-    update = Updater.update
 
-    def observed(self: Updater, step: int, *rest: object) -> Update:
-        result = update(self, step, *rest)  # type: ignore[arg-type]
-        rates.append({group["name"]: group["lr"] for group in self.optimizer.param_groups})
-        return result
+    def noted(optimizer: Optimizer) -> None:
+        rates.append({group["name"]: group["lr"] for group in optimizer.param_groups})
 
-    monkeypatch.setattr(Updater, "update", observed)
-    run(folder, tmp_path / "p", warmup_steps=4).run()
+    with after_updates(noted):
+        run(folder, tmp_path / "p", warmup_steps=4).run()
     assert [r["weights"] for r in rates[:6]] == pytest.approx([3e-4 * share for share in (0.25, 0.5, 0.75, 1, 1, 1)])
     assert rates[0]["gates"] == rates[5]["gates"] > 0
     assert [r["weights"] for r in rates[10:]] == pytest.approx([3e-4, 1.5e-4]), "recovery follows the warm-up"

@@ -11,11 +11,10 @@ import signal
 import sys
 from pathlib import Path
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
+from hmc.training import Recipe, train
 from hmc.training.runs import processes
-from hmc.training.runs.recipe import Recipe
 from hmc.training.runs.updater import Update, Updater
-from hmc.training.trainer.trainer import train
 
 
 def main() -> None:

@@ -10,21 +10,17 @@ from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
-from tests.training.pruning.test_run_inputs import SETTINGS, recipe, write
+from tests.training.pruning.test_run_inputs import SETTINGS, recipe
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError
-from hmc.artifact.model.budgets import HeadBudget
-from hmc.artifact.model.heads import HeadLayout
-from hmc.training.pruning.nested import nested_finetune
-from hmc.training.pruning.run import PruningRun
-from hmc.training.trainer.trainer import TrainingRun, train
+from hmc.artifact import HeadBudget, HeadLayout, HmcError, InvalidArtifactError, InvalidRequestError, load_checkpoint
+from hmc.training import PruningRun, TrainingRun, nested_finetune, train
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write(tmp_path_factory.mktemp("text") / "text", SENTENCES * 2)
+    return write_pair(tmp_path_factory.mktemp("text") / "text", SENTENCES * 2)
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +45,9 @@ def again(corpus: str, out: Path) -> Path:
 
 
 def test_corrected_text_gets_a_new_tokenizer(corpus: str, tmp_path: Path) -> None:
-    wrong = write(tmp_path / "text", ["это неправильный текст другого языка для проверки"] * 30 + SENTENCES)
+    wrong = write_pair(tmp_path / "text", ["это неправильный текст другого языка для проверки"] * 30 + SENTENCES)
     TrainingRun(recipe(wrong), tmp_path / "r")  # stopped before its first state
-    write(tmp_path / "text", SENTENCES * 2)
+    write_pair(tmp_path / "text", SENTENCES * 2)
     train(recipe(wrong), tmp_path / "r")
     expected = TrainingRun(recipe(corpus), tmp_path / "other")
     assert (tmp_path / "r" / "tokenizer.model").read_bytes() == expected.vocabulary.serialized

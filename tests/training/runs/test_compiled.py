@@ -12,13 +12,11 @@ import torch
 from tests.tiny import tiny_architecture
 from tests.training.runs.test_updater import batches
 
+from hmc.artifact import HeadLayout
 from hmc.artifact.errors import DeviceUnavailableError
-from hmc.artifact.model.heads import HeadLayout
+from hmc.training import HeadGates, NeuronGates, build_transformer, mask_to_layout
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.distillation.teacher import Teacher
-from hmc.training.model.regimes import mask_to_layout
-from hmc.training.model.transformer import build_transformer
-from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
 from hmc.training.runs.processes import check_compilable, make_fabric
 from hmc.training.runs.recipe import RunSection
 from hmc.training.runs.updater import SummedLoss

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_architecture, tiny_tokenizer
 from tests.training.runs.test_updater import batches
 
@@ -137,9 +138,7 @@ def test_nested_masks(precision: Precision) -> None:
 
 
 def test_batches_of_a_corpus_are_pinned_and_made_ahead(tmp_path: Path) -> None:
-    for side in ("en", "de"):
-        (tmp_path / f"t.{side}").write_text("\n".join(SENTENCES * 4) + "\n", encoding="utf-8")
-    text = f"{tmp_path}/t.en {tmp_path}/t.de"
+    text = write_pair(tmp_path, SENTENCES * 4, SENTENCES * 4)
     corpus = TokenCorpus.build([text], Vocabulary(tiny_tokenizer()), 200, tmp_path / "cache", ("en", "de"))
     stream = iter(BatchStream(corpus, 128, 1, 2, device=torch.device("cuda", 0)))
     plain = iter(BatchStream(corpus, 128, 1, 2))

@@ -16,11 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.ports import held_port
+from tests.support.files import write_pair
+from tests.support.forks import Forks
 from tests.tiny import SENTENCES
 from tests.training.runs.test_processes import recipe
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.training.runs.recipe import Recipe
+from hmc.artifact import load_checkpoint
+from hmc.training import Recipe
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("on_a_node.py")
@@ -28,7 +30,7 @@ STEPS = 12
 
 
 @contextmanager
-def node(settings: Recipe, folder: Path, port: int, stop: int = 0, wait: float = 90) -> Iterator[subprocess.Popen[str]]:
+def node(settings: Recipe, folder: Path, port: int, stop: int = 0) -> Iterator[subprocess.Popen[str]]:
     """One node's torchrun, with the working directory `folder` and the run folder `run` in it."""
     (folder / "recipe.json").write_text(settings.model_dump_json())
     errors = (folder / f"stderr-{os.urandom(4).hex()}").open("w")
@@ -36,7 +38,7 @@ def node(settings: Recipe, folder: Path, port: int, stop: int = 0, wait: float =
         [
             *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={settings.run.nodes}"),
             *(f"--nproc-per-node={settings.run.devices}", "--rdzv-backend=c10d", "--rdzv-id=test"),
-            *(f"--rdzv-endpoint=localhost:{port}", str(SCRIPT), "recipe.json", "run", str(stop), str(wait)),
+            *(f"--rdzv-endpoint=localhost:{port}", str(SCRIPT), "recipe.json", "run", str(stop), "90"),
         ],
         stdout=subprocess.PIPE,
         stderr=errors,
@@ -58,27 +60,34 @@ def of_nodes(corpus: Path, nodes: int, devices: int) -> Recipe:
     return made.model_copy(update={"run": made.run.model_copy(update={"nodes": nodes, "devices": devices})})
 
 
-def run_all(settings: Recipe, folders: list[Path], wait: float = 90) -> list[int]:
+def run_forked(forks: Forks, settings: Recipe, folders: list[Path], wait: float = 90) -> list[int]:
+    """Runs a process in each folder, without torchrun; returns their statuses."""
+    for folder in folders:
+        (folder / "recipe.json").write_text(settings.model_dump_json())
+    words = ("recipe.json", "run", "0", str(wait))
+    return forks.run_group(SCRIPT, *words, folders=folders, devices=settings.run.devices)
+
+
+def run_all(settings: Recipe, folders: list[Path]) -> list[int]:
     """Runs a node in each folder; returns their statuses."""
     with ExitStack() as running:
         port = running.enter_context(held_port())
-        nodes = [running.enter_context(node(settings, folder, port, wait=wait)) for folder in folders]
+        nodes = [running.enter_context(node(settings, folder, port)) for folder in folders]
         return [process.wait(timeout=200) for process in nodes]
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 4) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 4) + "\n")
+    write_pair(folder, SENTENCES * 4)
     return folder
 
 
 @pytest.fixture(scope="module")
-def one_node(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def one_node(corpus: Path, forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of two processes on one node."""
     folder = tmp_path_factory.mktemp("one")
-    assert run_all(of_nodes(corpus, 1, 2), [folder]) == [0]
+    assert run_forked(forks, of_nodes(corpus, 1, 2), [folder, folder]) == [0, 0]
     return folder / "run"
 
 
@@ -124,19 +133,19 @@ def test_after_a_node_is_killed_the_same_commands_go_on(corpus: Path, one_node: 
     assert_equal(tmp_path / "run", one_node)
 
 
-def test_nodes_that_do_not_share_the_folder_are_refused(corpus: Path, tmp_path: Path) -> None:
+def test_nodes_that_do_not_share_the_folder_are_refused(corpus: Path, forks: Forks, tmp_path: Path) -> None:
     """Both have a folder `run`, each in a working directory of its own."""
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
-    assert 0 not in run_all(of_nodes(corpus, 2, 1), folders, wait=1)
+    assert 0 not in run_forked(forks, of_nodes(corpus, 2, 1), folders, wait=1)
     said = ["".join(path.read_text() for path in folder.glob("stderr*")) for folder in folders]
     assert any("process 1 of 2 does not see what process 0 writes to run" in text for text in said)
     assert any("a run on several nodes needs a folder that all of them share" in text for text in said)
     assert not any(list(folder.glob("run/*")) for folder in folders), "nothing is written before"
 
 
-def test_nodes_with_a_copy_of_the_text_each(corpus: Path, one_node: Path, tmp_path: Path) -> None:
+def test_nodes_with_a_copy_of_the_text_each(corpus: Path, one_node: Path, forks: Forks, tmp_path: Path) -> None:
     """Only the first process tokenises, whatever path and times the files have elsewhere."""
     folders = [tmp_path / "a", tmp_path / "b"]
     for number, folder in enumerate(folders):
@@ -148,6 +157,6 @@ def test_nodes_with_a_copy_of_the_text_each(corpus: Path, one_node: Path, tmp_pa
     (tmp_path / "b" / "run").symlink_to(tmp_path / "a" / "run")
     settings = of_nodes(corpus, 2, 1)
     data = settings.data.model_copy(update={"train": ["t.en t.de"], "dev": "t.en t.de"})
-    assert run_all(settings.model_copy(update={"data": data}), folders) == [0, 0]
+    assert run_forked(forks, settings.model_copy(update={"data": data}), folders) == [0, 0]
     assert len(list((tmp_path / "a" / "run" / "cache").glob("*/dataset_info.json"))) == 1
     assert_equal(tmp_path / "a" / "run", one_node)

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
-from tests.training.pruning.test_run_inputs import SETTINGS, recipe, write
+from tests.training.pruning.test_run_inputs import SETTINGS, recipe
 from tests.training.runs.test_updater import make_model, make_updater
 
 from hmc.artifact import InvalidRequestError, load_checkpoint
@@ -24,7 +25,7 @@ DIVERGED = "10 updates in a row had a loss or gradient that was NaN"
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> str:
-    return write(tmp_path / "text", SENTENCES * 2)
+    return write_pair(tmp_path / "text", SENTENCES * 2)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Two processes (torchrun, gloo, CPU) learn what one process does and resume exactly; their number cannot change."""
+"""Two processes (gloo, CPU) learn what one process does and resume exactly; their number cannot change."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.files import write_pair
+from tests.support.forks import Forks
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 from typer.testing import CliRunner
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import Checkpoint, InvalidRequestError, load_checkpoint
 from hmc.cli.main import build
+from hmc.training import Recipe, Vocabulary, train
 from hmc.training.data.batches import plan_epoch
 from hmc.training.data.corpus import TokenCorpus
-from hmc.training.data.vocabulary import Vocabulary
-from hmc.training.runs.recipe import Recipe
-from hmc.training.trainer.trainer import train
 
 pytestmark = pytest.mark.slow
 MASKS = (None, "random:3", "important:3")
@@ -53,13 +52,11 @@ def recipe(corpus: str, processes: int, steps: int, **settings: object) -> Recip
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An even number of batches an epoch, so that both ways of running see the same pairs in every update."""
     folder = tmp_path_factory.mktemp("corpus")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 4) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 4) + "\n")
-    return f"{folder}/t.en {folder}/t.de"
+    return write_pair(folder, SENTENCES * 4)
 
 
 @pytest.fixture(scope="module")
-def folder(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(corpus: str, forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of two processes: `none`, `random`, `important`, `whole`, `resumed`; pruning runs `prune`, `neurons`."""
     folder = tmp_path_factory.mktemp("two")
     tiny_checkpoint_at(folder / "c", gates=False)
@@ -81,13 +78,8 @@ def folder(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     }  # fmt: skip
     (folder / "description.json").write_text(json.dumps(description))
     script = Path(__file__).with_name("two_processes.py")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
-    finished = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script),
-         str(folder / "description.json")],
-        env=environment, capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
-    assert finished.returncode == 0, finished.stderr[-4000:]
+    statuses = forks.run_group(script, folder / "description.json", folders=[folder, folder], devices=2)
+    assert statuses == [0, 0], (folder / "stderr-0").read_text()[-4000:]
     return folder
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.training.runs.recipe import load_recipe, same_run
+from hmc.artifact import InvalidRequestError
+from hmc.training import load_recipe
+from hmc.training.runs.recipe import same_run
 
 MINIMAL = '[data]\ntrain = ["a.en a.de"]\ndev = "b.en b.de"\n'
 

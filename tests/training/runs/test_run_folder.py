@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.tiny import tiny_checkpoint_at
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.training.runs.folder import check_pruning_folder, check_training_folder
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.files import write_pair
+from tests.support.forks import Forks, forking
 from tests.tiny import SENTENCES
 
 from hmc.artifact import InvalidRequestError, load_checkpoint
@@ -21,31 +20,14 @@ from hmc.training import PruneSettings, PruningRun, Recipe, nested_finetune, tra
 from hmc.training.runs.recipe import RunSection
 
 STEPS = 12
-RUN_A_RECIPE = """
-import signal, sys
-from pathlib import Path
-from hmc.training.runs.recipe import Recipe
-from hmc.training.runs.updater import Updater
-from hmc.training.trainer.trainer import train
-stop, update = int(sys.argv[3]), Updater.update
-def stopping(self, step, *rest):
-    if step == stop:
-        print("update", step, "begins", flush=True)
-        signal.pause()
-    return update(self, step, *rest)
-Updater.update = stopping
-train(Recipe.model_validate_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
-"""
-"""Arguments: recipe, folder, and the update at which the process says so and waits for a signal; 0: none."""
+SCRIPT = Path(__file__).with_name("one_run.py")
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """'SRC TGT' of the tiny sentences; the target is the source in capitals."""
     folder = tmp_path_factory.mktemp("corpus")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 4) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 4) + "\n")
-    return f"{folder}/t.en {folder}/t.de"
+    return write_pair(folder, SENTENCES * 4)
 
 
 def recipe(corpus: str, **run: object) -> Recipe:
@@ -68,32 +50,22 @@ def recipe(corpus: str, **run: object) -> Recipe:
     )
 
 
-def start(settings: Recipe, out: Path, stop: int = 0) -> subprocess.Popen[str]:
+def run(forks: Forks, settings: Recipe, out: Path, stop: int = 0) -> int:
     """A run in a process of its own, where no library of this process has changed how numbers are computed.
 
-    stop: the update at which the run prints a line and waits; 0: it runs to its end.
+    stop: the update in which the process is killed; 0: it runs to its end. Returns its status.
     """
     description = out.with_suffix(".json")
     description.write_text(settings.model_dump_json())
-    return subprocess.Popen(
-        [sys.executable, "-c", RUN_A_RECIPE, str(description), str(out), str(stop)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-    )
-
-
-def finish(settings: Recipe, out: Path) -> None:
-    with start(settings, out) as process:
-        assert process.wait() == 0
+    return forks.run(SCRIPT, description, out, str(stop))
 
 
 @pytest.fixture(scope="module")
 def trained(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run folder."""
     out = tmp_path_factory.mktemp("run") / "run"
-    finish(recipe(corpus), out)
+    with forking() as others:  # with another hash seed than that of runs that are compared with it
+        assert run(others, recipe(corpus), out) == 0
     return out
 
 
@@ -119,16 +91,12 @@ def as_shards(form: str, folder: Path) -> str:
     return f"{folder}/*.{form}"
 
 
-def kill_and_resume(settings: Recipe, out: Path) -> None:
+def kill_and_resume(forks: Forks, settings: Recipe, out: Path) -> None:
     """The process is killed in update 8, two updates after it saved its last state; another finishes the run."""
-    with start(settings, out, stop=8) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "update 8 begins\n"
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
+    assert run(forks, settings, out, stop=8) == -signal.SIGKILL
     assert json.loads((out / "state" / "progress.json").read_text())["step"] == 6
     assert not (out / "final").exists()
-    finish(settings, out)
+    assert run(forks, settings, out) == 0
 
 
 def equal(a: Path, b: Path) -> bool:
@@ -139,18 +107,19 @@ def equal(a: Path, b: Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "jsonl.gz", "parquet"])
-def test_kill_9_and_resume_is_bit_equal(form: str, corpus: str, trained: Path, tmp_path: Path) -> None:
+def test_kill_9_and_resume_is_bit_equal(form: str, corpus: str, trained: Path, forks: Forks, tmp_path: Path) -> None:
     """Whatever form the text has, the run equals that of text files that nothing interrupted."""
-    kill_and_resume(recipe(corpus if form == "text" else as_shards(form, tmp_path)), tmp_path / "run")
+    text = corpus if form == "text" else as_shards(form, tmp_path)
+    kill_and_resume(forks, recipe(text), tmp_path / "run")
     assert equal(tmp_path / "run", trained)
 
 
 @pytest.mark.slow
-def test_a_run_with_muon_resumes_exactly_too(corpus: str, trained: Path, tmp_path: Path) -> None:
+def test_a_run_with_muon_resumes_exactly_too(corpus: str, trained: Path, forks: Forks, tmp_path: Path) -> None:
     adam = recipe(corpus)
     settings = adam.model_copy(update={"train": adam.train.model_copy(update={"optimizer": "muon"})})
-    kill_and_resume(settings, tmp_path / "killed")
-    finish(settings, tmp_path / "whole")
+    kill_and_resume(forks, settings, tmp_path / "killed")
+    assert run(forks, settings, tmp_path / "whole") == 0
     assert equal(tmp_path / "killed", tmp_path / "whole")
     assert not equal(tmp_path / "whole", trained)
 

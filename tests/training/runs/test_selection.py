@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.files import write_pair
+from tests.support.updates import interrupted
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.training.model.evaluate import Scores
-from hmc.training.runs.recipe import Recipe, RunSection, load_recipe
+from hmc.artifact import InvalidRequestError, load_checkpoint
+from hmc.training import Recipe, Scores, load_recipe, train
+from hmc.training.runs.recipe import RunSection
 from hmc.training.runs.selection import AVERAGE_MARGIN, Selection
-from hmc.training.runs.updater import Updater
-from hmc.training.trainer.trainer import train
 
 BLEU = {1: 10.0, 2: 30.0, 3: 20.0, 4: 5.0}
 """Dev BLEU of the checkpoint of each step."""
@@ -68,11 +67,9 @@ def test_times_of_evaluations_are_numbers_or_epochs(value: object) -> None:
     assert RunSection.model_validate({"eval_every": "7"}).eval_every == 7
 
 
-def test_an_evaluation_follows_each_epoch_of_a_resumed_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_follows_each_epoch_of_a_resumed_run_too(tmp_path: Path) -> None:
     """An epoch has four batches, each update takes two: evaluations follow updates 2, 4 and 6, and the last one."""
-    for side in ("en", "de"):
-        (tmp_path / f"t.{side}").write_text("\n".join(SENTENCES[:4]) + "\n")
-    corpus = f"{tmp_path}/t.en {tmp_path}/t.de"
+    corpus = write_pair(tmp_path, SENTENCES[:4], SENTENCES[:4])
     settings = Recipe.model_validate(
         {
             "data": {"train": [corpus], "dev": corpus},
@@ -82,16 +79,7 @@ def test_an_evaluation_follows_each_epoch_of_a_resumed_run_too(tmp_path: Path, m
             "run": {"device": "cpu", "save_every": 1, "eval_every": "epoch", "eval_sentences": 1, "keep": "every"},
         }
     )
-    update = Updater.update
-
-    def fail_at(self: Updater, step: int, *rest: object) -> object:
-        if step == 5 and not (tmp_path / "failed").exists():
-            (tmp_path / "failed").touch()
-            raise InterruptedError
-        return update(self, step, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Updater, "update", fail_at)
-    with pytest.raises(InterruptedError):
+    with interrupted(5):
         train(settings, tmp_path / "run")
     train(settings, tmp_path / "run")
     assert steps_in(tmp_path / "run" / "checkpoints") == [2, 4, 6, 7]
@@ -116,9 +104,7 @@ def test_more_averaged_than_kept_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_keeps_more_than_it_averages(tmp_path: Path) -> None:
-    (tmp_path / "t.en").write_text("\n".join(SENTENCES) + "\n")
-    (tmp_path / "t.de").write_text("\n".join(s.upper() for s in SENTENCES) + "\n")
-    corpus = f"{tmp_path}/t.en {tmp_path}/t.de"
+    corpus = write_pair(tmp_path, SENTENCES)
     shape = {"d_model": 16, "ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1, "heads": 2, "max_positions": 128}
     recipe = Recipe.model_validate(
         {

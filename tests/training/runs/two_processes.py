@@ -10,11 +10,8 @@ import sys
 from pathlib import Path
 
 from hmc.artifact.model.ffn import parse_neuron_budgets
-from hmc.training.pruning.run import PruningRun
-from hmc.training.pruning.settings import PruneSettings
-from hmc.training.runs.recipe import Recipe
+from hmc.training import PruneSettings, PruningRun, Recipe, train
 from hmc.training.runs.updater import Update, Updater
-from hmc.training.trainer.trainer import train
 
 
 def break_off(recipe: Recipe, out: Path, stop: int) -> None:

@@ -5,12 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact import InvalidArtifactError, InvalidRequestError, load_checkpoint
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.tokenizer.files import TOKENIZER, read_tokenizer
-from hmc.training.model.checkpoints import export_tensors
-from hmc.training.runs.recipe import Recipe
+from hmc.training import Recipe, export_tensors
 from hmc.training.trainer.assemble import make_model, make_vocabulary
 
 

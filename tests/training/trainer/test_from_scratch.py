@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES
 from typer.testing import CliRunner
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact import HeadLayout, load_checkpoint
 from hmc.artifact.model.architecture import parameter_count
-from hmc.artifact.model.heads import HeadLayout
 from hmc.cli.main import build
 
 LAYOUT = HeadLayout(encoder_self=((1,),), decoder_self=((), (0, 3)), cross=((0, 1, 2, 3), (2,)))
@@ -20,8 +20,7 @@ LAYOUT = HeadLayout(encoder_self=((1,),), decoder_self=((), (0, 3)), cross=((0, 
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    (tmp_path / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (tmp_path / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    write_pair(tmp_path, SENTENCES * 2)
     corpus = json.dumps(f"{tmp_path}/t.en {tmp_path}/t.de")
     path = tmp_path / "r.toml"
     path.write_text(

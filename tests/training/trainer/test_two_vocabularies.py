@@ -8,20 +8,24 @@ import pytest
 import torch
 from tests.artifact.marian.opus import GERMAN
 from tests.artifact.marian.two_vocabularies import two_vocabularies
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact import Checkpoint, InvalidArtifactError, load_checkpoint, save_checkpoint
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.model.architecture import SOURCE_EMBEDDING, TARGET_EMBEDDING
+from hmc.training import (
+    PruneSettings,
+    PruningRun,
+    Recipe,
+    Vocabulary,
+    export_tensors,
+    model_from_checkpoint,
+    nested_finetune,
+    train,
+)
 from hmc.training.analysis.roles.rare_words import token_counts
-from hmc.training.data.vocabulary import Vocabulary
-from hmc.training.model.checkpoints import export_tensors, model_from_checkpoint
-from hmc.training.pruning.nested import nested_finetune
-from hmc.training.pruning.run import PruningRun
-from hmc.training.pruning.settings import PruneSettings
-from hmc.training.runs.recipe import Recipe, RunSection
-from hmc.training.trainer.trainer import train
+from hmc.training.runs.recipe import RunSection
 
 
 @pytest.fixture
@@ -29,8 +33,7 @@ def folder(tmp_path: Path) -> Path:
     """A checkpoint `c` and a corpus."""
     two_vocabularies(tmp_path / "opus")
     save_checkpoint(import_marian(tmp_path / "opus"), tmp_path / "c")
-    (tmp_path / "t.en").write_text("\n".join(SENTENCES[:8] * 2) + "\n")
-    (tmp_path / "t.de").write_text("\n".join(GERMAN * 2) + "\n")
+    write_pair(tmp_path, SENTENCES[:8] * 2, GERMAN * 2)
     return tmp_path
 
 

@@ -23,11 +23,10 @@ from experiments.support.counting.parts import every_kind
 from experiments.support.counting.steps import answering
 from experiments.support.counting.watching import Watch
 
+from hmc.artifact import HmcError, Manifest, read_manifest
 from hmc.artifact.bundle.external_data import GraphFile
-from hmc.artifact.bundle.manifest import VARIANTS, Manifest, read_manifest
-from hmc.artifact.errors import HmcError
-from hmc.serving.requests.options import DecodeOptions, Target
-from hmc.serving.requests.selectors import Selector
+from hmc.artifact.bundle.manifest import VARIANTS
+from hmc.serving import DecodeOptions, Selector, Target, Translator
 from hmc.serving.runtime import sessions, turns
 from hmc.serving.runtime.bound_steps import BoundStep
 from hmc.serving.runtime.device import Device, cuda_available
@@ -37,7 +36,6 @@ from hmc.serving.runtime.memory.account import memory_of
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.server.app import model_host
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.translator import Translator
 
 LEVELS = ("full-fp16", "h36-fp16")
 _runtime = ctypes.CDLL("libcudart.so.13")

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import FailedPreconditionError
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory.account import (
     DEFAULT_BUDGET,

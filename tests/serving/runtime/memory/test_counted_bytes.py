@@ -15,8 +15,7 @@ import pytest
 from tests.processes import REPOSITORY, ROOTS, environment
 
 import hmc.cli
-from hmc.compiler.bundle.requests import LevelRequest
-from hmc.compiler.bundle.writer import compile_bundle
+from hmc.compiler import LevelRequest, compile_bundle
 
 pytestmark = [pytest.mark.slow, pytest.mark.cuda_counts, pytest.mark.usefixtures("counting_libraries")]
 DEMO = Path(hmc.cli.__file__).parent / "demo_data" / "checkpoint"

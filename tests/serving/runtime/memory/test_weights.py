@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from tests.serving.fakes import GUARD_S
 
+from hmc.artifact import read_manifest
 from hmc.artifact.bundle.external_data import GraphFile
-from hmc.artifact.bundle.manifest import Variant, read_manifest
+from hmc.artifact.bundle.manifest import Variant
 from hmc.artifact.errors import FailedPreconditionError
-from hmc.serving.requests.options import DecodeOptions
+from hmc.serving import DecodeOptions
 from hmc.serving.runtime import sessions as module
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.memory.account import DeviceMemory, MemoryBudget

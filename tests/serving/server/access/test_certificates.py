@@ -12,7 +12,8 @@ import pytest
 from tests.serving.certificates import make_certificate, make_client_certificate
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually
 
-from hmc.artifact.errors import InvalidRequestError, PermissionDeniedError, UnauthenticatedError, UnavailableError
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import PermissionDeniedError, UnauthenticatedError, UnavailableError
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings

@@ -18,9 +18,9 @@ from tests.serving.certificates import make_certificate
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually, failure, wait_for, write_bundle
 from tests.serving.hostile import PREFACE
 
+from hmc.artifact import InvalidRequestError
 from hmc.artifact.errors import (
     FailedPreconditionError,
-    InvalidRequestError,
     OverloadedError,
     PermissionDeniedError,
     PortInUseError,

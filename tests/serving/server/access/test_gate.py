@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.serving.fakes import FakeClock
 
-from hmc.artifact.errors import InvalidRequestError, PermissionDeniedError, RateLimitedError, UnauthenticatedError
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import PermissionDeniedError, RateLimitedError, UnauthenticatedError
 from hmc.serving.server.access.gate import AccessGate, Allowance, Credentials, units
 from hmc.serving.server.access.tokens import SCOPES, digest, line_of, new_token, read_tokens
 

@@ -16,13 +16,8 @@ import pytest
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from tests.serving.fakes import GUARD_S, FakeClock, FakeFactory, eventually, write_bundle
 
-from hmc.artifact.errors import (
-    HmcError,
-    InvalidRequestError,
-    OverloadedError,
-    PermissionDeniedError,
-    UnauthenticatedError,
-)
+from hmc.artifact import HmcError, InvalidRequestError
+from hmc.artifact.errors import OverloadedError, PermissionDeniedError, UnauthenticatedError
 from hmc.serving.client import Client
 from hmc.serving.server.access import gate
 from hmc.serving.server.access.gate import Allowance

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.command import hmc_command
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.serving.server.configuration.report import as_toml, page, plain, shown
 from hmc.serving.server.configuration.schema import BUNDLES, schema
 from hmc.serving.server.configuration.sources import load

@@ -17,7 +17,7 @@ import grpc
 import pytest
 from tests.serving.fakes import FakeFactory, eventually, failure
 
-from hmc.artifact.errors import HmcError
+from hmc.artifact import HmcError
 from hmc.serving import DecodeOptions
 from hmc.serving.client import Client
 from hmc.serving.server.access.tokens import line_of

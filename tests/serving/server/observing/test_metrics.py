@@ -10,13 +10,14 @@ import grpc
 import pytest
 from tests.serving.fakes import FakeFactory, eventually, failure, write_bundle
 from tests.serving.held_steps import HeldSteps
-from tests.serving.server.observing.scrapes import scrape, value
+from tests.support.metrics import scrape, value
 from tests.tiny import SENTENCES
 
-from hmc.artifact.errors import DeadlineExceededError, HmcError, InvalidRequestError, OverloadedError
+from hmc.artifact import HmcError, InvalidRequestError
+from hmc.artifact.errors import DeadlineExceededError, OverloadedError
+from hmc.serving import DecodeOptions, Selector
 from hmc.serving.client import ONCE, Client
-from hmc.serving.requests.options import MAX_TEXT_BYTES, DecodeOptions
-from hmc.serving.requests.selectors import Selector
+from hmc.serving.requests.options import MAX_TEXT_BYTES
 from hmc.serving.server.access.tokens import line_of
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.observing.metrics import ALL_REASONS

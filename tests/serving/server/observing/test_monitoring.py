@@ -15,12 +15,13 @@ import pytest
 import yaml
 from tests.processes import REPOSITORY
 from tests.serving.fakes import FactoryOnDevices
-from tests.serving.server.observing.scrapes import scrape
+from tests.support.metrics import scrape
 from tests.tiny import SENTENCES
 
-from hmc.artifact.errors import HmcError, LevelNotFoundError
+from hmc.artifact import HmcError
+from hmc.artifact.errors import LevelNotFoundError
+from hmc.serving import DecodeOptions
 from hmc.serving.client import Client
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 

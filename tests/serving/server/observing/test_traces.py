@@ -20,7 +20,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from tests.serving.fakes import FakeFactory, eventually, failure
 
-from hmc.artifact.errors import FailedPreconditionError, InvalidRequestError
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import FailedPreconditionError
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.observing.traces import Traces

@@ -18,9 +18,10 @@ import pytest
 from tests.processes import environment
 from tests.serving.fakes import GUARD_S, eventually
 
-from hmc.artifact.errors import InvalidRequestError, LevelNotFoundError, OverloadedError, PortInUseError
+from hmc.artifact import InvalidRequestError
+from hmc.artifact.errors import LevelNotFoundError, OverloadedError, PortInUseError
+from hmc.serving import DecodeOptions
 from hmc.serving.client import Client, Retry
-from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.server.access.tokens import digest
 from hmc.serving.server.processes.supervisor import Supervisor
 from hmc.serving.server.processes.worker import check_devices

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.training.analysis.helpers import LOSS, two_texts
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.training.analysis.across import compare, correlate
 from hmc.training.analysis.common.measure import Settings
 from hmc.training.analysis.common.result import Result, masked_within, write_result

@@ -9,20 +9,21 @@ from pathlib import Path
 
 import pytest
 from tests.artifact.model.test_latency import table, whole
+from tests.support.files import write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 from tests.training.analysis.helpers import scored_bundle
-from tests.training.pruning.test_run_inputs import SETTINGS, write
+from tests.training.pruning.test_run_inputs import SETTINGS
 
-from hmc.artifact.bundle.manifest import read_manifest, write_manifest
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import HeadLayout, InvalidRequestError, read_manifest
+from hmc.artifact.bundle.manifest import write_manifest
 from hmc.artifact.model.ffn import parse_neuron_budgets
-from hmc.artifact.model.heads import KINDS, HeadLayout
+from hmc.artifact.model.heads import KINDS
+from hmc.training import PruningRun
 from hmc.training.analysis.across import budgets, survivors, trajectory
 from hmc.training.analysis.common.result import Result, write_result
 from hmc.training.analysis.common.subject import Subject, Text
 from hmc.training.analysis.figures.pruning import draw_trajectory
 from hmc.training.analysis.masking import importance
-from hmc.training.pruning.run import PruningRun
 from hmc.training.pruning.stages import LatencyGoal, LatencyPlan
 
 A = HeadLayout.from_json({"encoder_self": [[0, 1], [2]], "decoder_self": [[0, 1, 2], []], "cross": [[1], [0, 3]]})
@@ -184,7 +185,7 @@ def test_what_is_no_trajectory_is_refused(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize("asked", ["neurons", "both", "latency"])
 def test_a_trajectory_of_every_kind_of_budget(tmp_path: Path, asked: str) -> None:
     """The files are those that runs of `hmc prune` write."""
-    corpus = write(tmp_path / "text", SENTENCES * 2)
+    corpus = write_pair(tmp_path / "text", SENTENCES * 2)
     tiny_checkpoint_at(tmp_path / "c")
     neurons = parse_neuron_budgets("" if asked == "latency" else "50%")
     plan = None

@@ -8,13 +8,12 @@ import pytest
 import torch
 from tests.training.analysis.helpers import LAYOUT
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import Head
+from hmc.artifact import Head, InvalidRequestError
+from hmc.training import make_batch
 from hmc.training.analysis.attention import maps
 from hmc.training.analysis.attention.confidence import analyse, confidence, summary
 from hmc.training.analysis.common.subject import Subject, Text
 from hmc.training.analysis.common.views import TokenPair, View, batch_views, corpus_views, peaks, tokenize, visible_keys
-from hmc.training.data.batches import make_batch
 
 PAIRS = [TokenPair([5, 9, 30, 0], [40, 41, 0]), TokenPair([7, 0], [50, 51, 52, 0])]
 

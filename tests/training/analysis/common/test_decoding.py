@@ -9,14 +9,14 @@ import pytest
 import torch
 from tests.artifact.m2m100.m2m100_writer import sources, write_m2m100, write_nllb
 
-from hmc.artifact.checkpoint.checkpoint import save_checkpoint
+from hmc.artifact import save_checkpoint
 from hmc.pipelines.importing import import_model
+from hmc.training import translate
 from hmc.training.analysis.common.decoding import translations
 from hmc.training.analysis.common.result import corpus_source
 from hmc.training.analysis.common.subject import Subject, Text, load_subject
 from hmc.training.analysis.common.views import tokenize
 from hmc.training.model.beam_search import length_limit
-from hmc.training.model.evaluate import translate
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what other libraries warn of is not ours to fix
 FRENCH = 3

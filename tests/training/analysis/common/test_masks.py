@@ -10,18 +10,13 @@ import torch
 from tests.tiny import tiny_architecture, tiny_checkpoint_at
 from tests.training.analysis.helpers import LAYOUT
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import Head, HeadLayout
+from hmc.artifact import Head, HeadLayout, InvalidRequestError
+from hmc.training import OpenGate, beam_search, make_batch, mask_to_layout, open_gates, translate
 from hmc.training.analysis.common import masks as masks_of_analysis
 from hmc.training.analysis.common.decoding import translations
 from hmc.training.analysis.common.masks import Masks, close_heads, sentence_losses
 from hmc.training.analysis.common.subject import Subject, Text, load_subject
-from hmc.training.data.batches import make_batch
-from hmc.training.model.beam_search import beam_search
-from hmc.training.model.evaluate import translate
-from hmc.training.model.gates import OpenGate
 from hmc.training.model.loss import cross_entropy_sum
-from hmc.training.model.regimes import mask_to_layout, open_gates
 
 HEADS = list(LAYOUT.heads())
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from tests.training.analysis.helpers import LOSS, scored_bundle
 
-from hmc.artifact.bundle.manifest import read_manifest, write_manifest
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact import InvalidArtifactError, InvalidRequestError, read_manifest
+from hmc.artifact.bundle.manifest import write_manifest
 from hmc.training.analysis import relevance
 from hmc.training.analysis.across import budgets, compare, survivors, trajectory
 from hmc.training.analysis.attention import confidence, maps

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact import InvalidArtifactError, InvalidRequestError
 from hmc.training.analysis.common.result import Result, corpus_source, read_result, versions, write_result
 from hmc.training.analysis.common.subject import choose_device, load_subject, read_text
 from hmc.training.analysis.common.summary import Summary

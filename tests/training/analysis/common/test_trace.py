@@ -8,12 +8,11 @@ import pytest
 import torch
 from tests.tiny import random_layout, random_tensors, tiny_architecture
 
+from hmc.artifact import HeadLayout
 from hmc.artifact.model.architecture import Activation
-from hmc.artifact.model.heads import HeadLayout
+from hmc.training import FixedMask, Transformer, build_transformer
 from hmc.training.analysis.common.trace import trace_decoder, trace_encoder
 from hmc.training.model.checkpoints import import_tensors
-from hmc.training.model.gates import FixedMask
-from hmc.training.model.transformer import Transformer, build_transformer
 
 
 def make_model(activation: str = "relu", layout: HeadLayout | None = None, dropout: float = 0.0) -> Transformer:

@@ -12,7 +12,7 @@ import pytest
 from tests.tiny import tiny_checkpoint_at
 from tests.training.analysis.helpers import LOSS, scored_bundle, two_texts
 
-from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact import HeadLayout
 from hmc.training.analysis.across import budgets, compare, correlate, survivors, trajectory
 from hmc.training.analysis.common.measure import Settings
 from hmc.training.analysis.common.result import Result, read_result, write_result

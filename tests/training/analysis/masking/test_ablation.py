@@ -9,15 +9,13 @@ import pytest
 from tests.tiny import tiny_checkpoint_at
 from tests.training.analysis.helpers import LAYOUT, LOSS, loss_of, without
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import Head, HeadLayout
+from hmc.artifact import Head, HeadLayout, InvalidRequestError
+from hmc.training import evaluate, mask_to_layout, open_gates
 from hmc.training.analysis.common.measure import Settings
 from hmc.training.analysis.common.result import head_of, parse_heads, table_of
 from hmc.training.analysis.common.subject import Subject, Text, load_subject
 from hmc.training.analysis.masking import ablate, all_but_one
 from hmc.training.analysis.masking.ranking import RankBy
-from hmc.training.model.evaluate import evaluate
-from hmc.training.model.regimes import mask_to_layout, open_gates
 
 
 def test_ablation_equals_masking_one_head_at_a_time(subject: Subject, text: Text) -> None:

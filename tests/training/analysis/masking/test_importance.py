@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from tests.training.analysis.helpers import LAYOUT, LOSS
 
-from hmc.artifact.checkpoint.checkpoint import load_checkpoint
+from hmc.artifact import InvalidRequestError, load_checkpoint
 from hmc.artifact.checkpoint.extras import ScoreName
-from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import rank_heads
 from hmc.artifact.model.importance import Importance
+from hmc.training import corpus_importance, make_batch
 from hmc.training.analysis import relevance
 from hmc.training.analysis.attention import confidence
 from hmc.training.analysis.common.result import Result, head_of, table_of, write_result
@@ -24,8 +24,6 @@ from hmc.training.analysis.common.scores import save_scores, scores_of
 from hmc.training.analysis.common.subject import Subject, Text, load_subject
 from hmc.training.analysis.masking import ablate, importance
 from hmc.training.analysis.masking.ranking import RankBy
-from hmc.training.data.batches import make_batch
-from hmc.training.model.importance import corpus_importance
 
 
 @pytest.mark.parametrize("words", ["sentence", "token", "batch", "token,layer", "signed", "batch,layer,signed"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.training.analysis.helpers import DEMO, LOSS, loss_of, without
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.training.analysis.common.measure import Settings
 from hmc.training.analysis.common.result import ORDERS
 from hmc.training.analysis.common.subject import Subject, Text, read_text

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.files import write_lines
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact import InvalidRequestError
 from hmc.training.analysis.roles.conllu import Tree, read_trees
 
 
@@ -18,7 +19,7 @@ def row(name: str, form: str, head: str = "0", relation: str = "root", misc: str
 
 def write(folder: Path, *lines: str) -> Path:
     path = folder / "t.conllu"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_lines(path, lines)
     return path
 
 

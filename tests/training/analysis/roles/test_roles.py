@@ -9,8 +9,7 @@ import pytest
 import torch
 from tests.training.analysis.planted import PLANTED, Planted, write_planted
 
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import Head
+from hmc.artifact import Head, InvalidRequestError
 from hmc.training.analysis.common.result import Result
 from hmc.training.analysis.common.subject import Subject, load_subject, read_text
 from hmc.training.analysis.common.views import TokenPair, View

@@ -7,9 +7,9 @@ import torch
 from tests.tiny import tiny_tokenizer
 
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
+from hmc.training import Vocabulary
 from hmc.training.analysis.roles.conllu import Tree, Word
 from hmc.training.analysis.roles.syntactic import SourcePieces, Units, make_units, tree_units
-from hmc.training.data.vocabulary import Vocabulary
 
 
 def test_tokens_within_words() -> None:

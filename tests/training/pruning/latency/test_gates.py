@@ -11,8 +11,8 @@ from tests.artifact.model.test_latency import table, whole
 from tests.tiny import tiny_checkpoint_at
 
 from hmc.artifact.model.layers import RemovedLayers
-from hmc.training.model.checkpoints import model_from_checkpoint
-from hmc.training.pruning.gate_sets import HeadGates, LayerGates, NeuronGates, SubLayerGates
+from hmc.training import HeadGates, NeuronGates, model_from_checkpoint
+from hmc.training.pruning.gate_sets import LayerGates, SubLayerGates
 from hmc.training.pruning.latency.choice import Choice, Chooser
 from hmc.training.pruning.latency.expected import ExpectedLatency, ModelGates
 

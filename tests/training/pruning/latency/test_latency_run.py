@@ -11,20 +11,18 @@ import numpy as np
 import pytest
 from tests.artifact.model.test_latency import table, whole
 from tests.artifact.model.test_layers import without_layers
+from tests.support.files import write_pair
+from tests.support.updates import interrupted
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.budgets import HeadBudget
+from hmc.artifact import Checkpoint, HeadBudget, InvalidRequestError, load_checkpoint, save_checkpoint
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.model.latency import Sizes
 from hmc.artifact.model.layers import RemovedLayers
-from hmc.training.pruning.run import PruningRun
+from hmc.training import PruneSettings, PruningRun
 from hmc.training.pruning.schedule import DECIDED_FROM
-from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import LatencyGoal, LatencyPlan, goals_of
 from hmc.training.runs.recipe import RunSection
-from hmc.training.runs.updater import Updater
 
 SETTINGS = PruneSettings(
     close_steps=30,
@@ -44,8 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint `c`, and a corpus of sentences and their capitals."""
     folder = tmp_path_factory.mktemp("latency")
     tiny_checkpoint_at(folder / "c")
-    (folder / "t.en").write_text("\n".join(SENTENCES * 2) + "\n")
-    (folder / "t.de").write_text("\n".join(s.upper() for s in SENTENCES * 2) + "\n")
+    write_pair(folder, SENTENCES * 2)
     return folder
 
 
@@ -93,24 +90,15 @@ def test_measured_latencies_correct_the_choice(
 
 
 def test_an_interrupted_run_ends_at_the_same_model(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = LatencyPlan(table(), goals_of([2.0], [], WHOLE_MS), lambda model: table().ms(of(model)) * 1.1)
     [expected] = run(folder, tmp_path / "whole", plan)
     assert "apart" not in capsys.readouterr().err, "a tenth is within what a table may be wrong by"
-    original = Updater.update
-    for stop in (9, 29):  # before the decision, and after it
+    for stop, saved in ((9, 0), (29, 7)):  # before the decision, and after it, in a run that goes on from update 7
         assert stop != int(DECIDED_FROM * 30)
-
-        def update(self: Updater, step: int, *rest: object, stop: int = stop) -> object:
-            if step == stop:
-                raise KeyboardInterrupt
-            return original(self, step, *rest)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(Updater, "update", update)
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted(stop - saved):
             run(folder, tmp_path / "broken", plan)
-    monkeypatch.setattr(Updater, "update", original)
     [found] = run(folder, tmp_path / "broken", plan)
     assert of(found) == of(expected)
     for name, tensor in expected.tensors.items():

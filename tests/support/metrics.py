@@ -7,18 +7,24 @@ import urllib.request
 from prometheus_client.parser import text_string_to_metric_families
 
 from hmc.serving.server.background import BackgroundServer
+from tests.serving.fakes import GUARD_S
 
 Labels = frozenset[tuple[str, str]]
 
 
+def metrics_of(running: BackgroundServer) -> str:
+    """What the metrics port of the server shows."""
+    assert running.server is not None
+    url = f"http://127.0.0.1:{running.server.metrics_port}/metrics"
+    with urllib.request.urlopen(url, timeout=GUARD_S) as response:
+        return str(response.read().decode())
+
+
 def scrape(running: BackgroundServer) -> dict[tuple[str, Labels], float]:
     """(name, labels) → value of everything that the metrics port of the server shows."""
-    assert running.server is not None
-    with urllib.request.urlopen(f"http://127.0.0.1:{running.server.metrics_port}/metrics", timeout=10) as response:
-        text = response.read().decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
+        for family in text_string_to_metric_families(metrics_of(running))
         for sample in family.samples
     }
 

@@ -1,0 +1,1 @@
+"""What test files of several rooms share."""
