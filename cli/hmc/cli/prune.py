@@ -15,6 +15,7 @@ from hmc.cli.common.distill_options import (
     Temperature,
     option_of,
 )
+from hmc.cli.common.options import DryRun
 
 LATENCY = "What to remove: by latency on this machine"
 DATA, BUDGET, SCHEDULE, TRAINING, OUTPUT = "Data", "What to remove", "How long", "Training", "Output"
@@ -276,6 +277,7 @@ def command(
     eval_sentences: Annotated[
         int, typer.Option(help="Dev sentences that are scored before and after.", metavar="N", rich_help_panel=DATA)
     ] = 500,
+    dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
     """Find the heads and neurons that a model needs least, and remove them until exactly the given number is left.
@@ -291,16 +293,21 @@ def command(
     from hmc.artifact.errors import InvalidRequestError
     from hmc.artifact.model.budgets import parse_budgets, parse_kinds
     from hmc.artifact.model.ffn import parse_neuron_budgets
-    from hmc.cli.common.consoles import show_checkpoints
+    from hmc.cli.common.consoles import show_checkpoints, show_plan
     from hmc.cli.common.outputs import check_run_folder
     from hmc.training.pruning.request import check_request
-    from hmc.training.pruning.run import prune
+    from hmc.training.pruning.run import plan_pruning, prune
     from hmc.training.pruning.settings import PruneSettings
     from hmc.training.runs.processes import is_first_process
 
     check_run_folder(out)
     if not source and not (data and dev):
         raise InvalidRequestError("give --data and --dev (parallel text), or --source (plain source text)")
+    if dry_run and (source or target_speedup or target_latency_ms):
+        raise InvalidRequestError(
+            "--dry-run: what --source or a latency leads to is known only after translating or measuring; leave it "
+            "out, or give --target-heads, --data and --dev"
+        )
     kinds = parse_kinds(scope, "--scope")
     if source:
         from hmc.pipelines.pruning.text import imported  # with what the compiler and the engine need
@@ -366,6 +373,10 @@ def command(
     except ValidationError as error:
         raise InvalidRequestError("; ".join(f"--{option_of(e['loc'])}: {e['msg']}" for e in error.errors())) from error
     check_request(settings, neurons, nested_steps)
+    if dry_run:
+        plan = plan_pruning(checkpoint, targets, data or [], dev or "", out, settings, neurons, nested_steps)
+        show_plan(plan, as_json)
+        return
     corpora, dev_corpus = list(data or ()), dev or ""
     if by_latency:
         from hmc.cli.latency_pruning import prune_by_latency

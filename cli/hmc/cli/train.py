@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from hmc.cli.common.options import DryRun
+
 
 def command(
     recipe: Annotated[
@@ -51,21 +53,26 @@ def command(
             help="On CUDA: let torch.compile write the kernels of an update. The same as --set run.compile=true",
         ),
     ] = False,
+    dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train a translation model. The result, DIR/final, is the average of the best checkpoints of the run."""
     import json
 
-    from hmc.cli.common.consoles import show_checkpoints
+    from hmc.cli.common.consoles import show_checkpoints, show_plan
     from hmc.cli.common.outputs import check_run_folder
     from hmc.training.runs.processes import is_first_process
     from hmc.training.runs.recipe import load_recipe
-    from hmc.training.trainer.trainer import train
+    from hmc.training.trainer.trainer import plan_training, train
 
     check_run_folder(out)
     given = {"train.headmask": headmask, "model.layout": layout}
     options = [f"{key}={json.dumps(str(value))}" for key, value in given.items() if value is not None]
     options += ["run.compile=true"] if compile_loss else []
-    final = train(load_recipe(recipe, [*(overrides or []), *options]), out)
+    loaded = load_recipe(recipe, [*(overrides or []), *options])
+    if dry_run:
+        show_plan(plan_training(loaded, out), as_json)
+        return
+    final = train(loaded, out)
     if is_first_process():
         show_checkpoints([final], as_json)

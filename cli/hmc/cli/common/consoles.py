@@ -70,6 +70,13 @@ def show_checkpoints(paths: list[Path], as_json: bool) -> None:
             typer.echo(f"  {name}: {values}  (beam {scores['beam']}; {scores['bleu_signature']})")
 
 
+def show_plan(plan: dict[str, str], as_json: bool) -> None:
+    """Prints what a command would do."""
+    import json
+
+    typer.echo(json.dumps(plan, indent=1) if as_json else "\n".join(f"{name}: {what}" for name, what in plan.items()))
+
+
 def levels_as_json(listed: LevelList | LevelInfo) -> str:
     """All fields of one level, or of a list of levels."""
     import dataclasses

@@ -53,6 +53,10 @@ TlsKey = Annotated[
     Path | None,
     typer.Option(help="PEM file of the key of --tls-cert, unencrypted.", metavar="FILE", rich_help_panel=WHERE),
 ]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Check the inputs, say what would be done, and do nothing. Writes no file."),
+]
 
 
 @dataclass(frozen=True)

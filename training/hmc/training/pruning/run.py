@@ -45,8 +45,36 @@ from hmc.training.runs.folder import REQUEST, check_pruning_folder, take_over
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Objective, Schedule
 from hmc.training.runs.processes import first_process_first, make_fabric, seed_process
-from hmc.training.runs.state import Inputs
+from hmc.training.runs.state import Inputs, updates_done
 from hmc.training.runs.updater import Update
+
+
+def plan_pruning(
+    source: Path, targets: Sequence[int | HeadBudget], train: Sequence[str], dev: str, out: Path,
+    settings: PruneSettings, neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0,
+) -> dict[str, str]:  # fmt: skip
+    """What `prune` would do with the same arguments, in words. Checks what takes no work, and writes nothing.
+
+    Raises InvalidRequestError or InvalidArtifactError with what to do.
+    """
+    checkpoint = load_checkpoint(source)
+    budgets = as_budgets(targets, settings)
+    stages = plan_stages(budgets, checkpoint.layout, settings, neurons, checkpoint.ffn_widths.total)
+    languages = checkpoint.config.source_language, checkpoint.config.target_language
+    check_corpora(train, languages)
+    text = read_dev(dev, languages, settings.run.eval_sentences)
+    check_pruning_folder(out, dict.fromkeys(stage.folder for stage in stages))
+    made = {stage.folder: [each for each in stages if each.folder == stage.folder] for stage in stages}
+    done = updates_done(out / "state")
+    return {
+        "model": f"{source}: {checkpoint.layout.total} heads, {checkpoint.ffn_widths.total:,} feed-forward neurons",
+        "text": f"{', '.join(train)} ({languages[0]} to {languages[1]})",
+        "dev text": f"{dev}: {len(text.pairs):,} of {len(text.everything):,} pairs are scored",
+        **{str(out / name): ", ".join(f"{s.kind}, {s.steps:,} updates" for s in parts) for name, parts in made.items()},
+        **({"nested": f"{nested_steps:,} updates"} if nested_steps else {}),
+        "updates": f"of {settings.batch_tokens * settings.accumulate:,} tokens, by {settings.optimizer}",
+        "folder": f"{out}: {f'goes on after {done:,} updates of a stage' if done else 'a new run'}",
+    }
 
 
 class PruningRun:

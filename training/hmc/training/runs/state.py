@@ -129,6 +129,14 @@ def _write_state(
         (folder / PROGRESS).write_text(json.dumps(progress, indent=1) + "\n")
 
 
+def updates_done(path: Path) -> int:
+    """Updates that the state in the folder `path` has behind it; 0 where there is none, or none that can be read."""
+    try:
+        return int(json.loads((path / PROGRESS).read_text())["step"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
 def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, fabric: Fabric) -> dict[str, Any]:
     """Restores what `save_state` wrote; returns `progress`.
 

@@ -22,7 +22,7 @@ from hmc.artifact.checkpoint.checkpoint import (
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.heads import HeadLayout
-from hmc.training.data.parallel_text import check_corpora, read_dev
+from hmc.training.data.parallel_text import DevText, check_corpora, read_dev
 from hmc.training.distillation.teacher import Distillation, load_teacher
 from hmc.training.headmask.mask import HeadMask
 from hmc.training.headmask.spec import HeadMaskSpec
@@ -34,7 +34,7 @@ from hmc.training.runs.loop import Loop, Schedule
 from hmc.training.runs.processes import check_shared, first_process_first, make_fabric, seed_process
 from hmc.training.runs.recipe import Recipe, TrainSection, same_run
 from hmc.training.runs.selection import Selection
-from hmc.training.runs.state import Inputs, RunProgress
+from hmc.training.runs.state import Inputs, RunProgress, updates_done
 from hmc.training.runs.updater import Update
 from hmc.training.trainer.assemble import (
     architecture,
@@ -56,6 +56,49 @@ class TrainingProgress(RunProgress):
     """`MaskLog.state`; empty without HeadMask, and in states of earlier versions."""
 
 
+def check_run(recipe: Recipe, out: Path) -> DevText:
+    """Checks a run as far as that takes no work, and returns its dev text. Writes nothing.
+
+    Raises InvalidRequestError or InvalidArtifactError with what to do.
+    """
+    languages = (recipe.data.source_language, recipe.data.target_language)
+    check_shape(recipe)
+    check_corpora(recipe.data.train, languages)
+    dev = read_dev(recipe.data.dev, languages, recipe.run.eval_sentences)
+    check_training_folder(out)
+    is_same_recipe(recipe, out)
+    return dev
+
+
+def is_same_recipe(recipe: Recipe, out: Path) -> bool:
+    """True when the folder's recipe is this one. Raises InvalidRequestError when it is not and there are results.
+
+    `[run]` is not compared: it may change when a run resumes.
+    """
+    path = out / RECIPE
+    same = path.is_file() and same_run(path.read_text(encoding="utf-8"), recipe)
+    if not same and has_results(out):
+        raise InvalidRequestError(f"{out} holds a run of another recipe; choose another --out or delete it")
+    return same
+
+
+def plan_training(recipe: Recipe, out: Path) -> dict[str, str]:
+    """What `train` would do, in words; `check_run` says what it raises."""
+    dev, shape, run, settings = check_run(recipe, out), recipe.model, recipe.run, recipe.train
+    every = "epoch" if run.eval_every == "epoch" else f"{run.eval_every:,} updates"
+    batch = f"{settings.batch_tokens * settings.accumulate * run.devices * run.nodes:,} tokens"
+    done = updates_done(out / "state")
+    return {
+        "text": f"{', '.join(recipe.data.train)} ({recipe.data.source_language} to {recipe.data.target_language})",
+        "dev text": f"{recipe.data.dev}: {len(dev.pairs):,} of {len(dev.everything):,} pairs are scored, every {every}",
+        "model": f"{shape.encoder_layers} + {shape.decoder_layers} layers of {shape.heads} heads, width "
+        f"{shape.d_model}, feed-forward {shape.ffn_dim}" + (f", from {shape.start_from}" if shape.start_from else ""),
+        "updates": f"{settings.steps:,} of {batch}, by {settings.optimizer}"
+        + (f", heads masked: {settings.headmask}" if settings.headmask else ""),
+        "folder": f"{out}: {f'goes on after {done:,} updates' if done else 'a new run'}",
+    }
+
+
 class TrainingRun(Schedule):
     """One training run; `run()` trains."""
 
@@ -69,11 +112,8 @@ class TrainingRun(Schedule):
         """
         self.recipe, self.out = recipe, out
         self.languages = (recipe.data.source_language, recipe.data.target_language)
-        check_shape(recipe)
-        check_corpora(recipe.data.train, self.languages)
-        self.dev = read_dev(recipe.data.dev, self.languages, recipe.run.eval_sentences)
-        check_training_folder(out)
-        resumes = self._is_same_recipe()
+        self.dev = check_run(recipe, out)
+        resumes = is_same_recipe(recipe, out)
         self.fabric = make_fabric(recipe.run)  # after it, all processes have checked the folder: now it may be written
         check_shared(self.fabric, out, recipe.run.nodes)
         with first_process_first(self.fabric):  # it writes these files, the other processes read them
@@ -148,17 +188,6 @@ class TrainingRun(Schedule):
         self._speed.restart()
 
     # -- parts ---------------------------------------------------------------------------------------------------
-
-    def _is_same_recipe(self) -> bool:
-        """True when the folder's recipe is this one. Raises InvalidRequestError when it is not and there are results.
-
-        `[run]` is not compared: it may change when a run resumes.
-        """
-        path = self.out / RECIPE
-        same = path.is_file() and same_run(path.read_text(encoding="utf-8"), self.recipe)
-        if not same and has_results(self.out):
-            raise InvalidRequestError(f"{self.out} holds a run of another recipe; choose another --out or delete it")
-        return same
 
     def _layout(self, arch: Architecture) -> HeadLayout:
         """Returns the head layout of the run, which the run folder keeps: the file it came from may change."""
