@@ -60,7 +60,7 @@ NOT_RUN = {
 
 QUICK = {
     "hmc bench compare": "--noise 1000",
-    "hmc bench bundle": "--limit 32 --rounds 2 --no-memory --levels full-int8,h36-int8",
+    "hmc bench bundle": "--sentences 32 --rounds 2 --no-memory --levels full-int8,h36-int8",
     "hmc bench load": "--seconds 1 --rate 5",
     "hmc serve": "--print-config",
 }
@@ -152,7 +152,7 @@ def _bundle_at(path: Path) -> None:
     commands: tuple[list[str | Path], ...] = (
         ["compile", CHECKPOINT, "--target-heads", "144,72,36", "--precision", "fp32,int8", "--calibrate", CALIBRATION,
          "--eval", *test, "--beam", "1", "-o", path],
-        ["bench", path, "--src", test[0], "--ref", test[1], "--batch", "1", "--beam", "1", "--rounds", "1",
+        ["bench", path, "--source", test[0], "--reference", test[1], "--batch", "1", "--beam", "1", "--rounds", "1",
          "--no-memory", "--record"],
     )  # fmt: skip
     for words in commands:
