@@ -57,7 +57,7 @@ def _sentences(data: Path) -> list[str]:
 def _command(asked: argparse.Namespace, out: Path) -> list[str]:
     return [
         sys.executable, "-m", "hmc.cli", "translate", "--bundle", str(asked.bundle), "--engine", asked.engine,
-        "--file", str(asked.out / "corpus.en"), "-o", str(out), "--beam", "1", "--format", "jsonl", "--workers", "2",
+        "--source", str(asked.out / "corpus.en"), "-o", str(out), "--beam", "1", "--format", "jsonl", "--workers", "2",
         "--shard-lines", str(SHARD),
     ]  # fmt: skip
 

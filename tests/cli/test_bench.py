@@ -27,7 +27,9 @@ SMALL = ("--batch", "1,2", "--beam", "2", "--rounds", "1", "--threads", "1", "--
 def test_contract_then_table_then_files(tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path) -> None:
     bundle, out = tmp_path / "bundle", tmp_path / "out.json"
     shutil.copytree(tiny_bundle, bundle)
-    ran = run(bundle, "--src", src, "--ref", ref, *SMALL, "--out", out, "--plot", tmp_path / "pareto", "--record")
+    ran = run(
+        bundle, "--source", src, "--reference", ref, *SMALL, "--out", out, "--plot", tmp_path / "pareto", "--record"
+    )
     assert ran.exit_code == 0, ran.output
     assert ran.stdout.startswith("Timed: ")
     assert ran.stdout.index("Not timed: ") < ran.stdout.index("BLEU ") < ran.stdout.index("Latency of a request")
@@ -41,7 +43,7 @@ def test_contract_then_table_then_files(tiny_bundle: Path, tmp_path: Path, src: 
 
 
 def test_json_on_standard_output_is_all_there_is(tiny_bundle: Path, src: Path) -> None:
-    ran = run(tiny_bundle, "--src", src, "--levels", "full, h5", *SMALL, "--json")
+    ran = run(tiny_bundle, "--source", src, "--levels", "full, h5", *SMALL, "--json")
     assert ran.exit_code == 0, ran.output
     assert [level["name"] for level in json.loads(ran.stdout)["levels"]] == ["full", "h5"]
     assert ran.stderr.startswith("Timed: ")
@@ -58,8 +60,8 @@ def test_json_on_standard_output_is_all_there_is(tiny_bundle: Path, src: Path) -
         (("--levels", ","), "levels: name at least one, or say all"),
         (("--device", "tpu"), "device 'tpu': choose auto, cpu, cuda, cuda:N or several"),
         (("-o", "nowhere/out.json"), "folder nowhere does not exist; create it first"),
-        (("--plot", "pareto"), "--plot shows BLEU against latency: give references with --ref FILE"),
-        (("--ref", "missing.de"), "missing.de: no such file"),
+        (("--plot", "pareto"), "--plot shows BLEU against latency: give references with --reference FILE"),
+        (("--reference", "missing.de"), "missing.de: no such file"),
         (("--plot", "."), "--plot .: give the beginning of a file's name"),
         (("--threads", "99999999999"), "threads 99999999999: choose 0 (one per physical core) or more, and at most"),
         (("--workers", "100000"), "workers 100000: choose 0 (as measured) or more, and at most"),
@@ -68,7 +70,7 @@ def test_json_on_standard_output_is_all_there_is(tiny_bundle: Path, src: Path) -
 def test_refused_before_anything_is_measured(
     tiny_bundle: Path, src: Path, arguments: tuple[str, str], message: str
 ) -> None:
-    ran = run(tiny_bundle, "--src", src, *SMALL, *arguments)
+    ran = run(tiny_bundle, "--source", src, *SMALL, *arguments)
     assert ran.exit_code == 2
     assert message in ran.stderr
     assert ran.stdout == ""
@@ -87,12 +89,12 @@ def test_what_is_read_is_not_written_over(tiny_bundle: Path, tmp_path: Path, src
         ("--out", bundle / "bundle.json"),
         ("--plot", bundle / "full" / "p"),
     ):
-        ran = run(bundle, "--src", src, "--ref", ref, *SMALL, option, out)
+        ran = run(bundle, "--source", src, "--reference", ref, *SMALL, option, out)
         assert ran.exit_code == 2, ran.output
         assert "would be written over" in ran.stderr
     assert before == {path: path.read_bytes() for path in before}
     both = ("--out", tmp_path / "p.svg", "--plot", tmp_path / "p")
-    assert "which is --out's file too" in run(bundle, "--src", src, "--ref", ref, *SMALL, *both).stderr
+    assert "which is --out's file too" in run(bundle, "--source", src, "--reference", ref, *SMALL, *both).stderr
 
 
 @pytest.mark.parametrize("where", ["--json", "--out=out.json"])
@@ -111,7 +113,7 @@ def test_a_bundle_compiled_again_meanwhile_keeps_its_own_scores(
         return plain(bundle, _)  # type: ignore[arg-type]  # as given
 
     monkeypatch.setattr(runner, "record", compiled_again)
-    ran = run(bundle, "--src", src, "--ref", ref, "--levels", "full", *SMALL, "--record", where)
+    ran = run(bundle, "--source", src, "--reference", ref, "--levels", "full", *SMALL, "--record", where)
     assert ran.exit_code == 2
     assert "has been compiled again since its levels were measured" in ran.stderr
     assert read_manifest(bundle).level("full").quality is None
@@ -120,7 +122,7 @@ def test_a_bundle_compiled_again_meanwhile_keeps_its_own_scores(
 
 def test_run_may_be_said_or_left_out(tiny_bundle: Path, src: Path) -> None:
     for words in ((), ("run",)):
-        ran = run(*words, tiny_bundle, "--src", src, "--levels", "h5", *SMALL, "--json")
+        ran = run(*words, tiny_bundle, "--source", src, "--levels", "h5", *SMALL, "--json")
         assert ran.exit_code == 0, ran.output
     assert "compare" in run("--help").stdout
     assert run().exit_code == 2
@@ -129,7 +131,7 @@ def test_run_may_be_said_or_left_out(tiny_bundle: Path, src: Path) -> None:
 def test_a_page_and_two_reports_that_are_compared(tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path) -> None:
     two = ("--batch", "1", "--beam", "2", "--rounds", "2", "--threads", "1", "--no-memory", "--levels", "full")
     a, b, html = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "page.html"
-    ran = run(tiny_bundle, "--src", src, "--ref", ref, *two, "-o", a, "--html", html)
+    ran = run(tiny_bundle, "--source", src, "--reference", ref, *two, "-o", a, "--html", html)
     assert ran.exit_code == 0, ran.output
     assert html.read_text(encoding="utf-8").startswith("<!doctype html>")
     report = json.loads(a.read_text(encoding="utf-8"))
@@ -162,7 +164,7 @@ def test_load_on_a_server(tiny_bundle: Path, tmp_path: Path, src: Path) -> None:
     times, out = tmp_path / "times", tmp_path / "load.json"
     times.write_text("0\n0.01\n0.02\n", encoding="utf-8")
     with BackgroundServer(tiny_bundle, ServerSettings(port=0, levels=("h5",), device="cpu", threads=1)) as server:
-        where = ("load", "--server", server.address, "--src", src, "--beam", "1", "--objective", "60000")
+        where = ("load", "--server", server.address, "--source", src, "--beam", "1", "--objective", "60000")
         ran = run(*where, "--level", "h5", "--arrivals", times, "-o", out)
         assert ran.exit_code == 0, ran.output
         assert "Load on h5, times arrivals, beam 1" in ran.stdout
@@ -189,4 +191,4 @@ def test_a_named_set_is_read_where_it_is_and_never_fetched(
     assert ran.exit_code == 0, ran.output
     assert json.loads(ran.stdout)["conditions"]["test_set"] == "wmt20"
     assert "sacreBLEU has no set of this name" in run(tiny_bundle, "--test-set", "wmt1820", *small).stderr
-    assert "give source sentences with --src FILE" in run(tiny_bundle, *small).stderr
+    assert "give sentences with --source FILE" in run(tiny_bundle, *small).stderr

@@ -86,7 +86,7 @@ def test_what_cannot_be_compared_is_told(hmc: Hmc, tiny_bundle: Path, tmp_path: 
     def record(level: str, lines: int, batch: str) -> None:
         for name in ("a.en", "a.de"):
             (tmp_path / name).write_text("A man runs.\n" * lines)
-        files = ("--src", tmp_path / "a.en", "--ref", tmp_path / "a.de")
+        files = ("--source", tmp_path / "a.en", "--reference", tmp_path / "a.de")
         few = ("--beam", "1", "--rounds", "1", "--threads", "1", "--no-memory")
         ran = hmc("bench", bundle, *files, "--levels", level, "--batch", batch, *few, "--record")
         assert ran.exit_code == 0, ran.output
@@ -124,7 +124,7 @@ def test_names_are_no_markup(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> Non
         "--no-memory",
         "--record",
     )
-    ran = hmc("bench", bundle, "--src", text, "--ref", text, "--test-set", "dev[/short]", *few)
+    ran = hmc("bench", bundle, "--source", text, "--reference", text, "--test-set", "dev[/short]", *few)
     assert ran.exit_code == 0, ran.output
     assert "dev[/short]" in ran.stdout
     assert "BLEU and chrF: dev[/short], 3 sentences" in hmc("levels", bundle).stdout

@@ -31,7 +31,7 @@ def test_arguments(hmc: Hmc, server: BackgroundServer) -> None:
 
 def test_stdin_and_file_give_a_line_for_a_line(hmc: Hmc, server: BackgroundServer, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_bytes(b"one\r\n\ntwo")
-    ran = hmc("translate", "--server", server.address, "--file", tmp_path / "in.txt", "--level", "h6")
+    ran = hmc("translate", "--server", server.address, "--source", tmp_path / "in.txt", "--level", "h6")
     assert (ran.exit_code, ran.stdout) == (0, "h6:one\n\nh6:two\n")
     ran = hmc(
         "translate", "--server", server.address, "--max-heads", 12, stdin=b"".join(b"%d\n" % i for i in range(1000))
@@ -246,8 +246,8 @@ def test_an_empty_translation_is_said(hmc: Hmc, tmp_path: Path) -> None:
         ("text 2", ["", "A dog."]),
         ("text 2", ["--json", "", "A dog."]),
         ("line 2", ["--incremental", "", "A dog."]),
-        ("line 2", ["--file", str(tmp_path / "texts")]),
-        ("line 2", ["--file", str(tmp_path / "texts"), "--out", str(tmp_path / "out")]),
+        ("line 2", ["--source", str(tmp_path / "texts")]),
+        ("line 2", ["--source", str(tmp_path / "texts"), "--out", str(tmp_path / "out")]),
     ):
         ran = hmc("translate", "--bundle", tmp_path / "b", *how)
         assert ran.exit_code == 0
@@ -296,7 +296,7 @@ def test_what_cannot_be_an_address(hmc: Hmc, command: list[str], address: str) -
 @pytest.mark.parametrize(
     ("arguments", "closed", "said"),
     [
-        (["translate", "--bundle", "BUNDLE"], "<&-", "stdin is closed: give texts as arguments or with --file"),
+        (["translate", "--bundle", "BUNDLE"], "<&-", "stdin is closed: give texts as arguments or with --source"),
         (["translate", "--bundle", "BUNDLE", "a"], ">&-", "stdout is closed: send the output to a file or a pipe"),
         (["translate", "--bundle", "BUNDLE", "--incremental", "a"], ">&-", "stdout is closed"),
         (["score", "--bundle", "BUNDLE", "BUNDLE/bundle.json", "BUNDLE/bundle.json"], ">&-", "stdout is closed"),

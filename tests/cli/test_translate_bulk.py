@@ -20,7 +20,7 @@ def test_a_corpus_is_translated_and_what_failed_is_told(
     hmc: Hmc, tiny_bundle: Path, corpus: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    arguments = ("translate", "--bundle", tiny_bundle, "--engine", "local", "--file", corpus, "--field", "text")
+    arguments = ("translate", "--bundle", tiny_bundle, "--engine", "local", "--source", corpus, "--field", "text")
     more = ("-o", out, "--max-length", "8", "--shard-lines", "2", "--workers", "1")
     ran = hmc(*arguments, *more)
     assert ran.exit_code == 0, ran.stderr
@@ -38,18 +38,18 @@ def test_a_corpus_is_translated_and_what_failed_is_told(
     ("arguments", "said"),
     [
         (["--engine", "dask"], "--engine dask: choose local or ray"),
-        (["--engine", "local"], "--engine needs --file FILE"),
-        (["--engine", "local", "--file", "IN"], "--engine needs --file FILE, which it reads again"),
-        (["--engine", "local", "--file", "IN", "-o", "O", "--restart"], "leave out texts, --document"),
-        (["--engine", "local", "--file", "IN", "-o", "O", "--workers", "0"], "--workers 0: choose 1 or more"),
+        (["--engine", "local"], "--engine needs --source FILE"),
+        (["--engine", "local", "--source", "IN"], "--engine needs --source FILE, which a run that goes on reads again"),
+        (["--engine", "local", "--source", "IN", "-o", "O", "--restart"], "leave out texts, --document"),
+        (["--engine", "local", "--source", "IN", "-o", "O", "--workers", "0"], "--workers 0: choose 1 or more"),
         (
-            ["--engine", "local", "--file", "IN", "-o", "O", "--timeout", "3"],
+            ["--engine", "local", "--source", "IN", "-o", "O", "--timeout", "3"],
             "--timeout is about --server: leave it out with --engine",
         ),
-        (["--engine", "local", "--file", "IN", "-o", "O", "--json", "--alignment"], "leave out --token-scores"),
-        (["--file", "IN", "--field", "text"], "--field is about --engine"),
-        (["--file", "a", "--file", "b"], "--file is one file of this machine, unless --engine is given"),
-        (["--file", "s3://a/b"], "--file is one file of this machine, unless --engine is given"),
+        (["--engine", "local", "--source", "IN", "-o", "O", "--json", "--alignment"], "leave out --token-scores"),
+        (["--source", "IN", "--field", "text"], "--field is about --engine"),
+        (["--source", "a", "--source", "b"], "--source is one file of this machine, unless --engine is given"),
+        (["--source", "s3://a/b"], "--source is one file of this machine, unless --engine is given"),
     ],
 )
 def test_refusals(hmc: Hmc, tiny_bundle: Path, arguments: list[str], said: str) -> None:
@@ -59,5 +59,5 @@ def test_refusals(hmc: Hmc, tiny_bundle: Path, arguments: list[str], said: str) 
 
 
 def test_a_server_is_no_engine(hmc: Hmc) -> None:
-    ran = hmc("translate", "--server", "localhost:1", "--engine", "local", "--file", "IN", "-o", "O")
+    ran = hmc("translate", "--server", "localhost:1", "--engine", "local", "--source", "IN", "-o", "O")
     assert "--engine translates with a bundle: give --bundle DIR" in ran.stderr

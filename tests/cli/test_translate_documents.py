@@ -16,7 +16,7 @@ def test_the_layout_stays(hmc: Hmc, server: BackgroundServer, tmp_path: Path) ->
     (tmp_path / "in.md").write_bytes(TEXT.encode())
     made = "# full:Title\r\n\r\n- full:A dog. full:A cat.\r\n"
     for ran in (
-        hmc("translate", "--server", server.address, "--document", "--file", tmp_path / "in.md"),
+        hmc("translate", "--server", server.address, "--document", "--source", tmp_path / "in.md"),
         hmc("translate", "--server", server.address, "--document", stdin=TEXT.encode()),
     ):
         assert (ran.exit_code, ran.stdout_bytes) == (0, made.encode())
@@ -46,7 +46,7 @@ def test_a_bundle_keeps_what_expressions_match(hmc: Hmc, tiny_bundle: Path) -> N
         (["--document", "--keep", "("], b"a", "is no regular expression"),
         (["--keep", "a"], b"a", "add --document"),
         (["--document"], b"a\xff", "stdin is not UTF-8: byte 0xff at offset 1"),
-        (["--document", "--file", "/no/file"], b"", "cannot read /no/file"),
+        (["--document", "--source", "/no/file"], b"", "cannot read /no/file"),
     ],
 )
 def test_refusals(hmc: Hmc, server: BackgroundServer, arguments: list[str], stdin: bytes, said: str) -> None:

@@ -78,7 +78,7 @@ def test_wrong_options_while_a_file_is_read(tiny_bundle: Path, tmp_path: Path) -
     file.write_text("".join(f"{sentence}\n" for sentence in SENTENCES * 500))
     for _ in range(6):
         process = subprocess.Popen(
-            [*COMMAND, str(tiny_bundle), "--file", str(file), "--suppress-token", ""],
+            [*COMMAND, str(tiny_bundle), "--source", str(file), "--suppress-token", ""],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         with process:

@@ -1,4 +1,4 @@
-"""`hmc translate --file IN -o OUT`: what the library does with files, as a command."""
+"""`hmc translate --source IN -o OUT`: what the library does with files, as a command."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hmc.serving.server.background import BackgroundServer
 
 def test_a_file_through_a_server(hmc: Hmc, server: BackgroundServer, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_bytes(b"one\r\n\ntwo")
-    ran = hmc("translate", "--server", server.address, "--file", tmp_path / "in.txt", "-o", tmp_path / "out.txt")
+    ran = hmc("translate", "--server", server.address, "--source", tmp_path / "in.txt", "-o", tmp_path / "out.txt")
     assert (ran.exit_code, ran.stdout) == (0, "")
     assert (tmp_path / "out.txt").read_text() == "full:one\n\nfull:two\n"
 
 
 def test_a_file_through_a_bundle(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("A dog.\nA cat.\n")
-    arguments = ("translate", "--bundle", tiny_bundle, "--file", tmp_path / "in.txt")
+    arguments = ("translate", "--bundle", tiny_bundle, "--source", tmp_path / "in.txt")
     printed = hmc(*arguments)
     ran = hmc(*arguments, "--out", tmp_path / "out.txt")
     assert (ran.exit_code, ran.stdout) == (0, "")
@@ -30,7 +30,7 @@ def test_a_file_through_a_bundle(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) ->
 def test_a_stopped_run_is_resumed(hmc: Hmc, server: BackgroundServer, factory: FakeFactory, tmp_path: Path) -> None:
     source, out = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_text("a\nb\ncrash\nc\n")
-    arguments = ("translate", "--server", server.address, "--file", source, "-o", out)
+    arguments = ("translate", "--server", server.address, "--source", source, "-o", out)
     assert hmc(*arguments).exit_code == 1
     assert not out.exists()
     assert (tmp_path / "out.txt.part").read_text() == "full:a\nfull:b\n"
@@ -48,7 +48,7 @@ def test_a_stopped_run_is_resumed(hmc: Hmc, server: BackgroundServer, factory: F
 def test_errors_name_the_line_of_the_file(hmc: Hmc, server: BackgroundServer, tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
     source.write_text("a\n" + "x" * 100_000 + "\n")
-    arguments = ("translate", "--server", server.address, "--file", source, "-o", tmp_path / "out.txt")
+    arguments = ("translate", "--server", server.address, "--source", source, "-o", tmp_path / "out.txt")
     for _ in range(2):
         ran = hmc(*arguments)
         assert ran.exit_code == 2
@@ -58,10 +58,10 @@ def test_errors_name_the_line_of_the_file(hmc: Hmc, server: BackgroundServer, tm
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-o", "OUT"], "--out needs --file"),
-        (["-o", "OUT", "--file", "-"], "--out needs --file"),
+        (["-o", "OUT"], "--out needs --source"),
+        (["-o", "OUT", "--source", "-"], "--out needs --source"),
         (["--restart"], "--restart is about --out"),
-        (["-o", "OUT", "--file", "IN", "--document"], "leave out --document"),
+        (["-o", "OUT", "--source", "IN", "--document"], "leave out --document"),
     ],
 )
 def test_refusals(hmc: Hmc, server: BackgroundServer, arguments: list[str], said: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.guards.pages import listed
 from tests.processes import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -64,15 +65,6 @@ def test_links_of_a_page_lead_to_pages_of_the_site(page: Path) -> None:
 @pytest.mark.parametrize("page", OTHERS, ids=[page.name for page in OTHERS])
 def test_links_of_the_other_documents_lead_somewhere(page: Path) -> None:
     assert problems(page) == []
-
-
-def listed(entries: list[object]) -> list[str]:
-    """The pages of a part of the navigation, in their order."""
-    pages: list[str] = []
-    for entry in entries:
-        for value in entry.values() if isinstance(entry, dict) else [entry]:
-            pages += listed(value) if isinstance(value, list) else [str(value)]
-    return pages
 
 
 def test_the_navigation_has_every_page_once() -> None:

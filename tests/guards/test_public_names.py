@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -38,3 +39,14 @@ def test_public_names(package: str) -> None:
     assert set(module.__all__) <= set(dir(module))
     with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
         module.no_such_name  # noqa: B018
+
+
+def test_the_page_of_the_api_has_public_names_alone(repository: Path) -> None:
+    page = (repository / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^::: (\S+)\.(\w+)$", page, flags=re.MULTILINE)
+    assert len(shown) == len(set(shown)) >= 50
+    for package, name in shown:
+        assert package in PACKAGES or (package, name) == ("hmc.artifact", "errors")
+        assert name in (*import_module(package).__all__, "errors"), f"{package}.{name} is internal"
+    of_callers = {name for package, name in shown if package in {"hmc.serving", "hmc.serving.client"}}
+    assert of_callers == set(import_module("hmc.serving").__all__) | set(import_module("hmc.serving.client").__all__)

@@ -112,7 +112,7 @@ def next_commands(bundle: Path) -> list[str]:
     arguments = (
         ["serve", str(bundle)],
         ["translate", "--bundle", str(bundle), "--max-heads", "72", "A man rides a bicycle."],
-        ["bench", str(bundle), "--src", _shown(SRC), "--ref", _shown(REF), "--levels", "full,h36-int8"],
+        ["bench", str(bundle), "--source", _shown(SRC), "--reference", _shown(REF), "--levels", "full,h36-int8"],
     )
     return [shlex.join([program, *words]) for words in arguments]
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hmc.cli.common.commands import RENAMED
+
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
 
@@ -34,6 +36,13 @@ This page is made from the code: `make docs` writes it. `hmc COMMAND -h` shows t
 
 Every command has `-h`, `--help`; `-q`, `--quiet`: say nothing but the result and errors; and `-v`, `--verbose`: log
 what happens inside, too.
+
+## Old and new names
+
+Old names still work, and say what the new one is.
+
+| command | old name | new name |
+|---|---|---|
 """
 EVERYWHERE = ("help", "quiet", "verbose")
 """Options that every command has, described once."""
@@ -46,11 +55,8 @@ def page() -> str:
     from hmc.cli.main import build
 
     root: Any = get_command(build())
-    lines = [
-        HEAD,
-        "Every command has `-h`, `--help`; `-q`, `--quiet`: say nothing but the result and errors; and `-v`,",
-    ]
-    lines.append("`--verbose`: log what happens inside, too.\n")
+    renamed = [(name, old, new) for name, options in RENAMED.items() for old, new in options.items()]
+    lines = [HEAD + "".join(f"| `hmc {name}` | `{old}` | `{new}` |\n" for name, old, new in renamed)]
     for name, command in _commands(root, "hmc", None):
         lines += _of_command(name, command)
     return "\n".join(lines)

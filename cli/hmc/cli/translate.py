@@ -40,11 +40,11 @@ def command(
     texts: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Texts of any length. Without any: the lines of --file or of stdin, a sentence each.",
+            help="Texts of any length. Without any: the lines of --source or of stdin, a sentence each.",
             metavar="[TEXT]...",
         ),
     ] = None,
-    file: Annotated[
+    source: Annotated[
         list[str] | None,
         typer.Option(
             help="UTF-8 file with one text on each line; `-` is stdin. With --engine also .gz, JSONL, .parquet and "
@@ -83,8 +83,8 @@ def command(
         typer.Option(
             "--out",
             "-o",
-            help="With --file: write here instead of to standard output. The same command again resumes a run that was "
-            "stopped; until the end the lines are in FILE.part. With --engine: the folder to write.",
+            help="With --source: write here instead of to standard output. The same command again resumes a run that "
+            "was stopped; until the end the lines are in FILE.part. With --engine: the folder to write.",
             metavar="FILE",
             rich_help_panel=OUTPUT,
         ),
@@ -240,8 +240,8 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Translate texts. Each line of --file or stdin gives one line of output, as soon as it is ready. Empty lines stay
-    empty. A text on the command line may have several sentences and lines: it is divided, and its layout stays."""
+    """Translate texts. Each line of --source or stdin gives one line of output, as soon as it is ready. Empty lines
+    stay empty. A text on the command line may have several sentences and lines: it is divided, and its layout stays."""
     from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.common.backends import BackendOptions, open_backend
     from hmc.cli.common.records import write_lines, write_pieces, write_texts
@@ -284,10 +284,10 @@ def command(
             raise InvalidRequestError(
                 "--engine translates files: leave out texts, --document, --keep, --incremental and --restart"
             )
-        write_bulk(bulk, where, workers, file or [], out, options, target_prefix, json_output)
+        write_bulk(bulk, where, workers, source or [], out, options, target_prefix, json_output)
         return
     bulk.check_absent()
-    lines_of = one_file(file)
+    lines_of = one_file(source)
     running_text = document or (bool(texts) and not incremental)
     divide = _segmentation(segmentation, running_text, document)
     if restart and out is None:
@@ -302,9 +302,9 @@ def command(
         )
     if out is not None:
         target = Path(out)
-        source = check_files(texts or [], lines_of, target)
+        read = check_files(texts or [], lines_of, target)
         key = {"selector": selector, "options": options, "prefix": target_prefix, "json": json_output}
-        with open_backend(where) as backend, opened(source, target, key, restart) as job:
+        with open_backend(where) as backend, opened(read, target, key, restart) as job:
             write_file(backend, job, options, target_prefix, json_output)
         return
     if document:

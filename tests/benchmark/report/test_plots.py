@@ -44,7 +44,7 @@ def test_frontier_leaves_out_what_another_level_beats() -> None:
 
 
 def test_a_report_without_quality_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="give references with --ref FILE"):
+    with pytest.raises(InvalidRequestError, match="give references with --reference FILE"):
         plots.write_pareto(fakes.report(with_quality=False), tmp_path / "plot")
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
-from tests.processes import REPOSITORY
+from tests.guards.pages import DOCS, steps
 
-PAGE = REPOSITORY / "docs" / "http.md"
+PAGE = DOCS / "http.md"
 # What each answer must have, in the order of the page.
 EXPECTED = [
     '"full:A dog runs."', '"bundleVersion":', '"full:A dog.|Ein Hund.|given"', "event: end", '"id":"2"',
@@ -20,17 +18,10 @@ EXPECTED = [
 ]  # fmt: skip
 
 
-def examples(page: Path) -> list[str]:
-    """The commands with curl, with their continuation lines joined."""
-    blocks = re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    commands = [c for block in blocks for c in re.findall(r"^\$ ((?:.*\\\n)*.*)", block, re.MULTILINE)]
-    return [command for command in commands if "curl" in command]
-
-
 def test_the_examples_work(url: str) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed: the examples of docs/http.md are not run")
-    commands = examples(PAGE)
+    commands = [step.text for step in steps(PAGE) if "curl" in step.text]
     assert len(commands) == len(EXPECTED)
     for command, expected in zip(commands, EXPECTED, strict=True):
         checked = command.replace("curl ", "curl --silent --show-error --fail --max-time 30 ")

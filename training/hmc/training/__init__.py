@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hmc.training.model.transformer import Transformer, build_transformer
     from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
     from hmc.training.pruning.nested import nested_finetune
-    from hmc.training.pruning.run import PruningRun
+    from hmc.training.pruning.run import PruningRun, prune
     from hmc.training.pruning.settings import PruneSettings
     from hmc.training.runs.recipe import Recipe, load_recipe
     from hmc.training.trainer.trainer import TrainingRun, train
@@ -71,6 +71,7 @@ __all__ = [
     "model_from_checkpoint",
     "nested_finetune",
     "open_gates",
+    "prune",
     "score",
     "sentence_importance",
     "train",
@@ -95,7 +96,7 @@ __getattr__, __dir__ = lazy_names(
         "hmc.training.model.transformer": ("Transformer", "build_transformer"),
         "hmc.training.pruning.gate_sets": ("HeadGates", "NeuronGates"),
         "hmc.training.pruning.nested": ("nested_finetune",),
-        "hmc.training.pruning.run": ("PruningRun",),
+        "hmc.training.pruning.run": ("PruningRun", "prune"),
         "hmc.training.pruning.settings": ("PruneSettings",),
         "hmc.training.runs.recipe": ("Recipe", "load_recipe"),
         "hmc.training.trainer.trainer": ("TrainingRun", "train"),

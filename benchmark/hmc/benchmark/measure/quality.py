@@ -80,7 +80,7 @@ def score(output: Output, baseline: Output, test_set: TestSet, beam: int) -> Qua
     Raises InvalidRequestError without references, and for a single sentence, which has no significance.
     """
     if test_set.references is None:
-        raise InvalidRequestError(f"test set {test_set.name}: quality needs references; give --ref FILE")
+        raise InvalidRequestError(f"test set {test_set.name}: quality needs references; give --reference FILE")
     check_pairs(len(test_set.references), test_set.name)
     seed, chrf = default_seed(), CHRF()
     references = list(test_set.references)

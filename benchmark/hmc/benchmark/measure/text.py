@@ -43,7 +43,7 @@ def named_test_set(name: str, pair: str) -> tuple[Path, Path]:
     if name not in DATASETS:
         raise InvalidRequestError(
             f"--test-set {name}: sacreBLEU has no set of this name (`sacrebleu --list` shows them); for sentences of "
-            "your own give --src FILE"
+            "your own give --source FILE"
         )
     if pair not in DATASETS[name].langpairs:
         raise InvalidRequestError(f"--test-set {name}: sacreBLEU's set is not for {pair}, the languages of the bundle")

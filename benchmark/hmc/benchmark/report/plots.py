@@ -57,7 +57,7 @@ def points(report: Report, setting: RequestSize | None = None) -> list[Point]:
     for level in report.levels:
         quality = level.quality_at(setting.beam)
         if quality is None:
-            raise InvalidRequestError("the plot shows BLEU against latency: give references with --ref FILE")
+            raise InvalidRequestError("the plot shows BLEU against latency: give references with --reference FILE")
         base = quality.bleu - quality.bleu_delta
         low, high = base + quality.ci_low, base + quality.ci_high
         at = level.latency_at(setting)

@@ -14,7 +14,7 @@ WHAT, WHEN, OUTPUT = "What is sent", "When", "Output"
 
 def command(
     server: Annotated[str, SERVER],
-    src: Annotated[
+    source: Annotated[
         Path, typer.Option(help="Texts, one a line; each call has one.", metavar="FILE", rich_help_panel=WHAT)
     ],
     level: Annotated[
@@ -46,7 +46,7 @@ def command(
     share: Annotated[
         float, typer.Option(help="Share of the calls for which that has to hold.", rich_help_panel=WHEN)
     ] = 0.99,
-    deadline: Annotated[float, typer.Option(help="Seconds after which a call fails.", rich_help_panel=WHEN)] = 30.0,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a call fails.", rich_help_panel=WHEN)] = 30.0,
     seed: Annotated[int, typer.Option(help="Seed of the random times.", rich_help_panel=WHEN)] = 1,
     connections: Annotated[int, typer.Option(help="Connections, which calls use in turn.", rich_help_panel=WHERE)] = 8,
     token: Token = None,
@@ -88,16 +88,16 @@ def command(
         trace=None if arrivals in kinds else Path(arrivals),
         seconds=seconds,
         objective=LatencyObjective(objective, share),
-        deadline_s=deadline,
+        deadline_s=timeout,
         seed=seed,
         connections=connections,
         token=token,
         tls_ca=tls_ca,
     )
-    texts = [text for text in read_sentences(src) if text.strip()]
+    texts = [text for text in read_sentences(source) if text.strip()]
     if out is not None:
         check_file("--out", out)
-        check_not_read("--out", out, [src])
+        check_not_read("--out", out, [source])
     console = open_console(stderr=as_json)
     with steps(open_console(stderr=True)) as progress:
         curve = asyncio.run(load_server(server, texts, settings, progress))

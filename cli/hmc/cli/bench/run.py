@@ -17,7 +17,7 @@ PEERS, LOAD = "Other engines", "Load"
 
 def command(
     bundle: Annotated[Path, typer.Argument(help="Directory that `hmc compile` wrote.", metavar="BUNDLE")],
-    src: Annotated[
+    source: Annotated[
         Path | None,
         typer.Option(
             help="Source sentences, one a line; plain or .gz. Needed unless --test-set names a set of sacreBLEU.",
@@ -25,7 +25,7 @@ def command(
             rich_help_panel=QUALITY,
         ),
     ] = None,
-    ref: Annotated[
+    reference: Annotated[
         Path | None,
         typer.Option(
             help="Their reference translations, line for line. Without them quality is not measured.",
@@ -36,18 +36,18 @@ def command(
     levels: Annotated[
         str,
         typer.Option(
-            help="Level names separated by commas, or all. With --ref the level that others are compared with, "
+            help="Level names separated by commas, or all. With --reference the level that others are compared with, "
             "`full`, is measured too.",
             rich_help_panel=QUALITY,
         ),
     ] = "all",
-    limit: Annotated[
+    sentences: Annotated[
         int, typer.Option(help="Read only the first N sentence pairs. 0: all.", metavar="N", rich_help_panel=QUALITY)
     ] = 0,
     test_set: Annotated[
         str | None,
         typer.Option(
-            help="With --src: name of the test set in the report; default: the name of the source file without its "
+            help="With --source: name of the test set in the report; default: the name of the source file without its "
             "suffixes. Without: a set of sacreBLEU, such as wmt20, that is on this machine already.",
             metavar="NAME",
             rich_help_panel=QUALITY,
@@ -169,17 +169,17 @@ def command(
     from hmc.cli.common.consoles import note, open_console
     from hmc.cli.common.progress import steps
 
-    if src is None:
-        src, ref = _named_set(bundle, test_set, ref)
+    if source is None:
+        source, reference = _named_set(bundle, test_set, reference)
     settings = BenchmarkSettings(
         bundle=bundle,
-        src=src,
-        ref=ref,
+        src=source,
+        ref=reference,
         levels=None if levels.strip() == "all" else names(levels),
         batches=None if batch is None else whole_numbers("--batch", batch),
         beams=whole_numbers("--beam", beam),
         rounds=rounds,
-        limit=limit or None,
+        limit=sentences or None,
         latency_limit=latency_limit,
         device=device,
         threads=threads,
@@ -231,9 +231,9 @@ def _named_set(bundle: Path, name: str | None, ref: Path | None) -> tuple[Path, 
     from hmc.benchmark.measure.text import named_test_set
 
     if name is None:
-        raise InvalidRequestError("give source sentences with --src FILE, or name a set of sacreBLEU with --test-set")
+        raise InvalidRequestError("give sentences with --source FILE, or name a set of sacreBLEU with --test-set")
     if ref is not None:
-        raise InvalidRequestError("--ref belongs to --src: a test set of sacreBLEU brings its own references")
+        raise InvalidRequestError("--reference belongs to --source: a test set of sacreBLEU brings its own references")
     manifest = read_manifest(bundle)
     return named_test_set(name, f"{manifest.source_language}-{manifest.target_language}")
 
@@ -280,4 +280,4 @@ def _check_outputs(
             check("--plot", plot.with_name(plot.name + suffix))
         require_matplotlib()
         if settings.ref is None:
-            raise InvalidRequestError("--plot shows BLEU against latency: give references with --ref FILE")
+            raise InvalidRequestError("--plot shows BLEU against latency: give references with --reference FILE")

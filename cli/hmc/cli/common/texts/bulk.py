@@ -54,7 +54,7 @@ def write_bulk(
         raise InvalidRequestError("--engine translates with a bundle: give --bundle DIR, and no --server")
     where.check_no_server("--engine")
     if not files or "-" in files or out is None:
-        raise InvalidRequestError("--engine needs --file FILE, which it reads again when a run goes on, and --out DIR")
+        raise InvalidRequestError("--engine needs --source FILE, which a run that goes on reads again, and --out DIR")
     if not is_url(out):
         check_run_folder(Path(out))
     manifest = read_manifest(where.bundle)
@@ -80,7 +80,7 @@ def one_file(files: Sequence[str] | None) -> Path | None:
     if not files:
         return None
     if len(files) > 1 or is_url(files[0]):
-        raise InvalidRequestError("--file is one file of this machine, unless --engine is given: add --engine local")
+        raise InvalidRequestError("--source is one file of this machine, unless --engine is given: add --engine local")
     return Path(files[0])
 
 

@@ -1,4 +1,4 @@
-"""`hmc translate --file`: a line of output for each line of input, resumed where a run was stopped; or running text.
+"""`hmc translate --source`: a line of output for each line of input, resumed where a run was stopped; or running text.
 
 Running text is read whole and written as its pieces are translated.
 """
@@ -31,7 +31,7 @@ def check_files(texts: list[str], file: Path | None, out: Path) -> Path:
     """The file to read. Raises InvalidRequestError unless it is one that can be read again, and `out` can be
     written."""
     if texts or file is None or str(file) == "-":
-        raise InvalidRequestError("--out needs --file FILE: a run that is stopped reads it again")
+        raise InvalidRequestError("--out needs --source FILE: a run that is stopped reads it again")
     check_file("--out", out)
     return file
 
@@ -97,7 +97,7 @@ def write_document(
     match is copied. Raises InvalidRequestError for text arguments, which are lines, and as `matches`."""
     if texts:
         raise InvalidRequestError(
-            "--document reads running text from --file or stdin; texts on the command line need no --document"
+            "--document reads running text from --source or stdin; texts on the command line need no --document"
         )
     text = read_text(file)
     for piece in backend.document(text, options, TextOptions(segmentation, keep=matches(text, keep))):

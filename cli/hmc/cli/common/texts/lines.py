@@ -16,12 +16,12 @@ from hmc.serving.requests.checks import decode_line
 def open_lines(arguments: Sequence[str], file: Path | None) -> Iterator[Iterator[str]]:
     """Yields the arguments, or the lines of `file`, or of stdin if neither is given. Raises InvalidRequestError."""
     if arguments and file is not None:
-        raise InvalidRequestError("give texts as arguments or with --file, not both")
+        raise InvalidRequestError("give texts as arguments or with --source, not both")
     if arguments:
         yield _given(arguments)
     elif file is None or str(file) == "-":
         if sys.stdin is None:  # None if the caller has closed it
-            raise InvalidRequestError("stdin is closed: give texts as arguments or with --file, or pipe them in")
+            raise InvalidRequestError("stdin is closed: give texts as arguments or with --source, or pipe them in")
         if sys.stdin.isatty():
             sys.stderr.write("Reading texts from the terminal, one a line; Ctrl-D ends.\n")
         yield decode_lines(_stdin(), "stdin")
@@ -38,7 +38,7 @@ def read_text(file: Path | None) -> str:
     """All of `file`, or of stdin for None and `-`, with its line breaks. Raises InvalidRequestError."""
     if file is None or str(file) == "-":
         if sys.stdin is None:
-            raise InvalidRequestError("stdin is closed: give a file with --file, or pipe the text in")
+            raise InvalidRequestError("stdin is closed: give a file with --source, or pipe the text in")
         return _decoded(_stdin().read(), "stdin")
     try:
         return _decoded(file.read_bytes(), str(file))
@@ -81,7 +81,7 @@ def _given(arguments: Sequence[str]) -> Iterator[str]:
         except UnicodeEncodeError as error:
             raise InvalidRequestError(
                 f"text {number} on the command line is not UTF-8 at character {error.start}; "
-                "use a UTF-8 terminal, or put the text into a UTF-8 file and give it with --file"
+                "use a UTF-8 terminal, or put the text into a UTF-8 file and give it with --source"
             ) from error
         yield text
 
