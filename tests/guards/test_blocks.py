@@ -11,6 +11,7 @@ import json
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 import tomllib
 import warnings
@@ -20,6 +21,7 @@ from types import CodeType
 from typing import Any
 
 import pytest
+from tests import tutorial
 from tests.command import hmc_command, run_hmc
 from tests.guards.pages import DOCS, OPERATORS, README, Shell, Step, calls_of, matches, pages, steps
 from tests.once import Once
@@ -60,7 +62,8 @@ NOT_RUN = {
 
 QUICK = {
     "hmc bench compare": "--noise 1000",
-    "hmc bench bundle": "--sentences 32 --rounds 2 --no-memory --levels full-int8,h36-int8",
+    "hmc bench bundle": "--sentences 32 --rounds 2 --no-memory",
+    r"hmc bench bundle\S* --source test": "--levels full-int8,h36-int8",
     "hmc bench load": "--seconds 1 --rate 5",
     "hmc serve": "--print-config",
 }
@@ -252,7 +255,7 @@ def reason(step: Step) -> str | None:
 
 def run_shell(shell: Shell, command: str, whole: bool) -> str:
     """What a command prints: one that is `hmc` alone runs in this process, which is quicker."""
-    added = " ".join(words for begins, words in QUICK.items() if command.startswith(begins))
+    added = " ".join(words for begins, words in QUICK.items() if re.match(begins, command))
     command = f"{command} {added}" if added else command
     words = shlex.split(shell.here(command).replace("\\\n", " "), comments=True)
     if words[0] != "hmc" or OPERATORS & set(words) or "$" in command:
@@ -290,6 +293,12 @@ def test_blocks_are_found_and_every_reason_is_one() -> None:
     assert set(re.findall(r"test_\w+\.py", " ".join([*NOT_RUN.values(), *ELSEWHERE.values()]))) <= tests
     skipped = [why for why in NOT_RUN.values() if not any(reason(step) == why for step in everything)]
     assert skipped == [], "no command of a page is left out for this reason"
+
+
+def test_the_script_of_the_tutorial_is_the_page() -> None:
+    committed = (REPOSITORY / "examples" / "tutorial.sh").read_text(encoding="utf-8")
+    assert committed == tutorial.script(), "run `make docs`"
+    assert subprocess.run(["bash", "-n"], input=committed, text=True, check=False).returncode == 0
 
 
 def test_lines_are_compared() -> None:
