@@ -11,6 +11,7 @@ import json
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 import tomllib
 import warnings
@@ -20,6 +21,7 @@ from types import CodeType
 from typing import Any
 
 import pytest
+from tests import tutorial
 from tests.command import hmc_command, run_hmc
 from tests.guards.pages import DOCS, OPERATORS, README, Shell, Step, calls_of, matches, pages, steps
 from tests.once import Once
@@ -29,6 +31,7 @@ from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact.checkpoint.checkpoint import save_checkpoint
 from hmc.cli.bench import DefaultGroup
+from hmc.cli.common.commands import RENAMED
 from hmc.cli.demo_steps import CALIBRATION, CHECKPOINT, REF, SRC
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
@@ -60,7 +63,8 @@ NOT_RUN = {
 
 QUICK = {
     "hmc bench compare": "--noise 1000",
-    "hmc bench bundle": "--sentences 32 --rounds 2 --no-memory --levels full-int8,h36-int8",
+    "hmc bench bundle": "--sentences 32 --rounds 2 --no-memory",
+    r"hmc bench bundle\S* --source test": "--levels full-int8,h36-int8",
     "hmc bench load": "--seconds 1 --rate 5",
     "hmc serve": "--print-config",
 }
@@ -74,15 +78,18 @@ RUN = [page for page in pages() if steps(page)]
 
 
 def read_by_hmc(words: list[str]) -> None:
-    """Raises for a command that hmc has not, and for an argument that it does not take."""
-    name, command, rest = "hmc", hmc_command(), list(words)
+    """Raises for a command that hmc has not, and for an argument that it does not take by this name."""
+    name, command, rest, context, path = "hmc", hmc_command(), list(words), None, list[str]()
     while hasattr(command, "get_command") and rest not in (["--version"], ["--help"]):
+        context = command.make_context(name, [], parent=context, resilient_parsing=True)
         rest = command.completed(rest) if isinstance(command, DefaultGroup) else rest
         name = rest.pop(0)
-        command = command.get_command(None, name)
+        path.append(name)
+        command = command.get_command(context, name)
         assert command is not None, shlex.join(words)
     if not hasattr(command, "get_command"):
-        command.make_context(name, rest)
+        assert not set(rest) & set(RENAMED.get(" ".join(path), {})), shlex.join(words)
+        command.make_context(name, rest, parent=context)
 
 
 def read_by_module(module: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +142,8 @@ def test_a_wrong_command_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None
     read_by_hmc(["levels", "bundle"])
     with pytest.raises(Exception, match="No such option"):
         read_by_hmc(["levels", "bundle", "--no-such-option"])
+    with pytest.raises(AssertionError, match="--file"):
+        read_by_hmc(["translate", "--file", "in.txt"])
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         read_by_module("experiments.memory", ["--no-such-option"], patch)
 
@@ -252,7 +261,7 @@ def reason(step: Step) -> str | None:
 
 def run_shell(shell: Shell, command: str, whole: bool) -> str:
     """What a command prints: one that is `hmc` alone runs in this process, which is quicker."""
-    added = " ".join(words for begins, words in QUICK.items() if command.startswith(begins))
+    added = " ".join(words for begins, words in QUICK.items() if re.match(begins, command))
     command = f"{command} {added}" if added else command
     words = shlex.split(shell.here(command).replace("\\\n", " "), comments=True)
     if words[0] != "hmc" or OPERATORS & set(words) or "$" in command:
@@ -290,6 +299,12 @@ def test_blocks_are_found_and_every_reason_is_one() -> None:
     assert set(re.findall(r"test_\w+\.py", " ".join([*NOT_RUN.values(), *ELSEWHERE.values()]))) <= tests
     skipped = [why for why in NOT_RUN.values() if not any(reason(step) == why for step in everything)]
     assert skipped == [], "no command of a page is left out for this reason"
+
+
+def test_the_script_of_the_tutorial_is_the_page() -> None:
+    committed = (REPOSITORY / "examples" / "tutorial.sh").read_text(encoding="utf-8")
+    assert committed == tutorial.script(), "run `make docs`"
+    assert subprocess.run(["bash", "-n"], input=committed, text=True, check=False).returncode == 0
 
 
 def test_lines_are_compared() -> None:

@@ -39,7 +39,7 @@ what happens inside, too.
 
 ## Old and new names
 
-Old names still work, and say what the new one is.
+An old name still works; the command then tells the new one.
 
 | command | old name | new name |
 |---|---|---|

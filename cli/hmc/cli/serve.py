@@ -159,7 +159,9 @@ def command(
     ] = None,
     max_texts: Annotated[
         int | None,
-        typer.Option(help="Most texts in one Translate call.", show_default="1024", rich_help_panel=CAPACITY),
+        typer.Option(
+            help="Largest number of texts in a Translate or Score call.", show_default="1024", rich_help_panel=CAPACITY
+        ),
     ] = None,
     threads: Annotated[
         int | None,
@@ -172,8 +174,8 @@ def command(
     workers: Annotated[
         int | None,
         typer.Option(
-            help="Batches that a level runs at the same time, each on --threads threads (0 then means one). More "
-            "workers raise the throughput on a CPU, but a single sentence takes longer. 0: as measured here.",
+            help="Batches that a level runs at the same time, each on --threads threads, or on one with --threads 0. "
+            "More workers raise the throughput on a CPU, but a single sentence takes longer. 0: as measured here.",
             show_default="0",
             rich_help_panel=RUNTIME,
         ),
@@ -182,7 +184,7 @@ def command(
         int | None,
         typer.Option(
             help="Server processes that share the port, each on its share of the cores; weights are in memory once. "
-            "For many small calls, where one process is the limit. CPU only.",
+            "For more small calls than one process can carry. CPU only.",
             show_default="1",
             rich_help_panel=RUNTIME,
         ),

@@ -63,7 +63,7 @@ class ServerSettings:
     auto: AutoPolicy = field(default_factory=AutoPolicy)
     """When `auto` passes over a level."""
     max_texts_per_call: int = 1024
-    """Most texts in one Translate or Score call."""
+    """Largest number of texts in a Translate or Score call."""
     queue_size: int = 1024
     """Most texts that wait at a level; further ones are refused with RESOURCE_EXHAUSTED."""
     max_rows: int = 128
