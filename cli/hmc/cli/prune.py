@@ -15,7 +15,7 @@ from hmc.cli.common.distill_options import (
     Temperature,
     option_of,
 )
-from hmc.cli.common.options import DryRun
+from hmc.cli.common.options import DRY_RUN
 
 LATENCY = "What to remove: by latency on this machine"
 DATA, BUDGET, SCHEDULE, TRAINING, OUTPUT = "Data", "What to remove", "How long", "Training", "Output"
@@ -277,7 +277,7 @@ def command(
     eval_sentences: Annotated[
         int, typer.Option(help="Dev sentences that are scored before and after.", metavar="N", rich_help_panel=DATA)
     ] = 500,
-    dry_run: DryRun = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN, rich_help_panel=OUTPUT)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
     """Find the heads and neurons that a model needs least, and remove them until exactly the given number is left.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hmc.cli.common.options import DryRun
+from hmc.cli.common.options import DRY_RUN
 
 
 def command(
@@ -53,7 +53,7 @@ def command(
             help="On CUDA: let torch.compile write the kernels of an update. The same as --set run.compile=true",
         ),
     ] = False,
-    dry_run: DryRun = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train a translation model. The result, DIR/final, is the average of the best checkpoints of the run."""

@@ -53,10 +53,8 @@ TlsKey = Annotated[
     Path | None,
     typer.Option(help="PEM file of the key of --tls-cert, unencrypted.", metavar="FILE", rich_help_panel=WHERE),
 ]
-DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Check the inputs, say what would be done, and do nothing. Writes no file."),
-]
+DRY_RUN = "Check the inputs, say what would be done, and do nothing. Writes no file."
+"""Help of `--dry-run`."""
 
 
 @dataclass(frozen=True)
