@@ -19,9 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.papers import page
-from experiments.papers.kept import keep, restore
 from experiments.papers.sizes import SIZES
-from experiments.papers.steps import Driver, left_of, some_of
+from experiments.papers.steps import Driver, keep, left_of, restore, some_of
 from experiments.papers.studies import Study
 
 

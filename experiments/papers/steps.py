@@ -1,4 +1,8 @@
-"""Steps of a study: commands of `hmc`, each with what it makes. What exists is not made again."""
+"""Steps of a study: commands of `hmc`, each with what it makes. What exists is not made again.
+
+Results without weights can be kept apart, so that a study may end on another machine: a training is then made again
+only where something that needs its weights is left to do.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +52,12 @@ PART = "{part}"
 """In an argument: a path beside what the step makes."""
 EACH = "{each}"
 """Before a pattern: an argument for each path that matches it when the step is run, in the order of their names."""
+
+
+RESULTS = ("measure/**/*.json", "compare/**/*.json", "score/*/bundle.json", "times.json")
+"""What steps make of weights. It is put back into the folder of a study."""
+LOGS = ("train/*/headmask.json", "train/*/log.jsonl")
+"""What trainings leave beside weights. It is only read, because a training goes on in a folder that has logs."""
 
 
 def some_of(steps: Sequence[Step], only: Sequence[str]) -> list[Step]:
@@ -161,3 +171,22 @@ def _expanded(words: Sequence[str]) -> Iterator[str]:
 def duration(minutes: float) -> str:
     """`12 min` or `3.4 h`."""
     return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+def keep(root: Path, kept: Path) -> None:
+    """Copies results and logs of the study in `root` to `kept`."""
+    _copy(root, kept, (*RESULTS, *LOGS))
+
+
+def restore(kept: Path, root: Path) -> None:
+    """Copies results from `kept` to where the study in `root` has none."""
+    _copy(kept, root, RESULTS, replace=False)
+
+
+def _copy(source: Path, target: Path, patterns: Iterable[str], *, replace: bool = True) -> None:
+    for pattern in patterns:
+        for file in source.glob(pattern):
+            copy = target / file.relative_to(source)
+            if replace or not copy.exists():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)

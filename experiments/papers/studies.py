@@ -62,7 +62,7 @@ class Study:
     given: Path | None = None
     """A checkpoint to study in place of the first baseline."""
     kept: Path | None = None
-    """Results of the study that stay with the project, see `kept`."""
+    """Results of the study that stay with the project, see `steps.keep`."""
 
     @property
     def model(self) -> Path:

@@ -12,11 +12,10 @@ import pytest
 from experiments.papers import page
 from experiments.papers.__main__ import main
 from experiments.papers.claims.claim import Claim, Finding, above, below
-from experiments.papers.kept import keep, restore
 from experiments.papers.over_seeds import Difference, difference, mean, ratio
 from experiments.papers.readings import NotRunError
 from experiments.papers.sizes import SIZES
-from experiments.papers.steps import EACH, PART, Driver, Step, left_of, some_of
+from experiments.papers.steps import EACH, PART, Driver, Step, keep, left_of, restore, some_of
 from experiments.papers.studies import VARIANTS, Study
 from tests.processes import REPOSITORY
 

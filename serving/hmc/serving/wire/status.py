@@ -158,9 +158,9 @@ Code = grpc.StatusCode
 MEANINGS: dict[grpc.StatusCode, Meaning] = {
     Code.OK: Meaning("The call succeeded.", "Nothing.", "–"),
     Code.CANCELLED: Meaning(
-        "The caller cancelled the call. Its work is dropped at the next decoder step. Or the call reached a server "
-        "that was stopping and had not taken it yet: gRPC's server library ends such a call so (grpc/grpc#41785).",
-        "Nothing. If the caller did not cancel it, send it again, as after `UNAVAILABLE`.",
+        "The caller cancelled the call; its work is dropped at the next decoder step. Or the server was stopping "
+        "before it had taken the call (grpc/grpc#41785).",
+        "Nothing. If you did not cancel, send it again.",
         "yes",
     ),
     Code.INVALID_ARGUMENT: Meaning(

@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_checkpoint, save_checkpoint
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint, save_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.budgets import HeadBudget
 from hmc.artifact.model.ffn import NeuronBudget
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.model.latency import Sizes
 from hmc.artifact.model.layers import RemovedLayers
-from hmc.training.data.parallel_text import check_corpora, read_dev
+from hmc.training.data.parallel_text import DevText, check_corpora, read_dev
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.distillation.teacher import Distillation, load_teacher
 from hmc.training.model.checkpoints import model_from_checkpoint
@@ -45,35 +45,67 @@ from hmc.training.runs.folder import REQUEST, check_pruning_folder, take_over
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Objective, Schedule
 from hmc.training.runs.processes import first_process_first, make_fabric, seed_process
-from hmc.training.runs.state import Inputs, updates_done
+from hmc.training.runs.state import Inputs
 from hmc.training.runs.updater import Update
+
+
+class Checked(NamedTuple):
+    """A request that was checked as far as that takes no work."""
+
+    source: Checkpoint
+    settings: PruneSettings
+    budgets: list[HeadBudget]
+    stages: list[Stage]
+    dev: DevText
+    text: str | None
+    """See `request_text`."""
+
+
+def check_pruning(  # noqa: PLR0913, PLR0917 - one request, as users give it
+    source: Path, targets: Sequence[int | HeadBudget], train: Sequence[str], dev: str, out: Path,
+    settings: PruneSettings, neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0,
+    latency: LatencyPlan | None = None,
+) -> Checked:  # fmt: skip
+    """Checks a request; the arguments are those of `PruningRun`. Writes nothing.
+
+    Raises InvalidRequestError or InvalidArtifactError with what to do.
+    """
+    checkpoint = load_checkpoint(source)
+    settings = settings.with_subwords_of(checkpoint.config.provenance)
+    budgets = as_budgets(targets, settings)
+    if latency:
+        stages = plan_latency_stages(latency, checkpoint, settings, [*budgets, *neurons])
+    else:
+        stages = plan_stages(budgets, checkpoint.layout, settings, neurons, checkpoint.ffn_widths.total)
+    if nested_steps < 0:
+        raise InvalidRequestError(f"--nested-steps {nested_steps}: give 0 (no nested fine-tuning) or more")
+    languages = (checkpoint.config.source_language, checkpoint.config.target_language)
+    check_corpora(train, languages)
+    pairs = read_dev(dev, languages, settings.run.eval_sentences)
+    check_pruning_folder(out, dict.fromkeys(stage.folder for stage in stages))
+    request = {"source": str(source), "targets": [b.name for b in budgets], "train": list(train), "dev": dev}
+    more: dict[str, Any] = {"nested_steps": nested_steps} | ({"neurons": list(map(str, neurons))} if neurons else {})
+    more |= {"latency": latency.request()} if latency else {}
+    return Checked(checkpoint, settings, budgets, stages, pairs, request_text(out, request | more, settings))
 
 
 def plan_pruning(
     source: Path, targets: Sequence[int | HeadBudget], train: Sequence[str], dev: str, out: Path,
     settings: PruneSettings, neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0,
 ) -> dict[str, str]:  # fmt: skip
-    """What `prune` would do with the same arguments, in words. Checks what takes no work, and writes nothing.
-
-    Raises InvalidRequestError or InvalidArtifactError with what to do.
-    """
-    checkpoint = load_checkpoint(source)
-    budgets = as_budgets(targets, settings)
-    stages = plan_stages(budgets, checkpoint.layout, settings, neurons, checkpoint.ffn_widths.total)
-    languages = checkpoint.config.source_language, checkpoint.config.target_language
-    check_corpora(train, languages)
-    text = read_dev(dev, languages, settings.run.eval_sentences)
-    check_pruning_folder(out, dict.fromkeys(stage.folder for stage in stages))
+    """What `prune` would do with the same arguments, in words; `check_pruning` says what it raises."""
+    found = check_pruning(source, targets, train, dev, out, settings, neurons, nested_steps)
+    config, stages = found.source.config, found.stages
     made = {stage.folder: [each for each in stages if each.folder == stage.folder] for stage in stages}
-    done = updates_done(out / "state")
+    begun = (out / "state").is_dir()
     return {
-        "model": f"{source}: {checkpoint.layout.total} heads, {checkpoint.ffn_widths.total:,} feed-forward neurons",
-        "text": f"{', '.join(train)} ({languages[0]} to {languages[1]})",
-        "dev text": f"{dev}: {len(text.pairs):,} of {len(text.everything):,} pairs are scored",
+        "model": f"{source}: {found.source.layout.total} heads, {found.source.ffn_widths.total:,} feed-forward neurons",
+        "text": f"{', '.join(train)} ({config.source_language} to {config.target_language})",
+        "dev text": f"{dev}: {len(found.dev.pairs):,} of {len(found.dev.everything):,} pairs are scored",
         **{str(out / name): ", ".join(f"{s.kind}, {s.steps:,} updates" for s in parts) for name, parts in made.items()},
         **({"nested": f"{nested_steps:,} updates"} if nested_steps else {}),
         "updates": f"of {settings.batch_tokens * settings.accumulate:,} tokens, by {settings.optimizer}",
-        "folder": f"{out}: {f'goes on after {done:,} updates of a stage' if done else 'a new run'}",
+        "folder": f"{out}: {'a run that goes on' if begun else 'a new run'}",
     }
 
 
@@ -102,27 +134,9 @@ class PruningRun:
         Raises InvalidRequestError, InvalidArtifactError or DeviceUnavailableError with what to do. The folder is
         written to only after all checks that need no tokenised text.
         """
-        self.source, self.out = load_checkpoint(source), out
-        self.settings = settings = settings.with_subwords_of(self.source.config.provenance)
-        budgets = as_budgets(targets, settings)
-        self.latency = latency
-        if latency:
-            self.stages = plan_latency_stages(latency, self.source, settings, [*budgets, *neurons])
-        else:
-            self.stages = plan_stages(budgets, self.source.layout, settings, neurons, self.source.ffn_widths.total)
-        if nested_steps < 0:
-            raise InvalidRequestError(f"--nested-steps {nested_steps}: give 0 (no nested fine-tuning) or more")
-        config = self.source.config
-        languages = (config.source_language, config.target_language)
-        check_corpora(train, languages)
-        self.dev = read_dev(dev, languages, settings.run.eval_sentences)
-        check_pruning_folder(out, dict.fromkeys(stage.folder for stage in self.stages))
-        request = {"source": str(source), "targets": [b.name for b in budgets], "train": list(train), "dev": dev}
-        more: dict[str, Any] = {"nested_steps": nested_steps} | (
-            {"neurons": list(map(str, neurons))} if neurons else {}
-        )
-        more |= {"latency": latency.request()} if latency else {}
-        text = request_text(out, request | more, settings)
+        checked = check_pruning(source, targets, train, dev, out, settings, neurons, nested_steps, latency)
+        self.source, self.settings, budgets, self.stages, self.dev, text = checked
+        self.out, self.latency, settings, config = out, latency, self.settings, self.source.config
         self.vocabulary = Vocabulary(self.source.tokenizer)
         longest = min(settings.max_length, config.architecture.max_positions)
         teacher = load_teacher(settings.distill, source, config.architecture, self.vocabulary, longest)

@@ -102,7 +102,7 @@ class Inputs:
 def save_state(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any], fabric: Fabric
 ) -> None:
-    """Writes weights, Adam moments, random-number states and `progress` (JSON values) to the folder `path`.
+    """Writes weights, the optimiser's moments, random-number states and `progress` (JSON values) to the folder `path`.
 
     All processes must call it; the first one writes. Raises InvalidRequestError when `path` holds other files.
     """

@@ -185,7 +185,7 @@ class Updater:
 
         penalty: called once, in the last forward pass; returns a scalar. rates: learning rates of parameter groups by
         `name`; groups that are not named follow the schedule. passes: the masks of several forward passes over each
-        batch, whose mean is the loss; without any there is one pass. Nothing here makes a GPU wait.
+        batch, whose mean is the loss; without any there is one pass. With Adam, nothing here makes a GPU wait.
 
         An update whose loss or gradient is NaN or infinite in any process changes neither weights nor moments;
         `tally` counts it.

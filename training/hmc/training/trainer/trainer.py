@@ -56,8 +56,10 @@ class TrainingProgress(RunProgress):
     """`MaskLog.state`; empty without HeadMask, and in states of earlier versions."""
 
 
-def check_run(recipe: Recipe, out: Path) -> DevText:
-    """Checks a run as far as that takes no work, and returns its dev text. Writes nothing.
+def check_run(recipe: Recipe, out: Path) -> tuple[DevText, bool]:
+    """Checks a run as far as that takes no work, and writes nothing.
+
+    Returns its dev text, and whether the folder `out` has this recipe.
 
     Raises InvalidRequestError or InvalidArtifactError with what to do.
     """
@@ -66,25 +68,16 @@ def check_run(recipe: Recipe, out: Path) -> DevText:
     check_corpora(recipe.data.train, languages)
     dev = read_dev(recipe.data.dev, languages, recipe.run.eval_sentences)
     check_training_folder(out)
-    is_same_recipe(recipe, out)
-    return dev
-
-
-def is_same_recipe(recipe: Recipe, out: Path) -> bool:
-    """True when the folder's recipe is this one. Raises InvalidRequestError when it is not and there are results.
-
-    `[run]` is not compared: it may change when a run resumes.
-    """
-    path = out / RECIPE
+    path = out / RECIPE  # `[run]` is not compared: it may change when a run resumes
     same = path.is_file() and same_run(path.read_text(encoding="utf-8"), recipe)
     if not same and has_results(out):
         raise InvalidRequestError(f"{out} holds a run of another recipe; choose another --out or delete it")
-    return same
+    return dev, same
 
 
 def plan_training(recipe: Recipe, out: Path) -> dict[str, str]:
     """What `train` would do, in words; `check_run` says what it raises."""
-    dev, shape, run, settings = check_run(recipe, out), recipe.model, recipe.run, recipe.train
+    (dev, _), shape, run, settings = check_run(recipe, out), recipe.model, recipe.run, recipe.train
     every = "epoch" if run.eval_every == "epoch" else f"{run.eval_every:,} updates"
     batch = f"{settings.batch_tokens * settings.accumulate * run.devices * run.nodes:,} tokens"
     done = updates_done(out / "state")
@@ -112,8 +105,7 @@ class TrainingRun(Schedule):
         """
         self.recipe, self.out = recipe, out
         self.languages = (recipe.data.source_language, recipe.data.target_language)
-        self.dev = check_run(recipe, out)
-        resumes = is_same_recipe(recipe, out)
+        self.dev, resumes = check_run(recipe, out)
         self.fabric = make_fabric(recipe.run)  # after it, all processes have checked the folder: now it may be written
         check_shared(self.fabric, out, recipe.run.nodes)
         with first_process_first(self.fabric):  # it writes these files, the other processes read them
