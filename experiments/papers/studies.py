@@ -21,7 +21,7 @@ class Variant:
     name: str
     """As tables show it."""
     headmask: str | None
-    """`{n}`: an eighth of the heads. `{warmup}`: updates of the warm-up."""
+    """`{n}`: an eighth of the heads. `{quarter}`: a quarter of the updates."""
     tests: str = ""
     """What it would show."""
     parts: int = 1
@@ -45,7 +45,7 @@ VARIANTS = (
     Variant("token", "Impt, per token", "important:{n},token", "the estimator, that of the released program"),
     Variant("batch", "Impt, per batch", "important:{n},batch", "the estimator, one gradient for a batch"),
     Variant("part", "Impt, a mask for each of 4 parts", "important:{n},part", "masked heads are not trained", parts=4),
-    Variant("after", "Impt, after warm-up", "important:{n},after={warmup}", "masks of heads that have learned nothing"),
+    Variant("after", "Impt, after a quarter", "important:{n},after={quarter}", "masks of heads that learned nothing"),
     Variant("tuned", "Impt, from the trained baseline", "important:{n}", "the same, at the end", tuned=True),
     Variant("rescaled", "Impt, rescaled", "important:{n},rescaled", "outputs are larger without masks"),
     Variant("rescaled-random", "Random, rescaled", "random:{n},rescaled", "the same, for Random"),
@@ -154,7 +154,7 @@ def headmask(study: Study) -> Iterator[Step]:
     size = study.size
     for variant, seed in study.trainings():
         name, model = f"headmask/{variant.folder}-{seed}", study.trained(variant.folder, seed)
-        mask = variant.headmask and variant.headmask.format(n=size.masked, warmup=size.warmup)
+        mask = variant.headmask and variant.headmask.format(n=size.masked, quarter=size.updates // 4)
         settings = [
             f"train.steps={size.updates}", f"train.batch_tokens={size.batch_tokens // variant.parts}",
             f"train.accumulate={variant.parts}",
@@ -256,8 +256,8 @@ def michel(study: Study) -> Iterator[Step]:
     yield _analyze(study, "michel/correlate", "correlate", model, out, "--data", second, *few, text=size.kinds[0])
     seed = size.seeds[0]
     settings = [
-        f"train.steps={size.epoch_updates}", f"train.batch_tokens={size.batch_tokens}", "run.eval_every=epoch",
-        "run.keep=every",
+        f"train.steps={size.epoch_updates}", f"train.cooldown_steps={size.epoch_updates // 2}",
+        f"train.batch_tokens={size.batch_tokens}", "run.eval_every=epoch", "run.keep=every",
     ]  # fmt: skip
     yield _train(study, "michel/epochs/train", "epochs", seed, settings)
     run = study.trained("epochs", seed).parent
