@@ -10,7 +10,7 @@ from hmc.benchmark.report.tables import advice
 def test_the_fastest_level_within_the_loss_is_named_with_what_faster_ones_lose() -> None:
     line = advice(fakes.report())
     assert line == (
-        "Take h72: as fast as full times 1.3 at batch 1, ΔBLEU -0.50. No level that loses at most 0.5 BLEU is faster "
+        "Take h72. Times as fast as full: 1.3 at batch 1. ΔBLEU: -0.50. No level that loses at most 0.5 BLEU is faster "
         "at batch 1. Faster, but worse: h72-int8 is 2.5× (-1.00)."
     )
 
@@ -18,7 +18,7 @@ def test_the_fastest_level_within_the_loss_is_named_with_what_faster_ones_lose()
 def test_with_more_loss_allowed_another_level_is_taken() -> None:
     line = advice(fakes.report(), loss=1.0)
     assert line is not None
-    assert line.startswith("Take h72-int8: as fast as full times 2.5 at batch 1, ΔBLEU -1.00.")
+    assert line.startswith("Take h72-int8. Times as fast as full: 2.5 at batch 1. ΔBLEU: -1.00.")
     assert "worse" not in line
 
 

@@ -170,13 +170,13 @@ def advice(report: Report, loss: float = LOSS) -> str | None:
     losses = {level.name: quality.bleu_delta for level in report.levels if (quality := level.quality_at(beam))}
     good = [level for level in report.levels if losses.get(level.name, -loss - 1) >= -loss]
     best = max(good, key=lambda level: faster(level, serving))
-    speeds = " and ".join(f"{faster(best, RequestSize(n, beam)):.1f} at batch {n}" for n in conditions.batches)
+    speeds = ", ".join(f"{faster(best, RequestSize(n, beam)):.1f} at batch {n}" for n in conditions.batches)
     slower = f"o level that loses at most {loss:g} BLEU is faster at batch {serving.batch}."
     if best.name == conditions.latency_reference:
         line = f"Take {best.name}: n{slower}"
     else:
         line = (
-            f"Take {best.name}: as fast as {conditions.latency_reference} times {speeds}, ΔBLEU "
+            f"Take {best.name}. Times as fast as {conditions.latency_reference}: {speeds}. ΔBLEU: "
             f"{losses[best.name]:+.2f}. N{slower}"
         )
     beyond = [level for level in report.levels if level not in good and faster(level, serving) > faster(best, serving)]
