@@ -275,7 +275,8 @@ def command(
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.", rich_help_panel=TRAINING)] = "auto",
     eval_sentences: Annotated[
-        int, typer.Option(help="Dev sentences that are scored before and after.", metavar="N", rich_help_panel=DATA)
+        int,
+        typer.Option(help="Dev sentences scored before and after pruning.", metavar="N", rich_help_panel=DATA),
     ] = 500,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN, rich_help_panel=OUTPUT)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT)] = False,

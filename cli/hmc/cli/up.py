@@ -17,8 +17,8 @@ def command(
     model: Annotated[
         str,
         typer.Argument(
-            help="A model as it was downloaded: a directory of Transformers (MarianMT, M2M100, NLLB), a folder or .zip "
-            "of Marian's own files; a name on the Hugging Face hub (OWNER/MODEL); or a checkpoint of HMC.",
+            help="A model as it was downloaded: a directory of Transformers (MarianMT, M2M100, NLLB) or CTranslate2; a "
+            "folder or .zip of Marian's own files; a name on the Hugging Face hub (OWNER/MODEL); a checkpoint of HMC.",
             metavar="MODEL",
         ),
     ],

@@ -181,8 +181,8 @@ MEANINGS: dict[grpc.StatusCode, Meaning] = {
         "no",
     ),
     Code.RESOURCE_EXHAUSTED: Meaning(
-        "The queue is full; or the rate of the caller is used up; or the message is larger than 64 MiB, or its "
-        "metadata are larger than `--max-metadata-kib`. Texts of a stream wait instead.",
+        "The queue is full; or the rate of the caller is used up; or the message is larger than `--max-message-mib`, "
+        "or its metadata are larger than `--max-metadata-kib`. Texts of a stream wait instead.",
         "Send again after the time in the trailer `grpc-retry-pushback-ms`, or choose a cheaper level. If the message "
         "is too large, split it.",
         "later",
