@@ -34,6 +34,10 @@ class Variant:
         """Whether one seed is trained: all but the systems of the paper."""
         return bool(self.tests)
 
+    def mask(self, size: Size) -> str | None:
+        """The masking as `--headmask` takes it."""
+        return self.headmask and self.headmask.format(n=size.masked, quarter=size.updates // 4)
+
 
 VARIANTS = (
     Variant(BASELINE, "baseline", None),
@@ -154,14 +158,13 @@ def headmask(study: Study) -> Iterator[Step]:
     size = study.size
     for variant, seed in study.trainings():
         name, model = f"headmask/{variant.folder}-{seed}", study.trained(variant.folder, seed)
-        mask = variant.headmask and variant.headmask.format(n=size.masked, quarter=size.updates // 4)
         settings = [
             f"train.steps={size.updates}", f"train.batch_tokens={size.batch_tokens // variant.parts}",
             f"train.accumulate={variant.parts}",
         ]  # fmt: skip
         if variant.tuned:
             settings.append(f"model.start_from={json.dumps(str(study.trained(BASELINE, seed)))}")
-        yield _train(study, f"{name}/train", variant.folder, seed, settings, mask)
+        yield _train(study, f"{name}/train", variant.folder, seed, settings, variant.mask(size))
         out = study.measured(f"{variant.folder}-{seed}")
         for how in ("sentence", "token"):
             yield _analyze(
