@@ -31,7 +31,17 @@ def test_points_have_the_interval_around_the_references_bleu() -> None:
 
 def test_every_precision_has_a_style() -> None:
     """The plot leaves out levels of a precision without one."""
-    assert plots.STYLES.keys() == PRECISIONS.keys()
+    assert plots.STYLES.keys() == {*PRECISIONS, plots.PEER}
+
+
+def test_a_peer_is_a_point_beside_the_line_of_the_levels(tmp_path: Path) -> None:
+    report = fakes.whole_report()
+    peer = plots.points(report)[-1]
+    assert (peer.name, peer.precision, peer.bytes) == ("Peer", plots.PEER, 0)
+    _, svg = plots.write_pareto(report, tmp_path / "plot")
+    text = svg.read_text()
+    assert "<!-- Peer -->" in text
+    assert f"<!-- {plots.PEER} -->" in text
 
 
 def point(name: str, p50_ms: float, bleu: float) -> plots.Point:

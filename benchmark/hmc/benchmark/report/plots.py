@@ -1,5 +1,5 @@
-"""The Pareto plot: BLEU against speed-up, a panel for each batch size, a point for each level. Only this file imports
-matplotlib."""
+"""The Pareto plot: BLEU against speed-up, a panel for each batch size, a point for each level and each peer. Only this
+file imports matplotlib."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ import numpy as np
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.benchmark.measure.latency import RequestSize
-from hmc.benchmark.report.results import Report
+from hmc.benchmark.report.results import LevelReport, Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+PEER = "another engine"
 # The palette of Okabe and Ito, which colour-blind readers can distinguish. Shapes differ as well.
 STYLES = {
     "fp32": ("#0072B2", "o"), "int8": ("#D55E00", "s"), "int4": ("#CC79A7", "^"), "fp16": ("#009E73", "D"),
-    "bf16": ("#E69F00", "v"),
+    "bf16": ("#E69F00", "v"), PEER: ("#000000", "X"),
 }  # fmt: skip
 GREY = "#666666"
 PANEL_INCHES, HEIGHT_INCHES = 5.5, 4.5
 """Width of a panel; height."""
-LARGEST_AREA, SMALLEST_AREA = 420.0, 20.0
+LARGEST_AREA, SMALLEST_AREA, PEER_AREA = 420.0, 20.0, 80.0
 """Marker areas in square points."""
 MARKER_PIXELS = 12
 """Half the side of the square around a marker in which no label is placed."""
@@ -37,31 +38,34 @@ OFFSETS = ((14, 0), (-14, 0), (12, 12), (-12, 12), (12, -12), (-12, -12), (12, 2
 
 @dataclass(frozen=True)
 class Point:
-    """A level on the plot."""
+    """A level or a peer on the plot."""
 
     name: str
     precision: str
+    """PEER for a peer."""
     p50_ms: float
     bleu: float
     bleu_low: float
     """BLEU of the reference level plus the lower end of the interval of the difference; `bleu_high`: the upper end."""
     bleu_high: float
     bytes: int
+    """0 for a peer."""
     speedup: float = 1.0
     """How many times as fast as the reference level; median over the rounds."""
 
 
 def points(report: Report, setting: RequestSize | None = None) -> list[Point]:
-    """The levels at a setting; None: the headline setting. Raises InvalidRequestError if quality was not measured."""
+    """The levels and peers at a setting; None: the headline setting. Raises InvalidRequestError without quality."""
     setting, found = setting or report.conditions.headline, []
-    for level in report.levels:
-        quality = level.quality_at(setting.beam)
+    for system in report.systems:
+        quality = system.quality_at(setting.beam)
         if quality is None:
             raise InvalidRequestError("the plot shows BLEU against latency: give references with --reference FILE")
         base = quality.bleu - quality.bleu_delta
         low, high = base + quality.ci_low, base + quality.ci_high
-        at = level.latency_at(setting)
-        found.append(Point(level.name, level.precision, at.p50_ms, quality.bleu, low, high, level.bytes, 1 / at.ratio))
+        at = system.latency_at(setting)
+        precision, size = (system.precision, system.bytes) if isinstance(system, LevelReport) else (PEER, 0)
+        found.append(Point(system.name, precision, at.p50_ms, quality.bleu, low, high, size, 1 / at.ratio))
     return found
 
 
@@ -115,7 +119,7 @@ def _figure(report: Report, panels: int) -> Figure:
     FigureCanvasAgg(figure)
     first = figure.subplots(1, panels, sharey=True, squeeze=False)[0][0]
     first.set_ylabel(f"BLEU on {conditions.test_set}")
-    title = f"Area: bytes on disk. Bars: 95 % of ΔBLEU against {conditions.quality_reference}"
+    title = f"Area: bytes on disk of a level. Bars: 95 % of ΔBLEU against {conditions.quality_reference}"
     figure.suptitle(title, fontsize=9)
     return figure
 
@@ -132,7 +136,7 @@ def _right_axis(report: Report, axes: Axes) -> None:
 
 def _draw(axes: Axes, found: Sequence[Point]) -> None:
     """Draws the levels of one setting and the line through those that no other beats."""
-    edge = frontier(found)
+    edge = frontier([point for point in found if point.precision != PEER])
     axes.plot([p.speedup for p in edge], [p.bleu for p in edge], color=GREY, linewidth=1, linestyle=":", zorder=1)
     largest = max(point.bytes for point in found)
     for precision, (colour, marker) in STYLES.items():
@@ -144,7 +148,7 @@ def _draw(axes: Axes, found: Sequence[Point]) -> None:
                 bar = [[max(0.0, p.bleu - p.bleu_low)], [max(0.0, p.bleu_high - p.bleu)]]
                 axes.errorbar(p.speedup, p.bleu, yerr=bar, ecolor=colour, elinewidth=1.2, capsize=3, zorder=2)
         x, y = [p.speedup for p in these], [p.bleu for p in these]
-        areas = [max(SMALLEST_AREA, LARGEST_AREA * p.bytes / largest) for p in these]
+        areas = [max(SMALLEST_AREA, LARGEST_AREA * p.bytes / largest) if p.bytes else PEER_AREA for p in these]
         axes.scatter(x, y, s=areas, c=colour, marker=marker, alpha=0.85, edgecolors="white", zorder=3)
         axes.scatter([], [], s=60, c=colour, marker=marker, label=precision)
     axes.margins(0.15, 0.2)
