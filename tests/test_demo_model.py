@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-import hmc.cli
 from hmc.artifact import Checkpoint, HeadLayout, Manifest, load_checkpoint, save_checkpoint
 from hmc.artifact.checkpoint.slimming import masked_tensors, slim_tensors
 from hmc.artifact.model.heads import KINDS, select_heads
@@ -19,11 +18,11 @@ from hmc.compiler.precisions.linears import FloatLinears
 from hmc.serving import DecodeOptions, Translator
 from hmc.training import Vocabulary, beam_search, make_batch, mask_to_layout, model_from_checkpoint
 from tests.once import Once
+from tests.support.trained import CHECKPOINT, TRAINED, english
 from tests.tiny import random_layout
 
 pytestmark = pytest.mark.slow
-DATA = Path(hmc.cli.__file__).parent / "demo_data"
-SENTENCES = DATA.joinpath("test.en").read_text(encoding="utf-8").splitlines()[:80]
+SENTENCES = english(80)
 TOLERANCE = 1e-4  # fp32 log-probabilities of the same sums in another order
 LIMIT = 40  # random layouts ramble; the limit keeps them short
 LAYOUTS = ["full", "half", "quarter", "random-1", "random-2", "random-3", "no-encoder-self"]
@@ -32,7 +31,7 @@ LAYOUTS = ["full", "half", "quarter", "random-1", "random-2", "random-3", "no-en
 @pytest.fixture(scope="module")
 def demo() -> Checkpoint:
     """The checkpoint that ships with the package."""
-    return load_checkpoint(DATA / "checkpoint")
+    return load_checkpoint(CHECKPOINT)
 
 
 def layout_called(demo: Checkpoint, name: str) -> HeadLayout:
@@ -98,8 +97,8 @@ def bundle(once: Once) -> Path:
 
 
 def _demo_bundle_at(path: Path) -> None:
-    calibration = DATA.joinpath("calibration.en").read_text(encoding="utf-8").splitlines()
-    requests = [LevelRequest(DATA / "checkpoint", n) for n in (144, 72, 36)]
+    calibration = TRAINED.joinpath("calibration.en").read_text(encoding="utf-8").splitlines()
+    requests = [LevelRequest(CHECKPOINT, n) for n in (144, 72, 36)]
     compile_bundle(requests, path, precisions=("fp32", "int8"), calibration=calibration)
 
 
@@ -111,7 +110,7 @@ def test_the_demo_model_has_144_heads_and_fits_in_16_mib(bundle: Path) -> None:
         72,
         36,
     ]
-    assert sum(f.stat().st_size for f in (DATA / "checkpoint").iterdir()) <= 16 * 2**20
+    assert sum(f.stat().st_size for f in (CHECKPOINT).iterdir()) <= 16 * 2**20
 
 
 @pytest.mark.parametrize("level", ["full", "h72", "h36", "full-int8", "h72-int8", "h36-int8"])

@@ -8,25 +8,24 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Hmc
+from tests.support import trained
 from tests.support.files import write_lines
+from tests.support.trained import CHECKPOINT
 
-import hmc.cli
 from hmc.training.data.parallel_text import read_pairs
-
-DEMO = Path(hmc.cli.__file__).parent / "demo_data"
 
 
 @pytest.fixture(scope="module")
 def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("english") / "few.en"
-    lines = (DEMO / "test.en").read_text(encoding="utf-8").splitlines()[:30]
+    lines = trained.english(30)
     write_lines(path, [*lines, lines[0], ""])
     return path
 
 
 def test_as_text_and_as_json(hmc: Hmc, english: Path, tmp_path: Path) -> None:
     out = tmp_path / "a folder"
-    words = ("distill", DEMO / "checkpoint", "--source", english, "-o", out, "--dev", "2", "--workers", "1")
+    words = ("distill", CHECKPOINT, "--source", english, "-o", out, "--dev", "2", "--workers", "1")
     ran = hmc(*words)
     assert ran.exit_code == 0, ran.output
     assert "and 2 held out as dev text" in ran.stdout
@@ -45,8 +44,8 @@ def test_refusals(hmc: Hmc, english: Path, tmp_path: Path) -> None:
         (("--source", english, "--keep", "copies"), "choose among unfinished, copy"),
         (("--source", english, "--beam", "99"), "beam_size 99"),
     ):
-        ran = hmc("distill", DEMO / "checkpoint", *words, "-o", tmp_path / "out")
+        ran = hmc("distill", CHECKPOINT, *words, "-o", tmp_path / "out")
         assert (ran.exit_code, message in ran.stderr) == (2, True), ran.output
-    ran = hmc("distill", DEMO / "checkpoint", "--source", english, "-o", DEMO / "checkpoint")
+    ran = hmc("distill", CHECKPOINT, "--source", english, "-o", CHECKPOINT)
     assert (ran.exit_code, "is a model" in ran.stderr) == (2, True)
     assert not (tmp_path / "out").exists()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.trained import CHECKPOINT
 from tests.tiny import SENTENCES, tiny_architecture, tiny_tokenizer
 
 from hmc.artifact import InvalidRequestError
@@ -198,8 +199,7 @@ def _first_lines(file: Path, count: int) -> list[str]:
 
 def test_real_text(data: Path) -> None:
     """English words of Multi30k get their German translations."""
-    checkpoint = Path(__file__).parents[2] / "cli/hmc/cli/demo_data/checkpoint"
-    tokenizer = JointTokenizer((checkpoint / "tokenizer.model").read_bytes())
+    tokenizer = JointTokenizer((CHECKPOINT / "tokenizer.model").read_bytes())
     sources, targets = (_first_lines(data / f"multi30k/train.{side}.gz", 8000) for side in ("en", "de"))
     lexicon = learn(encode_pairs(sources, targets, tokenizer), tokenizer.size, best=5, frequent=50)
     for english, german in (("dog", "Hund"), ("guitar", "Gitarre"), ("water", "Wasser"), ("red", "roten")):

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments.support.counting.workload import DEMO
 from tests.bundles import bundle_at
 from tests.command import run_hmc
 from tests.once import Once
 from tests.support.files import write_lines
+from tests.support.trained import CHECKPOINT
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _command_or(otherwise: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def embedded_on_cuda(once: Once) -> Path:
     """The embedded model with all heads and with a quarter of them, at fp16. Read-only."""
-    return once(bundle_at, DEMO / "checkpoint", (None, 36), ("fp16",))
+    return once(bundle_at, CHECKPOINT, (None, 36), ("fp16",))
 
 
 @pytest.fixture

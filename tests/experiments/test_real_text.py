@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 from tests.experiments.conftest import Experiment
+from tests.support.trained import CHECKPOINT
 
 from hmc.artifact.storage.rows import text_lines
-from hmc.cli import demo
 
 pytestmark = pytest.mark.slow
-CHECKPOINT = Path(demo.__file__).parent / "demo_data" / "checkpoint"
 
 
 @pytest.fixture

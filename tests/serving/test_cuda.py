@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from tests.support.trained import CHECKPOINT, english
 
-import hmc.cli
 from hmc.artifact import validate
 from hmc.compiler import LevelRequest, compile_bundle
 from hmc.serving import DecodeOptions, Sampling, Translator
@@ -23,8 +23,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not cuda_available(), reason="ONNX Runtime finds no CUDA device here"),
 ]
-DATA = Path(hmc.cli.__file__).parent / "demo_data"
-TEXTS = DATA.joinpath("test.en").read_text(encoding="utf-8").splitlines()[:96]
+TEXTS = english(96)
 LEVELS = ("full-fp16", "full-bf16")
 OPTIONS = {
     "greedy": DecodeOptions(max_length=60),
@@ -41,7 +40,7 @@ OF_SHAPES = {"Shape", "Concat", "Div", "Slice", "Gather", "Squeeze", "Unsqueeze"
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cuda") / "bundle"
-    requests = [LevelRequest(DATA / "checkpoint"), LevelRequest(DATA / "checkpoint", 36)]
+    requests = [LevelRequest(CHECKPOINT), LevelRequest(CHECKPOINT, 36)]
     compile_bundle(requests, path, precisions=("fp32", "fp16", "bf16"))
     return path
 

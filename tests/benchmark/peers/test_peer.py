@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.trained import CHECKPOINT, ENGLISH, GERMAN
 
 from hmc.artifact import InvalidRequestError, read_manifest
 from hmc.artifact.checkpoint.checkpoint import checkpoint_digest
@@ -13,7 +14,6 @@ from hmc.benchmark import BenchmarkSettings, run_benchmark
 from hmc.benchmark.measure.latency import RequestSize
 from hmc.benchmark.peers import peer as peers
 from hmc.benchmark.peers.peer import check_peers, opened_peers
-from hmc.cli import demo_steps
 from hmc.compiler import LevelRequest, compile_bundle
 from hmc.serving import DecodeOptions
 
@@ -23,12 +23,12 @@ def test_peers_are_measured_as_levels_are(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     pytest.importorskip("transformers")
     bundle = tmp_path / "bundle"
-    compile_bundle([LevelRequest(demo_steps.CHECKPOINT)], bundle)
+    compile_bundle([LevelRequest(CHECKPOINT)], bundle)
     report = run_benchmark(
         BenchmarkSettings(
             bundle=bundle,
-            src=demo_steps.SRC,
-            ref=demo_steps.REF,
+            src=ENGLISH,
+            ref=GERMAN,
             limit=24,
             latency_limit=4,
             batches=(1, 4),
@@ -36,7 +36,7 @@ def test_peers_are_measured_as_levels_are(tmp_path: Path) -> None:
             rounds=2,
             memory=False,
             peers=("ctranslate2", "transformers"),
-            checkpoint=demo_steps.CHECKPOINT,
+            checkpoint=CHECKPOINT,
         )
     )
     assert [system.name for system in report.systems] == ["full", "CTranslate2", "Transformers"]
@@ -81,5 +81,5 @@ def test_what_peers_need_is_said_before_anything_is_measured(
     with pytest.raises(InvalidRequestError, match="name their folder with --checkpoint DIR"):
         check_peers(["ctranslate2"], None, digest)
     with pytest.raises(InvalidRequestError, match="has other weights than the level that all are compared with"):
-        check_peers(["ctranslate2"], demo_steps.CHECKPOINT, digest)
+        check_peers(["ctranslate2"], CHECKPOINT, digest)
     check_peers(["ctranslate2", "transformers"], tiny_checkpoint, digest)

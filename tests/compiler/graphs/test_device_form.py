@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -10,6 +9,7 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.trained import CHECKPOINT, english
 from tests.tiny import FORMS, random_layout, random_tensors, tiny_architecture
 
 from hmc.artifact import HeadLayout, load_checkpoint
@@ -29,7 +29,6 @@ from hmc.compiler.serialize import in_memory
 SOURCES = [[5, 9, 40, 7, 0], [11, 0], [90, 3, 3, 61, 17, 28, 99, 0]]
 TARGETS = [[8, 30, 0], [44, 45, 46, 47, 0], [100, 0]]
 TOLERANCE = 1e-4  # fp32 log-probabilities: biases are added elsewhere, and tables scaled, so sums round differently
-DEMO = Path(__file__).parents[3] / "cli" / "hmc" / "cli" / "demo_data"
 ARCH = tiny_architecture()
 FULL = ARCH.full_layout()
 
@@ -113,9 +112,9 @@ def test_a_bias_of_zeros_is_left_out() -> None:
 
 def test_the_embedded_model_translates_alike() -> None:
     """Greedy translations are the same; log-probabilities differ in fp16 by rounding, 2e-4 nats in the mean."""
-    checkpoint = load_checkpoint(DEMO / "checkpoint")
+    checkpoint = load_checkpoint(CHECKPOINT)
     tokenizer, arch = open_tokenizer(checkpoint.tokenizer), checkpoint.architecture
-    texts = (DEMO / "test.en").read_text(encoding="utf-8").splitlines()[:12]
+    texts = english(12)
     sources = [[*tokenizer.encode(text), arch.eos_id] for text in texts]
     runners = [
         GraphRunner.author(arch, checkpoint.layout, checkpoint.tensors, FloatLinears(dtype), device_form=device)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.processes import environment
 from tests.support.files import bytes_of, write_lines
+from tests.support.trained import CHECKPOINT, english
 from tests.tiny import SENTENCES
 
-import hmc.cli
 from hmc.artifact import InvalidRequestError
 from hmc.pipelines import DistillSettings, Filters, Progress, distill
 from hmc.pipelines.distillation.settings import FIRST
@@ -22,7 +22,6 @@ from hmc.pipelines.folders import taken_folder
 from hmc.serving import DecodeOptions, Translator
 from hmc.training.data.parallel_text import read_pairs
 
-DEMO = Path(hmc.cli.__file__).parent / "demo_data"
 SETTINGS = DistillSettings(beam=3, n_best=2, shard_lines=16, workers=1)
 EVERY = Filters(keep=("unfinished", "copy", "loop", "length_ratio"))
 KILLED = """
@@ -48,7 +47,7 @@ distill(Path(sys.argv[1]), [Path(sys.argv[2])], Path(sys.argv[3]), SETTINGS, hel
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ninety sentences of the demo, with an empty line, a duplicate, and a line that is too long."""
-    lines = (DEMO / "test.en").read_text(encoding="utf-8").splitlines()[:90]
+    lines = english(90)
     lines[20:20] = ["", "  ", lines[3], " ".join(lines[:20])]
     path = tmp_path_factory.mktemp("text") / "text.en"
     write_lines(path, lines)
@@ -59,7 +58,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A distillation of the demo's model that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "data"
-    distill(DEMO / "checkpoint", [text], out, SETTINGS, held_out=9)
+    distill(CHECKPOINT, [text], out, SETTINGS, held_out=9)
     return out
 
 
@@ -81,7 +80,7 @@ def test_translations_are_those_of_the_teacher(whole: Path, text: Path) -> None:
 
 def test_training_reads_the_pairs_that_stay(whole: Path, text: Path) -> None:
     report = json.loads((whole / "report.json").read_text())
-    found = distill(DEMO / "checkpoint", [text], whole, SETTINGS, held_out=9)
+    found = distill(CHECKPOINT, [text], whole, SETTINGS, held_out=9)
     train, dev = list(read_pairs(found.corpus())), list(read_pairs(found.dev_corpus()))
     assert (len(train), len(dev)) == (report["train"], report["dev"]) == (found.train, found.dev)
     assert found.dev == min(9, (found.train + found.dev) // 10)
@@ -95,7 +94,7 @@ def test_training_reads_the_pairs_that_stay(whole: Path, text: Path) -> None:
 
 def test_a_killed_run_ends_with_the_same_bytes(whole: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "data"
-    command = [sys.executable, "-c", KILLED, str(DEMO / "checkpoint"), str(text), str(out)]
+    command = [sys.executable, "-c", KILLED, str(CHECKPOINT), str(text), str(out)]
     path = environment()["PYTHONPATH"] + ":" + str(Path(__file__).resolve().parents[3])
     ran = subprocess.run(command, env=environment(PYTHONPATH=path), capture_output=True, text=True, check=False)
     assert ran.returncode == -signal.SIGKILL, ran.stderr
@@ -105,7 +104,7 @@ def test_a_killed_run_ends_with_the_same_bytes(whole: Path, text: Path, tmp_path
     assert not (out / "train.source.txt").exists()
     first = shard_path(out, 0).stat().st_mtime_ns
     reports = list[Progress]()
-    distill(DEMO / "checkpoint", [text], out, SETTINGS, held_out=9, report=reports.append)
+    distill(CHECKPOINT, [text], out, SETTINGS, held_out=9, report=reports.append)
     assert reports[0] == Progress(16, 94, 0.0), "the first file is not translated again"
     assert shard_path(out, 0).stat().st_mtime_ns == first
     assert bytes_of(out) == bytes_of(whole)
@@ -113,7 +112,7 @@ def test_a_killed_run_ends_with_the_same_bytes(whole: Path, text: Path, tmp_path
 
 def test_a_finished_run_writes_nothing(whole: Path, text: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
-    distill(DEMO / "checkpoint", [text], whole, SETTINGS, held_out=9)
+    distill(CHECKPOINT, [text], whole, SETTINGS, held_out=9)
     assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
 
 
@@ -143,7 +142,7 @@ def test_another_search_is_refused(whole: Path, text: Path, changes: dict[str, o
     before = bytes_of(whole)
     fields = vars(SETTINGS) | changes
     with pytest.raises(InvalidRequestError, match=message):
-        distill(DEMO / "checkpoint", [text], whole, DistillSettings(**fields), held_out=9)
+        distill(CHECKPOINT, [text], whole, DistillSettings(**fields), held_out=9)
     assert bytes_of(whole) == before
 
 
@@ -154,13 +153,13 @@ def test_another_teacher_and_another_text_are_refused(
         distill(tiny_checkpoint, [text], whole, SETTINGS)
     (tmp_path / "t.en").write_text("Another text.\n", encoding="utf-8")
     with pytest.raises(InvalidRequestError, match="sources: "):
-        distill(DEMO / "checkpoint", [tmp_path / "t.en"], whole, SETTINGS)
+        distill(CHECKPOINT, [tmp_path / "t.en"], whole, SETTINGS)
 
 
 def test_a_folder_of_other_files_is_left_alone(text: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("keep")
     with pytest.raises(InvalidRequestError, match=r"holds notes\.txt, and no distillation\.json"):
-        distill(DEMO / "checkpoint", [text], tmp_path, SETTINGS)
+        distill(CHECKPOINT, [text], tmp_path, SETTINGS)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -171,8 +170,8 @@ def test_two_processes_do_not_write_one_folder(whole: Path, text: Path) -> None:
         taken_folder(whole, request, FIRST),
         pytest.raises(InvalidRequestError, match="another process is translating into"),
     ):
-        distill(DEMO / "checkpoint", [text], whole, SETTINGS, held_out=9)
-    distill(DEMO / "checkpoint", [text], whole, SETTINGS, held_out=9)
+        distill(CHECKPOINT, [text], whole, SETTINGS, held_out=9)
+    distill(CHECKPOINT, [text], whole, SETTINGS, held_out=9)
 
 
 @pytest.mark.parametrize(
@@ -193,5 +192,5 @@ def test_settings_out_of_range(changes: dict[str, object], message: str) -> None
 
 def test_a_precision_for_another_device(text: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="fp16 is for cuda, and --device is cpu"):
-        distill(DEMO / "checkpoint", [text], tmp_path / "d", DistillSettings(precision="fp16", device="cpu"))
+        distill(CHECKPOINT, [text], tmp_path / "d", DistillSettings(precision="fp16", device="cpu"))
     assert not (tmp_path / "d").exists()

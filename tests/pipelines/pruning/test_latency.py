@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.pipelines.pruning.test_pruning_text import DEMO, QUICK, english, run
+from tests.pipelines.pruning.test_pruning_text import QUICK, english, run
+from tests.support.trained import CHECKPOINT, ENGLISH, GERMAN
 
 from hmc.artifact import load_checkpoint, validate
 from hmc.artifact.checkpoint.checkpoint import checkpoint_digest
@@ -18,7 +19,6 @@ from hmc.benchmark.budget.latency_table import sizes_of
 from hmc.serving import Translator
 
 __all__ = ["english"]
-CHECKPOINT = DEMO / "checkpoint"
 SERVING = ("--serve-batch", "2", "--serve-beam", "2", "--serve-threads", "1")
 
 
@@ -47,7 +47,7 @@ def test_from_a_model_to_served_levels(
     table: Path, english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr("hmc.pipelines.pruning.latency.SENTENCES", 12)  # every model on the way is calibrated on them
-    out, data = tmp_path / "run", f"{DEMO}/test.en {DEMO}/test.de"
+    out, data = tmp_path / "run", f"{ENGLISH} {GERMAN}"
     given = ("--data", data, "--dev", data, "--distill", "0.9") if text == "parallel" else ("--source", english)
     speedups = {"1.5x": 1.5, "2x": 2} if text == "parallel" else {"2x": 2}
     ran = run(
@@ -91,7 +91,7 @@ def test_from_a_model_to_served_levels(
 def test_what_does_not_go_together_is_refused(
     table: Path, tmp_path: Path, words: tuple[str, ...], problem: str
 ) -> None:
-    data = f"{DEMO}/test.en {DEMO}/test.de"
+    data = f"{ENGLISH} {GERMAN}"
     given = [table if word == "TABLE" else word for word in words]
     ran = run("prune", CHECKPOINT, "--data", data, "--dev", data, *given, *QUICK, "-o", tmp_path / "run")
     assert ran.exit_code != 0

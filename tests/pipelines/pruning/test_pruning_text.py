@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from tests.artifact.marian.two_vocabularies import separated
 from tests.command import run_hmc
+from tests.support import trained
 from tests.support.files import write_lines
+from tests.support.trained import CHECKPOINT, ENGLISH, GERMAN
 from typer.testing import Result
 
-import hmc.cli
 from hmc.artifact import load_checkpoint
 from hmc.artifact.marian.writer import export_marian
 from hmc.serving import Translator
 from hmc.training.data.parallel_text import read_pairs
 
 pytestmark = pytest.mark.slow
-DEMO = Path(hmc.cli.__file__).parent / "demo_data"
 QUICK = (
     "--close-steps",
     "10",
@@ -43,7 +43,7 @@ def run(*words: str | Path) -> Result:
 @pytest.fixture(scope="module")
 def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("english") / "few.en"
-    lines = (DEMO / "test.en").read_text(encoding="utf-8").splitlines()[:60]
+    lines = trained.english(60)
     write_lines(path, lines)
     return path
 
@@ -55,10 +55,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
     def make(name: str) -> Path:
         if name == "checkpoint":
-            return DEMO / "checkpoint"
+            return CHECKPOINT
         transformers = pytest.importorskip("transformers", reason="transformers is not installed")
         if not (folder / "marian").is_dir():
-            export_marian(load_checkpoint(DEMO / "checkpoint"), folder / "exported")
+            export_marian(load_checkpoint(CHECKPOINT), folder / "exported")
             loaded = transformers.MarianMTModel.from_pretrained(folder / "exported")
             loaded.save_pretrained(folder / "marian")
             transformers.MarianTokenizer.from_pretrained(folder / "exported").save_pretrained(folder / "marian")
@@ -114,7 +114,7 @@ def test_an_interrupted_run_translates_nothing_again(models: Models, english: Pa
 
 
 def test_parallel_text_is_added(models: Models, english: Path, tmp_path: Path) -> None:
-    data = f"{DEMO}/test.en {DEMO}/test.de"
+    data = f"{ENGLISH} {GERMAN}"
     ran = run(
         "prune", models("checkpoint"), "--source", english, "--data", data, "--dev", data, "--target-heads", "50%",
         *QUICK, "-o", tmp_path / "run",
@@ -143,7 +143,7 @@ def test_mistakes_are_found_before_anything_is_translated(
 ) -> None:
     given = [str(english) if word == "ENGLISH" else word for word in words]
     budget = () if "--target-heads" in words else ("--target-heads", "50%")
-    ran = run("prune", DEMO / "checkpoint", *given, *budget, "-o", tmp_path / "run")
+    ran = run("prune", CHECKPOINT, *given, *budget, "-o", tmp_path / "run")
     assert ran.exit_code == 2
     assert message in ran.stderr
     assert not (tmp_path / "run" / "distilled" / "teacher").exists()
@@ -152,6 +152,6 @@ def test_mistakes_are_found_before_anything_is_translated(
 def test_a_run_folder_of_another_program_is_left_alone(english: Path, tmp_path: Path) -> None:
     (tmp_path / "run" / "h72").mkdir(parents=True)
     (tmp_path / "run" / "h72" / "notes.txt").write_text("keep")
-    ran = run("prune", DEMO / "checkpoint", "--source", english, "--target-heads", "72", "-o", tmp_path / "run")
+    ran = run("prune", CHECKPOINT, "--source", english, "--target-heads", "72", "-o", tmp_path / "run")
     assert (ran.exit_code, "holds h72" in ran.stderr) == (2, True), ran.stderr
     assert not (tmp_path / "run" / "distilled").exists()

@@ -16,8 +16,8 @@ from tests.bundles import bundle_at
 from tests.once import Once
 from tests.serving.fakes import GUARD_S, eventually
 from tests.serving.scheduling.test_mixed_requests import a_request, among_others, answer, begin
+from tests.support.trained import CHECKPOINT, english
 
-import hmc.cli
 from hmc.artifact import read_manifest
 from hmc.artifact.errors import InternalServiceError
 from hmc.serving import DecodeOptions, Translation, Translator
@@ -36,26 +36,25 @@ from hmc.serving.scheduling.device_batch import DeviceBatch
 from hmc.serving.scheduling.engine import Engine
 from hmc.serving.text.tokenizer import BundleTokenizer
 
-DEMO = Path(hmc.cli.__file__).parent / "demo_data"
 Request = tuple[list[int], DecodeOptions]
 
 
 @pytest.fixture(scope="module")
 def bundle(once: Once) -> Path:
     """The embedded model of the demo: all heads, and 36 of them."""
-    return once(bundle_at, DEMO / "checkpoint", (None, 36), device_form=True)
+    return once(bundle_at, CHECKPOINT, (None, 36), device_form=True)
 
 
 @pytest.fixture(scope="module")
 def cpu_bundle(once: Once) -> Path:
-    return once(bundle_at, DEMO / "checkpoint")
+    return once(bundle_at, CHECKPOINT)
 
 
 @pytest.fixture(scope="module")
 def sources(bundle: Path) -> list[list[int]]:
     """40 sentences of real text, EOS last."""
     tokenizer = BundleTokenizer(bundle, read_manifest(bundle))
-    texts = DEMO.joinpath("test.en").read_text(encoding="utf-8").splitlines()[:40]
+    texts = english(40)
     return [tokenizer.encode(text)[0] for text in texts]
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.files import write_pair
+from tests.support.trained import CHECKPOINT, ENGLISH, GERMAN
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
-from tests.training.analysis.helpers import DEMO, LAYOUT
+from tests.training.analysis.helpers import LAYOUT
 
 from hmc.training.analysis.common.subject import Subject, Text, load_subject, read_text
 
@@ -42,10 +43,10 @@ def text(corpus: str) -> Text:
 @pytest.fixture(scope="session")
 def demo() -> Subject:
     """The embedded model: trained, 144 heads. Read-only."""
-    return load_subject(DEMO / "checkpoint", "cpu")
+    return load_subject(CHECKPOINT, "cpu")
 
 
 @pytest.fixture(scope="session")
 def demo_text() -> Text:
     """24 pairs that the embedded model translates well."""
-    return read_text(f"{DEMO}/test.en {DEMO}/test.de", ("en", "de"), sentences=24)
+    return read_text(f"{ENGLISH} {GERMAN}", ("en", "de"), sentences=24)

@@ -15,7 +15,6 @@ from hmc.training.analysis.common.measure import Settings
 from hmc.training.analysis.common.subject import Subject, Text, read_text
 from hmc.training.model.loss import cross_entropy_sum
 
-DEMO = Path(__file__).parents[3] / "cli" / "hmc" / "cli" / "demo_data"
 LAYOUT = HeadLayout.from_json(
     {"encoder_self": [[0, 1, 3], [2]], "decoder_self": [[0, 1, 2, 3], []], "cross": [[1, 2], [0, 3]]}
 )

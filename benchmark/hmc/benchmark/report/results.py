@@ -228,20 +228,10 @@ def _text(value: Any, depth: int) -> str:
 
 def uncertain(report: Report) -> list[str]:
     """What the numbers of a report do not allow to say, a sentence each: unsteady rounds, outliers, a busy machine."""
-    found = []
-    for system in report.systems:
-        for at in system.latency:
-            where, seen = f"{system.name} at batch {at.batch}, beam {at.beam}", at.steadiness
-            if seen.steady is False:
-                found.append(
-                    f"{where}: not steady: the later rounds took {seen.drift:+.0%}, and the slowest and the fastest "
-                    f"differ by {seen.spread:.0%} of the median round."
-                )
-            if seen.outliers:
-                found.append(
-                    f"{where}: {seen.outliers} of {at.requests} requests took more than twice as long as the same "
-                    f"request usually did, the worst {seen.worst:.1f} times. They count."
-                )
+    times = [(system.name, at) for system in report.systems for at in system.latency]
+    found = list[str]()
+    for size in dict.fromkeys(RequestSize(at.batch, at.beam) for _, at in times):
+        found += _unsteady(size, [(name, at) for name, at in times if (at.batch, at.beam) == (size.batch, size.beam)])
     if report.conditions.rounds < FEWEST_ROUNDS:
         found.append(f"Steadiness and outliers were not checked: that needs --rounds {FEWEST_ROUNDS} or more.")
     if report.machine.load_average > report.machine.logical_cores / 4:
@@ -250,6 +240,25 @@ def uncertain(report: Report) -> list[str]:
         )
     for curve in report.load:
         found += [f"{curve.name} under load: {note}" for note in curve.notes]
+    return found
+
+
+def _unsteady(size: RequestSize, times: list[tuple[str, LatencyResult]]) -> list[str]:
+    """A sentence on the unsteady systems at a size of request, and one on outliers."""
+    found = list[str]()
+    if unsteady := [(name, at.steadiness) for name, at in times if at.steadiness.steady is False]:
+        each = ", ".join(f"{name} ({seen.drift:+.0%}, {seen.spread:.0%})" for name, seen in unsteady)
+        found.append(
+            f"Not steady at {size}: {each}. In brackets: how much longer the later rounds took, and by how much of the "
+            "median round the slowest and the fastest differ."
+        )
+    if outlying := [(name, at) for name, at in times if at.steadiness.outliers]:
+        each = ", ".join(f"{at.steadiness.outliers} of {at.requests} at {name}" for name, at in outlying)
+        worst = max(at.steadiness.worst or 0.0 for _, at in outlying)
+        found.append(
+            f"Outliers at {size}: {each} took more than twice as long as the same request usually did, the worst "
+            f"{worst:.1f} times. They count."
+        )
     return found
 
 

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 from tests.processes import REPOSITORY, ROOTS, environment
+from tests.support.trained import CHECKPOINT
 
-import hmc.cli
 from hmc.compiler import LevelRequest, compile_bundle
 
 pytestmark = [pytest.mark.slow, pytest.mark.cuda_counts, pytest.mark.usefixtures("counting_libraries")]
-DEMO = Path(hmc.cli.__file__).parent / "demo_data" / "checkpoint"
 SCRIPT = Path(__file__).with_name("stand_in.py")
 
 
@@ -26,7 +25,7 @@ SCRIPT = Path(__file__).with_name("stand_in.py")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded model with all heads and with a quarter of them, for both kinds of device."""
     path = tmp_path_factory.mktemp("bytes") / "bundle"
-    compile_bundle([LevelRequest(DEMO), LevelRequest(DEMO, 36)], path, precisions=("fp32", "fp16"))
+    compile_bundle([LevelRequest(CHECKPOINT), LevelRequest(CHECKPOINT, 36)], path, precisions=("fp32", "fp16"))
     return path
 
 

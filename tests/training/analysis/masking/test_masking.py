@@ -6,7 +6,8 @@ import math
 from pathlib import Path
 
 import pytest
-from tests.training.analysis.helpers import DEMO, LOSS, loss_of, without
+from tests.support.trained import ENGLISH, GERMAN
+from tests.training.analysis.helpers import LOSS, loss_of, without
 
 from hmc.artifact import InvalidRequestError
 from hmc.training.analysis.common.measure import Settings
@@ -59,7 +60,7 @@ def test_important_heads_of_a_trained_model_matter_more(demo: Subject, demo_text
 def test_profile_is_relative_to_each_checkpoints_own_bleu(demo: Subject, demo_text: Text, tmp_path: Path) -> None:
     ranking = Ranking(tuple(demo.layout.heads()), {"by": "test"})
     paths = [tmp_path / "a" / "step-1", tmp_path / "b" / "step-1"]
-    text = read_text(f"{DEMO}/test.en {DEMO}/test.de", ("en", "de"), sentences=6)
+    text = read_text(f"{ENGLISH} {GERMAN}", ("en", "de"), sentences=6)
     result = profile.analyse(paths, lambda _: (demo, text, ranking), Settings(resamples=100), [0.25, 1.0])
     assert result.data["shares"] == [0.0, 0.25, 1.0]
     first, second = result.data["checkpoints"]
