@@ -42,6 +42,13 @@ def test_noise_is_no_change_whatever_its_interval() -> None:
     assert compare(timed(1.0, 1, noise=0.3), timed(1.1, 2, noise=0.3)).worse == []  # beyond it, and still by chance
 
 
+def test_what_an_interval_does_not_exclude_is_told() -> None:
+    assert compare(timed(1.0, 1), timed(1.0, 2)).unclear == ()
+    unsure = compare(timed(1.0, 1, noise=0.3), timed(1.0, 2, noise=0.3))
+    assert unsure.worse == []
+    assert unsure.unclear[0].startswith("full at batch 1, beam 4 (+")
+
+
 def test_the_interval_holds_the_change_95_times_of_100() -> None:
     held = sum(
         x.interval.low <= 0.1 <= x.interval.high

@@ -63,6 +63,8 @@ class Changes:
     bleu: tuple[BleuChange, ...]
     warnings: tuple[str, ...]
     """Why the two may differ in more than what is compared."""
+    unclear: tuple[str, ...] = ()
+    """What may have become worse by more than the noise, as far as its interval says, a phrase each."""
 
     @property
     def worse(self) -> list[str]:
@@ -104,7 +106,17 @@ def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: 
     if not times:
         raise InvalidRequestError("the two reports have no level at the same batch and beam in common")
     scores = [_bleu_change(old, new, after, bleu_noise) for old, new in pairs if _scored(before, old, after, new)]
-    return Changes(tuple(times), tuple(scores), tuple(_warnings(before, after)))
+    unclear = [
+        f"{x.system} at batch {x.batch}, beam {x.beam} ({x.interval.high:+.1%})"
+        for x in times
+        if x.verdict == "same" and x.interval.high > noise
+    ]
+    unclear += [
+        f"{x.system} ({x.interval.low:+.2f} BLEU)"
+        for x in scores
+        if x.verdict == "same" and x.interval.low < -bleu_noise
+    ]
+    return Changes(tuple(times), tuple(scores), tuple(_warnings(before, after)), tuple(unclear))
 
 
 def _check_alike(before: Report, after: Report) -> None:
