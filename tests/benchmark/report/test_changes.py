@@ -78,6 +78,17 @@ def test_what_else_differs_is_told() -> None:
     assert "Versions differ: hmc 0.1.0 → 0.2.0." in told
 
 
+def test_what_is_not_alike_in_scores_and_peers_is_told() -> None:
+    before, [peer] = timed(1.0, 1), fakes.whole_report().peers
+    rounds = replace(peer.latency[0], samples_ms=before.levels[0].latency[0].samples_ms)
+    peer = replace(peer, latency=(rounds,))
+    after = replace(before, peers=(replace(peer, settings={"batch 1, beam 4": "fp32"}),))
+    told = compare(replace(before, peers=(peer,)), after).warnings
+    assert "Peer ran at other settings: batch 1, beam 4: int8 → fp32." in told
+    unscored = replace(before, levels=tuple(replace(level, quality=()) for level in before.levels))
+    assert any(line.startswith("BLEU is not compared") for line in compare(before, unscored).warnings)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

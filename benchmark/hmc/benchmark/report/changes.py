@@ -116,7 +116,10 @@ def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: 
         for x in scores
         if x.verdict == "same" and x.interval.low < -bleu_noise
     ]
-    return Changes(tuple(times), tuple(scores), tuple(_warnings(before, after)), tuple(unclear))
+    warnings = _warnings(before, after) + [line for old, new in pairs for line in _other_settings(old, new)]
+    if not scores:
+        warnings.append("BLEU is not compared: the two have no scores of a level at the same headline beam in common.")
+    return Changes(tuple(times), tuple(scores), tuple(warnings), tuple(unclear))
 
 
 def _check_alike(before: Report, after: Report) -> None:
@@ -201,6 +204,14 @@ def _warnings(before: Report, after: Report) -> list[str]:
     for report, name in ((before, "A"), (after, "B")):
         found += [f"{name}: {line}" for line in uncertain(report)]
     return found
+
+
+def _other_settings(old: LevelReport | PeerReport, new: LevelReport | PeerReport) -> list[str]:
+    if not (isinstance(old, PeerReport) and isinstance(new, PeerReport)):
+        return []
+    changed = [at for at, setting in new.settings.items() if old.settings.get(at, setting) != setting]
+    each = "; ".join(f"{at}: {old.settings[at]} → {new.settings[at]}" for at in changed)
+    return [f"{new.name} ran at other settings: {each}."] if changed else []
 
 
 def tables_of(changes: Changes) -> RenderableType:

@@ -9,7 +9,7 @@ from string import Template
 
 from hmc.benchmark.measure.latency import RequestSize
 from hmc.benchmark.report import svg
-from hmc.benchmark.report.findings import differing, worst
+from hmc.benchmark.report.findings import MOST_SCORED, differing, worst
 from hmc.benchmark.report.html_charts import latency, lengths, load, trade
 from hmc.benchmark.report.html_parts import figure, items, ratio, styles_of, table, with_interval
 from hmc.benchmark.report.results import LevelReport, Report, uncertain
@@ -207,7 +207,8 @@ def _worst(report: Report) -> str:
     if not cards:
         return ""
     reference = escape(report.conditions.latency_reference)
-    told = f"The sentences in which a level loses most. Marked: words that {reference} does not write there."
+    among = f" of the first {MOST_SCORED:,}" if len(report.sentences) > MOST_SCORED else ""
+    told = f"The sentences{among} in which a level loses most. Marked: words that {reference} does not write there."
     return f'<h2>Worst sentences, side by side</h2><p class="quiet">{told}</p><div class="worst">{"".join(cards)}</div>'
 
 

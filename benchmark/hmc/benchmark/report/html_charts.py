@@ -204,4 +204,5 @@ def lengths(report: Report) -> str:
         ]
         for b in found
     ]
-    return f'<h2>By length of the sentence</h2><div class="charts">{"".join(figures)}</div>' + table("", heads, rows)
+    note = "BLEU is of all sentences of a length, times are of those that were timed."
+    return f'<h2>By length of the sentence</h2><div class="charts">{"".join(figures)}</div>' + table(note, heads, rows)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hmc.artifact.bundle.manifest import Quality
 from hmc.benchmark.load.results import LoadCurve, LoadPoint
-from hmc.benchmark.measure.latency import RequestSize
+from hmc.benchmark.measure.latency import LatencyResult, RequestSize
 from hmc.benchmark.report.results import Conditions, LevelReport, PeerReport, Report
 
 MEBIBYTE = 2**20
@@ -177,13 +177,13 @@ def advice(report: Report, loss: float = LOSS) -> str | None:
         return None
     serving = RequestSize(max(conditions.batches), beam)
 
-    def faster(level: LevelReport, setting: RequestSize) -> float:
-        return 1 / level.latency_at(setting).ratio
+    def faster(level: LevelReport) -> float:
+        return 1 / level.latency_at(serving).ratio
 
     scores = {level.name: quality for level in report.levels if (quality := level.quality_at(beam))}
     sure = [level for level in report.levels if level.name in scores and scores[level.name].ci_low >= -loss]
-    best = max(sure, key=lambda level: faster(level, serving))
-    speeds = ", ".join(f"{faster(best, RequestSize(n, beam)):.1f} at batch {n}" for n in conditions.batches)
+    best = max(sure, key=faster)
+    speeds = ", ".join(f"{_times(best.latency_at(RequestSize(n, beam)))} at batch {n}" for n in conditions.batches)
     slower = f"o level that surely loses at most {loss:g} BLEU is faster at batch {serving.batch}."
     if best.name == conditions.latency_reference:
         line = f"Take {best.name}: n{slower}"
@@ -192,8 +192,16 @@ def advice(report: Report, loss: float = LOSS) -> str | None:
             f"Take {best.name}. Times as fast as {conditions.latency_reference}: {speeds}. ΔBLEU: "
             f"{delta(scores[best.name], best.name)}. N{slower}"
         )
-    beyond = [level for level in report.levels if level not in sure and faster(level, serving) > faster(best, serving)]
+    beyond = [level for level in report.levels if level not in sure and faster(level) > faster(best)]
     costs = [
-        f"{x.name} is {faster(x, serving):.1f}×, {delta(scores[x.name], x.name)}" for x in beyond if x.name in scores
+        f"{x.name} is {_times(x.latency_at(serving))} times as fast, ΔBLEU {delta(scores[x.name], x.name)}"
+        for x in beyond
+        if x.name in scores
     ]
     return f"{line} Faster, but loses or may lose more: {'; '.join(costs)}." if costs else line
+
+
+def _times(at: LatencyResult) -> str:
+    """How many times as fast as the reference level, with its interval if there is one."""
+    ends = at.ratio_interval
+    return f"{1 / at.ratio:.1f}" + (f" [{1 / ends.high:.1f}, {1 / ends.low:.1f}]" if ends else "")
