@@ -125,8 +125,8 @@ def test_rates_that_were_asked_for_end_with_the_first_that_is_not_held() -> None
 def test_a_load_that_was_stopped_has_no_percentiles() -> None:
     calls = [LoadCall(n / 100, 0.05, "answered") for n in range(96)]
     calls += [LoadCall(0.96 + n / 100, 0.3, "cut", "no answer") for n in range(4)]  # the slowest of all
-    at = {"rate": 100.0, "seconds": 1.0, "objective": LatencyObjective(100.0), "late_s": 0.0, "due": 300}
-    found = load_point(calls, stopped=True, **at)
+    objective = LatencyObjective(100.0)
+    found = load_point(calls, rate=100.0, seconds=1.0, objective=objective, late_s=0.0, stopped=True, due=300)
     assert (found.p50_ms, found.p90_ms, found.p95_ms, found.drift, found.due) == (None, None, None, None, 300)
 
 
