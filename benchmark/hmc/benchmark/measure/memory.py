@@ -82,8 +82,8 @@ def peak_bytes() -> int:
 def run_request(request: MemoryRequest, started: float) -> MemoryResult:
     """Loads the level and translates the sentences, in this process.
 
-    started: when the process was started, in seconds since the epoch, by the clock of the one that did it. What the
-    system says of a process counts from when it booted, which it knows to a second.
+    started: when the process was started, in seconds since the epoch, as its parent saw it. The system's own answer
+    may be wrong by a second.
     """
     from hmc.serving import DecodeOptions, Translator
     from hmc.serving.runtime.process_memory import process_bytes
