@@ -122,6 +122,29 @@ def test_rates_that_were_asked_for_end_with_the_first_that_is_not_held() -> None
     assert [p.rate for p in virtually(sweep(measure, [40.0, 10.0, 20.0, 30.0]))] == [10.0, 20.0]
 
 
+def test_a_load_that_was_stopped_has_no_percentiles() -> None:
+    calls = [LoadCall(n / 100, 0.05, "answered") for n in range(96)]
+    calls += [LoadCall(0.96 + n / 100, 0.3, "cut", "no answer") for n in range(4)]  # the slowest of all
+    objective = LatencyObjective(100.0)
+    found = load_point(calls, rate=100.0, seconds=1.0, objective=objective, late_s=0.0, stopped=True, due=300)
+    assert (found.p50_ms, found.p90_ms, found.p95_ms, found.drift, found.due) == (None, None, None, None, 300)
+
+
+def test_few_calls_are_told() -> None:
+    """Of 190 calls one may be late, so two decide."""
+
+    def notes(due: int) -> list[str]:
+        calls = [LoadCall(n / 19, 0.05, "answered") for n in range(due)]
+        found = load_point(
+            calls, rate=19.0, seconds=due / 19, objective=LatencyObjective(100.0), late_s=0.0, stopped=False
+        )
+        return LoadCurve("full", "", "constant", 4, LatencyObjective(100.0), (found,)).notes
+
+    assert "few calls at 19 calls/s" in notes(190)[-1]
+    assert "(late calls that suffice: 2 at most)" in notes(190)[-1]
+    assert notes(662) == []
+
+
 def test_a_generator_that_is_late_says_so() -> None:
     late = LoadCurve("full", "", "poisson", 4, LatencyObjective(100.0), (point(10.0, True, late_s=0.02),))
     assert "the generator sent calls up to 20 ms too late at 10 calls/s" in late.notes[0]

@@ -22,10 +22,16 @@ def test_calls_are_answered_by_the_level_asked_for(tiny_bundle: Path, tmp_path: 
         curve = asyncio.run(load_server(address, list(FEW), settings))
         with pytest.raises(LevelNotFoundError, match="h7"):
             asyncio.run(load_server(address, list(FEW), LoadSettings(level="h7")))
+        at_random = LoadSettings(level="h5", beam=1, rates=(40.0,), seconds=1.0, objective=LatencyObjective(60_000.0))
+        [rate] = asyncio.run(load_server(address, list(FEW), at_random)).points
     [point] = curve.points
     assert (point.calls, point.answered, point.levels, point.held) == (20, 20, {"h5": 20}, True)
     assert (curve.arrivals, curve.saturation) == ("trace", point.rate)
     assert len(point.samples) == 20
+    assert (rate.rate, rate.due) == (
+        rate.calls,
+        rate.calls,
+    )  # in one second
 
 
 def test_a_server_that_does_not_come_up_says_why(tmp_path: Path) -> None:

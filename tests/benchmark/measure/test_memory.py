@@ -1,5 +1,6 @@
 """Memory of a level, in a process of its own."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,14 @@ def test_the_peak_is_that_of_the_fresh_process(tiny_bundle: Path) -> None:
     assert ballast.nbytes < peak_bytes()
     assert 2**20 < found.before_load_bytes < found.peak_bytes < ballast.nbytes
     assert 2**20 < found.held_bytes < found.peak_bytes
+
+
+def test_a_cold_start_counts_from_the_start_of_the_process(tiny_bundle: Path) -> None:
+    began = time.time()
+    found = measure_memory(request(tiny_bundle, "h12-int8"))
+    assert found.cold_start_s is not None
+    assert found.load_s is not None
+    assert 0 < found.load_s < found.cold_start_s < time.time() - began
 
 
 def test_what_went_wrong_there_is_said(tiny_bundle: Path) -> None:

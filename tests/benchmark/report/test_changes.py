@@ -42,6 +42,13 @@ def test_noise_is_no_change_whatever_its_interval() -> None:
     assert compare(timed(1.0, 1, noise=0.3), timed(1.1, 2, noise=0.3)).worse == []  # beyond it, and still by chance
 
 
+def test_what_an_interval_does_not_exclude_is_told() -> None:
+    assert compare(timed(1.0, 1), timed(1.0, 2)).unclear == ()
+    unsure = compare(timed(1.0, 1, noise=0.3), timed(1.0, 2, noise=0.3))
+    assert unsure.worse == []
+    assert unsure.unclear[0].startswith("full at batch 1, beam 4 (+")
+
+
 def test_the_interval_holds_the_change_95_times_of_100() -> None:
     held = sum(
         x.interval.low <= 0.1 <= x.interval.high
@@ -69,6 +76,17 @@ def test_what_else_differs_is_told() -> None:
     assert "The machines differ" in told
     assert "The number of threads differs: 2 and 1." in told
     assert "Versions differ: hmc 0.1.0 → 0.2.0." in told
+
+
+def test_what_is_not_alike_in_scores_and_peers_is_told() -> None:
+    before, [peer] = timed(1.0, 1), fakes.whole_report().peers
+    rounds = replace(peer.latency[0], samples_ms=before.levels[0].latency[0].samples_ms)
+    peer = replace(peer, latency=(rounds,))
+    after = replace(before, peers=(replace(peer, settings={"batch 1, beam 4": "fp32"}),))
+    told = compare(replace(before, peers=(peer,)), after).warnings
+    assert "Peer ran at other settings: batch 1, beam 4: int8 → fp32." in told
+    unscored = replace(before, levels=tuple(replace(level, quality=()) for level in before.levels))
+    assert any(line.startswith("BLEU is not compared") for line in compare(before, unscored).warnings)
 
 
 @pytest.mark.parametrize(

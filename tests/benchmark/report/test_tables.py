@@ -4,22 +4,39 @@ from dataclasses import replace
 
 from tests.benchmark import fakes
 
-from hmc.benchmark.report.tables import advice
+from hmc.benchmark.measure.validity import Interval
+from hmc.benchmark.report.tables import advice, same
 
 
 def test_the_fastest_level_within_the_loss_is_named_with_what_faster_ones_lose() -> None:
-    line = advice(fakes.report())
+    line = advice(fakes.report(), loss=1.0)
     assert line == (
-        "Take h72. Times as fast as full: 1.3 at batch 1. ΔBLEU: -0.50. No level that loses at most 0.5 BLEU is faster "
-        "at batch 1. Faster, but worse: h72-int8 is 2.5× (-1.00)."
+        "Take h72. Times as fast as full: 1.3 at batch 1. ΔBLEU: -0.50 [-1.00, +0.20]. No level that surely loses at "
+        "most 1 BLEU is faster at batch 1. Faster, but loses or may lose more: h72-int8 is 2.5 times as fast, ΔBLEU "
+        "-1.00 [-2.00, -0.10]."
     )
 
 
-def test_with_more_loss_allowed_another_level_is_taken() -> None:
-    line = advice(fakes.report(), loss=1.0)
+def test_a_level_that_may_lose_more_is_not_taken() -> None:
+    line = advice(fakes.report())  # h72 loses 0.5 as measured, and its interval goes to 1
     assert line is not None
-    assert line.startswith("Take h72-int8. Times as fast as full: 2.5 at batch 1. ΔBLEU: -1.00.")
-    assert "worse" not in line
+    assert line.startswith("Take full: no level that surely loses at most 0.5 BLEU is faster at batch 1. Faster, but ")
+    assert "h72 is 1.3 times as fast, ΔBLEU -0.50 [-1.00, +0.20]; h72-int8" in line
+
+
+def test_with_more_loss_allowed_another_level_is_taken() -> None:
+    line = advice(fakes.report(), loss=2.0)
+    assert line is not None
+    assert line.startswith("Take h72-int8. Times as fast as full: 2.5 at batch 1. ΔBLEU: -1.00 [-2.00, -0.10].")
+    assert "may lose" not in line
+
+
+def test_the_speed_has_its_interval() -> None:
+    full, h72, _ = fakes.report().levels
+    unsure = replace(h72.latency[0], ratio_interval=Interval(0.5, 1.25))
+    line = advice(replace(fakes.report(), levels=(full, replace(h72, latency=(unsure,)))), loss=1.0)
+    assert line is not None
+    assert line.startswith("Take h72. Times as fast as full: 1.3 [0.8, 2.0] at batch 1. ")
 
 
 def test_the_largest_batch_decides() -> None:
@@ -32,8 +49,15 @@ def test_the_largest_batch_decides() -> None:
     ]
     line = advice(replace(report, conditions=both, levels=tuple(levels)))
     assert line is not None
-    assert line.startswith("Take full: no level that loses at most 0.5 BLEU is faster at batch 32. Faster, but worse: ")
-    assert "h72-int8 is 2.5× (-1.00)" in line
+    assert line.startswith("Take full: no level that surely loses at most 0.5 BLEU is faster at batch 32. Faster, but ")
+    assert "h72-int8 is 2.5 times as fast, ΔBLEU -1.00 [-2.00, -0.10]" in line
+
+
+def test_a_share_of_equal_translations_stands_where_they_were_made() -> None:
+    report = fakes.whole_report()
+    [peer] = report.peers
+    assert same(report, peer, "batch 1, beam 4") == "90.0%"
+    assert same(report, peer, "batch 1, beam 1") == "–"  # measured at another setting of the engine
 
 
 def test_without_references_there_is_no_advice() -> None:

@@ -112,6 +112,7 @@ async def measure_rate(
     lasted = max((call.due_s for call in ran.calls), default=0.0) if ran.stopped else seconds
     return load_point(
         ran.calls,
+        due=len(due),
         rate=rate,
         seconds=max(lasted, 1e-9),
         objective=objective,

@@ -59,7 +59,7 @@ class LoadPoint:
     """The calls of one rate. Latencies are of answered calls, from when they were due."""
 
     rate: float
-    """Calls a second that were due."""
+    """Calls a second that were due; of one that was `stopped`, had it gone on."""
     seconds: float
     """Over which they were due; less than was asked for if `stopped`."""
     calls: int
@@ -71,6 +71,7 @@ class LoadPoint:
     goodput: float
     """Calls in time a second."""
     p50_ms: float | None
+    """Percentiles are None with too few answers, and if `stopped`: the slowest calls were cut."""
     p90_ms: float | None
     p95_ms: float | None
     p99_ms: float | None
@@ -88,6 +89,8 @@ class LoadPoint:
     statuses: dict[str, int] = field(default_factory=dict)
     samples: tuple[tuple[float, float, str], ...] = ()
     """Of each call: seconds when it was due, milliseconds, outcome."""
+    due: int = 0
+    """Calls that the whole load would have had; more than `calls` if `stopped`."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +129,16 @@ class LoadCurve:
                 f"{_rates(late)} calls/s: it needs a core of its own, or another machine."
             )
         if rising := [p for p in self.points if p.held and p.drift is not None and p.drift > RISING]:
-            found.append(f"latencies still rose at {_rates(rising)} calls/s: measure longer (--seconds).")
-        if few := [point for point in self.points if point.answered < requests_needed(99)]:
+            found.append(f"latencies still rose at {_rates(rising)} calls/s: measure each rate for longer.")
+        if few := [p for p in self.points if not p.stopped and p.answered < requests_needed(99)]:
             found.append(f"no p99 at {_rates(few)} calls/s: fewer than {requests_needed(99)} answers.")
+        share = self.objective.share
+        if weak := [p for p in self.points if share < 1 and 0 < p.due < requests_needed(100 * share)]:
+            most = 1 + max(self.objective.misses(point.due) for point in weak)
+            found.append(
+                f"few calls at {_rates(weak)} calls/s: a short stall of the machine decides whether they are held "
+                f"(late calls that suffice: {most} at most). Measure each rate for longer."
+            )
         return found
 
 
@@ -137,15 +147,25 @@ def _rates(points: Sequence[LoadPoint]) -> str:
 
 
 def load_point(
-    calls: Sequence[LoadCall], *, rate: float, seconds: float, objective: LatencyObjective, late_s: float, stopped: bool
+    calls: Sequence[LoadCall],
+    *,
+    rate: float,
+    seconds: float,
+    objective: LatencyObjective,
+    late_s: float,
+    stopped: bool,
+    due: int | None = None,
 ) -> LoadPoint:
-    """Counts calls, which are in the order in which they were due. seconds: over which they were due."""
+    """Counts calls, which are in the order in which they were due. seconds: over which they were due. due: how many the
+    whole load has; None: these."""
     done = [call for call in calls if call.outcome == "answered"]
     times = [1000.0 * call.latency_s for call in done]
     count = Counter(call.outcome for call in calls)
     in_time = sum(ms <= objective.milliseconds for ms in times)
     counted = len(calls) - count["cut"]
-    p50 = percentile(times, 50)
+    whole = [] if stopped else done  # of a load that was stopped, the slowest calls have no answer
+    answers = [1000.0 * call.latency_s for call in whole]
+    p50 = percentile(answers, 50)
     return LoadPoint(
         rate=rate,
         seconds=seconds,
@@ -157,17 +177,18 @@ def load_point(
         in_time=in_time,
         goodput=in_time / seconds,
         p50_ms=p50,
-        p90_ms=percentile(times, 90),
-        p95_ms=percentile(times, 95),
-        p99_ms=percentile(times, 99),
-        p50_interval=None if p50 is None else _over_slices(p50, done, seconds),
-        drift=_drift(done, seconds),
+        p90_ms=percentile(answers, 90),
+        p95_ms=percentile(answers, 95),
+        p99_ms=percentile(answers, 99),
+        p50_interval=None if p50 is None else _over_slices(p50, whole, seconds),
+        drift=_drift(whole, seconds),
         late_ms=1000.0 * late_s,
         stopped=stopped,
         held=not stopped and bool(calls) and counted - in_time <= objective.misses(len(calls)),
         levels=dict(Counter(call.level for call in done if call.level)),
         statuses=dict(Counter(call.status for call in calls)),
         samples=tuple((round(c.due_s, 5), round(1000.0 * c.latency_s, 3), c.outcome) for c in calls),
+        due=len(calls) if due is None else due,
     )
 
 

@@ -1,7 +1,7 @@
 """Memory and cold start of one level: a new process loads it, translates a few batches, and reports what it took.
 
-`python -m hmc.benchmark.measure.memory` is that process. It reads a request as JSON from standard input and writes the
-answer as JSON to standard output.
+`python -m hmc.benchmark.measure.memory` is that process. It reads when it was started and a request, as JSON,
+from standard input, and writes the answer as JSON to standard output.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def measure_memory(request: MemoryRequest) -> MemoryResult:
     """Runs the request in a new process. Raises HmcError with that process's error message."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", "hmc.benchmark.measure.memory"]
-    given = json.dumps(asdict(request))
+    given = json.dumps({"began": time.time(), "request": asdict(request)})
     ran = subprocess.run(command, input=given, capture_output=True, text=True, check=False, env=environment)
     if ran.returncode != 0:
         said = ran.stderr.strip().splitlines()[-1:] or [f"exit status {ran.returncode}"]
@@ -79,13 +79,16 @@ def peak_bytes() -> int:
     return used if sys.platform == "darwin" else used * 1024
 
 
-def run_request(request: MemoryRequest) -> MemoryResult:
-    """Loads the level and translates the sentences, in this process."""
+def run_request(request: MemoryRequest, started: float) -> MemoryResult:
+    """Loads the level and translates the sentences, in this process.
+
+    started: when the process was started, in seconds since the epoch, as its parent saw it. The system's own answer
+    may be wrong by a second.
+    """
     from hmc.serving import DecodeOptions, Translator
     from hmc.serving.runtime.process_memory import process_bytes
 
-    process = psutil.Process()
-    before, began = process.memory_info().rss, time.time()
+    before, began = psutil.Process().memory_info().rss, time.time()
     options = DecodeOptions(beam_size=request.beam)
     with Translator(
         request.bundle, request.level, device=request.device, threads=request.threads, workers=request.workers
@@ -93,11 +96,12 @@ def run_request(request: MemoryRequest) -> MemoryResult:
         translator.warm_up()
         loaded = time.time()
         translator.translate(request.sentences[:1], options, segmentation="none")
-        cold = time.time() - process.create_time()
+        cold = time.time() - started
         for start in range(0, len(request.sentences), request.batch):
             translator.translate(request.sentences[start : start + request.batch], options, segmentation="none")
         return MemoryResult(peak_bytes(), before, process_bytes(), cold, loaded - began)
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asdict(run_request(MemoryRequest(**json.load(sys.stdin))))) + "\n")
+    asked = json.load(sys.stdin)
+    sys.stdout.write(json.dumps(asdict(run_request(MemoryRequest(**asked["request"]), asked["began"]))) + "\n")

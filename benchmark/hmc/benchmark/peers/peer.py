@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -46,14 +46,12 @@ class Peer:
         settings = self._ask(_settings)
         for size in sizes:
             requests = requests_of(sentences, size.batch)[:PROBES]
-            times = {
-                setting: statistics.fmean(
-                    min(self._ask(_run, setting, request, size.beam)[0] for _ in range(PROBE_ROUNDS))
-                    for request in requests
-                )
-                for setting in settings
-            }
-            self.best[size] = min(times, key=times.__getitem__)
+            times = {setting: [math.inf] * len(requests) for setting in settings}
+            for _ in range(PROBE_ROUNDS):  # in turn, so that a short stall of the machine decides nothing
+                for setting, fastest in times.items():
+                    seen = [self._ask(_run, setting, request, size.beam)[0] for request in requests]
+                    fastest[:] = map(min, fastest, seen)
+            self.best[size] = min(times, key=lambda setting: sum(times[setting]))
 
     def timed(self, texts: Sequence[str], options: DecodeOptions) -> tuple[float, list[Translation]]:
         """Translates one request of a size that was probed. Seconds are those in the engine's process."""

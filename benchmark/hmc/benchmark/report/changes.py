@@ -63,6 +63,8 @@ class Changes:
     bleu: tuple[BleuChange, ...]
     warnings: tuple[str, ...]
     """Why the two may differ in more than what is compared."""
+    unclear: tuple[str, ...] = ()
+    """What may have become worse by more than the noise, as far as its interval says, a phrase each."""
 
     @property
     def worse(self) -> list[str]:
@@ -104,7 +106,20 @@ def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: 
     if not times:
         raise InvalidRequestError("the two reports have no level at the same batch and beam in common")
     scores = [_bleu_change(old, new, after, bleu_noise) for old, new in pairs if _scored(before, old, after, new)]
-    return Changes(tuple(times), tuple(scores), tuple(_warnings(before, after)))
+    unclear = [
+        f"{x.system} at batch {x.batch}, beam {x.beam} ({x.interval.high:+.1%})"
+        for x in times
+        if x.verdict == "same" and x.interval.high > noise
+    ]
+    unclear += [
+        f"{x.system} ({x.interval.low:+.2f} BLEU)"
+        for x in scores
+        if x.verdict == "same" and x.interval.low < -bleu_noise
+    ]
+    warnings = _warnings(before, after) + [line for old, new in pairs for line in _other_settings(old, new)]
+    if not scores:
+        warnings.append("BLEU is not compared: the two have no scores of a level at the same headline beam in common.")
+    return Changes(tuple(times), tuple(scores), tuple(warnings), tuple(unclear))
 
 
 def _check_alike(before: Report, after: Report) -> None:
@@ -189,6 +204,14 @@ def _warnings(before: Report, after: Report) -> list[str]:
     for report, name in ((before, "A"), (after, "B")):
         found += [f"{name}: {line}" for line in uncertain(report)]
     return found
+
+
+def _other_settings(old: LevelReport | PeerReport, new: LevelReport | PeerReport) -> list[str]:
+    if not (isinstance(old, PeerReport) and isinstance(new, PeerReport)):
+        return []
+    changed = [at for at, setting in new.settings.items() if old.settings.get(at, setting) != setting]
+    each = "; ".join(f"{at}: {old.settings[at]} → {new.settings[at]}" for at in changed)
+    return [f"{new.name} ran at other settings: {each}."] if changed else []
 
 
 def tables_of(changes: Changes) -> RenderableType:

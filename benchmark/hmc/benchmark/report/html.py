@@ -9,11 +9,11 @@ from string import Template
 
 from hmc.benchmark.measure.latency import RequestSize
 from hmc.benchmark.report import svg
-from hmc.benchmark.report.findings import differing, worst
+from hmc.benchmark.report.findings import MOST_SCORED, differing, worst
 from hmc.benchmark.report.html_charts import latency, lengths, load, trade
 from hmc.benchmark.report.html_parts import figure, items, ratio, styles_of, table, with_interval
 from hmc.benchmark.report.results import LevelReport, Report, uncertain
-from hmc.benchmark.report.tables import advice, delta, mebibytes, milliseconds, p_value
+from hmc.benchmark.report.tables import advice, delta, mebibytes, milliseconds, p_value, same
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -185,7 +185,7 @@ def _peers(report: Report) -> str:
         f"translations equal to those of {escape(report.conditions.latency_reference)}",
     ]
     rows = [
-        [escape(peer.name), escape(peer.version), escape(request), escape(setting), f"{peer.same:.1%}"]
+        [escape(peer.name), escape(peer.version), escape(request), escape(setting), same(report, peer, request)]
         for peer in report.peers
         for request, setting in peer.settings.items()
     ]
@@ -207,7 +207,8 @@ def _worst(report: Report) -> str:
     if not cards:
         return ""
     reference = escape(report.conditions.latency_reference)
-    told = f"The sentences in which a level loses most. Marked: words that {reference} does not write there."
+    among = f" of the first {MOST_SCORED:,}" if len(report.sentences) > MOST_SCORED else ""
+    told = f"The sentences{among} in which a level loses most. Marked: words that {reference} does not write there."
     return f'<h2>Worst sentences, side by side</h2><p class="quiet">{told}</p><div class="worst">{"".join(cards)}</div>'
 
 
@@ -217,7 +218,7 @@ def _conditions(report: Report) -> str:
         str(machine),
         machine.os,
         f"{machine.memory_bytes / 2**30:.1f} GiB of memory",
-        f"{machine.physical_cores} physical cores, of which this process may use {machine.logical_cores}",
+        f"{machine.physical_cores} physical cores; this process may use {machine.logical_cores} logical ones",
         f"load average {machine.load_average:.1f} at the start",
         f"Python {machine.python}",
         *(f"{name} {version}" for name, version in machine.versions.items()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 
 from hmc.benchmark.measure.latency import LatencyResult, RequestSize, median_of
@@ -11,7 +12,7 @@ from hmc.benchmark.report.findings import buckets
 from hmc.benchmark.report.html_parts import ends_of, figure, legend, ratio, styles_of, table, with_interval
 from hmc.benchmark.report.results import Report
 from hmc.benchmark.report.svg import Axis, ChartPoint, Series
-from hmc.benchmark.report.tables import milliseconds, settings_of
+from hmc.benchmark.report.tables import goodput, milliseconds, settings_of
 
 MOST_ON_CURVE = 120
 """Points of a curve of percentiles."""
@@ -104,7 +105,7 @@ def _curve(at: LatencyResult) -> tuple[ChartPoint, ...]:
     pooled = sorted(ms for times in at.samples_ms for ms in times)
     most = max((p for p in (50.0, 90.0, 95.0, 99.0) if len(pooled) >= requests_needed(p)), default=50.0)
     shares = [most * n / MOST_ON_CURVE for n in range(1, MOST_ON_CURVE + 1)]
-    return tuple(ChartPoint(share, pooled[min(len(pooled) - 1, int(len(pooled) * share / 100))]) for share in shares)
+    return tuple(ChartPoint(share, pooled[math.ceil(len(pooled) * share / 100) - 1]) for share in shares)
 
 
 def load(report: Report) -> str:
@@ -156,14 +157,14 @@ def _load_table(report: Report) -> str:
             escape(curve.name),
             f"{p.rate:.3g}",
             *map(str, (p.calls, p.answered, p.refused, p.failed, p.cut)),
-            f"{p.goodput:.3g}",
+            goodput(p),
             *(milliseconds(ms) for ms in (p.p50_ms, p.p90_ms, p.p99_ms)),
             "held" if p.held else "stopped" if p.stopped else "missed",
         ]
         for curve in report.load
         for p in curve.points
     ]
-    told = "Cut: under way when a rate was stopped, because it could not keep the objective any more."
+    told = "Stopped: it could not keep the objective any more, so it has no percentiles. Cut: under way at that moment."
     return f"<details><summary>Every rate that was tried</summary>{table(told, heads, rows)}</details>"
 
 
@@ -203,4 +204,5 @@ def lengths(report: Report) -> str:
         ]
         for b in found
     ]
-    return f'<h2>By length of the sentence</h2><div class="charts">{"".join(figures)}</div>' + table("", heads, rows)
+    note = "BLEU is of all sentences of a length, times are of those that were timed."
+    return f'<h2>By length of the sentence</h2><div class="charts">{"".join(figures)}</div>' + table(note, heads, rows)

@@ -295,13 +295,14 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
     if c.memory:
         lines.append(
             "Memory: peak resident memory of a new process that loads one level and translates, interpreter included. "
-            "Cold start: from the start of that process to its first translation."
+            "Cold start: from the start of that process to its first translation, files in the system's cache."
         )
     if c.peers:
         lines.append(
             f"Peers: {_listed(c.peers)}, with the weights of {c.latency_reference}, each in a process of its own and "
             "timed there, from text to text. They take their turns with the levels. For each size of request an engine "
-            "runs at the setting of precision and threads that was fastest in a short trial."
+            "runs at the setting of precision and threads that was fastest in a short trial; its quality is that at "
+            f"batch {max(c.batches)}."
         )
     if c.load_ms is not None:
         lines.append(

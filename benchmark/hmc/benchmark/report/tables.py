@@ -10,13 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hmc.artifact.bundle.manifest import Quality
-from hmc.benchmark.load.results import LoadCurve
-from hmc.benchmark.measure.latency import RequestSize
-from hmc.benchmark.report.results import Conditions, LevelReport, Report
+from hmc.benchmark.load.results import LoadCurve, LoadPoint
+from hmc.benchmark.measure.latency import LatencyResult, RequestSize
+from hmc.benchmark.report.results import Conditions, LevelReport, PeerReport, Report
 
 MEBIBYTE = 2**20
 LOSS = 0.5
-"""BLEU that a level may lose to be worth taking for its speed."""
+"""BLEU that a level may lose, at the lower end of its interval, to be worth taking for its speed."""
 
 
 def tables(report: Report) -> RenderableType:
@@ -87,16 +87,23 @@ def latency_table(report: Report) -> Table:
 
 
 def peer_table(report: Report) -> Table:
-    """A row for each peer and setting: the setting of the engine, and how alike its translations are."""
+    """A row for each peer and setting: the setting of the engine and, where it translated the test set, how alike its
+    translations are."""
     title = (
         f"Peers at their best settings; same: translations that equal those of {report.conditions.latency_reference}"
     )
     table = table_of(title, ("peer", "version", "request", "setting"), ("same",))
     for peer in report.peers:
         for request, setting in peer.settings.items():
-            table.add_row(peer.name, peer.version, request, setting, f"{peer.same:.1%}")
+            table.add_row(peer.name, peer.version, request, setting, same(report, peer, request))
         table.add_section()
     return table
+
+
+def same(report: Report, peer: PeerReport, request: str) -> str:
+    """The share of equal translations, at the size of request that they were made at; a dash elsewhere."""
+    made = RequestSize(max(report.conditions.batches), report.conditions.headline.beam)
+    return f"{peer.same:.1%}" if request == str(made) else "–"
 
 
 def load_table(curve: LoadCurve) -> Table:
@@ -118,8 +125,13 @@ def load_table(curve: LoadCurve) -> Table:
         counts = [str(value) for value in (point.calls, point.answered, point.refused, point.failed)]
         times = [milliseconds(value) for value in (point.p50_ms, point.p90_ms, point.p99_ms)]
         verdict = "held" if point.held else "stopped" if point.stopped else "missed"
-        table.add_row(f"{point.rate:.3g}", *counts, f"{point.goodput:.3g}", *times, verdict)
+        table.add_row(f"{point.rate:.3g}", *counts, goodput(point), *times, verdict)
     return table
+
+
+def goodput(point: LoadPoint) -> str:
+    """Calls in time a second; a dash for a load that was stopped, whose calls were in time only until then."""
+    return "–" if point.stopped else f"{point.goodput:.3g}"
 
 
 def settings_of(conditions: Conditions) -> list[RequestSize]:
@@ -154,9 +166,10 @@ def mebibytes(value: int) -> str:
 
 
 def advice(report: Report, loss: float = LOSS) -> str | None:
-    """Names the fastest level that loses at most `loss` BLEU, and the faster ones with what they lose.
+    """Names the fastest level that surely loses at most `loss` BLEU, and the faster ones with what they lose.
 
-    Fastest: at the largest batch measured, with the headline beam. None where quality was not measured.
+    Surely: the whole interval of ΔBLEU is within it. Fastest: at the largest batch measured, with the headline beam.
+    None where quality was not measured.
     """
     conditions = report.conditions
     reference, beam = conditions.quality_reference, conditions.headline.beam
@@ -164,21 +177,31 @@ def advice(report: Report, loss: float = LOSS) -> str | None:
         return None
     serving = RequestSize(max(conditions.batches), beam)
 
-    def faster(level: LevelReport, setting: RequestSize) -> float:
-        return 1 / level.latency_at(setting).ratio
+    def faster(level: LevelReport) -> float:
+        return 1 / level.latency_at(serving).ratio
 
-    losses = {level.name: quality.bleu_delta for level in report.levels if (quality := level.quality_at(beam))}
-    good = [level for level in report.levels if losses.get(level.name, -loss - 1) >= -loss]
-    best = max(good, key=lambda level: faster(level, serving))
-    speeds = ", ".join(f"{faster(best, RequestSize(n, beam)):.1f} at batch {n}" for n in conditions.batches)
-    slower = f"o level that loses at most {loss:g} BLEU is faster at batch {serving.batch}."
+    scores = {level.name: quality for level in report.levels if (quality := level.quality_at(beam))}
+    sure = [level for level in report.levels if level.name in scores and scores[level.name].ci_low >= -loss]
+    best = max(sure, key=faster)
+    speeds = ", ".join(f"{_times(best.latency_at(RequestSize(n, beam)))} at batch {n}" for n in conditions.batches)
+    slower = f"o level that surely loses at most {loss:g} BLEU is faster at batch {serving.batch}."
     if best.name == conditions.latency_reference:
         line = f"Take {best.name}: n{slower}"
     else:
         line = (
             f"Take {best.name}. Times as fast as {conditions.latency_reference}: {speeds}. ΔBLEU: "
-            f"{losses[best.name]:+.2f}. N{slower}"
+            f"{delta(scores[best.name], best.name)}. N{slower}"
         )
-    beyond = [level for level in report.levels if level not in good and faster(level, serving) > faster(best, serving)]
-    costs = [f"{x.name} is {faster(x, serving):.1f}× ({losses[x.name]:+.2f})" for x in beyond if x.name in losses]
-    return f"{line} Faster, but worse: {', '.join(costs)}." if costs else line
+    beyond = [level for level in report.levels if level not in sure and faster(level) > faster(best)]
+    costs = [
+        f"{x.name} is {_times(x.latency_at(serving))} times as fast, ΔBLEU {delta(scores[x.name], x.name)}"
+        for x in beyond
+        if x.name in scores
+    ]
+    return f"{line} Faster, but loses or may lose more: {'; '.join(costs)}." if costs else line
+
+
+def _times(at: LatencyResult) -> str:
+    """How many times as fast as the reference level, with its interval if there is one."""
+    ends = at.ratio_interval
+    return f"{1 / at.ratio:.1f}" + (f" [{1 / ends.high:.1f}, {1 / ends.low:.1f}]" if ends else "")

@@ -37,6 +37,8 @@ def command(
     else:
         console = open_console()
         console.print(tables_of(changes))
-        note(console, "Worse: " + "; ".join(changes.worse) + "." if changes.worse else "Nothing became worse.")
+        note(console, "Worse: " + "; ".join(changes.worse) + "." if changes.worse else "Nothing is known to be worse.")
+        if changes.unclear:
+            note(console, "The intervals do not exclude it for " + "; ".join(changes.unclear) + ".")
     if changes.worse:
         raise SystemExit(WORSE)

@@ -181,10 +181,10 @@ MEANINGS: dict[grpc.StatusCode, Meaning] = {
         "no",
     ),
     Code.RESOURCE_EXHAUSTED: Meaning(
-        "The queue is full; or the rate of the caller is used up; or the message is larger than `--max-message-mib`, "
-        "or its metadata are larger than `--max-metadata-kib`. Texts of a stream wait instead.",
-        "Send again after the time in the trailer `grpc-retry-pushback-ms`, or choose a cheaper level. If the message "
-        "is too large, split it.",
+        "The queue is full, the caller's rate is used up, or the message exceeds `--max-message-mib` or "
+        "`--max-metadata-kib`. Texts of a stream wait instead.",
+        "Send again after `grpc-retry-pushback-ms` (a trailer), or choose a cheaper level. Split a message that is too "
+        "large.",
         "later",
     ),
     Code.FAILED_PRECONDITION: Meaning(
