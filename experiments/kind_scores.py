@@ -3,13 +3,16 @@
     python -m experiments.kind_scores BUNDLE --text text [--part dev] [--levels full,h58] [--beam 4] [--out scores.json]
 
 Prints BLEU by kind and its mean over the kinds, and the difference to the reference level (`full` at fp32) with a 95 %
-interval by paired bootstrap. Choose on dev; --part test is for telling.
+interval by paired bootstrap. That of the mean follows from those of the kinds, which are independent texts. Choose on
+dev; --part test is for telling.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.kinds import KINDS, table
@@ -41,9 +44,19 @@ def printed(found: dict[str, dict[str, Quality]]) -> str:
         delta = [kinds[kind] for kind in KINDS]
         if any(each.bleu_delta for each in delta):
             cells = [f"{q.bleu_delta:+.2f}[{q.ci_low:+.1f},{q.ci_high:+.1f}]" for q in delta]
-            mean = f"{statistics.mean(q.bleu_delta for q in delta):+.2f}"
+            mean = "{:+.2f}[{:+.1f},{:+.1f}]".format(*mean_delta(delta))
             lines.append("".join(f"{cell:>16}" for cell in ("", *cells, mean)))
     return "\n".join(lines)
+
+
+def mean_delta(kinds: Sequence[Quality]) -> tuple[float, float, float]:
+    """Returns the mean ΔBLEU over independent texts and its 95 % interval: low, high.
+
+    The half-widths of the texts' intervals add up as standard errors do.
+    """
+    mean = statistics.mean(q.bleu_delta for q in kinds)
+    half = math.hypot(*((q.ci_high - q.ci_low) / 2 for q in kinds)) / len(kinds)
+    return mean, mean - half, mean + half
 
 
 def main() -> None:

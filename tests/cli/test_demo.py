@@ -5,13 +5,17 @@ import json
 import shlex
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from sacrebleu.metrics import BLEU
 from tests.command import run_hmc
 from typer.testing import Result
 
 from hmc.artifact import validate
 from hmc.benchmark import read_sentences
+from hmc.benchmark.report.results import Report
 from hmc.cli import demo_steps
 
 
@@ -45,7 +49,7 @@ def test_steps_files_and_next_commands(tiny_checkpoint: Path, tmp_path: Path) ->
     assert all(level.quality and level.latency for level in manifest.levels)
     assert {path.name for path in out.iterdir()} == {"bundle", "pareto.png", "pareto.svg", "results.json"}
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert [set(example["translations"]) for example in results["examples"]] == [set(levels)] * 3
+    assert [set(example["translations"]) for example in results["examples"]] == [set(levels)] * len(demo_steps.EXAMPLES)
     assert len(results["seconds"]) == 4
 
     commands = [shlex.split(line)[1:] for line in ran.stdout.split("Try next:\n")[1].strip().splitlines()]
@@ -70,7 +74,7 @@ def test_json_is_all_there_is_on_standard_output(
 def test_the_embedded_checkpoint(tmp_path: Path) -> None:
     ran = run("--out", tmp_path / "out")
     assert ran.exit_code == 0, ran.output
-    assert [level.heads for level in validate(tmp_path / "out" / "bundle").levels] == [144, 144, 72, 72, 36, 36]
+    assert [level.heads for level in validate(tmp_path / "out" / "bundle").levels] == [144, 144, 75, 75, 58, 58, 36, 36]
 
 
 @pytest.mark.parametrize("name", ["results.json", "pareto.svg"])
@@ -110,3 +114,16 @@ def test_embedded_texts() -> None:
     assert len(sources) == len(references) >= 200
     assert len(set(calibration)) == 64
     assert not set(calibration) & set(sources), "calibrating on the test set would be no test"
+
+
+def test_bleu_of_each_kind_is_that_of_its_part() -> None:
+    references, sources = read_sentences(demo_steps.REF), read_sentences(demo_steps.SRC)
+    part = len(references) // len(demo_steps.KINDS)
+    written = [*references[:part], *sources[part:]]  # captions perfect, the rest untranslated
+    system = SimpleNamespace(name="full", translations=written)
+    report = SimpleNamespace(sentences=[SimpleNamespace(reference=line) for line in references], systems=[system])
+    kinds = demo_steps.Demo(Path("any"), Path("any")).bleu_by_kind(cast(Report, report))["full"]
+    assert list(kinds) == ["captions", "everyday", "help", "ui"]
+    assert kinds["captions"] == pytest.approx(100)
+    expected = BLEU().corpus_score(written[part : 2 * part], [list(references[part : 2 * part])]).score
+    assert kinds["everyday"] == pytest.approx(expected)

@@ -40,7 +40,8 @@ def command(
 
     console = open_console(stderr=as_json)
     demo, steps = Demo(checkpoint or demo_steps.CHECKPOINT, out, demo_steps.SIZE), Steps(console)
-    with steps.step("compile at 144, 72 and 36 heads, fp32 and int8") as progress:
+    heads = ", ".join(map(str, demo_steps.HEADS))
+    with steps.step(f"compile at {heads} heads, fp32 and int8") as progress:
         manifest = demo.compile(progress)
     steps.note(f"{len(manifest.levels)} levels in {demo.bundle}, bundle {manifest.version}")
     with steps.step("serve on a free port, translate through a gRPC client"):
@@ -55,7 +56,7 @@ def command(
     data = result(address, examples, report, steps.seconds)
     results = out / demo_steps.RESULTS
     results.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    console.print(_result_table(report))
+    console.print(_result_table(report, demo.bleu_by_kind(report)))
     if report.peers:
         steps.note(
             "On a model this small, what an engine does between steps counts most; docs/performance.md has larger ones."
@@ -111,7 +112,7 @@ def next_commands(bundle: Path) -> list[str]:
     program = str(called) if called.name == "hmc" else "hmc"
     arguments = (
         ["serve", str(bundle)],
-        ["translate", "--bundle", str(bundle), "--max-heads", "72", "A man rides a bicycle."],
+        ["translate", "--bundle", str(bundle), "--max-heads", "58", "A man rides a bicycle."],
         ["bench", str(bundle), "--source", _shown(SRC), "--reference", _shown(REF), "--levels", "full,h36-int8"],
     )
     return [shlex.join([program, *words]) for words in arguments]
@@ -143,20 +144,21 @@ def _example_table(example: Example) -> Table:
     return table
 
 
-def _result_table(report: Report) -> Table:
+def _result_table(report: Report, kinds: dict[str, dict[str, float]]) -> Table:
     from hmc.benchmark.report.results import LevelReport
-    from hmc.benchmark.report.tables import delta, mebibytes, milliseconds, settings_of, table_of
+    from hmc.benchmark.report.tables import delta, mebibytes, settings_of, table_of
 
     conditions = report.conditions
     settings = settings_of(conditions)
-    columns = [name for setting in settings for name in (f"batch {setting.batch}\np50 ms", "\nspeed")]
+    names = list(next(iter(kinds.values()), {}))
+    speeds = [f"speed,\nbatch {setting.batch}" for setting in settings]
     title = f"{conditions.sentences} sentences of {conditions.test_set}, beam {conditions.headline.beam}"
-    table = table_of(title, ("level",), ("BLEU", "Δ [95 %]", *columns, "MiB"))
-    for level in report.systems:
-        found = [level.latency_at(setting) for setting in settings]
-        times = [text for at in found for text in (milliseconds(at.p50_ms), f"{1 / at.ratio:.2f}×")]
-        quality = level.quality_at(conditions.headline.beam)
-        scores = [f"{quality.bleu:.2f}", delta(quality, level.name)] if quality else ["–", "–"]
-        size = mebibytes(level.bytes) if isinstance(level, LevelReport) else "–"
-        table.add_row(level.name, *scores, *times, size)
+    table = table_of(title, ("level",), ("\nBLEU", "\nΔ [95 %]", *(f"\n{name}" for name in names), *speeds, "\nMiB"))
+    for system in report.systems:
+        quality = system.quality_at(conditions.headline.beam)
+        scores = [f"{quality.bleu:.2f}", delta(quality, system.name)] if quality else ["–", "–"]
+        by_kind = [f"{kinds[system.name][name]:.1f}" for name in names]
+        times = [f"{1 / system.latency_at(setting).ratio:.2f}×" for setting in settings]
+        size = mebibytes(system.bytes) if isinstance(system, LevelReport) else "–"
+        table.add_row(system.name, *scores, *by_kind, *times, size)
     return table

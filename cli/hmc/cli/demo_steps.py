@@ -11,6 +11,7 @@ from typing import Any
 from hmc.artifact.bundle.manifest import MANIFEST, Manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.artifact.precisions import Precision
+from hmc.artifact.significance import bleu, bleu_statistics
 from hmc.benchmark.measure.text import TestSet, read_sentences
 from hmc.benchmark.report.plots import write_pareto
 from hmc.benchmark.report.results import Report
@@ -26,9 +27,11 @@ from hmc.serving.server.settings import ServerSettings
 DATA = Path(__file__).with_name("demo_data")
 CHECKPOINT, CALIBRATION = DATA / "checkpoint", DATA / "calibration.en"
 SRC, REF = DATA / "test.en", DATA / "test.de"
-HEADS = (144, 72, 36)
+KINDS = ("captions", "everyday", "help", "ui")
+"""Kinds of text in the test set, each an equal part of it, in this order."""
+HEADS = (144, 75, 58, 36)
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
-EXAMPLES = (3, 7, 57)
+EXAMPLES = (3, 64, 129, 181)
 """Lines of the test set, counted from 0, whose translations are shown."""
 DEVICE, PEER = "cpu", "ctranslate2"
 RESULTS, PLOT = "results.json", "pareto"
@@ -135,6 +138,17 @@ class Demo:
         report = run_benchmark(settings, say=say, progress=progress)
         record(self.bundle, report)
         return report
+
+    def bleu_by_kind(self, report: Report) -> dict[str, dict[str, float]]:
+        """System → kind of text → BLEU, at beam 4. Empty where the test set was not measured whole."""
+        references = [sentence.reference or "" for sentence in report.sentences]
+        if self.size.sentences is not None or len(references) % len(KINDS):
+            return {}
+        part, found = len(references) // len(KINDS), dict[str, dict[str, float]]()
+        for system in report.systems:
+            counts = bleu_statistics(system.translations, references).reshape(len(KINDS), part, -1).sum(axis=1)
+            found[system.name] = dict(zip(KINDS, bleu(counts).tolist(), strict=True))
+        return found
 
     def plot(self, report: Report) -> list[Path]:
         """The plot in both formats."""

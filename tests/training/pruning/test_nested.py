@@ -68,7 +68,7 @@ def test_an_update_trains_the_heads_of_its_budget_alone(folder: Path, tmp_path: 
 
 
 def test_without_the_mask_that_would_be_noticed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hmc.training.pruning.nested.mask_to_layout", lambda *_: None)
+    monkeypatch.setattr("hmc.training.pruning.nested.select_layout", lambda *_: None)
     assert {len(heads) for heads in updates_of(nested(folder, tmp_path / "n"))} == {24}
 
 

@@ -1,13 +1,15 @@
 """Gates: modules that attention applies to its head outputs before W_O. One class per regime.
 
-`OpenGate` does nothing. `SampledGate` and `DeterministicGate` share the parameters of a `HardConcrete` (Louizos et al.
-2018; Voita et al. 2019, section 6.1). `FixedMask` masks heads (Sun et al. 2021). `ImportanceGate` scales the heads of
-each sentence by a tensor, to take gradients with respect to it.
+`OpenGate` does nothing, and `SelectedHeads` lets attention compute some heads alone. `SampledGate` and
+`DeterministicGate` share the parameters of a `HardConcrete` (Louizos et al. 2018; Voita et al. 2019, section 6.1).
+`FixedMask` masks heads (Sun et al. 2021). `ImportanceGate` scales the heads of each sentence by a tensor, to take
+gradients with respect to it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -87,6 +89,28 @@ class FixedMask(Gate):
 
     def forward(self, heads: Tensor) -> Tensor:
         return gated(heads, self.mask)
+
+
+class SelectedHeads(Gate):
+    """Some heads alone: attention leaves the others out, where a mask of 0 computes them in vain.
+
+    Outputs and gradients are those of `FixedMask` up to rounding: weights of heads that are left out have gradient 0.
+    """
+
+    rows: Tensor
+    pairs: Tensor
+
+    def __init__(self, heads: Sequence[int], of: int, head_dim: int) -> None:
+        """heads: positions of the heads, rising, of all `of`. head_dim: rows of W_Q, W_K, W_V that a head has."""
+        super().__init__()
+        self.heads = len(heads)
+        rows = (torch.tensor(heads, dtype=torch.int64)[:, None] * head_dim + torch.arange(head_dim)).flatten()
+        self.register_buffer("rows", rows, persistent=False)  # of W_Q, and columns of W_O
+        self.register_buffer("pairs", torch.cat([rows, rows + of * head_dim]), persistent=False)  # of keys and values
+
+    def forward(self, heads: Tensor) -> Tensor:
+        """Returns `heads`, which are those selected."""
+        return heads
 
 
 class ImportanceGate(Gate):

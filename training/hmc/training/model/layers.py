@@ -15,7 +15,7 @@ from torch.nn import functional
 from hmc.training.model.cpu.dropout import Dropout
 from hmc.training.model.cpu.linear import Linear, linear, precision_of
 from hmc.training.model.cpu.scaled_dot_product import KeyValues, attend
-from hmc.training.model.gates import ClosedGate, Gate, OpenGate
+from hmc.training.model.gates import ClosedGate, Gate, OpenGate, SelectedHeads
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
@@ -48,22 +48,35 @@ class Attention(nn.Module):
         self.gate = gate or OpenGate()
 
     def project(self, states: Tensor) -> KeyValues:
-        """states `[B, S, d_model]` → keys and values `[B, H, S, D]`."""
+        """states `[B, S, d_model]` → keys and values `[B, H, S, D]` of the heads that are computed."""
         batch, length, _ = states.shape
-        fused = self.key_value(states).view(batch, length, 2, self.heads, self.head_dim)
-        return KeyValues(fused.permute(2, 0, 3, 1, 4))
+        layer, heads = self.key_value, self.heads
+        if isinstance(self.gate, SelectedHeads):
+            heads, fused = self.gate.heads, _some_rows(layer, states, self.gate.pairs)
+        else:
+            fused = layer(states)
+        return KeyValues(fused.view(batch, length, 2, heads, self.head_dim).permute(2, 0, 3, 1, 4))
 
     def forward(self, states: Tensor, source: KeyValues | None, mask: Tensor | None, *, causal: bool = False) -> Tensor:
         """states `[B, T, d_model]`, keys and values of `source`, mask broadcastable to `[B, H, T, S]` (True = attend)
         → `[B, T, d_model]`. causal: position t attends to positions up to t."""
         if not self.heads or source is None:
             return self.out_bias.expand_as(states)
+        some = self.gate if isinstance(self.gate, SelectedHeads) else None
+        heads = some.heads if some else self.heads
         batch, length, _ = states.shape
-        query = self.query(states).view(batch, length, self.heads, self.head_dim).transpose(1, 2)
+        query = _some_rows(self.query, states, some.rows) if some else self.query(states)
+        query = query.view(batch, length, heads, self.head_dim).transpose(1, 2)
         context = attend(query, source, mask, causal=causal)
         context = self.gate(context)  # [B, H, T, D]
-        joined = context.transpose(1, 2).reshape(batch, length, self.heads * self.head_dim)
-        return linear(joined, self.out_weight, self.out_bias)
+        joined = context.transpose(1, 2).reshape(batch, length, heads * self.head_dim)
+        weight = self.out_weight.index_select(1, some.rows) if some else self.out_weight
+        return linear(joined, weight, self.out_bias)
+
+
+def _some_rows(layer: nn.Linear, x: Tensor, rows: Tensor) -> Tensor:
+    """x `[…, I]`, rows `[N]`, indices of outputs → those outputs of the layer, `[…, N]`."""
+    return linear(x, layer.weight.index_select(0, rows), layer.bias.index_select(0, rows))
 
 
 class FeedForward(nn.Module):

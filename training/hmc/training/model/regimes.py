@@ -12,7 +12,7 @@ from hmc.artifact.model.ffn import Neurons
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.model.layers import RemovedLayers
 from hmc.training.data.batches import to_device
-from hmc.training.model.gates import ClosedGate, FixedMask, OpenGate
+from hmc.training.model.gates import ClosedGate, FixedMask, OpenGate, SelectedHeads
 from hmc.training.model.layers import Attention, FeedForward, Layer
 from hmc.training.model.transformer import Transformer
 
@@ -45,6 +45,27 @@ def mask_to_layout(model: Transformer, current: HeadLayout, target: HeadLayout) 
         found, to_device(masks, model.shared.weight.device).split_with_sizes(sizes), strict=True
     ):
         attention.gate = FixedMask(mask)
+
+
+def select_layout(model: Transformer, current: HeadLayout, target: HeadLayout) -> None:
+    """Leaves out the heads of a model of layout `current` that are not in `target`.
+
+    On a CPU they are not computed; elsewhere they are masked (`mask_to_layout`), because a GPU would wait for the
+    indices of the others. Outputs and gradients are equal up to rounding. Where no head is left all are masked, so that
+    every weight has a gradient: several processes wait for it.
+    """
+    if model.shared.weight.device.type != "cpu":
+        mask_to_layout(model, current, target)
+        return
+    kept = current.restrict(target)
+    for kind, layer, attention in model.attentions():
+        some = kept[kind][layer]
+        if len(some) == attention.heads:
+            attention.gate = OpenGate()
+        elif some:
+            attention.gate = SelectedHeads(some, attention.heads, attention.head_dim)
+        else:
+            attention.gate = FixedMask(torch.zeros(attention.heads))
 
 
 def mask_neurons(model: Transformer, kept: Neurons) -> None:

@@ -22,7 +22,7 @@ from hmc.training.distillation.teacher import Distillation, load_teacher
 from hmc.training.model.checkpoints import export_tensors, import_tensors, model_from_checkpoint
 from hmc.training.model.evaluate import Scores, evaluate
 from hmc.training.model.importance import corpus_importance
-from hmc.training.model.regimes import freeze, mask_to_layout, open_gates
+from hmc.training.model.regimes import freeze, open_gates, select_layout
 from hmc.training.pruning.levels import Levels, nested_ranking, numbers_of, ranking_without_closing
 from hmc.training.pruning.request import prune_corpus, request_text
 from hmc.training.pruning.settings import PruneSettings
@@ -164,7 +164,7 @@ class NestedRun(Schedule):
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _mask(self, heads: int) -> None:
-        mask_to_layout(self.model, self.base.layout, self.levels.of(heads))
+        select_layout(self.model, self.base.layout, self.levels.of(heads))
 
     def _ranking(self) -> HeadScores:
         return ranking_without_closing(self.base, self.settings.nested.heads, self._importance)

@@ -26,9 +26,9 @@ from hmc.training.model.regimes import (
     freeze,
     gated_modules,
     mask_neurons,
-    mask_to_layout,
     open_gates,
     remove_layers,
+    select_layout,
 )
 from hmc.training.pruning.gate_sets import GateSet, HeadGates, LayerGates, NeuronGates, SubLayerGates
 from hmc.training.pruning.latency.choice import Choice
@@ -247,7 +247,7 @@ class PruningRun:
         """Fixes what the last closing stage left."""
         progress = self.progress
         if progress.layout:
-            mask_to_layout(self.model, self.source.layout, HeadLayout.from_json(progress.layout))
+            select_layout(self.model, self.source.layout, HeadLayout.from_json(progress.layout))
         if progress.neurons:
             mask_neurons(self.model, progress.neurons)
         if progress.removed_layers is not None:
