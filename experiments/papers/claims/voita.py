@@ -110,7 +110,7 @@ def _confident(study: Study) -> Finding:
         if any(role["role"] == "positional" for role in row["roles"])
     ]
     if not positional:
-        return Finding("no positional head", "one model", "does not hold")
+        return Finding("no positional head", "one model", "undecided")
     ours = f"{len(positional)} positional heads, least confident {min(positional):.2f}"
     return Finding(ours, "one model", if_true(min(positional) > 0.8))
 
