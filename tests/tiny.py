@@ -10,7 +10,8 @@ import numpy as np
 import sentencepiece
 
 from hmc.artifact import Checkpoint, HeadLayout, save_checkpoint
-from hmc.artifact.checkpoint.checkpoint import CheckpointConfig, Tensors
+from hmc.artifact.checkpoint.checkpoint import CheckpointConfig
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.model.layers import stack_of

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
+from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.checkpoint.extras import WRITTEN_BY, ScoreName
 from hmc.artifact.checkpoint.slimming import slim_tensors
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.budgets import HeadBudget

@@ -26,6 +26,39 @@ def test_round_trip_keeps_everything(tmp_path: Path) -> None:
     assert all(np.array_equal(read.gates[k], written.gates[k]) for k in read.gates)
 
 
+def test_weights_of_8_bits_are_near_and_stored_again_the_same(tmp_path: Path) -> None:
+    written = tiny_checkpoint_at(tmp_path / "c")
+    written.tensors["encoder.layers.0.fc1.weight"][0] = 0
+    save_checkpoint(written, tmp_path / "c", dtype="int8")
+    read = load_checkpoint(tmp_path / "c")
+    assert read.tensors.keys() == written.tensors.keys()
+    for name, value in written.tensors.items():
+        assert read.tensors[name].dtype == np.float32
+        if value.ndim == 2:
+            largest = np.abs(value).max(axis=1, keepdims=True)
+            assert (np.abs(read.tensors[name] - value) <= largest / 254 * (1 + 1e-5)).all()
+        else:
+            assert np.array_equal(read.tensors[name], value)
+    save_checkpoint(read, tmp_path / "again", dtype="int8")
+    again = load_file(tmp_path / "again" / "model.safetensors")
+    for name, value in load_file(tmp_path / "c" / "model.safetensors").items():
+        if value.dtype == np.int8:
+            assert np.array_equal(again[name], value)
+
+
+def test_problems_of_8_bit_weights(tmp_path: Path) -> None:
+    save_checkpoint(tiny_checkpoint_at(tmp_path / "c"), tmp_path / "c", dtype="int8")
+    file = tmp_path / "c" / "model.safetensors"
+    weights = load_file(file)
+    del weights["encoder.layers.0.fc1.weight.scale"]
+    weights["encoder.layers.0.fc2.weight.scale"] = np.zeros(7, np.float32)
+    weights["encoder.layers.0.fc1.bias"] = weights["encoder.layers.0.fc1.bias"].astype(np.int8)
+    save_file(weights, file)
+    problems = "\n".join(checkpoint_problems(tmp_path / "c"))
+    for expected in ("fc1.weight.scale is missing", "fc2.weight.scale has shape [7]", "fc1.bias is of 8 bits"):
+        assert expected in problems
+
+
 def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     path = tmp_path / "c"
     tiny_checkpoint_at(path)

@@ -9,7 +9,7 @@ import numpy as np
 from tests.artifact.marian.opus import CODES, GERMAN, pieces_model, pieces_of
 from tests.tiny import SENTENCES, random_tensors, tiny_architecture
 
-from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import Architecture
 
 OPTIONS = {

@@ -13,7 +13,7 @@ from tests.artifact.npz.marian_writer import plain_entries, write_release
 from tests.tiny import SENTENCES
 
 from hmc.artifact import save_checkpoint
-from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.npz.reader import import_release
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer

@@ -14,8 +14,8 @@ from tests.tiny import FORMS, random_layout, random_tensors, tiny_architecture
 
 from hmc.artifact import HeadLayout, load_checkpoint
 from hmc.artifact.bundle.manifest import VARIANTS, StepVariant
-from hmc.artifact.checkpoint.checkpoint import Tensors
 from hmc.artifact.checkpoint.slimming import slim_tensors
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import Activation, Architecture
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer

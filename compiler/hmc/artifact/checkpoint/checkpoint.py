@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save_file
 
 from hmc.artifact.checkpoint.extras import EXTRAS, Extras, ScoreName, read_extras, write_extras
+from hmc.artifact.checkpoint.weights import StoredAs, Tensors, read_weights, weights_problems, write_weights
 from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.ffn import FfnWidths
@@ -46,7 +43,6 @@ FORMAT = Format(
 """What `save_checkpoint` replaces."""
 FIX = "Write it again with `hmc train` or `hmc prune`, or copy it again from where it was whole."
 IMPORT = "Read it with `hmc import DIR --out CKPT`, and give CKPT here."
-Tensors = dict[str, npt.NDArray[np.float32]]
 
 
 class CheckpointConfig(BaseModel):
@@ -140,7 +136,7 @@ def checkpoint_problems(path: Path) -> list[str]:
         return [*problems, str(error)]
     if (path / WEIGHTS).is_file() and not layout_problems:
         shapes = tensor_shapes(config.architecture, layout, config.ffn_widths, config.removed_layers)
-        problems += _tensor_problems(path / WEIGHTS, shapes)
+        problems += weights_problems(path / WEIGHTS, shapes)
     problems += _tokenizer_problems(path, config.architecture)
     problems += read_extras(path, config.architecture)[1]
     return problems + layout_problems
@@ -179,29 +175,13 @@ def _read_config(path: Path) -> CheckpointConfig:
         raise HmcError(f"config.json is not JSON: {error}") from error
 
 
-def _tensor_problems(file: Path, expected: Mapping[str, tuple[int, ...]]) -> list[str]:
-    try:
-        with safe_open(file, framework="numpy") as handle:
-            found = {name: tuple(handle.get_slice(name).get_shape()) for name in handle.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        return [f"{file.name} is not readable: {error}"]
-    problems = [f"tensor {name} is missing" for name in expected if name not in found]
-    problems += [f"tensor {name} does not belong to this architecture" for name in found if name not in expected]
-    problems += [
-        f"tensor {name} has shape {list(found[name])}, expected {list(shape)}"
-        for name, shape in expected.items()
-        if name in found and found[name] != shape
-    ]
-    return problems
-
-
 def load_checkpoint(path: Path | str) -> Checkpoint:
     """Reads a checkpoint directory. Raises InvalidArtifactError that lists every problem."""
     path = Path(path)
     if problems := checkpoint_problems(path):
         raise InvalidArtifactError(f"checkpoint {path}", problems, IMPORT if is_marian(path) else FIX)
     config = _read_config(path)
-    tensors = {name: value.astype(np.float32, copy=False) for name, value in load_file(path / WEIGHTS).items()}
+    tensors = read_weights(path / WEIGHTS)
     if broken := [name for name, value in tensors.items() if not np.isfinite(value).all()]:
         raise InvalidArtifactError(f"checkpoint {path}", [f"tensor {n} holds NaN or infinity" for n in broken], FIX)
     extras, _ = read_extras(path, config.architecture)
@@ -216,8 +196,8 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     )
 
 
-def save_checkpoint(checkpoint: Checkpoint, path: Path | str, *, dtype: str = "float32") -> None:
-    """Writes the directory whole or not at all; `dtype` (`float32` or `float16`) is how weights are stored.
+def save_checkpoint(checkpoint: Checkpoint, path: Path | str, *, dtype: StoredAs = "float32") -> None:
+    """Writes the directory whole or not at all; `dtype` (`float32`, `float16` or `int8`) is how weights are stored.
 
     Raises InvalidRequestError if `path` holds other files than those of a checkpoint.
     """
@@ -240,8 +220,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path | str, *, dtype: str = "f
         )
     with replace_directory(Path(path), FORMAT) as folder:
         (folder / CONFIG).write_text(json.dumps(checkpoint.config.model_dump(mode="json"), indent=1) + "\n")
-        weights = {name: np.ascontiguousarray(checkpoint.tensors[name], dtype=dtype) for name in sorted(expected)}
-        save_file(weights, folder / WEIGHTS)
+        write_weights(checkpoint.tensors, folder / WEIGHTS, dtype)
         write_tokenizer(checkpoint.tokenizer, folder)
         write_extras(Extras(checkpoint.gates, checkpoint.importance, checkpoint.scores, checkpoint.metrics), folder)
 

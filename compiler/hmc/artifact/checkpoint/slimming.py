@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
+from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.ctranslate2.binary import Variable
 from hmc.artifact.ctranslate2.options import ABSENT, IGNORED
 from hmc.artifact.errors import HmcError

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, Tensors
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.m2m100.tokenizer_files import configured_languages, read_files
 from hmc.artifact.marian.generation import decoding_of

@@ -7,7 +7,8 @@ from typing import Any
 
 from hmc.artifact.bundle import manifest
 from hmc.artifact.checkpoint import checkpoint
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, Tensors
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.marian.generation import decoding_of, id_problems, start_of
 from hmc.artifact.marian.layout import CONFIG, GENERATION, LAYOUT, TOKENIZER_CONFIG, WEIGHTS, architecture_of, read_json

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
+from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import (
     LOGITS_BIAS,
     OUTPUT,

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig, Tensors
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import HmcError, InvalidArtifactError
 from hmc.artifact.marian.vocabulary import joint_if_equal
 from hmc.artifact.model.architecture import OUTPUT, SOURCE_EMBEDDING, TARGET_EMBEDDING, Architecture

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.marian.weights import NEVER
 from hmc.artifact.model.architecture import (

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.bundle.manifest import Variant, decoder_path, encoder_path, shortlist_path
-from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
 from hmc.compiler.checks.session import Arrays, OpenGraph, own_slots

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.model.layers import AttentionSpec

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, assert_never
 import numpy as np
 import onnx_ir as ir
 
-from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import LOGITS_BIAS, Architecture
 from hmc.artifact.model.ffn import Stack
 from hmc.artifact.model.heads import HeadLayout, Kind

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from hmc.artifact.bundle.manifest import SEARCH_VARIANTS, Variant
-from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
 from hmc.compiler.graph import GraphBuilder

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
 from hmc.compiler.graph import DTYPES, MICROSOFT, Dims, GraphBuilder

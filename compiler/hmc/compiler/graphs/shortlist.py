@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from hmc.artifact.checkpoint.checkpoint import Tensors
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import LOGITS_BIAS, Architecture
 from hmc.compiler.graph import MICROSOFT, GraphBuilder
 from hmc.compiler.precisions.int8 import quantize_columns, rows_of, transpose

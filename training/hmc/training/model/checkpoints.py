@@ -15,7 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors
+from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import HmcError, InvalidRequestError
 from hmc.artifact.model.architecture import (
     LOGITS_BIAS,

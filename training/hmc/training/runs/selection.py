@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors, load_checkpoint, save_checkpoint
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.model.checkpoints import average_tensors
 from hmc.training.runs.recipe import RunSection

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from hmc.artifact.checkpoint import checkpoint
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, Tensors, load_checkpoint, read_layout
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_layout
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import BLIND, HeadLayout
