@@ -30,7 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tiny_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_steps, "HEADS", (24, 12, 5))
+    monkeypatch.setattr(demo_steps, "HEADS", (12, 5))
 
 
 @pytest.mark.usefixtures("quick", "tiny_heads")
@@ -62,7 +62,7 @@ def test_steps_files_and_next_commands(tiny_checkpoint: Path, tmp_path: Path) ->
 def test_json_is_all_there_is_on_standard_output(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo_steps, "HEADS", (24,))
+    monkeypatch.setattr(demo_steps, "HEADS", (12,))
     ran = run("--checkpoint", tiny_checkpoint, "--out", tmp_path / "out", "--json")
     assert ran.exit_code == 0, ran.output
     assert json.loads(ran.stdout) == json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
@@ -122,7 +122,7 @@ def test_bleu_of_each_kind_is_that_of_its_part() -> None:
     written = [*references[:part], *sources[part:]]  # captions perfect, the rest untranslated
     system = SimpleNamespace(name="full", translations=written)
     report = SimpleNamespace(sentences=[SimpleNamespace(reference=line) for line in references], systems=[system])
-    kinds = demo_steps.Demo(Path("any"), Path("any")).bleu_by_kind(cast(Report, report))["full"]
+    kinds = demo_steps.Demo(Path("any"), Path("any"), Path("any")).bleu_by_kind(cast(Report, report))["full"]
     assert list(kinds) == ["captions", "everyday", "help", "ui"]
     assert kinds["captions"] == pytest.approx(100)
     expected = BLEU().corpus_score(written[part : 2 * part], [list(references[part : 2 * part])]).score

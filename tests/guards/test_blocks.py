@@ -32,7 +32,7 @@ from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 from hmc.artifact.checkpoint.checkpoint import save_checkpoint
 from hmc.cli.bench import DefaultGroup
 from hmc.cli.common.commands import RENAMED
-from hmc.cli.demo_steps import CALIBRATION, CHECKPOINT, REF, SRC
+from hmc.cli.demo_steps import CALIBRATION, CHECKPOINT, LEVELS, REF, SRC
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
@@ -159,7 +159,8 @@ def _bundle_at(path: Path) -> None:
         (few / f"test.{side}").write_text("".join(file.read_text(encoding="utf-8").splitlines(keepends=True)[:8]))
     test = few / "test.en", few / "test.de"
     commands: tuple[list[str | Path], ...] = (
-        ["compile", CHECKPOINT, "--target-heads", "144,72,36", "--precision", "fp32,int8", "--calibrate", CALIBRATION,
+        ["compile", f"full={CHECKPOINT}", f"h72={LEVELS}@72", f"h36={LEVELS}@36", "--precision", "fp32,int8",
+         "--calibrate", CALIBRATION,
          "--eval", *test, "--beam", "1", "-o", path],
         ["bench", path, "--source", test[0], "--reference", test[1], "--batch", "1", "--beam", "1", "--rounds", "1",
          "--no-memory", "--record"],

@@ -39,9 +39,12 @@ def command(
     from hmc.cli.demo_steps import Demo, result
 
     console = open_console(stderr=as_json)
-    demo, steps = Demo(checkpoint or demo_steps.CHECKPOINT, out, demo_steps.SIZE), Steps(console)
+    demo, steps = (
+        Demo(checkpoint or demo_steps.CHECKPOINT, checkpoint or demo_steps.LEVELS, out, demo_steps.SIZE),
+        Steps(console),
+    )
     heads = ", ".join(map(str, demo_steps.HEADS))
-    with steps.step(f"compile at {heads} heads, fp32 and int8") as progress:
+    with steps.step(f"compile with all heads and {heads}, fp32 and int8") as progress:
         manifest = demo.compile(progress)
     steps.note(f"{len(manifest.levels)} levels in {demo.bundle}, bundle {manifest.version}")
     with steps.step("serve on a free port, translate through a gRPC client"):

@@ -25,11 +25,14 @@ from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
 DATA = Path(__file__).with_name("demo_data")
-CHECKPOINT, CALIBRATION = DATA / "checkpoint", DATA / "calibration.en"
+CHECKPOINT, LEVELS = DATA / "checkpoint", DATA / "levels"
+"""The model with all heads, and one set of weights for the levels with fewer."""
+CALIBRATION = DATA / "calibration.en"
 SRC, REF = DATA / "test.en", DATA / "test.de"
 KINDS = ("captions", "everyday", "help", "ui")
 """Kinds of text in the test set, each an equal part of it, in this order."""
-HEADS = (144, 75, 58, 36)
+HEADS = (75, 58, 36)
+"""Heads of the levels that LEVELS has."""
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 EXAMPLES = (3, 64, 129, 181)
 """Lines of the test set, counted from 0, whose translations are shown."""
@@ -66,9 +69,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Demo:
-    """The checkpoint to demonstrate, the folder for the results, and the size of the benchmark."""
+    """The checkpoints to demonstrate, the folder for the results, and the size of the benchmark."""
 
     checkpoint: Path
+    levels: Path
     out: Path
     size: Size = SIZE
 
@@ -78,17 +82,17 @@ class Demo:
         return self.out / "bundle"
 
     def compile(self, progress: Progress) -> Manifest:
-        """Compiles every head budget at every precision. int8 is calibrated on sentences outside the test set."""
-        if not self.checkpoint.is_dir():
+        """Compiles every level at every precision. int8 is calibrated on sentences outside the test set."""
+        if missing := next((path for path in (self.checkpoint, self.levels) if not path.is_dir()), None):
             raise InvalidRequestError(
-                f"{self.checkpoint}: the checkpoint is missing; install HMC again, or clone the whole repository"
+                f"{missing}: the checkpoint is missing; install HMC again, or clone the whole repository"
             )
         check_run_folder(self.out)
         for name in (RESULTS, *(f"{PLOT}{suffix}" for suffix in (".png", ".svg"))):
             if (self.out / name).exists() and not (self.bundle / MANIFEST).is_file():
                 raise InvalidRequestError(f"--out {self.out} holds {name}, which no demo wrote; choose another folder")
         return compile_bundle(
-            [LevelRequest(self.checkpoint, heads) for heads in HEADS],
+            [LevelRequest(self.checkpoint), *(LevelRequest(self.levels, heads) for heads in HEADS)],
             self.bundle,
             precisions=PRECISIONS,
             calibration=read_sentences(CALIBRATION),

@@ -46,6 +46,21 @@ def test_heads_by_share_by_kind_and_by_file(hmc: Hmc, prunable: Path, tmp_path: 
     assert sum(heads[prunable.name]) == 24
 
 
+def test_levels_of_several_checkpoints(hmc: Hmc, prunable: Path, tmp_path: Path) -> None:
+    other = tmp_path / "a@b"
+    other.symlink_to(prunable)
+    words = (f"full={prunable}", f"few={prunable}@12", f"half={other}@50%", f"all={other}")
+    ran = hmc("compile", *words, "-o", tmp_path / "b")
+    assert ran.exit_code == 0, ran.output
+    heads = {level.name: level.heads for level in validate(tmp_path / "b").levels}
+    assert heads == {"full": 24, "few": 12, "half": 12, "all": 24}
+    for word, message in ((f"few={prunable}@12,6", "with one number of heads"), (f"few={prunable}@x", "x")):
+        ran = hmc("compile", word, "-o", tmp_path / "c")
+        assert ran.exit_code == 2
+        assert message in ran.stderr
+    assert not (tmp_path / "c").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

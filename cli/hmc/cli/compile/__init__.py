@@ -26,7 +26,8 @@ def command(
     checkpoints: Annotated[
         list[str],
         typer.Argument(
-            help="One CHECKPOINT for all levels; or several NAME=CHECKPOINT, each of which becomes a level.",
+            help="One CHECKPOINT for all levels; or several NAME=CHECKPOINT, each of which becomes a level, or "
+            "NAME=CHECKPOINT@HEADS, a level of so many of its heads.",
             metavar="CHECKPOINT...",
         ),
     ],

@@ -91,7 +91,7 @@ def parse_requests(
             )
         return named
     if len(checkpoints) != 1:
-        raise InvalidRequestError("several checkpoints need names: full=A h36=B")
+        raise InvalidRequestError("several checkpoints need names: full=A h72=B h36=B@36")
     checkpoint = Path(checkpoints[0])
     budgets = parse_budgets(target_heads, layout=partial(read_layout, checkpoint))
     if target_heads and not budgets:
@@ -115,19 +115,28 @@ def _ranking(word: str | None) -> Ranking | None:
 
 
 def _named(word: str) -> LevelRequest | None:
-    """The request of a word NAME=CHECKPOINT; None if the word is a path.
+    """The request of a word NAME=CHECKPOINT or NAME=CHECKPOINT@HEADS; None if the word is a path.
 
-    A path may hold `=` itself, so what exists is a path. Raises InvalidRequestError.
+    A path may hold `=` and `@` itself, so what exists is a path. Raises InvalidRequestError.
     """
+    from functools import partial
+
+    from hmc.artifact.checkpoint.checkpoint import read_layout
     from hmc.artifact.errors import InvalidRequestError
+    from hmc.artifact.model.budgets import parse_budgets
     from hmc.compiler.bundle.requests import LevelRequest
 
     if "=" not in word or Path(word).exists():
         return None
     name, _, path = word.partition("=")
-    if not path:
-        raise InvalidRequestError(f"{word!r}: write NAME=CHECKPOINT")
-    return LevelRequest(Path(path), name=_level_name(name, f"{word!r} is no path that exists, and NAME=CHECKPOINT"))
+    heads = ""
+    if "@" in path and not Path(path).exists():
+        path, _, heads = path.rpartition("@")
+    budgets = parse_budgets(heads, layout=partial(read_layout, Path(path))) if heads else [None]
+    if not path or len(budgets) != 1:
+        raise InvalidRequestError(f"{word!r}: write NAME=CHECKPOINT, or NAME=CHECKPOINT@HEADS with one number of heads")
+    where = f"{word!r} is no path that exists, and NAME=CHECKPOINT"
+    return LevelRequest(Path(path), budgets[0], _level_name(name, where))
 
 
 def _level_name(name: str, where: str) -> str:
