@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -54,7 +54,7 @@ def _kinds(study: Study) -> Finding:
     left = {b["heads"]: [b["kinds"][kind]["mean"] for kind in KINDS] for b in budgets}
     ours = "; ".join(f"{n}: {'/'.join(f'{x:.0f}' for x in row)}" for n, row in left.items())
     true = all(encoder <= min(decoder, cross) for encoder, decoder, cross in left.values())
-    return Finding(f"encoder/decoder/cross at {ours}", f"means of {len(study.size.seeds)} seeds", if_true(true))
+    return Finding(f"encoder/decoder/cross at {ours}", _closings(budgets), if_true(true))
 
 
 def _layers(study: Study) -> Finding:
@@ -65,7 +65,13 @@ def _layers(study: Study) -> Finding:
         halves[kind] = [sum(sum(row[: len(row) // 2]) for row in rows), sum(sum(row[len(row) // 2 :]) for row in rows)]
     own, cross = halves["decoder_self"], halves["cross"]
     ours = f"lower/upper half, summed over budgets: self {own[0]:.0f}/{own[1]:.0f}, cross {cross[0]:.0f}/{cross[1]:.0f}"
-    return Finding(ours, f"means of {len(study.size.seeds)} seeds", if_true(own[0] > own[1] and cross[1] > cross[0]))
+    return Finding(ours, _closings(budgets), if_true(own[0] > own[1] and cross[1] > cross[0]))
+
+
+def _closings(budgets: Sequence[Mapping[str, Any]]) -> str:
+    """What heads that stayed rest on: how many prunings of one model there were."""
+    seeds = min(budget["checkpoints"] for budget in budgets)
+    return f"means of {seeds} seeds" if seeds > 1 else "one pruning of one model"
 
 
 def _roles(study: Study, name: str) -> list[Mapping[str, Any]]:
