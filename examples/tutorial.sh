@@ -18,7 +18,7 @@ hmc demo
 
 echo '== 3. Compile'
 DATA=$(python3 -c 'from hmc.cli import demo_steps; print(demo_steps.DATA)')
-hmc compile $DATA/checkpoint --target-heads 144,75,36 --precision int8 \
+hmc compile full=$DATA/checkpoint h75=$DATA/levels h36=$DATA/levels@36 --precision int8 \
       --calibrate $DATA/calibration.en --eval $DATA/test.en $DATA/test.de -o bundle
 hmc levels bundle
 
