@@ -39,10 +39,8 @@ def command(
     from hmc.cli.demo_steps import Demo, result
 
     console = open_console(stderr=as_json)
-    demo, steps = (
-        Demo(checkpoint or demo_steps.CHECKPOINT, checkpoint or demo_steps.LEVELS, out, demo_steps.SIZE),
-        Steps(console),
-    )
+    demo = Demo(checkpoint or demo_steps.CHECKPOINT, checkpoint or demo_steps.LEVELS, out, demo_steps.SIZE)
+    steps = Steps(console)
     heads = ", ".join(map(str, demo_steps.HEADS))
     with steps.step(f"compile with all heads and {heads}, fp32 and int8") as progress:
         manifest = demo.compile(progress)

@@ -53,7 +53,8 @@ def _kinds(study: Study) -> Finding:
     budgets = result(study, "survivors", "survivors")["budgets"]
     left = {b["heads"]: [b["kinds"][kind]["mean"] for kind in KINDS] for b in budgets}
     ours = "; ".join(f"{n}: {'/'.join(f'{x:.0f}' for x in row)}" for n, row in left.items())
-    true = all(encoder <= min(decoder, cross) for encoder, decoder, cross in left.values())
+    _, decoder_last, cross_last = left[min(left)]
+    true = cross_last >= decoder_last and all(row[0] == min(row) for row in left.values())
     return Finding(f"encoder/decoder/cross at {ours}", _closings(budgets), if_true(true))
 
 

@@ -54,7 +54,11 @@ def test_levels_of_several_checkpoints(hmc: Hmc, prunable: Path, tmp_path: Path)
     assert ran.exit_code == 0, ran.output
     heads = {level.name: level.heads for level in validate(tmp_path / "b").levels}
     assert heads == {"full": 24, "few": 12, "half": 12, "all": 24}
-    for word, message in ((f"few={prunable}@12,6", "with one number of heads"), (f"few={prunable}@x", "x")):
+    for word, message in (
+        (f"few={prunable}@12,6", "with one number of heads"),
+        (f"few={prunable}@", "with one number"),
+        (f"few={prunable}@x", "x"),
+    ):
         ran = hmc("compile", word, "-o", tmp_path / "c")
         assert ran.exit_code == 2
         assert message in ran.stderr

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hmc.artifact.model.budgets import HeadBudget
     from hmc.benchmark.budget.search import Limits
     from hmc.benchmark.measure.text import TestSet
     from hmc.compiler.bundle.requests import LevelRequest
@@ -129,10 +132,10 @@ def _named(word: str) -> LevelRequest | None:
     if "=" not in word or Path(word).exists():
         return None
     name, _, path = word.partition("=")
-    heads = ""
+    budgets: Sequence[HeadBudget | None] = [None]
     if "@" in path and not Path(path).exists():
         path, _, heads = path.rpartition("@")
-    budgets = parse_budgets(heads, layout=partial(read_layout, Path(path))) if heads else [None]
+        budgets = parse_budgets(heads, layout=partial(read_layout, Path(path)))
     if not path or len(budgets) != 1:
         raise InvalidRequestError(f"{word!r}: write NAME=CHECKPOINT, or NAME=CHECKPOINT@HEADS with one number of heads")
     where = f"{word!r} is no path that exists, and NAME=CHECKPOINT"
