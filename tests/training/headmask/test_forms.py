@@ -139,7 +139,7 @@ def test_nothing_is_masked_before_its_time() -> None:
 
 def test_the_log_counts_masks_and_those_of_the_update_before() -> None:
     layout = LAYOUT
-    log, rows = MaskLog(layout, torch.device("cpu")), torch.ones(3, layout.total)
+    log, rows = MaskLog(layout), torch.ones(3, layout.total)
     for row, closed in zip(rows, ([0, 1, 2, 3], [2, 3, 4, 5], [2, 3, 4, 6]), strict=True):
         row[closed] = 0
         log.add(row[None])

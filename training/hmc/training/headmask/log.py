@@ -20,19 +20,21 @@ class MaskLog:
     With a mask for each part of a batch, an update counts the mean of the masks of the first process.
     """
 
-    def __init__(self, layout: HeadLayout, device: torch.device) -> None:
+    def __init__(self, layout: HeadLayout) -> None:
         """layout: the heads that a mask has, in its order."""
         self._heads = [str(head) for head in layout.heads()]
-        self._counts = torch.zeros(len(self._heads), device=device)
+        self._counts = torch.zeros(len(self._heads))
         self._updates = 0
         self._last: Tensor | None = None
-        self._again, self._pairs = torch.zeros((), device=device), 0
+        self._again, self._pairs = torch.zeros(()), 0
         self.history: list[dict[str, Any]] = []
         """`{"step", "updates", "masked"}` of every `note`: the counts until then."""
 
     def add(self, masks: Tensor) -> None:
         """Counts the masks of one update, `[parts, total]`, 0 = masked."""
         masked = (masks == 0).float().mean(0)
+        # A run makes its masks before its model goes to the GPU.
+        self._counts, self._again = self._counts.to(masked.device), self._again.to(masked.device)
         self._counts, self._updates = self._counts + masked, self._updates + 1
         if self._last is not None:
             self._again = self._again + (masked * self._last).sum() / masked.sum()

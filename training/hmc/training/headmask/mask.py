@@ -60,7 +60,7 @@ class HeadMask:
         self.cross = cross if np.isin(cross, scope).all() and not spec.per_attention else cross[:0]
         """Positions of the cross-attention heads if all of them may be masked. One of them stays open in every update:
         without any, the decoder does not see the source."""
-        self.log = MaskLog(layout, model.shared.weight.device)
+        self.log = MaskLog(layout)
 
     @contextmanager
     def applied(self, fabric: Fabric, step: int, batches: Sequence[Batch]) -> Iterator[Callable[[int], None]]:

@@ -19,6 +19,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from hmc.artifact.errors import DeviceUnavailableError, HmcError, InvalidRequestError
+from hmc.training.model.cpu.scaled_dot_product import leave_out_cudnn
 from hmc.training.runs.recipe import RunSection
 
 WAIT_SECONDS = 90.0
@@ -50,6 +51,7 @@ def make_fabric(run: RunSection) -> Fabric:
             "run.device = cuda, but PyTorch sees no CUDA device; use device = 'cpu' or install a CUDA build"
         )
     configure_memory()
+    leave_out_cudnn()
     fabric = Fabric(accelerator=run.device, precision=run.precision, devices=run.devices, num_nodes=run.nodes)
     if run.compile:
         check_compilable(fabric.device)

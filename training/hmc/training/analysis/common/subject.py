@@ -16,6 +16,7 @@ from hmc.training.data.parallel_text import first_pairs, read_pairs
 from hmc.training.data.rows import Pair
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.model.checkpoints import model_from_checkpoint
+from hmc.training.model.cpu.scaled_dot_product import leave_out_cudnn
 from hmc.training.model.transformer import Transformer
 
 Progress = Callable[[str], None]
@@ -84,6 +85,7 @@ def load_subject(path: Path, device: str = "auto") -> Subject:
     unknown name of a device; DeviceUnavailableError for a device that this machine does not have.
     """
     place = choose_device(device)
+    leave_out_cudnn()
     checkpoint = load_checkpoint(path)
     model = model_from_checkpoint(checkpoint).to(place).eval().requires_grad_(False)
     source = CheckpointSource(name=str(path), digest=checkpoint_digest(path), heads=checkpoint.layout.total)

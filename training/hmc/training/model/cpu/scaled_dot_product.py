@@ -62,6 +62,15 @@ def attend(query: Tensor, source: KeyValues, mask: Tensor | None, *, causal: boo
     return cast(Tensor, _Attend.apply(query, source.both, bias, width))  # type: ignore[no-untyped-call]
 
 
+def leave_out_cudnn() -> None:
+    """Keeps PyTorch from computing attention with cuDNN on a GPU; affects the whole process.
+
+    cuDNN builds a plan for every new shape, and batches of sentences have hundreds of shapes: on an H200 an update took
+    300 ms in the first pass over a corpus, and 30 ms in the second.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def _bias(mask: Tensor | None, causal: bool, rows: int, keys: int, width: int) -> Tensor | None:
     """Returns the term to add to scores: 0 where a row attends, -inf elsewhere. Its last dimension is `width`; columns
     from `keys` on are -inf. None: every row attends to every key."""
