@@ -138,7 +138,7 @@ def test_a_full_disk_is_one_line(
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     tiny_checkpoint_at(tmp_path / "c", arch=tiny_architecture(d_model=64))
-    monkeypatch.setattr("hmc.artifact.checkpoint.checkpoint.save_file", full)
+    monkeypatch.setattr("hmc.artifact.checkpoint.weights.save_file", full)
     monkeypatch.setattr("hmc.artifact.marian.writer.save_file", full)
     ran = hmc(command, opus if command == "import" else tmp_path / "c", "-o", tmp_path / "out")
     assert ran.exit_code == 2

@@ -220,7 +220,7 @@ def folder(bundle: Path, once: Once, tmp_path: Path, monkeypatch: pytest.MonkeyP
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.hardlink_to(file)
     pruned = (f"runs/pruned/{name}" for name in ("h72", "h36", "nested", "distilled/checkpoint"))
-    for name in ("CHECKPOINT", "ckpt", "A", "B", "ckpt-ranked", *pruned):
+    for name in ("CHECKPOINT", "ckpt", "A", "B", "ckpt-ranked", "runs/below/nested", *pruned):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).symlink_to(once(_checkpoint_at))
     _texts_at(tmp_path)
