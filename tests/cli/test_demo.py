@@ -74,7 +74,7 @@ def test_json_is_all_there_is_on_standard_output(
 def test_the_embedded_checkpoint(tmp_path: Path) -> None:
     ran = run("--out", tmp_path / "out")
     assert ran.exit_code == 0, ran.output
-    assert [level.heads for level in validate(tmp_path / "out" / "bundle").levels] == [144, 144, 75, 75, 58, 58, 36, 36]
+    assert [level.heads for level in validate(tmp_path / "out" / "bundle").levels] == [144, 144, 75, 75, 58, 58, 36, 36, 45, 45]
 
 
 @pytest.mark.parametrize("name", ["results.json", "pareto.svg"])
@@ -122,7 +122,7 @@ def test_bleu_of_each_kind_is_that_of_its_part() -> None:
     written = [*references[:part], *sources[part:]]  # captions perfect, the rest untranslated
     system = SimpleNamespace(name="full", translations=written)
     report = SimpleNamespace(sentences=[SimpleNamespace(reference=line) for line in references], systems=[system])
-    kinds = demo_steps.Demo(Path("any"), Path("any"), Path("any")).bleu_by_kind(cast(Report, report))["full"]
+    kinds = demo_steps.Demo(Path("any"), Path("any"), None, Path("any")).bleu_by_kind(cast(Report, report))["full"]
     assert list(kinds) == ["captions", "everyday", "help", "ui"]
     assert kinds["captions"] == pytest.approx(100)
     expected = BLEU().corpus_score(written[part : 2 * part], [list(references[part : 2 * part])]).score

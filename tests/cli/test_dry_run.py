@@ -81,3 +81,12 @@ def test_a_pruning_is_told_and_not_begun(hmc: Hmc, corpus: str, tmp_path: Path) 
         ran = hmc("prune", checkpoint, *text, "-o", out, *more, "--dry-run")
         assert (ran.exit_code, message in ran.stderr) == (2, True), ran.output
     assert not out.exists()
+
+
+def test_a_ranking_without_closing_is_told_as_one_training(hmc: Hmc, corpus: str, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "model")
+    words = ("--target-heads", "12,6", "--nested-steps", "9", "--nested-heads", "importance", "--dry-run")
+    ran = hmc("prune", tmp_path / "model", "--data", corpus, "--dev", corpus, "-o", tmp_path / "out", *words)
+    assert ran.exit_code == 0, ran.output
+    assert "nested: 9 updates\n" in ran.stdout
+    assert "close" not in ran.stdout

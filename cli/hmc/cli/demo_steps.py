@@ -25,8 +25,8 @@ from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
 DATA = Path(__file__).with_name("demo_data")
-CHECKPOINT, LEVELS = DATA / "checkpoint", DATA / "levels"
-"""The model with all heads, and one set of weights for the levels with fewer."""
+CHECKPOINT, LEVELS, FAST = DATA / "checkpoint", DATA / "levels", DATA / "fast"
+"""The model with all heads, one set of weights for the levels with fewer, and a level that has lost decoder layers too."""
 CALIBRATION = DATA / "calibration.en"
 SRC, REF = DATA / "test.en", DATA / "test.de"
 KINDS = ("captions", "everyday", "help", "ui")
@@ -73,6 +73,8 @@ class Demo:
 
     checkpoint: Path
     levels: Path
+    fast: Path | None
+    """None: there is no such level."""
     out: Path
     size: Size = SIZE
 
@@ -83,7 +85,8 @@ class Demo:
 
     def compile(self, progress: Progress) -> Manifest:
         """Compiles every level at every precision. int8 is calibrated on sentences outside the test set."""
-        if missing := next((path for path in (self.checkpoint, self.levels) if not path.is_dir()), None):
+        given = [path for path in (self.checkpoint, self.levels, self.fast) if path]
+        if missing := next((path for path in given if not path.is_dir()), None):
             raise InvalidRequestError(
                 f"{missing}: the checkpoint is missing; install HMC again, or clone the whole repository"
             )
@@ -91,8 +94,9 @@ class Demo:
         for name in (RESULTS, *(f"{PLOT}{suffix}" for suffix in (".png", ".svg"))):
             if (self.out / name).exists() and not (self.bundle / MANIFEST).is_file():
                 raise InvalidRequestError(f"--out {self.out} holds {name}, which no demo wrote; choose another folder")
+        fast = [LevelRequest(self.fast, name="fast")] if self.fast else []
         return compile_bundle(
-            [LevelRequest(self.checkpoint), *(LevelRequest(self.levels, heads) for heads in HEADS)],
+            [LevelRequest(self.checkpoint), *(LevelRequest(self.levels, heads) for heads in HEADS), *fast],
             self.bundle,
             precisions=PRECISIONS,
             calibration=read_sentences(CALIBRATION),

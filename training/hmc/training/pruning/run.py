@@ -95,9 +95,9 @@ def plan_pruning(
 ) -> dict[str, str]:  # fmt: skip
     """What `prune` would do with the same arguments, in words; `check_pruning` says what it raises."""
     found = check_pruning(source, targets, train, dev, out, settings, neurons, nested_steps)
-    config, stages = found.source.config, found.stages
+    config, stages = found.source.config, found.stages if settings.nested.heads == "checkpoints" else []
     made = {stage.folder: [each for each in stages if each.folder == stage.folder] for stage in stages}
-    begun = (out / "state").is_dir()
+    begun = any((out / name).is_dir() for name in ("state", "nested-state"))
     return {
         "model": f"{source}: {found.source.layout.total} heads, {found.source.ffn_widths.total:,} feed-forward neurons",
         "text": f"{', '.join(train)} ({config.source_language} to {config.target_language})",

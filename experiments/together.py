@@ -1,0 +1,262 @@
+"""Trains a model, and what is pruned from it, for a given time on one GPU.
+
+    python -m experiments.together FULL --out runs/full --text text --seconds 325 --dropout 0.2 --shares runs/teacher
+    python -m experiments.together H75 --out runs/levels --text text --seconds 450 --until 0.85 --heads 58,36 \
+        --teacher FULL --follows runs/teacher
+    python -m experiments.together SMALL --out runs/fast --text text --seconds 450 --until 0.85 --rate 1.2e-3 \
+        --teacher FULL --follows runs/teacher
+
+Started together, they share the GPU (with CUDA's MPS they also compute at once). The first writes its weights to
+--shares every 15 seconds, and the others, who learn from it, take them from there. With --heads every update trains
+the heads that CHECKPOINT has, the smallest number and one between, ranked by its gates. TEXT is that of
+`experiments.kinds`.
+
+The learning rate falls to zero with the time, so a run ends when it should on any machine. Each of --share batches
+until that part of the time is segmented with BPE-dropout 0.1. Muon is computed for all matrices of a shape at once. OUT
+gets the checkpoint `final` at 8 bits, and `log.txt`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from experiments.kinds import KINDS
+from experiments.support.script import run_script
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.training.data.batches import Batch, made_ahead, make_batch, plan_epoch
+from hmc.training.data.corpus import Splitting, TokenCorpus
+from hmc.training.data.vocabulary import Vocabulary
+from hmc.training.distillation.settings import DistillSection
+from hmc.training.distillation.teacher import NOTHING, Distillation, Teacher
+from hmc.training.model.checkpoints import export_tensors, model_from_checkpoint
+from hmc.training.model.gates import FixedMask, OpenGate
+from hmc.training.model.regimes import position_mask
+from hmc.training.model.transformer import Transformer
+from hmc.training.pruning.levels import Levels, ranking_without_closing
+from hmc.training.pruning.settings import NestedSection
+from hmc.training.runs.optimizer import adam_of
+from hmc.training.runs.processes import make_fabric
+from hmc.training.runs.recipe import RunSection, TrainSection
+from hmc.training.runs.updater import Masks, Updater
+
+SHARED_EVERY = 15.0
+"""Seconds between two copies of the weights that others follow."""
+LONGEST_UPDATE = 0.5
+"""Seconds that an update counts at most: time in which a process was stopped is no training."""
+
+
+class Muon(torch.optim.Optimizer):
+    """`torch.optim.Muon` for all matrices of a shape at once, and Adam for the rest; nothing makes a GPU wait."""
+
+    found_inf: Tensor | None = None
+
+    def __init__(self, model: Transformer, settings: TrainSection) -> None:
+        tables = {id(table) for table in model.tables}
+        matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in tables]
+        whole = {id(p) for p in matrices}
+        rest = [p for p in model.parameters() if id(p) not in whole and p.requires_grad]
+        self.adam = adam_of([{"params": rest, "name": "weights"}], settings)
+        super().__init__([*self.adam.param_groups, {"params": matrices, "name": "weights", "lr": 0.0}], {})
+        self.shapes: dict[torch.Size, list[Tensor]] = {}
+        for matrix in (m for m in matrices if m.requires_grad):
+            self.shapes.setdefault(matrix.shape, []).append(matrix)
+        self.momenta = {s: torch.zeros(len(some), *s, device=some[0].device) for s, some in self.shapes.items()}
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        """Makes one update; an infinite gradient changes nothing."""
+        del closure
+        self.adam.found_inf = self.found_inf  # type: ignore[attr-defined]
+        self.adam.param_groups = self.param_groups[:-1]
+        self.adam.step()
+        kept = 1.0 if self.found_inf is None else 1 - self.found_inf
+        for shape, matrices in self.shapes.items():
+            gradient = torch.stack([cast(Tensor, matrix.grad) for matrix in matrices])
+            gradient = torch.where(gradient.isfinite(), gradient, 0.0)
+            momentum = self.momenta[shape].lerp_(gradient, 0.05)
+            size = -self.param_groups[-1]["lr"] * 0.2 * max(shape) ** 0.5
+            change = orthogonal(gradient.lerp(momentum, 0.95)).float() * (size * kept)
+            torch._foreach_add_(matrices, list(change.unbind(0)))
+
+
+def orthogonal(stack: Tensor) -> Tensor:
+    """`[N, R, C]` → each matrix with nearly equal singular values, by five Newton–Schulz iterations in bf16."""
+    tall = stack.size(1) > stack.size(2)
+    x = (stack.mT if tall else stack).bfloat16()
+    x = x / x.float().flatten(1).norm(dim=1).clamp(min=1e-7)[:, None, None].to(x.dtype)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+    return x.mT if tall else x
+
+
+def batches(corpus: TokenCorpus, tokens: int, seed: int, pad: int, *, pinned: bool) -> Iterator[Batch]:
+    """Endless batches."""
+    epoch = 0
+    while True:
+        for rows in plan_epoch(corpus, tokens, seed, epoch):
+            batch = make_batch(*corpus.batch(rows), pad)
+            yield batch.pinned() if pinned else batch
+        epoch += 1
+
+
+class Run:
+    """One training."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        torch.manual_seed(options.seed)
+        self.options, self.base = options, load_checkpoint(options.checkpoint)
+        self.fabric = make_fabric(RunSection(device=options.device, precision="bf16-mixed"))
+        self.model = model_from_checkpoint(self.base, dropout=options.dropout).to(self.fabric.device)
+        self.part, self.active, self.updates = 0.0, 0.0, 0
+        self.distillation = NOTHING
+        if options.teacher:
+            section = DistillSection(weight=options.distill)
+            teacher = model_from_checkpoint(load_checkpoint(options.teacher))
+            self.distillation = Distillation(section, Teacher(teacher, section))
+        settings = TrainSection(
+            batch_tokens=options.batch_tokens, learning_rate=options.rate, dropout=options.dropout, seed=options.seed
+        )
+        self.updater = Updater(
+            self.fabric, self.model, Muon(self.model, settings), made_ahead(self.mixed(), 6), settings,
+            distillation=self.distillation,
+        )  # fmt: skip
+        self.levels, self.masks = self.nested()
+
+    def mixed(self) -> Iterator[Batch]:
+        """Batches of plain text, and for a time as many that are segmented at random."""
+        options, pad = self.options, self.model.arch.pad_id
+        files = [str(options.text / f"train.{kind}.tsv.gz") for kind in KINDS]
+        vocabulary, languages = Vocabulary(self.base.tokenizer), ("en", "de")
+        pinned, sources = self.fabric.device.type == "cuda", list[Iterator[Batch]]()
+        for number, segmentation in enumerate((Splitting(), Splitting(0.1, 3))):
+            corpus = TokenCorpus.build(files, vocabulary, 128, options.out / "cache", languages, segmentation)
+            sources.append(
+                batches(corpus, options.batch_tokens, options.seed + 100 * number, pad, pinned=pinned)
+            )  # fmt: skip
+        plain, dropped = sources
+        draw = np.random.default_rng([options.seed, 5])
+        while True:
+            yield next(dropped if self.part < options.until and draw.random() < options.share else plain)
+
+    def nested(self) -> tuple[Levels | None, dict[int, list[FixedMask | OpenGate]]]:
+        """The levels below the heads of the checkpoint, and for each number of heads a gate of every attention."""
+        if not self.options.heads:
+            return None, {}
+        layout = self.base.layout
+        ranking = ranking_without_closing(self.base, "gates", dict)
+        budgets = [layout.total, *map(int, self.options.heads.split(","))]
+        levels, masks = Levels(layout, ranking, budgets, NestedSection(), self.options.seed, 1), {}
+        for heads in budgets:
+            kept = layout.restrict(levels.of(heads))
+            masks[heads] = [
+                OpenGate() if len(kept[kind][layer]) == attention.heads
+                else FixedMask(position_mask(kept[kind][layer], attention.heads).float().to(self.fabric.device))
+                for kind, layer, attention in self.model.attentions()
+            ]  # fmt: skip
+        return levels, masks
+
+    def put(self, heads: int) -> None:
+        """Masks the model to a level."""
+        for (*_, attention), gate in zip(self.model.attentions(), self.masks[heads], strict=True):
+            attention.gate = gate
+
+    def train(self) -> None:
+        """Trains until the time is over, and writes the checkpoint."""
+        options, seen, shared, last = self.options, 0.0, 0.0, time.time()
+        with (options.out / "log.txt").open("a", buffering=1, encoding="utf-8") as log:
+            while self.active < options.seconds:
+                self.part = self.active / options.seconds
+                rate = options.rate * min(1 - self.part, (self.part + 1e-3) / options.warm)
+                self.updates += 1
+                trained = self.levels.trained(self.updates) if self.levels else []
+                passes: list[Masks] = [partial(self.put, heads) for heads in trained]
+                self.updater.update(self.updates, None, {"weights": rate}, passes)
+                if self.updates % 10:
+                    continue
+                if self.fabric.device.type == "cuda":
+                    torch.cuda.synchronize()
+                now = time.time()
+                self.active, last = self.active + min(now - last, 10 * LONGEST_UPDATE), now
+                if options.shares and now - shared > SHARED_EVERY:
+                    shared = self.share()
+                seen = self.follow(seen)
+                if self.updates % 100 == 0:
+                    loss = self.updater.tally.line().get("loss", 0.0)
+                    print(f"{self.updates} updates  {self.active:.0f} s  rate {rate:.2e}  loss {loss:.4f}", file=log)
+            if options.shares:
+                self.share()
+            print(f"end: {self.updates} updates", file=log)
+        self.write()
+
+    def share(self) -> float:
+        """Writes the weights for those who follow; returns the time."""
+        part = self.options.shares.with_suffix(".part")
+        save_file({name: p.detach().clone().contiguous() for name, p in self.model.named_parameters()}, part)
+        part.replace(self.options.shares)
+        return time.time()
+
+    @torch.no_grad()
+    def follow(self, seen: float) -> float:
+        """Takes the teacher's newest weights, if there are any after `seen`; returns their time."""
+        path, teacher = self.options.follows, self.distillation.teacher
+        if path is None or teacher is None or not path.exists() or path.stat().st_mtime <= seen:
+            return seen
+        seen, found = path.stat().st_mtime, load_file(path, device=str(self.fabric.device))
+        for name, parameter in teacher.model.named_parameters():
+            parameter.copy_(found[name])
+        return seen
+
+    def write(self) -> None:
+        """Writes the checkpoint, with all its gates open."""
+        for *_, attention in self.model.attentions():
+            attention.gate = OpenGate()
+        options = self.options
+        provenance = {
+            "command": "python -m experiments.together", "from": self.base.config.provenance, "updates": self.updates,
+            "batch_tokens": options.batch_tokens, "rate": options.rate, "optimizer": "muon", "seed": options.seed,
+            "dropout": options.dropout, "levels": list(self.masks),
+            "distill": options.distill if options.teacher else 0.0,
+        }  # fmt: skip
+        config = self.base.config.model_copy(update={"provenance": provenance})
+        made = Checkpoint(config, export_tensors(self.model), self.base.tokenizer, gates=self.base.gates)
+        save_checkpoint(made, options.out / "final", dtype="int8")
+
+
+def main() -> None:
+    """Parses arguments and trains."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--text", type=Path, required=True)
+    parser.add_argument("--heads", default="", help="falling numbers of heads of the levels below")
+    parser.add_argument("--seconds", type=float, required=True, help="duration of training")
+    parser.add_argument("--rate", type=float, default=8e-4, help="highest learning rate")
+    parser.add_argument("--warm", type=float, default=0.02, help="share of the time in which the rate rises")
+    parser.add_argument("--batch-tokens", type=int, default=24576)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--share", type=float, default=0.5, help="share of batches with BPE-dropout")
+    parser.add_argument("--until", type=float, default=0.75, help="share of the time with such batches")
+    parser.add_argument("--teacher", type=Path, help="checkpoint to learn from")
+    parser.add_argument("--distill", type=float, default=0.9, help="share of the divergence in the loss")
+    parser.add_argument("--follows", type=Path, help="file from which the teacher's weights are taken")
+    parser.add_argument("--shares", type=Path, help="file to which weights are written for those who follow")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    Run(options).train()
+
+
+if __name__ == "__main__":
+    run_script(main)
