@@ -74,7 +74,8 @@ def test_json_is_all_there_is_on_standard_output(
 def test_the_embedded_checkpoint(tmp_path: Path) -> None:
     ran = run("--out", tmp_path / "out")
     assert ran.exit_code == 0, ran.output
-    assert [level.heads for level in validate(tmp_path / "out" / "bundle").levels] == [144, 144, 75, 75, 58, 58, 36, 36, 45, 45]
+    levels = validate(tmp_path / "out" / "bundle").levels
+    assert [level.heads for level in levels if level.precision == "int8"] == [144, 75, 58, 36, 45]
 
 
 @pytest.mark.parametrize("name", ["results.json", "pareto.svg"])

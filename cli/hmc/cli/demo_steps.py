@@ -26,7 +26,7 @@ from hmc.serving.server.settings import ServerSettings
 
 DATA = Path(__file__).with_name("demo_data")
 CHECKPOINT, LEVELS, FAST = DATA / "checkpoint", DATA / "levels", DATA / "fast"
-"""The model with all heads, one set of weights for the levels with fewer, and a level that has lost decoder layers too."""
+"""The model with all heads, weights that all levels with fewer share, and a level that has lost decoder layers too."""
 CALIBRATION = DATA / "calibration.en"
 SRC, REF = DATA / "test.en", DATA / "test.de"
 KINDS = ("captions", "everyday", "help", "ui")
