@@ -166,7 +166,8 @@ def mebibytes(value: int) -> str:
 
 
 def advice(report: Report, loss: float = LOSS) -> str | None:
-    """Names the fastest level that surely loses at most `loss` BLEU, and the faster ones with what they lose.
+    """Names the fastest level that surely loses at most `loss` BLEU, and of the faster ones, with what they lose, those
+    that no other is faster than and at least as good.
 
     Surely: the whole interval of ΔBLEU is within it. Fastest: at the largest batch measured, with the headline beam.
     None where quality was not measured.
@@ -192,11 +193,15 @@ def advice(report: Report, loss: float = LOSS) -> str | None:
             f"Take {best.name}. Times as fast as {conditions.latency_reference}: {speeds}. ΔBLEU: "
             f"{delta(scores[best.name], best.name)}. N{slower}"
         )
-    beyond = [level for level in report.levels if level not in sure and faster(level) > faster(best)]
+    beyond = [level for level in report.levels if level.name in scores and faster(level) > faster(best)]
+    beyond = [
+        x
+        for x in beyond
+        if not any(faster(y) > faster(x) and scores[y.name].bleu >= scores[x.name].bleu for y in beyond)
+    ]
     costs = [
         f"{x.name} is {_times(x.latency_at(serving))} times as fast, ΔBLEU {delta(scores[x.name], x.name)}"
         for x in beyond
-        if x.name in scores
     ]
     return f"{line} Faster, but loses or may lose more: {'; '.join(costs)}." if costs else line
 
