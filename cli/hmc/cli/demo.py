@@ -39,8 +39,9 @@ def command(
     from hmc.cli.demo_steps import Demo, result
 
     console = open_console(stderr=as_json)
-    embedded = demo_steps.CHECKPOINT, demo_steps.LEVELS, demo_steps.FAST
-    demo = Demo(*((checkpoint, checkpoint, None) if checkpoint else embedded), out, demo_steps.SIZE)
+    demo = Demo(demo_steps.CHECKPOINT, demo_steps.LEVELS, demo_steps.FAST, out, demo_steps.SIZE)
+    if checkpoint:
+        demo = Demo(checkpoint, checkpoint, None, out, demo_steps.SIZE)
     steps = Steps(console)
     heads = ", ".join(map(str, demo_steps.HEADS))
     fast = "" if checkpoint else ", and with 2 of 6 decoder layers"
