@@ -1,15 +1,17 @@
-"""Trains a model, and what is pruned from it, for a given time on one GPU.
+"""Trains a model, and what is pruned from it, for a given time.
 
     python -m experiments.together FULL --out runs/full --text text --seconds 325 --dropout 0.2 --shares runs/teacher
-    python -m experiments.together H75 --out runs/levels --text text --seconds 450 --until 0.85 --heads 58,36 \
-        --teacher FULL --follows runs/teacher
+    python -m experiments.together FULL --out runs/levels --text text --seconds 450 --until 0.85 --heads 75,58,36 \
+        --close 0.4 --rate 3e-4 --teacher FULL
     python -m experiments.together SMALL --out runs/fast --text text --seconds 450 --until 0.85 --rate 1.2e-3 \
         --teacher FULL --follows runs/teacher
 
 Started together, they share the GPU (with CUDA's MPS they also compute at once). The first writes its weights to
---shares every 15 seconds, and the others, who learn from it, take them from there. With --heads every update trains
-the heads that CHECKPOINT has, the smallest number and one between, ranked by its gates. TEXT is that of
-`experiments.kinds`.
+--shares every 15 seconds, and the others, who learn from it, take them from there. TEXT is that of `experiments.kinds`.
+
+With --heads one set of weights is trained for several numbers of heads: every update has a pass of the largest and one
+of another. Until --close of the time, heads are closed five at a time, those of lowest importance I_h (Michel et al.
+2019) among the open ones, and I_h is measured anew each time. Without --close the checkpoint's gates rank its heads.
 
 The learning rate falls to zero with the time, so a run ends when it should on any machine. Each of --share batches
 until that part of the time is segmented with BPE-dropout 0.1. Muon is computed for all matrices of a shape at once. OUT
@@ -30,20 +32,20 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from experiments.kinds import KINDS
+from experiments.kinds import KINDS as TEXTS
 from experiments.support.script import run_script
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from hmc.artifact.checkpoint.slimming import slim_tensors
+from hmc.artifact.model.heads import KINDS, HeadLayout, HeadScores, rank_heads, select_heads
 from hmc.training.data.batches import Batch, made_ahead, make_batch, plan_epoch
 from hmc.training.data.corpus import Splitting, TokenCorpus
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.distillation.teacher import NOTHING, Distillation, Teacher
 from hmc.training.model.checkpoints import export_tensors, model_from_checkpoint
-from hmc.training.model.gates import FixedMask, OpenGate
-from hmc.training.model.regimes import position_mask
+from hmc.training.model.importance import corpus_importance
+from hmc.training.model.regimes import select_layout
 from hmc.training.model.transformer import Transformer
-from hmc.training.pruning.levels import Levels, ranking_without_closing
-from hmc.training.pruning.settings import NestedSection
 from hmc.training.runs.optimizer import adam_of
 from hmc.training.runs.processes import make_fabric
 from hmc.training.runs.recipe import RunSection, TrainSection
@@ -51,8 +53,16 @@ from hmc.training.runs.updater import Masks, Updater
 
 SHARED_EVERY = 15.0
 """Seconds between two copies of the weights that others follow."""
-LONGEST_UPDATE = 0.5
-"""Seconds that an update counts at most: time in which a process was stopped is no training."""
+LONGEST = 120.0
+"""Seconds that ten updates count at most: time in which a process was stopped is no training."""
+SAVED_EVERY = 200
+"""Updates between two checkpoints."""
+AT_ONCE = 5
+"""Heads that are closed at a time."""
+JUDGES = 3
+"""Batches on which importance is measured each time."""
+OPEN = 1000.0
+"""Score of a head that was never closed; others have the number of heads that were closed before."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -100,23 +110,13 @@ def orthogonal(stack: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
-def batches(corpus: TokenCorpus, tokens: int, seed: int, pad: int, *, pinned: bool) -> Iterator[Batch]:
-    """Endless batches."""
-    epoch = 0
-    while True:
-        for rows in plan_epoch(corpus, tokens, seed, epoch):
-            batch = make_batch(*corpus.batch(rows), pad)
-            yield batch.pinned() if pinned else batch
-        epoch += 1
-
-
 class Run:
     """One training."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         torch.manual_seed(options.seed)
         self.options, self.base = options, load_checkpoint(options.checkpoint)
-        self.fabric = make_fabric(RunSection(device=options.device, precision="bf16-mixed"))
+        self.fabric = make_fabric(RunSection(device=options.device, precision="bf16-mixed", devices=options.devices))
         self.model = model_from_checkpoint(self.base, dropout=options.dropout).to(self.fabric.device)
         self.part, self.active, self.updates = 0.0, 0.0, 0
         self.distillation = NOTHING
@@ -131,69 +131,100 @@ class Run:
             self.fabric, self.model, Muon(self.model, settings), made_ahead(self.mixed(), 6), settings,
             distillation=self.distillation,
         )  # fmt: skip
-        self.levels, self.masks = self.nested()
+        self.layout, self.budgets = self.base.layout, [int(number) for number in options.heads.split(",") if number]
+        full = {kind: np.full((len(self.layout[kind]), self.model.arch.heads), OPEN, np.float32) for kind in KINDS}
+        self.scores: HeadScores = full if options.close or self.base.gates is None else self.base.gates
+        self.judged = self.batches(Splitting(), options.seed + 50)
+
+    def batches(self, segmentation: Splitting, seed: int) -> Iterator[Batch]:
+        """Endless batches of the training text."""
+        options, pad, pinned = self.options, self.model.arch.pad_id, self.fabric.device.type == "cuda"
+        files = [str(options.text / f"train.{kind}.tsv.gz") for kind in TEXTS]
+        vocabulary, cache = Vocabulary(self.base.tokenizer), options.out / f"cache-{self.fabric.global_rank}"
+        corpus, epoch = TokenCorpus.build(files, vocabulary, 128, cache, ("en", "de"), segmentation), 0
+        while True:
+            for rows in plan_epoch(corpus, options.batch_tokens, seed, epoch):
+                batch = make_batch(*corpus.batch(rows), pad)
+                yield batch.pinned() if pinned else batch
+            epoch += 1
 
     def mixed(self) -> Iterator[Batch]:
         """Batches of plain text, and for a time as many that are segmented at random."""
-        options, pad = self.options, self.model.arch.pad_id
-        files = [str(options.text / f"train.{kind}.tsv.gz") for kind in KINDS]
-        vocabulary, languages = Vocabulary(self.base.tokenizer), ("en", "de")
-        pinned, sources = self.fabric.device.type == "cuda", list[Iterator[Batch]]()
-        for number, segmentation in enumerate((Splitting(), Splitting(0.1, 3))):
-            corpus = TokenCorpus.build(files, vocabulary, 128, options.out / "cache", languages, segmentation)
-            sources.append(
-                batches(corpus, options.batch_tokens, options.seed + 100 * number, pad, pinned=pinned)
-            )  # fmt: skip
-        plain, dropped = sources
-        draw = np.random.default_rng([options.seed, 5])
+        seed = self.options.seed + 1000 * self.fabric.global_rank
+        plain, dropped = self.batches(Splitting(), seed), self.batches(Splitting(0.1, 3), seed + 100)
+        draw = np.random.default_rng([seed, 5])
         while True:
-            yield next(dropped if self.part < options.until and draw.random() < options.share else plain)
+            yield next(dropped if self.part < self.options.until and draw.random() < self.options.share else plain)
 
-    def nested(self) -> tuple[Levels | None, dict[int, list[FixedMask | OpenGate]]]:
-        """The levels below the heads of the checkpoint, and for each number of heads a gate of every attention."""
-        if not self.options.heads:
-            return None, {}
-        layout = self.base.layout
-        ranking = ranking_without_closing(self.base, "gates", dict)
-        budgets = [layout.total, *map(int, self.options.heads.split(","))]
-        levels, masks = Levels(layout, ranking, budgets, NestedSection(), self.options.seed, 1), {}
-        for heads in budgets:
-            kept = layout.restrict(levels.of(heads))
-            masks[heads] = [
-                OpenGate() if len(kept[kind][layer]) == attention.heads
-                else FixedMask(position_mask(kept[kind][layer], attention.heads).float().to(self.fabric.device))
-                for kind, layer, attention in self.model.attentions()
-            ]  # fmt: skip
-        return levels, masks
+    @property
+    def open(self) -> int:
+        """Heads that were not closed yet."""
+        return sum(int((self.scores[kind] == OPEN).sum()) for kind in KINDS)
 
-    def put(self, heads: int) -> None:
-        """Masks the model to a level."""
-        for (*_, attention), gate in zip(self.model.attentions(), self.masks[heads], strict=True):
-            attention.gate = gate
+    def close(self) -> None:
+        """Closes heads of lowest importance, if it is time; never more than the smallest level lacks."""
+        total, smallest = self.layout.total, self.budgets[-1]
+        left = max(smallest, total - (total - smallest) * self.part / self.options.close)
+        number = min(AT_ONCE, self.open - smallest)
+        if not number or self.open - left < number:
+            return
+        current = self.level(self.open)
+        tensors = slim_tensors(export_tensors(self.model), self.model.arch, self.layout, current)
+        config = self.base.config.model_copy(update={"head_layout": current.to_json()})
+        slim = model_from_checkpoint(Checkpoint(config, tensors, self.base.tokenizer)).to(self.fabric.device)
+        text = [next(self.judged) for _ in range(JUDGES)]
+        importance = self.fabric.broadcast(corpus_importance(slim, text, current))
+        before = self.layout.total - self.open
+        for place, head in enumerate(rank_heads(importance, current)[::-1][:number]):
+            self.scores[head.kind][head.layer, head.index] = before + place
+
+    def level(self, heads: int) -> HeadLayout:
+        """The layout of so many heads."""
+        return select_heads(self.scores, self.layout, heads)
+
+    def passes(self) -> list[Masks]:
+        """Of this update: one of the largest level, and one of another, the smallest so far while heads are closed."""
+        if not self.budgets:
+            return []
+        largest, smallest = max(self.budgets[0], self.open if self.options.close else 0), self.budgets[-1]
+        numbers = [largest]
+        if self.options.close and smallest < self.open < largest:
+            numbers.append(self.open)
+        elif largest == self.budgets[0] and len(self.budgets) > 1:
+            draw = np.random.default_rng([self.options.seed, self.updates])
+            numbers.append(self.budgets[1 + int(draw.integers(len(self.budgets) - 1))])
+        return [partial(select_layout, self.model, self.layout, self.level(number)) for number in numbers]
 
     def train(self) -> None:
         """Trains until the time is over, and writes the checkpoint."""
         options, seen, shared, last = self.options, 0.0, 0.0, time.time()
-        with (options.out / "log.txt").open("a", buffering=1, encoding="utf-8") as log:
+        name = options.out / ("log.txt" if self.fabric.is_global_zero else f"log-{self.fabric.global_rank}.txt")
+        with name.open("a", buffering=1, encoding="utf-8") as log:
             while self.active < options.seconds:
                 self.part = self.active / options.seconds
                 rate = options.rate * min(1 - self.part, (self.part + 1e-3) / options.warm)
                 self.updates += 1
-                trained = self.levels.trained(self.updates) if self.levels else []
-                passes: list[Masks] = [partial(self.put, heads) for heads in trained]
-                self.updater.update(self.updates, None, {"weights": rate}, passes)
+                self.updater.update(self.updates, None, {"weights": rate}, self.passes())
+                if self.updates == 1:  # text was prepared for it
+                    last = time.time()
                 if self.updates % 10:
                     continue
                 if self.fabric.device.type == "cuda":
                     torch.cuda.synchronize()
                 now = time.time()
-                self.active, last = self.active + min(now - last, 10 * LONGEST_UPDATE), now
+                self.active, last = self.fabric.broadcast(self.active + min(now - last, LONGEST)), now
+                if options.close:
+                    self.close()
                 if options.shares and now - shared > SHARED_EVERY:
                     shared = self.share()
                 seen = self.follow(seen)
                 if self.updates % 100 == 0:
                     loss = self.updater.tally.line().get("loss", 0.0)
-                    print(f"{self.updates} updates  {self.active:.0f} s  rate {rate:.2e}  loss {loss:.4f}", file=log)
+                    heads = f"{self.open} heads  " if options.close else ""
+                    text = f"{self.updates} updates  {self.active:.0f} s  {heads}rate {rate:.2e}  loss {loss:.4f}"
+                    print(text, file=log)
+                if self.updates % SAVED_EVERY == 0:
+                    self.write()
             if options.shares:
                 self.share()
             print(f"end: {self.updates} updates", file=log)
@@ -218,18 +249,19 @@ class Run:
         return seen
 
     def write(self) -> None:
-        """Writes the checkpoint, with all its gates open."""
-        for *_, attention in self.model.attentions():
-            attention.gate = OpenGate()
-        options = self.options
+        """Writes the checkpoint, cut to its largest level, with gates that rank the heads."""
+        if not self.fabric.is_global_zero:
+            return
+        options, kept = self.options, self.level(self.budgets[0]) if self.budgets else self.layout
         provenance = {
             "command": "python -m experiments.together", "from": self.base.config.provenance, "updates": self.updates,
-            "batch_tokens": options.batch_tokens, "rate": options.rate, "optimizer": "muon", "seed": options.seed,
-            "dropout": options.dropout, "levels": list(self.masks),
+            "batch_tokens": options.batch_tokens * options.devices, "rate": options.rate, "optimizer": "muon",
+            "seed": options.seed, "dropout": options.dropout, "levels": self.budgets, "close": options.close,
             "distill": options.distill if options.teacher else 0.0,
         }  # fmt: skip
-        config = self.base.config.model_copy(update={"provenance": provenance})
-        made = Checkpoint(config, export_tensors(self.model), self.base.tokenizer, gates=self.base.gates)
+        config = self.base.config.model_copy(update={"provenance": provenance, "head_layout": kept.to_json()})
+        tensors = slim_tensors(export_tensors(self.model), self.model.arch, self.layout, kept)
+        made = Checkpoint(config, tensors, self.base.tokenizer, gates=self.scores)
         save_checkpoint(made, options.out / "final", dtype="int8")
 
 
@@ -239,7 +271,8 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--text", type=Path, required=True)
-    parser.add_argument("--heads", default="", help="falling numbers of heads of the levels below")
+    parser.add_argument("--heads", default="", help="falling numbers of heads, of levels in one set of weights")
+    parser.add_argument("--close", type=float, default=0.0, help="share of the time in which heads are closed")
     parser.add_argument("--seconds", type=float, required=True, help="duration of training")
     parser.add_argument("--rate", type=float, default=8e-4, help="highest learning rate")
     parser.add_argument("--warm", type=float, default=0.02, help="share of the time in which the rate rises")
@@ -253,6 +286,7 @@ def main() -> None:
     parser.add_argument("--shares", type=Path, help="file to which weights are written for those who follow")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--devices", type=int, default=1, help="processes, each with batches of its own")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     Run(options).train()
