@@ -223,7 +223,7 @@ class Run:
                     heads = f"{self.open} heads  " if options.close else ""
                     text = f"{self.updates} updates  {self.active:.0f} s  {heads}rate {rate:.2e}  loss {loss:.4f}"
                     print(text, file=log)
-                if self.updates % SAVED_EVERY == 0:
+                if self.updates % SAVED_EVERY == 0 and not (options.close and self.open > self.budgets[0]):
                     self.write()
             if options.shares:
                 self.share()

@@ -1,7 +1,7 @@
 """Steps of a study: commands of `hmc`, each with what it makes. What exists is not made again.
 
-Results without weights can be kept apart, so that a study may end on another machine: a training is then made again
-only where something that needs its weights is left to do.
+Results can be kept apart, so that a study may end on another machine: those without weights, and the first baseline,
+from which everything else starts. Another training is made again only where something that needs its weights is left.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ EACH = "{each}"
 """Before a pattern: an argument for each path that matches it when the step is run, in the order of their names."""
 
 
-RESULTS = ("measure/**/*.json", "compare/**/*.json", "score/*/bundle.json", "times.json")
-"""What steps make of weights. It is put back into the folder of a study."""
+RESULTS = (
+    "measure/**/*.json", "compare/**/*.json", "score/*/bundle.json", "times.json", "train/baseline-1/final/*",
+)  # fmt: skip
+"""What steps make of weights, and the weights of the first baseline. It is put back into the folder of a study."""
 LOGS = ("train/*/headmask.json", "train/*/log.jsonl")
 """What trainings leave beside weights. It is only read, because a training goes on in a folder that has logs."""
 

@@ -77,7 +77,8 @@ def test_a_training_whose_results_are_kept_is_not_made_again(tmp_path: Path) -> 
         Step("score", "quick", ("y", str(score)), score.parent, (trained,)),
         Step("groups", "quick", ("z", str(ranks)), ranks, (trained,)),
     ]
-    for path in (score, ranks, trained / "weights", trained.parent / "log.jsonl"):
+    first = runs / "train/baseline-1/final/weights"
+    for path in (score, ranks, trained / "weights", trained.parent / "log.jsonl", first):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(path.name)
     assert left_of(steps) == []
@@ -87,9 +88,10 @@ def test_a_training_whose_results_are_kept_is_not_made_again(tmp_path: Path) -> 
     restore(kept, runs)
     assert left_of(steps) == []
     assert {p.relative_to(kept).as_posix() for p in kept.rglob("*") if p.is_file()} == {
-        "score/a/bundle.json", "measure/a-1/groups.json", "train/a-1/log.jsonl",
+        "score/a/bundle.json", "measure/a-1/groups.json", "train/a-1/log.jsonl", "train/baseline-1/final/weights",
     }  # fmt: skip
-    assert not (runs / "train").exists(), "a training goes on in a folder that has logs"
+    assert not (runs / "train/a-1").exists(), "a training goes on in a folder that has logs"
+    assert first.read_text() == "weights", "everything starts from the first baseline"
     ranks.write_text("newer")
     restore(kept, runs)
     assert ranks.read_text() == "newer"
