@@ -18,7 +18,7 @@ hmc demo
 
 echo '== 3. Compile'
 DATA=$(python3 -c 'from hmc.cli import demo_steps; print(demo_steps.DATA)')
-hmc compile full=$DATA/checkpoint h36=$DATA/levels@36 fast=$DATA/fast --precision int8 \
+hmc compile full=$DATA/checkpoint h75=$DATA/levels fast=$DATA/fast --precision int8 \
       --calibrate $DATA/calibration.en --eval $DATA/test.en $DATA/test.de -o bundle
 hmc levels bundle
 
@@ -26,14 +26,14 @@ echo '== 4. Serve'
 hmc serve bundle --port 50051 &
 hmc health --server localhost:50051 --timeout 60
 hmc translate --server localhost:50051 "A dog runs across the grass."
-hmc translate --server localhost:50051 --level h36-int8 "A dog runs across the grass."
+hmc translate --server localhost:50051 --level h75-int8 "A dog runs across the grass."
 hmc translate --server localhost:50051 --max-bleu-drop 3 --json "Two men play chess in the park."
 hmc admin status --server localhost:50051
 python3 - <<'END'
 from hmc.serving.client import Client
 
 with Client("localhost:50051") as client:
-    answer = client.translate(["A dog runs across the grass."], level="h36-int8")
+    answer = client.translate(["A dog runs across the grass."], level="h75-int8")
     print(answer[0].text, answer.level)
 END
 kill $(jobs -p) && wait
