@@ -34,8 +34,8 @@ KINDS = ("captions", "everyday", "help", "ui")
 HEADS = (75, 58, 36)
 """Heads of the levels that LEVELS has."""
 SURE = 3.0
-"""BLEU: the advice names the fastest level that surely loses no more. With 240 sentences an interval is 2 wide to either
-side, so even a level that loses next to nothing is not sure to lose less."""
+"""BLEU: the advice names the fastest level that surely loses no more. With 240 sentences an interval reaches 2 to
+either side, so even a level that loses next to nothing is not sure to lose less."""
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 EXAMPLES = (3, 64, 129, 181)
 """Lines of the test set, counted from 0, whose translations are shown."""
