@@ -30,6 +30,15 @@ def command(
             rich_help_panel=OUTPUT,
         ),
     ],
+    reference: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="With --n-best: human translations of --source, line for line; the training text gets the "
+            "translation that is closest to them. Once for each --source.",
+            metavar="FILE",
+            rich_help_panel=TEXT,
+        ),
+    ] = None,
     dev: Annotated[
         int,
         typer.Option(
@@ -52,7 +61,8 @@ def command(
     n_best: Annotated[
         int,
         typer.Option(
-            help="Translations kept of each sentence, with their scores; the best one goes into the training text.",
+            help="Translations kept of each sentence, with their scores; the best one goes into the training text, or "
+            "that of --reference.",
             rich_help_panel=SEARCH,
         ),
     ] = 1,
@@ -129,7 +139,17 @@ def command(
     )
     filters = Filters(tuple(keep or ()), max_length_ratio, max_repeats)  # type: ignore[arg-type]  # checked there
     with translating(open_console(stderr=True)) as (report, step):
-        found = distill(checkpoint, source, out, settings, filters, held_out=dev, report=report, step=step)
+        found = distill(
+            checkpoint,
+            source,
+            out,
+            settings,
+            filters,
+            held_out=dev,
+            references=reference or (),
+            report=report,
+            step=step,
+        )
     if as_json:
         typer.echo(json.dumps(found.to_json() | {"corpus": found.corpus()}, indent=1))
         return

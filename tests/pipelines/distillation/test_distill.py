@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -127,6 +128,35 @@ def test_other_filters_need_no_other_translations(text: Path, tmp_path: Path, ti
     found = distill(tiny_checkpoint, [tmp_path / "t.en"], out, settings, EVERY)
     assert (found.train, found.dropped) == (len(SENTENCES), {})
     assert shard_path(out, 0).stat().st_mtime_ns == shard
+
+
+def test_references_choose_among_the_translations_that_are_there(whole: Path, text: Path, tmp_path: Path) -> None:
+    """Every other line has the teacher's second translation as its reference."""
+    records = [record for number in range(6) for record in read_shard(shard_path(whole, number))]
+    wanted = [record.hypotheses[record.line % 2].text if record.hypotheses else "" for record in records]
+    write_lines(tmp_path / "text.de", wanted)
+    before = {number: shard_path(whole, number).stat().st_mtime_ns for number in range(6)}
+    copied = tmp_path / "data"
+    shutil.copytree(whole, copied)
+    found = distill(CHECKPOINT, [text], copied, SETTINGS, EVERY, references=[tmp_path / "text.de"])
+    assert [target for _, target in read_pairs(found.corpus())] == [line for line in wanted if line]
+    assert before == {number: shard_path(copied, number).stat().st_mtime_ns for number in range(6)}
+    write_lines(tmp_path / "text.de", [record.hypotheses[0].text if record.hypotheses else "" for record in records])
+    again = distill(CHECKPOINT, [text], copied, SETTINGS, EVERY, references=[tmp_path / "text.de"])
+    assert again.mean_score > found.mean_score, "other references, other text"
+
+
+def test_references_that_do_not_fit_are_refused(text: Path, tmp_path: Path) -> None:
+    write_lines(tmp_path / "short.de", ["eins"])
+    one, out = DistillSettings(), tmp_path / "data"
+    for references, settings, message in (
+        ([tmp_path / "short.de"], SETTINGS, "has 1 lines, and .* 94: --reference has the translation of each line"),
+        ([text, text], SETTINGS, "2 of --reference and 1 of --source: give one for each"),
+        ([text], one, "give --n-best 2 or more"),
+    ):
+        with pytest.raises(InvalidRequestError, match=message):
+            distill(CHECKPOINT, [text], out, settings, references=references)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from sacrebleu.metrics import BLEU
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.pipelines.distillation.filters import Filters, Reason
 from hmc.pipelines.distillation.shards import Record, read_shard, shard_path
+from hmc.pipelines.distillation.sources import SourceFile, all_lines
 from hmc.pipelines.folders import whole_file, write_whole
 
 REPORT, DROPPED = "report.json", "dropped.tsv"
@@ -52,21 +55,27 @@ class Distilled:
         return asdict(self) | {"folder": str(self.folder)}
 
 
-def write_results(folder: Path, shards: int, filters: Filters, held_out: int) -> Distilled:
+def write_results(
+    folder: Path, shards: int, filters: Filters, held_out: int, references: Sequence[SourceFile] = ()
+) -> Distilled:
     """Filters the translations of `shards` files, and writes text and report. Text that is there is not touched.
 
-    held_out: sentence pairs to hold out as dev text, at most MOST_HELD_OUT of all; they are spread evenly. Raises
+    held_out: sentence pairs to hold out as dev text, at most MOST_HELD_OUT of all; they are spread evenly. references:
+    of every source line; of the translations of a line, the one that is closest to its reference is taken. Raises
     InvalidRequestError if no translation passes the filters, InvalidArtifactError for a damaged file.
     """
-    request = {"filters": filters.to_json(), "held_out": held_out, "shards": shards}
+    request: dict[str, Any] = {"filters": filters.to_json(), "held_out": held_out, "shards": shards}
+    if references:
+        request["references"] = [file.identity() for file in references]
     if (former := _read(folder, request)) is not None:
         return former
-    reasons = [record.skipped or _reason(record, filters) for record in _records(folder, shards)]
+    taken = _closest(folder, shards, references) if references else None
+    reasons = [record.skipped or _reason(record, filters) for record in _records(folder, shards, taken)]
     counts = Counter[str](reason for reason in reasons if reason)
     kept = len(reasons) - counts.total()
     dev = min(held_out, int(kept * MOST_HELD_OUT))
     chosen = {(2 * index + 1) * kept // (2 * dev) for index in range(dev)}
-    score = _write_text(folder, zip(_records(folder, shards), reasons, strict=True), chosen)
+    score = _write_text(folder, zip(_records(folder, shards, taken), reasons, strict=True), chosen)
     if not kept:
         raise InvalidRequestError(
             f"none of {len(reasons):,} lines is left to train with ({_listed(counts)}); {folder / DROPPED} has each of "
@@ -100,9 +109,22 @@ def _write_text(folder: Path, rows: Iterable[tuple[Record, str | None]], dev: Co
     return score
 
 
-def _records(folder: Path, shards: int) -> Iterator[Record]:
-    for number in range(shards):
-        yield from read_shard(shard_path(folder, number))
+def _records(folder: Path, shards: int, taken: Sequence[int] | None = None) -> Iterator[Record]:
+    """Yields every record, with the taken one of its translations first."""
+    for record in (record for number in range(shards) for record in read_shard(shard_path(folder, number))):
+        first = taken[record.line] if taken else 0
+        yield replace(record, hypotheses=record.hypotheses[first:]) if first else record
+
+
+def _closest(folder: Path, shards: int, references: Sequence[SourceFile]) -> list[int]:
+    """Returns which translation of each line has the highest sentence BLEU (Kim & Rush 2016, section 3.3); of equal
+    ones, the one that the teacher prefers."""
+    bleu, lines = BLEU(effective_order=True), all_lines([file.path for file in references])
+    found = []
+    for record, line in zip(_records(folder, shards), lines, strict=True):
+        scores = [bleu.sentence_score(h.text, [line.text]).score for h in record.hypotheses]
+        found.append(scores.index(max(scores)) if scores else 0)
+    return found
 
 
 def _reason(record: Record, filters: Filters) -> Reason | None:

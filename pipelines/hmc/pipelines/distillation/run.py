@@ -17,7 +17,7 @@ from hmc.pipelines.distillation.filters import Filters, Skipped
 from hmc.pipelines.distillation.results import Distilled, write_results
 from hmc.pipelines.distillation.settings import FIRST, IMPORTED, TEACHER, DistillSettings
 from hmc.pipelines.distillation.shards import Record, TeacherHypothesis, shard_path, write_shard
-from hmc.pipelines.distillation.sources import SourceLine, all_lines, read_sources, sample
+from hmc.pipelines.distillation.sources import SourceLine, all_lines, read_references, read_sources, sample
 from hmc.pipelines.distillation.teacher import as_checkpoint, compile_teacher, open_teacher, precision_of
 from hmc.pipelines.folders import taken_folder
 from hmc.pipelines.progress import Meter, Report, Step, silent
@@ -31,7 +31,7 @@ AT_ONCE = 2
 """Files of translations in work at the same time, so that the last sentences of one leave no worker without work."""
 
 
-def distill(
+def distill(  # noqa: PLR0913 - its text, its search, and two reports
     teacher: Path,
     sources: Sequence[Path],
     out: Path,
@@ -39,20 +39,27 @@ def distill(
     filters: Filters | None = None,
     *,
     held_out: int = 0,
+    references: Sequence[Path] = (),
     report: Report = silent,
     step: Step = silent,
 ) -> Distilled:
     """Translates every line of `sources` with the teacher's beam search into the folder `out`, and filters the result.
 
     teacher: a checkpoint, or a MarianMT directory, which is imported into the folder. sources: text files, plain or
-    .gz. held_out: sentence pairs to hold out as dev text. report: called with the progress. step: called with what is
-    done before the first translation. The same input gives the same bytes, however often the run was interrupted.
+    .gz. held_out: sentence pairs to hold out as dev text. references: a file for each of `sources`, line for line; the
+    training text then gets the one of a line's `n_best` translations that is closest to the reference. report: called
+    with the progress. step: called with what is done before the first translation. The same input gives the same bytes,
+    however often the run was interrupted.
 
-    Raises InvalidRequestError if `out` is of another teacher, text or search, if a file cannot be read, and if nothing
-    is left to train with; InvalidArtifactError for a damaged teacher; DeviceUnavailableError.
+    Raises InvalidRequestError if `out` is of another teacher, text or search, if a file cannot be read, if references
+    do not fit, and if nothing is left to train with; InvalidArtifactError for a damaged teacher;
+    DeviceUnavailableError.
     """
     settings, filters = settings or DistillSettings(), filters or Filters()
     precision, files = precision_of(settings), read_sources(sources)
+    human = read_references(references, files)
+    if human and settings.n_best < 2:
+        raise InvalidRequestError("--reference chooses among several translations of a line: give --n-best 2 or more")
     checkpoint = as_checkpoint(teacher, out / IMPORTED)
     tokenizer = open_tokenizer(load_checkpoint(checkpoint).tokenizer)
     source_text = [file.identity() for file in files]
@@ -69,7 +76,7 @@ def distill(
                 longest = min(settings.max_length, translator.manifest.architecture.max_positions)
                 plan = _Plan(sources, settings, tokenizer, longest, missing)
                 _translate(plan, translator, out, Meter(total, report))
-        return write_results(out, shards, filters, held_out)
+        return write_results(out, shards, filters, held_out, human)
 
 
 class _Plan:

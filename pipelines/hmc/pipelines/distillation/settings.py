@@ -22,7 +22,7 @@ class DistillSettings:
     beam: int = 4
     """Hypotheses of the search, from 1 to 16."""
     n_best: int = 1
-    """Hypotheses kept for each sentence, best first, from 1 to `beam`. Training reads the best one."""
+    """Hypotheses kept for each sentence, best first, from 1 to `beam`. Training reads one."""
     length_penalty: float = 1.0
     """Hypotheses are ranked by log P / length ^ length_penalty."""
     max_length: int = 128

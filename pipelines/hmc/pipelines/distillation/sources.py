@@ -59,6 +59,22 @@ def read_sources(paths: Sequence[Path]) -> list[SourceFile]:
     return files
 
 
+def read_references(paths: Sequence[Path], sources: Sequence[SourceFile]) -> list[SourceFile]:
+    """Reads the references of source files, one for each or none. Raises InvalidRequestError if they do not fit."""
+    if paths and len(paths) != len(sources):
+        raise InvalidRequestError(
+            f"{len(paths)} of --reference and {len(sources)} of --source: give one for each, in the same order"
+        )
+    files = [SourceFile.read(path) for path in paths]
+    for file, source in zip(files, sources, strict=False):
+        if file.lines != source.lines:
+            raise InvalidRequestError(
+                f"{file.path} has {file.lines:,} lines, and {source.path} {source.lines:,}: --reference has the "
+                "translation of each line of --source on the same line"
+            )
+    return files
+
+
 def all_lines(paths: Sequence[Path]) -> Iterator[SourceLine]:
     """Yields the lines of all files, one file after the other."""
     number = 0
