@@ -21,11 +21,10 @@ class Difference:
     low: float
     high: float
 
-    def text(self, digits: int = 2) -> str:
+    def text(self, digits: int = 2, sign: str = "+") -> str:
         """`-0.42 (-0.71 to -0.13)`; without an interval, the value alone."""
-        if math.isinf(self.low):
-            return f"{self.value:+.{digits}f} (no interval: one seed each)"
-        return f"{self.value:+.{digits}f} ({self.low:+.{digits}f} to {self.high:+.{digits}f})"
+        value, low, high = (f"{number:{sign}.{digits}f}" for number in (self.value, self.low, self.high))
+        return f"{value} (no interval: one seed each)" if math.isinf(self.high) else f"{value} ({low} to {high})"
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:

@@ -17,7 +17,7 @@ from typing import Any
 from experiments.papers.claims import michel, sun, voita
 from experiments.papers.claims.claim import Claim
 from experiments.papers.over_seeds import difference, mean, ratio
-from experiments.papers.readings import NotRunError, bleu, masked, over, quality, spread
+from experiments.papers.readings import NotRunError, bleu, masked, over, quality, seeds_of, spread
 from experiments.papers.steps import left_of
 from experiments.papers.studies import BASELINE, VARIANTS, Study, Variant
 from experiments.support import marked
@@ -89,7 +89,8 @@ def _row(
 
 def _headmask_row(study: Study, variant: Variant) -> Iterator[str]:
     folder, scores = variant.folder, over(study, variant.folder, bleu)
-    yield str(len(scores))
+    seeds = len(seeds_of(study, variant))
+    yield str(seeds) if len(scores) == seeds else f"{len(scores)} of {seeds}"
     yield f"{sum(scores) / len(scores):.2f}"
     if folder == BASELINE:
         found = mean(scores)

@@ -56,9 +56,17 @@ def seeds_of(study: Study, variant: Variant) -> tuple[int, ...]:
 
 
 def over(study: Study, folder: str, read: Callable[[Study, str, int], Value]) -> list[Value]:
-    """What `read` finds for every seed of a variant."""
+    """What `read` finds for every seed of a variant that was run. Raises NotRunError if none was."""
     [variant] = [each for each in VARIANTS if each.folder == folder]
-    return [read(study, folder, seed) for seed in seeds_of(study, variant)]
+    found, missing = list[Value](), NotRunError(folder)
+    for seed in seeds_of(study, variant):
+        try:
+            found.append(read(study, folder, seed))
+        except NotRunError as error:
+            missing = error
+    if not found:
+        raise missing
+    return found
 
 
 def masked(study: Study, folder: str, seed: int) -> dict[str, Any]:

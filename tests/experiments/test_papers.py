@@ -13,7 +13,7 @@ from experiments.papers import page
 from experiments.papers.__main__ import main
 from experiments.papers.claims.claim import Claim, Finding, above, below
 from experiments.papers.over_seeds import Difference, difference, mean, ratio
-from experiments.papers.readings import NotRunError
+from experiments.papers.readings import NotRunError, over
 from experiments.papers.sizes import SIZES
 from experiments.papers.steps import EACH, PART, Driver, Step, keep, left_of, restore, some_of
 from experiments.papers.studies import VARIANTS, Study
@@ -189,6 +189,20 @@ def test_differences_over_seeds_by_hand() -> None:
     quantiles = [student(freedom) for freedom in range(1, 40)]
     assert quantiles == sorted(quantiles, reverse=True)
     assert quantiles[-1] == pytest.approx(2.023, abs=5e-4)  # 39 degrees of freedom
+
+
+def test_seeds_that_were_run_count_without_the_others(tmp_path: Path) -> None:
+    def read(_study: Study, _folder: str, seed: int) -> int:
+        if seed > 2:
+            raise NotRunError(str(seed))
+        return 10 * seed
+
+    def none(_study: Study, _folder: str, seed: int) -> int:
+        raise NotRunError(str(seed))
+
+    assert over(study(tmp_path), "random", read) == [10, 20]
+    with pytest.raises(NotRunError, match="3"):
+        over(study(tmp_path), "random", none)
 
 
 def test_verdicts_are_decided_where_the_interval_is_on_one_side() -> None:

@@ -11,13 +11,16 @@ from experiments.papers.studies import BASELINE, Study
 from hmc.training.analysis.common.result import ORDERS
 
 
-def _seeds(study: Study) -> str:
-    return f"{len(study.size.seeds)} seeds each, t interval"
+def _seeds(study: Study, *sides: list[float]) -> str:
+    ours, theirs = map(len, sides)
+    whole = len(study.size.seeds)
+    return f"{whole} seeds each, t interval" if ours == theirs == whole else f"{ours} and {theirs} of {whole} seeds"
 
 
 def _bleu(folder: str, least: float, study: Study) -> Finding:
-    found = difference(over(study, folder, bleu), over(study, BASELINE, bleu))
-    return Finding(f"{found.text()} BLEU", _seeds(study), above(found, least))
+    ours, theirs = over(study, folder, bleu), over(study, BASELINE, bleu)
+    found = difference(ours, theirs)
+    return Finding(f"{found.text()} BLEU", _seeds(study, ours, theirs), above(found, least))
 
 
 def _spread(of: str, study: Study, folder: str, seed: int) -> float:
@@ -26,8 +29,9 @@ def _spread(of: str, study: Study, folder: str, seed: int) -> float:
 
 def _ratio(of: str, folder: str, study: Study) -> Finding:
     """Mean or variance of importance over heads, divided by that of the baseline."""
-    found = ratio(over(study, folder, partial(_spread, of)), over(study, BASELINE, partial(_spread, of)))
-    return Finding(f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})", _seeds(study), below(found, 1.0))
+    ours, theirs = (over(study, each, partial(_spread, of)) for each in (folder, BASELINE))
+    found = ratio(ours, theirs)
+    return Finding(found.text(sign=""), _seeds(study, ours, theirs), below(found, 1.0))
 
 
 def _groups(study: Study) -> Finding:
@@ -51,8 +55,9 @@ def _top_group(study: Study, folder: str, seed: int) -> float:
 
 
 def _maintained(folder: str, study: Study) -> Finding:
-    found = difference(over(study, folder, _top_group), over(study, BASELINE, _top_group))
-    return Finding(f"loses {found.text()} BLEU less than the baseline", _seeds(study), above(found))
+    ours, theirs = over(study, folder, _top_group), over(study, BASELINE, _top_group)
+    found = difference(ours, theirs)
+    return Finding(f"{found.text()} BLEU beside the loss of the baseline", _seeds(study, ours, theirs), above(found))
 
 
 def _curve(study: Study, folder: str, seed: int) -> float:
@@ -63,8 +68,9 @@ def _curve(study: Study, folder: str, seed: int) -> float:
 
 
 def _robust(study: Study) -> Finding:
-    found = difference(over(study, "random", _curve), over(study, BASELINE, _curve))
-    return Finding(f"Random: {found.text(1)} points of the baseline's curve", _seeds(study), above(found))
+    ours, theirs = over(study, "random", _curve), over(study, BASELINE, _curve)
+    found = difference(ours, theirs)
+    return Finding(f"Random: {found.text(1)} points of the baseline's curve", _seeds(study, ours, theirs), above(found))
 
 
 CLAIMS = (
