@@ -27,7 +27,7 @@ hmc serve bundle --port 50051 &
 hmc health --server localhost:50051 --timeout 60
 hmc translate --server localhost:50051 "A dog runs across the grass."
 hmc translate --server localhost:50051 --level h75-int8 "A dog runs across the grass."
-hmc translate --server localhost:50051 --max-bleu-drop 3 --json "Two men play chess in the park."
+hmc translate --server localhost:50051 --max-bleu-drop 2 --json "Two men play chess in the park."
 hmc admin status --server localhost:50051
 python3 - <<'END'
 from hmc.serving.client import Client
