@@ -20,7 +20,7 @@ def _seeds(study: Study, *sides: list[float]) -> str:
 def _bleu(folder: str, least: float, study: Study) -> Finding:
     ours, theirs = over(study, folder, bleu), over(study, BASELINE, bleu)
     found = difference(ours, theirs)
-    return Finding(f"{found.text()} BLEU", _seeds(study, ours, theirs), above(found, least))
+    return Finding(f"ΔBLEU {found.text()}", _seeds(study, ours, theirs), above(found, least))
 
 
 def _spread(of: str, study: Study, folder: str, seed: int) -> float:
@@ -57,7 +57,7 @@ def _top_group(study: Study, folder: str, seed: int) -> float:
 def _maintained(folder: str, study: Study) -> Finding:
     ours, theirs = over(study, folder, _top_group), over(study, BASELINE, _top_group)
     found = difference(ours, theirs)
-    return Finding(f"{found.text()} BLEU beside the loss of the baseline", _seeds(study, ours, theirs), above(found))
+    return Finding(f"ΔBLEU when masked, minus the baseline's: {found.text()}", _seeds(study, ours, theirs), above(found))
 
 
 def _curve(study: Study, folder: str, seed: int) -> float:
@@ -70,7 +70,8 @@ def _curve(study: Study, folder: str, seed: int) -> float:
 def _robust(study: Study) -> Finding:
     ours, theirs = over(study, "random", _curve), over(study, BASELINE, _curve)
     found = difference(ours, theirs)
-    return Finding(f"Random: {found.text(1)} points of the baseline's curve", _seeds(study, ours, theirs), above(found))
+    text = f"mean BLEU of the curve, in % of all heads', minus the baseline's: {found.text(1)}"
+    return Finding(text, _seeds(study, ours, theirs), above(found))
 
 
 CLAIMS = (
