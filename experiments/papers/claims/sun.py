@@ -57,7 +57,8 @@ def _top_group(study: Study, folder: str, seed: int) -> float:
 def _maintained(folder: str, study: Study) -> Finding:
     ours, theirs = over(study, folder, _top_group), over(study, BASELINE, _top_group)
     found = difference(ours, theirs)
-    return Finding(f"ΔBLEU when masked, minus the baseline's: {found.text()}", _seeds(study, ours, theirs), above(found))
+    text = f"ΔBLEU when masked, minus the baseline's: {found.text()}"
+    return Finding(text, _seeds(study, ours, theirs), above(found))
 
 
 def _curve(study: Study, folder: str, seed: int) -> float:
