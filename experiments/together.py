@@ -14,8 +14,7 @@ of another. Until --close of the time, heads are closed five at a time, those of
 2019) among the open ones, and I_h is measured anew each time. Without --close the checkpoint's gates rank its heads.
 
 The learning rate falls to zero with the time, so a run ends when it should on any machine. Each of --share batches
-until that part of the time is segmented with BPE-dropout 0.1. Muon is computed for all matrices of a shape at once. OUT
-gets the checkpoint `final` at 8 bits, and `log.txt`.
+until that part of the time is segmented with BPE-dropout 0.1. OUT gets the checkpoint `final` at 8 bits, and `log.txt`.
 """
 
 from __future__ import annotations
@@ -25,12 +24,10 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from experiments.kinds import KINDS as TEXTS
 from experiments.support.script import run_script
@@ -45,8 +42,7 @@ from hmc.training.distillation.teacher import NOTHING, Distillation, Teacher
 from hmc.training.model.checkpoints import export_tensors, model_from_checkpoint
 from hmc.training.model.importance import corpus_importance
 from hmc.training.model.regimes import select_layout
-from hmc.training.model.transformer import Transformer
-from hmc.training.runs.optimizer import adam_of
+from hmc.training.runs.optimizer import make_optimizer
 from hmc.training.runs.processes import make_fabric
 from hmc.training.runs.recipe import RunSection, TrainSection
 from hmc.training.runs.updater import Masks, Updater
@@ -65,51 +61,6 @@ OPEN = 1000.0
 """Score of a head that was never closed; others have the number of heads that were closed before."""
 
 
-class Muon(torch.optim.Optimizer):
-    """`torch.optim.Muon` for all matrices of a shape at once, and Adam for the rest; nothing makes a GPU wait."""
-
-    found_inf: Tensor | None = None
-
-    def __init__(self, model: Transformer, settings: TrainSection) -> None:
-        tables = {id(table) for table in model.tables}
-        matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in tables]
-        whole = {id(p) for p in matrices}
-        rest = [p for p in model.parameters() if id(p) not in whole and p.requires_grad]
-        self.adam = adam_of([{"params": rest, "name": "weights"}], settings)
-        super().__init__([*self.adam.param_groups, {"params": matrices, "name": "weights", "lr": 0.0}], {})
-        self.shapes: dict[torch.Size, list[Tensor]] = {}
-        for matrix in (m for m in matrices if m.requires_grad):
-            self.shapes.setdefault(matrix.shape, []).append(matrix)
-        self.momenta = {s: torch.zeros(len(some), *s, device=some[0].device) for s, some in self.shapes.items()}
-
-    @torch.no_grad()
-    def step(self, closure: object = None) -> None:  # type: ignore[override]
-        """Makes one update; an infinite gradient changes nothing."""
-        del closure
-        self.adam.found_inf = self.found_inf  # type: ignore[attr-defined]
-        self.adam.param_groups = self.param_groups[:-1]
-        self.adam.step()
-        kept = 1.0 if self.found_inf is None else 1 - self.found_inf
-        for shape, matrices in self.shapes.items():
-            gradient = torch.stack([cast(Tensor, matrix.grad) for matrix in matrices])
-            gradient = torch.where(gradient.isfinite(), gradient, 0.0)
-            momentum = self.momenta[shape].lerp_(gradient, 0.05)
-            size = -self.param_groups[-1]["lr"] * 0.2 * max(shape) ** 0.5
-            change = orthogonal(gradient.lerp(momentum, 0.95)).float() * (size * kept)
-            torch._foreach_add_(matrices, list(change.unbind(0)))
-
-
-def orthogonal(stack: Tensor) -> Tensor:
-    """`[N, R, C]` → each matrix with nearly equal singular values, by five Newton–Schulz iterations in bf16."""
-    tall = stack.size(1) > stack.size(2)
-    x = (stack.mT if tall else stack).bfloat16()
-    x = x / x.float().flatten(1).norm(dim=1).clamp(min=1e-7)[:, None, None].to(x.dtype)
-    for _ in range(5):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
-    return x.mT if tall else x
-
-
 class Run:
     """One training."""
 
@@ -125,11 +76,13 @@ class Run:
             teacher = model_from_checkpoint(load_checkpoint(options.teacher))
             self.distillation = Distillation(section, Teacher(teacher, section))
         settings = TrainSection(
-            batch_tokens=options.batch_tokens, learning_rate=options.rate, dropout=options.dropout, seed=options.seed
-        )
+            batch_tokens=options.batch_tokens, learning_rate=options.rate, dropout=options.dropout, seed=options.seed,
+            optimizer="muon",
+        )  # fmt: skip
+        groups = [{"params": [p for p in self.model.parameters() if p.requires_grad], "name": "weights"}]
         self.updater = Updater(
-            self.fabric, self.model, Muon(self.model, settings), made_ahead(self.mixed(), 6), settings,
-            distillation=self.distillation,
+            self.fabric, self.model, make_optimizer(groups, settings, self.model.tables), made_ahead(self.mixed(), 6),
+            settings, distillation=self.distillation,
         )  # fmt: skip
         self.layout, self.budgets = self.base.layout, [int(number) for number in options.heads.split(",") if number]
         full = {kind: np.full((len(self.layout[kind]), self.model.arch.heads), OPEN, np.float32) for kind in KINDS}

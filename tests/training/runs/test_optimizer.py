@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from tests.training.runs.test_updater import make_model, make_updater
 
-from hmc.training.runs.recipe import OptimizerName
+from hmc.training.runs.optimizer import make_optimizer
+from hmc.training.runs.recipe import OptimizerName, TrainSection
 
 
 def first_change(optimizer: OptimizerName) -> dict[str, torch.Tensor]:
@@ -36,3 +37,22 @@ def test_an_update_of_muon_moves_all_directions_alike_and_as_far_as_adam() -> No
         assert 1 < muon[name][0] / (0.2 * max(shape) ** 0.5) < 1.3
         assert muon[name].median() > muon[name][0] / 2
         assert adam[name].median() < adam[name][0] / 2
+
+
+def test_updates_are_those_of_torch() -> None:
+    """Tall, wide and square matrices, several of a shape, one without a gradient, with weight decay."""
+    drawn = torch.Generator().manual_seed(1)
+    start = [torch.randn(*shape, generator=drawn) for shape in ((6, 4), (6, 4), (4, 6), (5, 5), (5, 5))]
+    ours, theirs = ([value.clone().requires_grad_() for value in start] for _ in range(2))
+    settings = TrainSection(optimizer="muon", learning_rate=0.1, weight_decay=0.5)
+    mine = make_optimizer([{"params": [*ours, torch.zeros(3, requires_grad=True)], "name": "weights"}], settings)
+    torchs = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.5, adjust_lr_fn="match_rms_adamw")
+    for _ in range(3):
+        for a, b in zip(ours[:-1], theirs[:-1], strict=True):
+            a.grad = torch.randn(a.shape, generator=drawn)
+            b.grad = a.grad.clone()
+        mine.step()
+        torchs.step()
+    for a, b, before in zip(ours, theirs, start, strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=3e-3)  # products are in bf16
+        assert torch.equal(a, before) == (a is ours[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,15 +14,21 @@ Groups = list[dict[str, Any]]
 """Parameter groups as PyTorch takes them, each with its `name`."""
 
 
+MOMENTUM = 0.95
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of the quintic iteration (Jordan et al. 2024)."""
+
+
 class MuonWithAdam(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024) for matrices, Adam for all other parameters.
 
     Muon makes the singular values of a matrix's momentum nearly equal. Its updates are scaled to the size that those of
-    Adam have (Liu et al. 2025, eq. 4), so one learning rate fits both.
+    Adam have (Liu et al. 2025, eq. 4), so one learning rate fits both. Updates are those of `torch.optim.Muon`, but
+    computed for all matrices of a shape at once: a GPU starts some twenty operations a shape, not a matrix.
     """
 
     found_inf: Tensor | None = None
-    """Not zero: the next step leaves everything as it is. Reading it makes a GPU wait once an update."""
+    """Not zero: the next step leaves everything as it is. No GPU waits for it."""
 
     def __init__(self, groups: Groups, tables: Collection[Tensor], settings: TrainSection) -> None:
         """tables: matrices that are looked up, or give logits; Adam trains them."""
@@ -34,31 +40,56 @@ class MuonWithAdam(torch.optim.Optimizer):
             left = [p for p in parameters if p.ndim != 2 or id(p) in whole]
             matrices += [{**group, "params": taken}] if taken else []
             others += [{**group, "params": left}] if left else []
-        adam = adam_of(others, settings)
-        parts: list[torch.optim.Optimizer] = [adam]
-        if matrices:
-            parts.append(
-                torch.optim.Muon(
-                    matrices,
-                    lr=settings.learning_rate,
-                    weight_decay=settings.weight_decay,
-                    adjust_lr_fn="match_rms_adamw",
-                )
-            )
-        super().__init__([group for part in parts for group in part.param_groups], {})
-        self.parts = parts
+        self.adam = adam_of(others, settings)
+        super().__init__(
+            [*self.adam.param_groups, *matrices],
+            {"lr": settings.learning_rate, "weight_decay": settings.weight_decay},
+        )
 
+    @torch.no_grad()
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         """Makes one update of both parts."""
         del closure
-        if self.found_inf is not None and bool(self.found_inf):
-            return
-        first = 0
-        for part in self.parts:  # state and groups are those of the whole, also after `load_state_dict`
-            number = len(part.param_groups)
-            part.state, part.param_groups = self.state, self.param_groups[first : first + number]
-            first += number
-            part.step()
+        first = len(self.adam.param_groups)  # state and groups are those of the whole, also after `load_state_dict`
+        self.adam.state, self.adam.param_groups = self.state, self.param_groups[:first]
+        self.adam.found_inf = self.found_inf  # type: ignore[attr-defined]
+        self.adam.step()
+        for group in self.param_groups[first:]:
+            shapes = dict[torch.Size, list[Tensor]]()
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    shapes.setdefault(matrix.shape, []).append(matrix)
+            for matrices in shapes.values():
+                self._update(matrices, group["lr"], group["weight_decay"])
+
+    def _update(self, matrices: list[Tensor], rate: float, decay: float) -> None:
+        """Changes matrices of one shape."""
+        for matrix in matrices:
+            if "momentum_buffer" not in self.state[matrix]:
+                self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
+        momenta = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
+        kept = torch.ones((), device=matrices[0].device) if self.found_inf is None else 1 - self.found_inf
+        gradient = torch.stack([cast(Tensor, matrix.grad) for matrix in matrices])
+        gradient = torch.where(gradient.isfinite(), gradient, 0.0)  # NaN × 0 is NaN, where nothing shall change
+        momentum = torch.stack(momenta).lerp_(gradient, (1 - MOMENTUM) * kept)
+        torch._foreach_copy_(momenta, list(momentum.unbind()))
+        scale = -rate * 0.2 * max(matrices[0].shape) ** 0.5
+        change = orthogonal(gradient.lerp_(momentum, MOMENTUM)).float() * (scale * kept)
+        if decay:
+            torch._foreach_mul_(matrices, 1 - rate * decay * kept)
+        torch._foreach_add_(matrices, list(change.unbind()))
+
+
+def orthogonal(stack: Tensor) -> Tensor:
+    """`[N, R, C]` → each matrix with nearly equal singular values, in bf16, by five Newton–Schulz iterations."""
+    linear, cubic, quintic = NEWTON_SCHULZ
+    tall = stack.size(1) > stack.size(2)
+    x = (stack.mT if tall else stack).bfloat16()
+    x = x / x.float().flatten(1).norm(dim=1).clamp(min=1e-7)[:, None, None].to(x.dtype)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=cubic, alpha=quintic), x, beta=linear)
+    return x.mT if tall else x
 
 
 def make_optimizer(groups: Groups, settings: TrainSection, tables: Collection[Tensor] = ()) -> torch.optim.Optimizer:
