@@ -20,7 +20,7 @@ from pathlib import Path
 
 from experiments.papers import page
 from experiments.papers.sizes import SIZES
-from experiments.papers.steps import Driver, keep, left_of, restore, some_of
+from experiments.papers.steps import WEIGHTS, Driver, keep, left_of, restore, some_of
 from experiments.papers.studies import Study
 
 
@@ -44,9 +44,12 @@ def main(arguments: Sequence[str]) -> int:
     kept = Path("experiments/papers/results")
     parser.add_argument("--kept", type=Path, default=kept, help=f"results that stay with the project (default: {kept})")
     given = parser.parse_intermixed_args(arguments)  # names may come after options
-    kept = given.kept / given.size
-    study = Study(SIZES[given.size], given.runs / given.size, given.data, given.model, kept)
+    name = given.size if given.model is None else f"{given.size}-{given.model.parent.name}-{given.model.name}"
+    kept = given.kept / name  # of each model its own: what is done for one is not done for another
+    study = Study(SIZES[given.size], given.runs / name, given.data, given.model, kept)
     restore(kept, study.root)
+    if given.model is not None:
+        restore(given.kept / given.size, study.root, WEIGHTS)
     if given.command == "page":
         keep(study.root, kept)
         page.write(study, given.size, given.page)

@@ -73,7 +73,7 @@ def claims(study: Study, name: str) -> str:
 def headmask(study: Study) -> str:
     """One row for each way to train: BLEU and importance beside the baseline's."""
     columns = ("training", "seeds", "BLEU", "Δ BLEU over seeds", "outputs differ (p)", "variance of I_h / baseline's",
-               "per token", "mean / baseline's")  # fmt: skip
+               "per token", "mean / baseline's", "deviation / mean, / baseline's")  # fmt: skip
     rows = tuple(_row(_headmask_row, study, variant, len(columns)) for variant in VARIANTS)
     return Summary("", columns, rows).markdown()
 
@@ -95,11 +95,11 @@ def _headmask_row(study: Study, variant: Variant) -> Iterator[str]:
     if folder == BASELINE:
         found = mean(scores)
         yield f"± {found.high - found.value:.2f}" if math.isfinite(found.high) else "–"
-        yield from ("–", "1", "1", "1")
+        yield from ("–", "1", "1", "1", "1")
         return
     yield difference(scores, over(study, BASELINE, bleu)).text()
     yield ", ".join(probability(p) for p in over(study, folder, _tested))
-    for how, of in (("sentence", "variance"), ("token", "variance"), ("sentence", "mean")):
+    for how, of in (("sentence", "variance"), ("token", "variance"), ("sentence", "mean"), ("sentence", "relative")):
         read = partial(_spread, how, of)
         yield f"{ratio(over(study, folder, read), over(study, BASELINE, read)).value:.2f}"
 

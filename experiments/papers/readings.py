@@ -45,9 +45,9 @@ def bleu(study: Study, folder: str, seed: int) -> float:
 
 
 def spread(study: Study, folder: str, seed: int, how: str = "sentence") -> Mapping[str, float]:
-    """Mean and variance over heads of I_h on the dev set."""
+    """Mean and variance over heads of I_h on the dev set, and `relative`: its standard deviation over its mean."""
     found: Mapping[str, float] = result(study, f"{folder}-{seed}/{how}", "importance")["all"]
-    return found
+    return {**found, "relative": found["variance"] ** 0.5 / found["mean"]}
 
 
 def seeds_of(study: Study, variant: Variant) -> tuple[int, ...]:
@@ -72,6 +72,7 @@ def over(study: Study, folder: str, read: Callable[[Study, str, int], Value]) ->
 def masked(study: Study, folder: str, seed: int) -> dict[str, Any]:
     """Of the log of masks: the share of the updates that mask the most masked head, the number of heads that more than
     half of them mask, and the mean share of masked heads that the update before had masked too."""
+    bleu(study, folder, seed)  # a training that has not ended has a log too
     run = study.trained(folder, seed).parent
     if study.kept is not None and not run.is_dir():
         run = study.kept / run.relative_to(study.root)

@@ -54,9 +54,8 @@ EACH = "{each}"
 """Before a pattern: an argument for each path that matches it when the step is run, in the order of their names."""
 
 
-RESULTS = (
-    "measure/**/*.json", "compare/**/*.json", "score/*/bundle.json", "times.json", "train/baseline-1/final/*",
-)  # fmt: skip
+WEIGHTS = ("train/baseline-1/final/*",)
+RESULTS = ("measure/**/*.json", "compare/**/*.json", "score/*/bundle.json", "times.json", *WEIGHTS)
 """What steps make of weights, and the weights of the first baseline. It is put back into the folder of a study."""
 LOGS = ("train/*/headmask.json", "train/*/log.jsonl")
 """What trainings leave beside weights. It is only read, because a training goes on in a folder that has logs."""
@@ -180,9 +179,9 @@ def keep(root: Path, kept: Path) -> None:
     _copy(root, kept, (*RESULTS, *LOGS))
 
 
-def restore(kept: Path, root: Path) -> None:
+def restore(kept: Path, root: Path, patterns: Iterable[str] = RESULTS) -> None:
     """Copies results from `kept` to where the study in `root` has none."""
-    _copy(kept, root, RESULTS, replace=False)
+    _copy(kept, root, patterns, replace=False)
 
 
 def _copy(source: Path, target: Path, patterns: Iterable[str], *, replace: bool = True) -> None:

@@ -49,10 +49,15 @@ VARIANTS = (
     Variant("token", "Impt, per token", "important:{n},token", "the estimator, that of the released program"),
     Variant("batch", "Impt, per batch", "important:{n},batch", "the estimator, one gradient for a batch"),
     Variant("part", "Impt, a mask for each of 4 parts", "important:{n},part", "masked heads are not trained", parts=4),
-    Variant("after", "Impt, after a quarter", "important:{n},after={quarter}", "masks of heads that learned nothing"),
-    Variant("tuned", "Impt, from the trained baseline", "important:{n}", "the same, at the end", tuned=True),
-    Variant("rescaled", "Impt, rescaled", "important:{n},rescaled", "outputs are larger without masks"),
-    Variant("rescaled-random", "Random, rescaled", "random:{n},rescaled", "the same, for Random"),
+    Variant(
+        "after",
+        "Impt, after a quarter",
+        "important:{n},after={quarter}",
+        "heads are masked before they learn",
+    ),
+    Variant("tuned", "Impt, from the trained baseline", "important:{n}", "the same, from trained heads", tuned=True),
+    Variant("rescaled", "Impt, rescaled", "important:{n},rescaled", "outputs are larger without masks (Impt)"),
+    Variant("rescaled-random", "Random, rescaled", "random:{n},rescaled", "outputs are larger without masks (Random)"),
 )
 
 
