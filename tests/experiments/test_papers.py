@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from experiments.papers import page
 from experiments.papers.__main__ import main
+from experiments.papers.claims import sun
 from experiments.papers.claims.claim import Claim, Finding, above, below
 from experiments.papers.over_seeds import Difference, difference, mean, ratio
 from experiments.papers.readings import NotRunError, over
@@ -145,6 +146,33 @@ def test_a_given_model_is_studied_in_place_of_the_baseline(tmp_path: Path) -> No
     assert not any("scratch" in name for name in names), "its recipe is not known"
     [pruning] = [step for step in given.steps() if step.name == "voita/prune-1"]
     assert pruning.arguments[:2] == ("prune", "shipped")
+
+
+def test_what_is_done_for_one_model_is_not_done_for_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept, runs = tmp_path / "kept", tmp_path / "runs"
+    for name in ("measure/full/ablate.json", "train/baseline-1/final/weights"):
+        (kept / "papers" / name).parent.mkdir(parents=True, exist_ok=True)
+        (kept / "papers" / name).write_text("{}")
+    options = ["--size", "papers", "--runs", str(runs), "--kept", str(kept), "michel/ablate"]
+    assert main(["plan", *options]) == 0
+    assert "done  michel/ablate" in capsys.readouterr().out
+    (tmp_path / "mine" / "final").mkdir(parents=True)
+    assert main(["plan", *options, "--model", str(tmp_path / "mine" / "final")]) == 0
+    assert "left  michel/ablate" in capsys.readouterr().out
+    assert (runs / "papers-mine-final/train/baseline-1/final/weights").exists(), "what trains begins with its tokenizer"
+
+
+def test_a_model_that_lost_bleu_does_not_stand_masks_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """30 without its most important heads, where the baseline has 15; but 20 with all heads, where that has 31."""
+    bleu = {"important": (30.0, 20.0), "random": (25.0, 31.5), "baseline": (15.0, 31.0)}
+
+    def over(_study: Study, folder: str, read: object) -> list[float]:
+        value = bleu[folder][read is sun._whole]
+        return [value - 0.1, value, value + 0.1]
+
+    monkeypatch.setattr(sun, "over", over)
+    judge = {name: sun.GROUP(name, "baseline", study(tmp_path)).verdict for name in ("important", "random")}
+    assert judge == {"important": "does not hold", "random": "holds"}
 
 
 def test_the_command_says_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
