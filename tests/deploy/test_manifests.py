@@ -78,9 +78,10 @@ def test_an_unknown_field_would_be_found(deployment: Any) -> None:
 def test_everything_is_about_the_same_pods(deployment: Any) -> None:
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     selectors = [deployment["spec"]["selector"]["matchLabels"], read(KUBERNETES / "service.yaml")["spec"]["selector"]]
+    selectors += [read(KUBERNETES / "metrics.yaml")["spec"]["selector"]]
     selectors += [read(KUBERNETES / "disruption.yaml")["spec"]["selector"]["matchLabels"]]
     selectors += [read(KUBERNETES / "network.yaml")["spec"]["podSelector"]["matchLabels"]]
-    assert selectors == [labels] * 4
+    assert selectors == [labels] * 5
     for scaler in ("cpu", "queue"):
         target = read(KUBERNETES / "autoscaling" / f"{scaler}.yaml")["spec"]["scaleTargetRef"]
         assert target["name"] == deployment["metadata"]["name"]
@@ -120,6 +121,16 @@ def test_the_container_may_do_nothing(pod: Any, container: Any, settings: dict[s
     writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     assert writable == {settings["cache"], str(Path(settings["admin_address"].removeprefix("unix:")).parent)}
     assert settings["tokens"]
+
+
+def test_prometheus_sees_the_servers_that_are_not_ready() -> None:
+    """Else the alerts that page for them would lack their samples."""
+    service = read(KUBERNETES / "metrics.yaml")
+    (job,) = read(KUBERNETES / "monitoring" / "scrape.yaml")["scrape_configs"]
+    (found,) = job["dns_sd_configs"]
+    assert service["spec"]["publishNotReadyAddresses"]
+    assert found["names"] == [f"{service['metadata']['name']}.default.svc.cluster.local"]
+    assert found["port"] == service["spec"]["ports"][0]["port"]
 
 
 def test_the_queue_is_one_that_servers_report() -> None:

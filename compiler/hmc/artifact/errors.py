@@ -67,6 +67,10 @@ class OverloadedError(RetryableError):
     """The queue is full; try again later or lower the load."""
 
 
+class MemoryInUseError(OverloadedError):
+    """Levels in use leave no memory for another one; try again later."""
+
+
 class RateLimitedError(OverloadedError):
     """The caller sends more than it may. `retry_after_s`: seconds until the same call would pass."""
 

@@ -1,6 +1,7 @@
 """Loading, unloading and reloading, without any transport."""
 
 import gc
+import logging
 import threading
 import weakref
 from pathlib import Path
@@ -332,6 +333,23 @@ def test_a_failed_reload_changes_nothing(host: ModelHost, tmp_path: Path, damage
     with host.lease() as lease:
         assert lease.bundle_version == "0123456789abcdef"
         assert lease.submit("x", OPTIONS).result(GUARD_S).text == "full:x"
+
+
+def test_a_bundle_without_a_level_of_the_start_is_refused(
+    bundle: Path, factory: FakeFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that was loaded later is left out, and the log says so."""
+    host = ModelHost(bundle, factory, levels=("full", "h6"))
+    host.start()
+    host.load("h12")
+    with pytest.raises(LevelNotFoundError, match="unknown level 'h6'"):
+        host.reload(write_bundle(tmp_path / "without", version="new", levels=("full", "h12")))
+    assert host.version == "0123456789abcdef"
+    assert loaded(host) == ["full", "h12", "h6"]
+    with caplog.at_level(logging.WARNING):
+        host.reload(write_bundle(tmp_path / "new", version="new", levels=("full", "h6")))
+    assert loaded(host) == ["full", "h6"]
+    assert "bundle new has no level h12, which was loaded" in caplog.text
 
 
 def test_a_reload_whose_level_does_not_load_changes_nothing(

@@ -13,8 +13,8 @@ from hmc.artifact.bundle.manifest import write_manifest
 from hmc.artifact.errors import (
     FailedPreconditionError,
     LevelNotLoadedError,
+    MemoryInUseError,
     ModelNotFoundError,
-    OverloadedError,
     UnavailableError,
 )
 from hmc.serving import Selector
@@ -194,10 +194,10 @@ def test_levels_in_use_stay(bundles: dict[str, Path], factory: FakeFactory) -> N
     host = models.named("fr-en")
     host.load("h12")
     with host.lease(Selector(name="h12")):
-        with pytest.raises(OverloadedError, match=r"while fr-en/h12 are in use: .* try again later"):
+        with pytest.raises(MemoryInUseError, match=r"while fr-en/h12 are in use: .* try again later"):
             use(models, "again", "h6")
         assert loaded(models)["fr-en"] == ["h12"]
-    with host.residency.wanted("h12"), pytest.raises(OverloadedError, match="in use"):
+    with host.residency.wanted("h12"), pytest.raises(MemoryInUseError, match="in use"):
         use(models, "again", "h6")
     use(models, "again", "h6")
     assert loaded(models) == {"en-de": ["full"], "fr-en": [], "again": ["h6"]}

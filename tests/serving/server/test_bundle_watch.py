@@ -17,7 +17,7 @@ from tests.once import Once
 from tests.serving.fakes import GUARD_S, FakeFactory, eventually, write_bundle
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
-from hmc.artifact import InvalidRequestError
+from hmc.artifact import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.errors import OverloadedError
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.client import Client
@@ -175,6 +175,24 @@ def test_a_broken_bundle_is_logged_once(
         looks(watch, 4)
     assert len(caplog.records) == 2
     assert host.version == "fedcba9876543210"
+
+
+def test_a_bundle_that_cannot_be_read_is_a_failed_reload(host: ModelHost, bundle: Path) -> None:
+    """So it is counted: `reload` is what counts, and it says why."""
+    tried: list[InvalidArtifactError] = []
+
+    async def reload() -> object:
+        try:
+            return await asyncio.to_thread(host.reload)
+        except InvalidArtifactError as error:
+            tried.append(error)
+            raise
+
+    watch = looks_of(host, 2, reload)
+    (bundle / "bundle.json").write_text('{"schema_version": 99}')
+    looks(watch, 4)
+    assert len(tried) == 1
+    assert host.version == "0123456789abcdef"
 
 
 def test_the_same_version_is_not_loaded_again(host: ModelHost, bundle: Path, factory: FakeFactory) -> None:

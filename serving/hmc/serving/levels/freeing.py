@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hmc.artifact.bundle.manifest import Level
-from hmc.artifact.errors import FailedPreconditionError, OverloadedError
+from hmc.artifact.errors import FailedPreconditionError, MemoryInUseError
 from hmc.artifact.precisions import PRECISIONS
 from hmc.serving.levels.byte_shares import FileBytes, union_bytes
 from hmc.serving.levels.slots import LoadedBundle, Slot
@@ -202,7 +202,7 @@ class Room:
 
         The bytes of the new level are those that it had when it was last loaded; at first those of its files. Unloads
         nothing if that would not do: raises FailedPreconditionError if the level fits beside none of the levels that
-        stay loaded, and OverloadedError if it does not fit beside those that are in use now.
+        stay loaded, and MemoryInUseError if it does not fit beside those that are in use now.
         """
         if self.limit is None:
             return
@@ -265,7 +265,7 @@ class Room:
 
     def _refused(
         self, loaded: list[Resident], excess: Callable[[Sequence[Resident]], int], over: int, name: str
-    ) -> FailedPreconditionError | OverloadedError:
+    ) -> FailedPreconditionError | MemoryInUseError:
         limit = int(self.limit or 0)
         pinned = [resident for resident in loaded if resident.pinned]
         what = f"level {name!r} does not fit into --memory of {_mebibytes(limit)}"
@@ -276,7 +276,7 @@ class Room:
                 "load fewer levels at the start"
             )
         busy = ", ".join(resident.name for resident in loaded if resident.in_use and not resident.pinned)
-        return OverloadedError(f"{what} while {busy} are in use: {_mebibytes(over)} are missing; try again later")
+        return MemoryInUseError(f"{what} while {busy} are in use: {_mebibytes(over)} are missing; try again later")
 
 
 def _mebibytes(size: int) -> str:

@@ -70,12 +70,12 @@ class ModelHost:
             self.name, self._state, lambda: self._current, self._retirement, self._stays_loaded, clock
         )
         room.join(self.residency.residents)
-        for level in levels or ():
-            self._current.manifest.level(level)
 
     def _read(self, given: Path) -> LoadedBundle:
         path = given.resolve()  # so that levels that are loaded later are of this bundle, wherever a link leads then
         manifest = validate(path)
+        for level in self._levels or ():
+            manifest.level(level)
         default = manifest.level(self._default or manifest.default_level)
         fitting = [level for level in manifest.levels if runs_on(self._device, level)]
         if self._default is None and fitting and default not in fitting:
@@ -184,6 +184,8 @@ class ModelHost:
             old = self._current
             given = Path(path) if path is not None else self.bundle_path
             new = self._read(given)
+            if gone := sorted(old.slots.keys() - {level.name for level in new.manifest.levels}):
+                log.warning("bundle %s has no level %s, which was loaded", new.manifest.version, ", ".join(gone))
             self._fill(new, set(old.slots), in_service=False)
             with self._state:
                 self._current, self.bundle_path = new, given

@@ -244,7 +244,8 @@ class Server:
         self._upkeep.repeat("health", self._health.refresh, FAILURE_CHECK_S)
         if self.settings.watch is not None:
             for host in self.models.hosts:
-                look = BundleWatch(host, partial(self._handlers.reload, None, host.name)).look
+                own = partial(self._handlers.reload, None) if self._membership is None else self._membership.reload
+                look = BundleWatch(host, partial(own, host.name)).look
                 self._upkeep.repeat(f"bundle {host.name}", look, self.settings.watch)
         if (unused_s := self.settings.idle_unload) is not None:
             pause = min(unused_s / IDLE_ROUNDS, LONGEST_IDLE_S)

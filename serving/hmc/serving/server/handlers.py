@@ -319,6 +319,6 @@ def _submit(lease: Lease, index: int, text: str, options: DecodeOptions, target:
         message = f"texts[{index}]: {error}"
         raise type(error)(message, [Violation(f"texts[{index}]", message)]) from error
     except OverloadedError as error:
-        raise OverloadedError(f"texts[{index}]: {error}", error.retry_after_s) from error
+        raise type(error)(f"texts[{index}]: {error}", error.retry_after_s) from error
     except DeadlineExceededError as error:
         raise DeadlineExceededError(f"texts[{index}]: {error}", error.retry_after_s) from error

@@ -88,8 +88,7 @@ class BundleWatch:
         if found != last or found == self._tried:
             return
         try:
-            manifest = await asyncio.to_thread(read_manifest, self._host.bundle_path)
-            if manifest.version != self._host.version:
+            if await asyncio.to_thread(self._differs):
                 await self._reload()
         except FAULTS_OF_FILES as error:
             log.error(
@@ -97,6 +96,13 @@ class BundleWatch:
                 self._host.name, self._host.bundle_path, error,
             )  # fmt: skip
         self._tried = found
+
+    def _differs(self) -> bool:
+        """Whether another version lies there, or something that cannot be read: reloading says why, and is counted."""
+        try:
+            return read_manifest(self._host.bundle_path).version != self._host.version
+        except FAULTS_OF_FILES:
+            return True
 
 
 def state_of(path: Path) -> State:

@@ -173,7 +173,7 @@ MEANINGS: dict[grpc.StatusCode, Meaning] = {
         "The deadline of the call, or `timeout_ms` of a stream's text, passed. The work is dropped at the next decoder "
         "step. Or the server saw at once, from its measured speed, that the deadline cannot be met.",
         "Allow more time, send less, or choose a level with fewer heads.",
-        "yes",
+        "no",
     ),
     Code.NOT_FOUND: Meaning(
         "No level or model has the name, or none meets the selector.",

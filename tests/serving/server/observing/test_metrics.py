@@ -14,7 +14,7 @@ from tests.support.metrics import scrape, value
 from tests.tiny import SENTENCES
 
 from hmc.artifact import HmcError, InvalidRequestError
-from hmc.artifact.errors import DeadlineExceededError, OverloadedError
+from hmc.artifact.errors import DeadlineExceededError, MemoryInUseError, OverloadedError
 from hmc.serving import DecodeOptions, Selector
 from hmc.serving.client import ONCE, Client
 from hmc.serving.requests.options import MAX_TEXT_BYTES
@@ -135,6 +135,7 @@ def test_refusals_by_reason(bundle: Path, factory: FakeFactory, tmp_path: Path) 
             full = factory["full"]
             for refusal, reason in (
                 (OverloadedError("full", None), "queue_full"),
+                (MemoryInUseError("no memory"), "memory"),
                 (DeadlineExceededError("too late", None), "deadline"),
             ):
                 full.refusal = refusal

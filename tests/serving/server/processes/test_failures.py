@@ -8,9 +8,10 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.serving.fakes import FakeFactory, eventually
+from tests.serving.fakes import FakeFactory, eventually, write_bundle
 from tests.serving.server.processes.test_service import SHORT, WAIT_S, defaults, serving
 
 from hmc.artifact.errors import FailedPreconditionError, InternalServiceError
@@ -20,9 +21,11 @@ from hmc.serving.server.processes.group import Group
 from hmc.serving.server.settings import ServerSettings
 
 
-def in_two(bundle: Path, folder: Path, factories: list[FakeFactory], check: Callable[[list[Client]], None]) -> None:
-    """Runs `check` with a client of each of two servers of one group."""
-    settings = ServerSettings(port=0, processes=2, levels=("full",))
+def in_two(
+    bundle: Path, folder: Path, factories: list[FakeFactory], check: Callable[[list[Client]], None], **more: Any
+) -> None:
+    """Runs `check` with a client of each of two servers of one group. more: settings of both."""
+    settings = ServerSettings(port=0, processes=2, levels=("full",), **more)
 
     async def run() -> None:
         models = [open_models({"": bundle}, settings, factory) for factory in factories]
@@ -87,6 +90,22 @@ def test_what_the_first_process_cannot_change_stays_everywhere(bundle: Path, tmp
         assert Group(tmp_path, 0, 2).changes() == []
 
     in_two(bundle, tmp_path, factories, check)
+
+
+def test_a_new_bundle_at_the_path_ends_the_choice_of_a_default_level(bundle: Path, tmp_path: Path) -> None:
+    """In every process, and for those that are started again."""
+
+    def check(clients: list[Client]) -> None:
+        clients[0].load_level("h6")
+        clients[0].set_default_level("h6")
+        shutil.rmtree(bundle)
+        write_bundle(bundle, version="fedcba9876543210")
+        for client in clients:
+            eventually(lambda client=client: client.levels().bundle_version == "fedcba9876543210")  # type: ignore[misc]
+            assert client.translate(["a"])[0].text == "full:a"
+        eventually(lambda: [name for name, _ in Group(tmp_path, 0, 2).changes()] == ["LoadLevel"])
+
+    in_two(bundle, tmp_path, [FakeFactory(), FakeFactory()], check, watch=0.01)
 
 
 @pytest.mark.slow

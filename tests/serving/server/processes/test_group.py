@@ -60,6 +60,14 @@ def test_a_new_process_makes_the_changes_in_force(tmp_path: Path, made: list[Cha
     assert Group(tmp_path, 8, 9).changes() == in_force
 
 
+def test_a_default_level_is_forgotten_with_its_bundle(tmp_path: Path) -> None:
+    group = Group(tmp_path, 0, 2)
+    for change in (reload("a", "en-de"), default("h36", "en-de"), default("h36", "fr-en"), load("h36", "en-de")):
+        group.note(*change)
+    group.forget_default("en-de")
+    assert group.changes() == [reload("a", "en-de"), load("h36", "en-de"), default("h36", "fr-en")]
+
+
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Set when the lock is refused."""

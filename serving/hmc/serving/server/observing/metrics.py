@@ -30,6 +30,7 @@ from hmc.artifact.distribution import VERSION
 from hmc.artifact.errors import (
     DeadlineExceededError,
     HmcError,
+    MemoryInUseError,
     OverloadedError,
     PermissionDeniedError,
     RateLimitedError,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 REASONS: tuple[tuple[type[HmcError], str], ...] = (
     (RateLimitedError, "rate"),
+    (MemoryInUseError, "memory"),
     (OverloadedError, "queue_full"),
     (DeadlineExceededError, "deadline"),
     (TooLargeError, "limit"),

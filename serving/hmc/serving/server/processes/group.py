@@ -93,9 +93,16 @@ class Group:
             last = [each for name, each in kept if name == "Reload" and each.get("model") == fields.get("model")]
             fields = last[-1] if last else fields
         kept = [each for each in kept if not _replaces(method, fields, *each)]
-        new = self.folder / f"{CHANGES}.new"
         order = list(REQUESTS)
-        kept = sorted([*kept, (method, fields)], key=lambda change: order.index(change[0]))
+        self._keep(sorted([*kept, (method, fields)], key=lambda change: order.index(change[0])))
+
+    def forget_default(self, model: str) -> None:
+        """Drops the choice of a default level, which holds until the bundle is replaced. Call it in `changing`."""
+        chosen = "SetDefaultLevel", model
+        self._keep([(name, each) for name, each in self._kept() if (name, each.get("model", "")) != chosen])
+
+    def _keep(self, kept: list[tuple[str, dict[str, Any]]]) -> None:
+        new = self.folder / f"{CHANGES}.new"
         new.write_text(json.dumps(kept), encoding="utf-8")
         new.replace(self.folder / CHANGES)
 

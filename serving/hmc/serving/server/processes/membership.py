@@ -151,6 +151,7 @@ class Membership:
         self, group: Group, handlers: Handlers, own: CollectorRegistry, check_running: Callable[[], None]
     ) -> None:
         """own: the metrics of this process alone. check_running: raises if it takes no calls."""
+        self._group, self._handlers = group, handlers
         self.servicer = GroupAdminServicer(handlers, group)
         """AdminService, which changes all processes."""
         self.registry = CollectorRegistry()
@@ -162,6 +163,13 @@ class Membership:
         """Makes the changes that the others have made, and takes part from now on. Call it when the levels are loaded.
         Raises what a change raises that this process cannot make."""
         await self._door.open()
+
+    async def reload(self, model: str) -> None:
+        """Reads a bundle again because its files have changed, as every process does by itself. Errors: see
+        `ModelHost.reload`."""
+        async with self._group.changing():
+            await self._handlers.reload(None, model)
+            self._group.forget_default(model)
 
     async def end(self) -> None:
         """Takes no more part."""
