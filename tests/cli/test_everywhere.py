@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +29,17 @@ def usual_log() -> Iterator[None]:
 def test_the_committed_reference_is_that_of_the_parser(repository: Path) -> None:
     committed = (repository / "docs" / "commands.md").read_text(encoding="utf-8")
     assert committed == page(), "run `make docs`"
+
+
+def test_tables_are_printed_whatever_the_locale(tiny_bundle: Path) -> None:
+    """Their signs are not in every encoding."""
+    command = [sys.executable, "-m", "hmc.cli", "levels", tiny_bundle]
+    for encoding in ("latin-1", "ascii"):
+        ran = subprocess.run(
+            command, env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert "→" in ran.stdout.decode("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def test_a_corpus_is_translated_and_what_failed_is_told(
         (["--engine", "local"], "--engine needs --source FILE"),
         (["--engine", "local", "--source", "IN"], "--engine needs --source FILE, which a run that goes on reads again"),
         (["--engine", "local", "--source", "IN", "-o", "O", "--restart"], "leave out texts, --document"),
+        (["--engine", "local", "--source", "IN", "-o", "O", "--segmentation", "none"], "leave out texts, --document"),
         (["--engine", "local", "--source", "IN", "-o", "O", "--workers", "0"], "--workers 0: choose 1 or more"),
         (
             ["--engine", "local", "--source", "IN", "-o", "O", "--timeout", "3"],

@@ -45,6 +45,24 @@ def test_a_stopped_run_is_resumed(hmc: Hmc, server: BackgroundServer, factory: F
     assert factory["full"].texts.count("a") == 1
 
 
+def test_a_run_of_another_bundle_is_not_resumed(
+    hmc: Hmc, tiny_bundle: Path, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """Else the file would be half of each."""
+    source, other = tmp_path / "in.txt", tmp_path / "other"
+    assert hmc("compile", tiny_checkpoint, "-o", other).exit_code == 0
+    arguments = ("translate", "--source", source, "-o", tmp_path / "out.txt", "--bundle")
+    source.write_text("A dog.\n" + "x" * 100_000 + "\n")
+    assert hmc(*arguments, tiny_bundle).exit_code == 2
+    source.write_text("A dog.\nA cat.\n")
+    ran = hmc(*arguments, other)
+    assert ran.exit_code == 2
+    assert "other options" in ran.stderr
+    ran = hmc(*arguments, tiny_bundle)
+    assert ran.exit_code == 0, ran.stderr
+    assert "going on after line 1" in ran.stderr
+
+
 def test_errors_name_the_line_of_the_file(hmc: Hmc, server: BackgroundServer, tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
     source.write_text("a\n" + "x" * 100_000 + "\n")

@@ -28,9 +28,11 @@ from hmc.cli.common.options import (
     TlsKey,
     To,
     Token,
+    chosen_server,
 )
 
 if TYPE_CHECKING:
+    from hmc.cli.common.backends import BackendOptions
     from hmc.serving.requests.options import Sampling, Segmentation
 
 INPUT, SEARCH, LIMITS, SAMPLE, OUTPUT = "Input", "Search", "Limits on the translation", "Sampling", "Output"
@@ -280,9 +282,10 @@ def command(
         server, bundle, selector, device, threads, workers or 0, token, Tls(tls_ca, tls_cert, tls_key), timeout
     )
     if engine is not None:
-        if texts or document or keep or incremental or restart:
+        if texts or document or segmentation or keep or incremental or restart:
             raise InvalidRequestError(
-                "--engine translates files: leave out texts, --document, --keep, --incremental and --restart"
+                "--engine translates files: leave out texts, --document, --segmentation, --keep, --incremental and "
+                "--restart"
             )
         write_bulk(bulk, where, workers, source or [], out, options, target_prefix, json_output)
         return
@@ -304,6 +307,7 @@ def command(
         target = Path(out)
         read = check_files(texts or [], lines_of, target)
         key = {"selector": selector, "options": options, "prefix": target_prefix, "json": json_output}
+        key |= _bundle_of(where)
         with open_backend(where) as backend, opened(read, target, key, restart) as job:
             write_file(backend, job, options, target_prefix, json_output)
         return
@@ -317,6 +321,18 @@ def command(
         else:
             write = partial(write_texts, segmentation=divide) if running_text else write_lines
             write(backend, lines, options, target_prefix, json_output)
+
+
+def _bundle_of(where: BackendOptions) -> dict[str, object]:
+    """What translations of a bundle depend on beside the options; empty if a server translates."""
+    from hmc.artifact.bundle.manifest import read_manifest
+    from hmc.cli.common.backends import level_of
+
+    if where.bundle is None or chosen_server(where.server, where.bundle) is not None:
+        return {}
+    manifest = read_manifest(where.bundle)
+    level = level_of(manifest, where.selector, where.device) or manifest.default_level
+    return {"bundle": manifest.version, "level": level}
 
 
 def _segmentation(name: str | None, running_text: bool, document: bool) -> Segmentation:

@@ -98,7 +98,7 @@ def taken_folder(out: Path, request: Mapping[str, Any], first: First) -> Iterato
     else:
         first.check_empty([entry.name for entry in out.iterdir()] if out.is_dir() else [], str(out))
         write_whole(path, first.written(request))
-    with path.open("rb") as file:
+    with path.open("r+b") as file:  # NFS gives an exclusive lock only on what is open for writing
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -82,6 +82,17 @@ def test_without_decoder_yml_the_only_files_count(release: Path) -> None:
     assert (checkpoint.config.target_language, checkpoint.config.provenance["generation"]) == ("de", {})
 
 
+def test_names_that_do_not_tell_the_source_are_not_guessed(tmp_path: Path) -> None:
+    """`vocab.de` would come before `vocab.en`, and sides of equal size could be swapped without a sign."""
+    folder = tmp_path / "opus"
+    write_release(folder, two=True)
+    (folder / "decoder.yml").unlink()
+    for file, name in zip(sorted(folder.glob("*.vocab.yml")), ("vocab.de.yml", "vocab.en.yml"), strict=True):
+        file.rename(folder / name)
+    with pytest.raises(InvalidArtifactError, match=r"vocabs: \[SOURCE, TARGET\]"):
+        import_release(folder)
+
+
 def test_a_vocabulary_of_sentencepiece_is_read_too(release: Path) -> None:
     """Marian trained with `--vocabs vocab.spm vocab.spm` takes ids from the SentencePiece model."""
     from tests.artifact.marian.opus import pieces_of
@@ -126,6 +137,21 @@ def _arrays(folder: Path, change: Callable[[dict[str, np.ndarray]], object], **o
     write_arrays(folder / "opus.npz", arrays, options_text(arch, **options))
 
 
+def _compressed_and_damaged(file: Path) -> None:
+    np.savez_compressed(file, x=np.arange(10_000))
+    content = bytearray(file.read_bytes())
+    content[200:260] = bytes(60)
+    file.write_bytes(content)
+
+
+def _of_an_earlier_marian(folder: Path) -> None:
+    """With norms first, before Marian had transformer-postprocess-top."""
+    arch, tensors = write_release(folder.parent / "other", pre_norm=True)
+    lines = options_text(arch).splitlines(keepends=True)
+    options = "".join(line for line in lines if not line.startswith("transformer-postprocess-top"))
+    write_arrays(folder / "opus.npz", marian_arrays(tensors, arch), options)
+
+
 def _option(**options: str) -> Callable[[Path], None]:
     return lambda folder: _arrays(folder, lambda _: None, **{n.replace("_", "-"): v for n, v in options.items()})
 
@@ -142,7 +168,13 @@ DAMAGE: list[tuple[Callable[[Path], object], str]] = [
     (_option(transformer_heads="5"), "dim-emb 64 is not a multiple of transformer-heads 5"),
     (_option(transformer_tied_layers="\n  - 1\n  - 1"), "layers that share weights are not supported"),
     (_option(transformer_dim_ffn="32"), r"encoder_l1_ffn_W1 has shape \[48, 64\], expected \[32, 64\]"),
-    (_option(transformer_preprocess="n", transformer_postprocess="da"), "encoder_l1_self_Wo_ln_scale_pre is missing"),
+    (
+        _option(transformer_preprocess="n", transformer_postprocess="da", transformer_postprocess_top="''"),
+        "encoder_l1_self_Wo_ln_scale_pre is missing",
+    ),
+    (_of_an_earlier_marian, r"Marian before 1\.10 did not normalise keys"),
+    (lambda o: _arrays(o, lambda a: a.update(Wx=np.array(["a"]))), "Wx is no array of numbers"),
+    (lambda o: _compressed_and_damaged(o / "opus.npz"), r"opus\.npz is not readable as arrays"),
     (lambda o: _arrays(o, lambda a: a.pop("decoder_l2_context_Wq")), "decoder_l2_context_Wq is missing"),
     (lambda o: _arrays(o, lambda a: a.update(Wpos=np.zeros((4, 64)))), "Wpos does not belong to this model"),
     (lambda o: _arrays(o, lambda a: a.pop("Wemb")), "Wemb is missing, and so is encoder_Wemb or decoder_Wemb"),

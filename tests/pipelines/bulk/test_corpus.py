@@ -85,6 +85,13 @@ def test_a_column_of_parquet(tmp_path: Path) -> None:
         Corpus([str(path)], None)
 
 
+def test_a_cell_that_is_not_utf8_is_a_problem_of_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xffb")])
+    pq.write_table(pa.table({"text": pa.chunked_array([pa.array(["a"]), bad])}), path)
+    assert lines_of(Corpus([str(path)], "text")) == [CorpusLine("a"), CorpusLine(None, "not UTF-8")]
+
+
 def test_a_store(tmp_path: Path) -> None:
     with fsspec.open("memory://corpus/a.txt.gz", "wb") as file:
         file.write(gzip.compress(b"one\ntwo\n"))

@@ -56,6 +56,16 @@ def test_other_filters_and_a_lost_file_write_the_text_again(tmp_path: Path) -> N
     assert write_results(tmp_path, 2, Filters(), held_out=0) == first
 
 
+def test_a_report_leaves_with_its_text(tmp_path: Path) -> None:
+    """Filters that leave nothing empty the files, so the report of other filters must not stand for them later."""
+    write_shard(shard_path(tmp_path, 0), [Record(0, "One", 3, (TeacherHypothesis("one", -0.5, 3),))])
+    assert write_results(tmp_path, 1, Filters(keep=("copy",)), held_out=0).train == 1
+    with pytest.raises(InvalidRequestError, match="none of 1 lines is left"):
+        write_results(tmp_path, 1, Filters(), held_out=0)
+    again = write_results(tmp_path, 1, Filters(keep=("copy",)), held_out=0)
+    assert len(list(read_pairs(again.corpus()))) == again.train == 1
+
+
 @pytest.mark.parametrize("name", ["plain", "with blank", "it's", 'a "b"'])
 def test_the_corpus_is_read_whatever_the_folder_is_called(tmp_path: Path, name: str) -> None:
     translated(tmp_path / name, 40)

@@ -36,7 +36,7 @@ def table(tmp_path: Path) -> Path:
         heads=dict.fromkeys(KINDS, Cost(open_ms=0.5, each_ms=0.5 / arch.heads)),
         neurons=dict.fromkeys(STACKS, Cost(open_ms=0.5, each_ms=0.5 / arch.ffn_dim, step=16)),
     )
-    made = made.model_copy(update={"observations": (Observation(sizes=sizes, ms=made.ms(sizes)),)})
+    made = made.model_copy(update={"observations": (Observation(sizes=sizes, ms=1.1 * made.ms(sizes)),)})
     write_table(made, tmp_path / "table.json")
     return tmp_path / "table.json"
 
@@ -86,6 +86,7 @@ def test_from_a_model_to_served_levels(
         (("--target-speedup", "2x", "--serve-precision", "fp16"), "fp16 runs on CUDA"),
         (("--target-speedup", "2x", "--serve-batch", "0"), "--serve-batch 0: choose 1 or more"),
         (("--target-speedup", "50x", "--latency-table", "TABLE"), "50x: .* ms cannot be reached"),
+        (("--target-speedup", "1.5x", "--latency-table", "TABLE"), "table is of .* --serve-batch 2 .*: give the same"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,11 @@ from typing import Any
 import pytest
 from tests.serving.fakes import FakeTranslator
 
+from hmc.artifact.errors import FailedPreconditionError
 from hmc.serving import DecodeOptions, Target, Translation, Translator
 from hmc.serving.client import Segmentation
+from hmc.serving.documents.dividing import Dividing
+from hmc.serving.documents.documents import Divider
 from hmc.serving.documents.local import translate_document
 from hmc.serving.requests.options import TextOptions
 from hmc.serving.text.segmentation.pieces import Piece, clauses, pieces
@@ -127,3 +132,43 @@ def test_the_token_of_the_target_language_goes_before_every_sentence() -> None:
     assert [piece.text for piece in found] == ["full:>>deu<< Go on.", "\n\nfull:>>deu<< Be well."]
     list(translate_document(Ready(translator), " \n", None, None, ">>deu<<"))
     assert translator.texts == [">>deu<< Go on.", ">>deu<< Be well."]
+
+
+def test_blanks_between_sentences_are_those_of_the_language_that_is_asked_for() -> None:
+    """Not of the bundle's: Japanese sentences in a row, into German or Chinese."""
+
+    class Speaks(FakeTranslator):
+        """Ends every translation with a full stop."""
+
+        def submit(self, text: str, *more: Any, **options: Any) -> Future[Translation]:
+            return super().submit(f"{text.rsplit(maxsplit=1)[-1].rstrip('。')}.", *more, **options)
+
+    for token, made in (
+        (">>deu<<", "full:犬. full:猫."),
+        (">>zho_Hans<<", "full:犬.full:猫."),
+        ("", "full:犬. full:猫."),
+    ):
+        found = translate_document(Ready(Speaks("full")), "犬。猫。", None, None, token)
+        assert "".join(piece.text for piece in found) == made
+
+
+def test_every_part_around_a_kept_phrase_has_the_token_of_the_text() -> None:
+    """The model copies no number, so that the text around the phrase is translated by itself."""
+    sent: list[str] = []
+
+    async def submit(text: str, options: DecodeOptions, target: Target) -> Translation:
+        sent.append(text)
+        if options.alignment:
+            raise FailedPreconditionError("no attention")
+        return Translation("words", -1.0, 2, 2)
+
+    texts = TextOptions(keep=("{name}",), segmentation=Segmentation.NONE)
+    dividing = Dividing(FakeTranslator("full").source, DecodeOptions(), texts)
+
+    async def translated() -> list[str]:
+        divided = [dividing.divided(">>deu<< See {name} now.")]
+        async with aclosing(Divider(dividing, submit).translate(divided, [Target()], 4)) as results:
+            return [each.text async for each in results]
+
+    assert asyncio.run(translated()) == ["words {name} words"]
+    assert sent[-2:] == [">>deu<< See", ">>deu<< now."]

@@ -67,6 +67,18 @@ def test_without_attention_the_text_around_is_translated() -> None:
     assert sent[-2:] == ["see", ", and go"]
 
 
+def test_options_that_exclude_attention_are_no_error() -> None:
+    """Such as sampling: the text around is translated, as without the decoder that traces attention."""
+
+    async def submit(part: str, options: DecodeOptions, target: Target) -> Translation:
+        if options.alignment:
+            raise InvalidRequestError("alignment cannot be traced while sampling")
+        return Translation(re.sub(r"\d+|{n}", "", part).upper(), -1.0, 2, 2)
+
+    done = asyncio.run(Keeper(("{n}",)).translate(submit, "see {n} now", DecodeOptions(), Target()))
+    assert done.text == "SEE {n} NOW"
+
+
 def test_a_text_of_phrases_only_is_copied() -> None:
     assert kept(str.upper, f"{URL} 7", URL) == (f"{URL} 7", [])
 

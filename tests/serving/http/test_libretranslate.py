@@ -15,6 +15,7 @@ from tests.serving.fakes import FakeFactory
 from tests.serving.http.conftest import serving
 
 from hmc.serving import Translator
+from hmc.serving.server.access.tokens import line_of
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -63,6 +64,18 @@ def test_lists_alternatives_and_auto(web: httpx.Client) -> None:
         "detectedLanguage": [found, found],
     }
     assert web.post("/translate", data={"q": ["a", "b"], **PAIR}).json() == {"translatedText": ["full:a", "full:b"]}
+
+
+def test_alternatives_that_a_divided_text_cannot_have_cost_nothing(tmp_path: Path, factory: FakeFactory) -> None:
+    """The server tries again without them, and counts the text once: else a small allowance would never do."""
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text(line_of("slow", "of-slow", ["translate"], {"texts_per_second": 0.001, "burst": 1}))
+    with serving(tmp_path, factory, tokens=tokens) as (_, url):
+        body = {"q": "A dog runs.\nA cat sleeps.", "alternatives": 2, "api_key": "of-slow", **PAIR}
+        said = httpx.post(f"{url}/translate", json=body)
+        assert said.status_code == 200, said.text
+        assert said.json()["translatedText"] == "full:A dog runs.\nfull:A cat sleeps."
+        assert httpx.post(f"{url}/translate", json=body).status_code == 429
 
 
 def test_html_keeps_entities_and_refuses_tags(web: httpx.Client) -> None:

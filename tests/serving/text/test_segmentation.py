@@ -170,8 +170,14 @@ def test_256_kb_of_one_thing_are_divided(atom: str) -> None:
         ("<a_1://b>", True),
         ("www.a", True), ("www.", False), ("x@y", False), ("x@.y", False), ("x@y.", False), ("x@y@a.de", False),
         ("@a.de", False), ("a b@c.de", False), ("a-b://c", False), ("http://", False), ("http://a b", False),
-        ("a.b", False),
+        ("a.b", False), ("更多信息请访问https://example.com。", False), ("メールはx@y.deまで。", False),
     ],
 )  # fmt: skip
 def test_lines_that_are_an_address(line: str, copied: bool) -> None:
     assert sentences(line, "en") == ([] if copied else [line])
+
+
+def test_code_within_a_line_opens_no_block_of_code() -> None:
+    """CommonMark 0.31, section 4.5: after the mark of a fence of backticks there is no other backtick."""
+    assert sentences("```foo()``` prints a line.\nThe dog runs.", "en")[-1] == "The dog runs."
+    assert sentences("```python\nx = 1\n```\nThe dog runs.", "en") == ["The dog runs."]

@@ -12,6 +12,7 @@ from tests.tiny import tiny_architecture, tiny_checkpoint_at
 from tests.training.runs.test_updater import FABRIC, CountWaits, batches, make_model
 
 from hmc.artifact import HeadLayout, InvalidRequestError, load_checkpoint
+from hmc.artifact.model.layers import RemovedLayers
 from hmc.training import Batch, HeadMask, HeadMaskSpec, Transformer, Vocabulary, build_transformer, mask_to_layout
 from hmc.training.distillation.objective import lesson_of, observe, taught_loss
 from hmc.training.distillation.settings import DistillSection
@@ -65,6 +66,15 @@ def test_outputs_of_modules_are_compared_without_padding(what: str) -> None:
         means.append(float((own - other)[real].square().mean()))
     expected = batch.tokens * sum(means) / len(means)
     assert part(batch, **{what: 2.0}) - part(batch) == pytest.approx(2 * expected, rel=1e-4)
+
+
+def test_layers_that_were_removed_are_left_out_of_the_comparison() -> None:
+    """A student without a layer runs no attention there, and its teacher does."""
+    batch, distill = batches()[1], DistillSection(attention=1.0)
+    student = build_transformer(tiny_architecture(), removed=RemovedLayers(encoder=(0,), decoder=()))
+    lesson = Teacher(another_model(), distill).lesson(batch)
+    loss = taught_loss(student, observe(student, batch, distill), batch, lesson, distill, 0.0)
+    assert torch.isfinite(loss)
 
 
 def test_nothing_of_the_teacher_changes_and_it_has_no_dropout() -> None:

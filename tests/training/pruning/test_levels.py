@@ -198,6 +198,11 @@ def test_impossible_levels(folder: Path, tmp_path: Path, budgets: str, message: 
     [
         ({}, 0, "--nested-heads belongs to --nested-steps"),
         ({"nested": NestedSection(teacher="in-place")}, 2, "in-place belongs to --distill"),
+        (
+            {"nested": NestedSection(teacher="in-place"), "distill": DistillSection(weight=0.9, teacher="c")},
+            2,
+            "leave --teacher out",
+        ),
     ],
 )
 def test_requests_that_contradict_themselves(

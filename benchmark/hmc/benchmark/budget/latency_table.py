@@ -212,7 +212,7 @@ def _time(
 
 def relative_ms(times: Mapping[str, float], name: str, table: LatencyTable, whole: Sizes) -> float:
     """The latency of the model `name`, as it would be at the speed that the machine had when the table was measured."""
-    return times[name] / times[WHOLE] * table.ms(whole)
+    return times[name] / times[WHOLE] * table.observed_ms(whole)
 
 
 def sizes_of(checkpoint: Checkpoint) -> Sizes:

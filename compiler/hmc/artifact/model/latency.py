@@ -157,9 +157,9 @@ def read_table(file: Path) -> LatencyTable:
         return LatencyTable.model_validate(content)
     except OSError as error:
         raise InvalidRequestError(f"latency table {file} cannot be read ({error.strerror}); {advice}") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"latency table {file} is not JSON ({error}); {advice}") from error
-    except ValidationError as error:
+    except ValidationError as error:  # before ValueError, which it is
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise InvalidRequestError(f"latency table {file}: {where}: {first['msg']}; {advice}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"latency table {file} is not JSON ({error}); {advice}") from error

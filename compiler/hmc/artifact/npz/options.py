@@ -101,6 +101,11 @@ def _norms(raw: Mapping[str, Value]) -> tuple[tuple[bool, bool], list[str]]:
             f"{OPTIONS}: transformer-preprocess {before!r} with transformer-postprocess {after!r} is not supported; "
             "supported: '' with 'dan' (norms last), and 'n' with 'da' (norms first)"
         )
+    if pre_norm and "transformer-postprocess-top" not in raw:
+        problems.append(
+            f"{OPTIONS}: transformer-preprocess {before!r} without transformer-postprocess-top: Marian before 1.10 did "
+            "not normalise keys and values, which cannot be expressed; train the model again with a newer one"
+        )
     if top.replace("d", "") not in ("", "n"):
         problems.append(f"{OPTIONS}: transformer-postprocess-top {top!r} is not supported; supported: '' and 'n'")
     if "n" in embedding:

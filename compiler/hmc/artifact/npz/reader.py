@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,12 @@ def _import(release: Release, named: Path, languages: tuple[str | None, str | No
     return Checkpoint(config=config, tensors=tensors, tokenizer=joint_if_equal(files))
 
 
+UNREADABLE = (
+    zipfile.BadZipFile, zlib.error, NotImplementedError, MemoryError, ValueError, OSError, EOFError,
+)  # fmt: skip
+"""What NumPy and zipfile raise for a file that is damaged, or claims what it does not hold."""
+
+
 def _arrays(weights: Path | None) -> tuple[Arrays, list[str]]:
     """The arrays of a .npz file. Python objects in it are refused, and nothing of them runs."""
     if weights is None:
@@ -79,9 +86,13 @@ def _arrays(weights: Path | None) -> tuple[Arrays, list[str]]:
             if problems := member_problems(packed):
                 return {}, [f"{weights.name}: {problem}" for problem in problems]
         with np.load(weights, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}, []
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+            arrays = {name: stored[name] for name in stored.files}
+    except UNREADABLE as error:
         return {}, [f"{weights.name} is not readable as arrays: {error}; copy or download it again"]
+    odd = [n for n, v in arrays.items() if not isinstance(v, np.ndarray) or v.dtype.kind not in "fiu"]
+    if odd:
+        return {}, [f"{weights.name}: {odd[0]} is no array of numbers; copy or download it again"]
+    return arrays, []
 
 
 def _model(

@@ -93,7 +93,14 @@ def _find_vocabularies(found: Release, named: list[str]) -> None:
         there = next((sorted(found.folder.glob(p)) for p in patterns if any(found.folder.glob(p))), [])
         named = [path.name for path in there]
         if len(named) == 2:
-            named.sort(key=lambda name: not re.search(r"(^|[._-])(src|source)", name))
+            sources = [name for name in named if re.search(r"(^|[._-])(src|source)", name)]
+            if len(sources) != 1:
+                found.problems.append(
+                    f"{named[0]} and {named[1]}: their names do not say which is the vocabulary of sources; write a "
+                    f"{DECODER} with `vocabs: [SOURCE, TARGET]`"
+                )
+                return
+            named.sort(key=lambda name: name not in sources)
     if not 1 <= len(named) <= 2:
         listed = f"found: {', '.join(named[:3])}" if named else "found none"
         found.problems.append(f"there must be one vocabulary (*.vocab.yml), or one for each side; {listed}")

@@ -50,6 +50,8 @@ def replace_directory(path: Path, form: Format) -> Iterator[Path]:
                 if file.is_file():
                     file.chmod(0o644)
                     _sync(file)
+                elif file.is_dir() and not file.is_symlink():
+                    file.chmod(0o755)
         check_replaceable(named, form)  # the work may have taken hours
         if not os.path.lexists(path):
             new.replace(path)

@@ -207,5 +207,8 @@ class _Cell:
     value: Any
 
     def __call__(self) -> CorpusLine:
-        text = self.value.as_py()
+        try:
+            text = self.value.as_py()
+        except UnicodeDecodeError:
+            return CorpusLine(None, "not UTF-8")
         return CorpusLine(None, "null in this column") if text is None else CorpusLine(text)

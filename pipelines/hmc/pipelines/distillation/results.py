@@ -75,6 +75,7 @@ def write_results(
     kept = len(reasons) - counts.total()
     dev = min(held_out, int(kept * MOST_HELD_OUT))
     chosen = {(2 * index + 1) * kept // (2 * dev) for index in range(dev)}
+    (folder / REPORT).unlink(missing_ok=True)  # it is of the text that is replaced now
     score = _write_text(folder, zip(_records(folder, shards, taken), reasons, strict=True), chosen)
     if not kept:
         raise InvalidRequestError(

@@ -82,16 +82,18 @@ def latency_table(
     """Returns the table of `file` if it is of this checkpoint and this serving, or else measures it into `file`."""
     if file.is_file():
         found = read_table(file)
-        setting = found.setting
-        there = (setting.precision, setting.batch, setting.beam, setting.threads)
-        if found.checkpoint == checkpoint_digest(checkpoint) and there == (
-            serving.precision, serving.batch, serving.beam, serving.threads,
-        ):  # fmt: skip
+        if found.checkpoint == checkpoint_digest(checkpoint) and _is_of(found, serving):
             return found
     table = measure_table(checkpoint, sentences, serving, progress=progress)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_table(table, file)
     return table
+
+
+def _is_of(table: LatencyTable, serving: Serving) -> bool:
+    found = table.setting
+    there = (found.precision, found.batch, found.beam, found.threads)
+    return there == (serving.precision, serving.batch, serving.beam, serving.threads)
 
 
 def prune_to_latency(  # noqa: PLR0913 - a run, its text, and three reports
@@ -139,6 +141,12 @@ def prune_to_latency(  # noqa: PLR0913 - a run, its text, and three reports
     )
     goals = goals_of(targets.speedups, targets.milliseconds, whole_ms)
     stages = plan_latency_stages(LatencyPlan(table, goals), loaded, settings)
+    if not _is_of(table, serving):
+        found = table.setting
+        raise InvalidRequestError(
+            f"the latency table is of --serve-precision {found.precision} --serve-batch {found.batch} --serve-beam "
+            f"{found.beam} --serve-threads {found.threads}: give the same, or leave --latency-table out"
+        )
     corpora = list(train)
     if source:
         with phase() as (report, step):

@@ -14,8 +14,10 @@ from hmc.serving.text.segmentation.lines import LINE_END, stripped
 from hmc.serving.text.segmentation.pieces import Piece, pieces
 from hmc.serving.text.segmentation.sentences import MAX_PART, SENTENCE_END
 
-UNSPACED = ("zh", "ja", "th", "lo", "km", "my", "bo", "yue", "wuu")
-"""Languages that write no blank between sentences."""
+UNSPACED = {
+    "zh", "ja", "th", "lo", "km", "my", "bo", "yue", "wuu", "zho", "cmn", "jpn", "tha", "lao", "khm", "mya", "bod",
+}  # fmt: skip
+"""Languages that write no blank between sentences, by both kinds of codes."""
 FULL_STOPS = "。！？｡"
 """Ends of sentences after which no blank is written."""
 
@@ -24,13 +26,17 @@ class Joined:
     """The translation of one text while it is made."""
 
     def __init__(self, target_language: str) -> None:
-        """target_language: a BCP 47 tag."""
-        self._spaced = target_language.partition("-")[0] not in UNSPACED
+        """target_language: see `write_in`."""
+        self.write_in(target_language)
         self._parts: list[str] = []
         self._size = 0
         self._open = False  # whether the last part is a sentence after which a blank belongs
         self._total = Translation("", 0.0, 0, 0)
         self._segments: list[Segment] = []
+
+    def write_in(self, language: str) -> None:
+        """The language of the translation: a BCP 47 tag, or the name in a language token, such as `zho_Hans`."""
+        self._spaced = language.replace("_", "-").partition("-")[0].lower() not in UNSPACED
 
     def copy(self, text: str) -> str:
         """Adds a copied part, and returns what was added."""
@@ -114,6 +120,11 @@ class Divided:
     code: str
     """The token, with a blank, that goes before each part; empty: none."""
     source: SourceSide
+
+    @property
+    def target_language(self) -> str:
+        """Of the translation: what its token names, or the bundle's."""
+        return self.code.strip().strip("<>") or self.source.target_language
 
     def parts(self) -> Iterator[Part]:
         """The parts of the text, in order. Those of a divided text are found while they are taken."""
@@ -213,7 +224,7 @@ class PutTogether:
         """segments: with the sentences."""
         self._divided, self._segments = divided, segments
         self._whole: Translation | None = None
-        self._joined = Joined(divided.source.target_language)
+        self._joined = Joined(divided.target_language)
 
     def add(self, part: Part, translation: Translation | None) -> None:
         """Adds a part. translation: None if it is copied."""

@@ -158,6 +158,7 @@ class Divider:
         """Yields the pieces of a translated document, each as soon as it and all before it are ready. joined: empty; it
         then has the document's tokens and times, but no text."""
         divided = await in_thread(self.dividing.divided, text) if len(text) >= LONG else self.dividing.divided(text)
+        joined.write_in(divided.target_language)
         items = _around(divided) if divided.whole else divided.parts()
 
         async def work(part: Part) -> Translation | None:
@@ -182,12 +183,15 @@ class Divider:
     async def _translated(self, part: Part, target: Target) -> Translation:
         assert part.sent is not None
         assert part.piece.text is not None
-        code = part.sent[: len(part.sent) - len(part.piece.text)]
+        code, words = part.sent[: len(part.sent) - len(part.piece.text)], part.piece.text
+        if not code:  # a text that is not divided may begin with its own token, which each of its parts needs
+            code = self.dividing.source.code(words)
+            words = words[len(code) :]
 
         async def submit(text: str, options: DecodeOptions, target: Target) -> Translation:
             return await self.submit(code + text, options, target)
 
-        return await self.keeper.translate(submit, part.piece.text, self.dividing.options, target)
+        return await self.keeper.translate(submit, words, self.dividing.options, target)
 
 
 def at(index: int, error: InvalidRequestError) -> InvalidRequestError:

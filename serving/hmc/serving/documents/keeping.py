@@ -11,7 +11,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
-from hmc.artifact.errors import FailedPreconditionError, InternalServiceError
+from hmc.artifact.errors import FailedPreconditionError, InternalServiceError, InvalidRequestError
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.results import Translation
 
@@ -127,8 +127,8 @@ class Keeper:
         if choices:
             try:
                 traced = await submit(masked[0], replace(options, alignment=True), target)
-            except FailedPreconditionError:
-                pass  # the level was compiled without the decoder that traces attention
+            except (FailedPreconditionError, InvalidRequestError):
+                pass  # the level, or sampling, excludes that attention is traced
             else:
                 pasted = paste(traced, dict(zip(choices[0], found, strict=False)))
                 if pasted is not None:

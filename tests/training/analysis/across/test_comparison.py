@@ -10,6 +10,7 @@ import pytest
 from tests.training.analysis.helpers import LOSS, two_texts
 
 from hmc.artifact import InvalidRequestError
+from hmc.artifact.model.importance import Importance
 from hmc.training.analysis.across import compare, correlate
 from hmc.training.analysis.common.measure import Settings
 from hmc.training.analysis.common.result import Result, masked_within, write_result
@@ -64,6 +65,11 @@ def test_what_cannot_be_compared_is_refused(subject: Subject, text: Text, tmp_pa
     other_kind = saved(importance.analyse(subject, text), "kind")
     other_text = saved(groups.analyse(subject, two_texts(text, tmp_path)[0], ranking, LOSS, groups=4), "text")
     alone = saved(ablate.analyse(subject, text, LOSS), "ablate")
+    by_sentence, by_token = (
+        saved(importance.analyse(subject, text, Importance(estimator=how)), how) for how in ("sentence", "token")
+    )
+    with pytest.raises(InvalidRequestError, match=r"different importance \(a has sentence, b has token\)"):
+        compare.analyse({"a": by_sentence, "b": by_token})
     for other, message in (
         (other_kind, "different analyses: a is of groups, b is of importance"),
         (other_text, "on different sentences"),

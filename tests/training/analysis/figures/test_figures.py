@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from matplotlib.figure import Figure
 from tests.tiny import tiny_checkpoint_at
 from tests.training.analysis.helpers import LOSS, scored_bundle, two_texts
 
@@ -17,7 +18,7 @@ from hmc.training.analysis.across import budgets, compare, correlate, survivors,
 from hmc.training.analysis.common.measure import Settings
 from hmc.training.analysis.common.result import Result, read_result, write_result
 from hmc.training.analysis.common.subject import Subject, Text
-from hmc.training.analysis.figures import masking, pruning
+from hmc.training.analysis.figures import charts, masking, pruning
 from hmc.training.analysis.masking import ablate, all_but_one, cumulative, groups, importance, profile
 from hmc.training.analysis.masking.ranking import RankBy
 
@@ -155,3 +156,12 @@ def test_no_window_is_opened(subject: Subject, text: Text, tmp_path: Path) -> No
     )
     environment = {"PYTHONPATH": ":".join(p for p in sys.path if p), "MPLBACKEND": "TkAgg", "HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-c", program, str(result), str(tmp_path / "out")], check=True, env=environment)
+
+
+def test_negative_importance_is_in_the_histogram() -> None:
+    """Signed values: masking the head would lower the loss."""
+    for values in ([-0.5, 0.2, 0.4], [-0.5, -0.2], [0.0, 0.0]):
+        axes = Figure().subplots()
+        charts.histogram(axes, {"a": values})
+        [outline] = axes.patches
+        assert outline.get_data().values.sum() == len(values)  # type: ignore[attr-defined]

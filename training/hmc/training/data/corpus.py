@@ -153,7 +153,8 @@ def _rows(
             repeat(p, segmentation.copies) for p in read_pairs(corpus, languages)
         ):
             ids = vocabulary.encode_pair(source, target, segmentation.dropout)
-            if all(1 < len(side) <= max_length for side in ids):
+            least = 1 + len(vocabulary.opening(source))  # of a blank target: EOS, and the language that it begins with
+            if 1 < len(ids[0]) <= max_length and least < len(ids[1]) <= max_length:
                 found = True
                 yield {"source": ids[0], "target": ids[1], "source_length": len(ids[0]), "target_length": len(ids[1])}
     if not found:

@@ -179,16 +179,17 @@ def _piece(z: Tensor, column: Tensor, t: Tensor, mixture: Mixture) -> tuple[Tens
 
 
 class Outputs(NamedTuple):
-    """Outputs of some modules in one forward pass, in the order in which the model computes them."""
+    """Outputs of some modules in one forward pass; None of a module that did not run, as its layer was removed."""
 
-    source: list[Tensor]
+    source: list[Tensor | None]
     """`[B, S, d]` of every module of the encoder."""
-    target: list[Tensor]
+    target: list[Tensor | None]
     """`[B, T, d]` of every module of the decoder."""
 
     def detached(self) -> Outputs:
         """Returns the outputs without their graph."""
-        return Outputs([o.detach() for o in self.source], [o.detach() for o in self.target])
+        source, target = ([None if output is None else output.detach() for output in side] for side in self)
+        return Outputs(source, target)
 
 
 class Recorded(NamedTuple):
@@ -208,7 +209,7 @@ class Recorded(NamedTuple):
 def recording(model: Transformer, settings: DistillSection) -> Iterator[Recorded]:
     """Yields what `settings` compare; it is filled by the model's forward pass within the context."""
     found, hooks = Recorded(Outputs([], []), Outputs([], [])), []
-    modules: list[tuple[nn.Module, list[Tensor]]] = []
+    modules: list[tuple[nn.Module, list[Tensor | None]]] = []
     if settings.hidden:
         modules += [(layer, found.hidden.source) for layer in model.encoder_layers]
         modules += [(layer, found.hidden.target) for layer in model.decoder_layers]
@@ -216,7 +217,8 @@ def recording(model: Transformer, settings: DistillSection) -> Iterator[Recorded
         for kind, _, attention in model.attentions():
             modules.append((attention, found.attention.source if kind == "encoder_self" else found.attention.target))
     for module, into in modules:
-        hooks.append(module.register_forward_hook(_keeper(into)))
+        hooks.append(module.register_forward_hook(_keeper(into, len(into))))
+        into.append(None)
     try:
         yield found
     finally:
@@ -224,9 +226,9 @@ def recording(model: Transformer, settings: DistillSection) -> Iterator[Recorded
             hook.remove()
 
 
-def _keeper(into: list[Tensor]) -> Any:
+def _keeper(into: list[Tensor | None], place: int) -> Any:
     def keep(_module: nn.Module, _arguments: object, output: Tensor) -> None:
-        into.append(output)
+        into[place] = output
 
     return keep
 
@@ -234,7 +236,7 @@ def _keeper(into: list[Tensor]) -> Any:
 def squared_difference(student: Outputs, teacher: Outputs, batch: Batch, pad_id: int) -> Tensor:
     """Returns the mean squared difference of the outputs (scalar), in fp32 or wider. The teacher gets no gradient.
 
-    The mean is over the width and all positions without padding, then over the modules.
+    The mean is over the width and all positions without padding, then over the modules that both have.
     """
     target = torch.zeros_like(batch.target_out, dtype=torch.bool).view(-1)
     target = target.index_fill(0, batch.real, True).view_as(batch.target_out)
@@ -245,9 +247,11 @@ def squared_difference(student: Outputs, teacher: Outputs, batch: Batch, pad_id:
     return torch.stack(found).mean()
 
 
-def _differences(student: Sequence[Tensor], teacher: Sequence[Tensor], real: Tensor) -> Iterator[Tensor]:
+def _differences(student: Sequence[Tensor | None], teacher: Sequence[Tensor | None], real: Tensor) -> Iterator[Tensor]:
     """Outputs `[B, L, d]`, real `[B, L]` (True: no padding) → the mean squared difference of each module."""
     for own, other in zip(student, teacher, strict=True):
+        if own is None or other is None:
+            continue
         wide = torch.promote_types(own.dtype, torch.float32)
         by_position = (own.to(wide) - other.detach().to(wide)).square().mean(-1)
         yield (by_position * real).sum() / real.sum()

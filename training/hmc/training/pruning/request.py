@@ -30,6 +30,8 @@ def check_request(settings: PruneSettings, neurons: Sequence[NeuronBudget], nest
         )
     if nested_steps and nested.teacher == "in-place" and not settings.distill.active:
         raise InvalidRequestError("--nested-teacher in-place belongs to --distill: give a weight, such as 0.9")
+    if nested_steps and nested.teacher == "in-place" and settings.distill.teacher:
+        raise InvalidRequestError("--nested-teacher in-place learns from the largest level: leave --teacher out")
     if nested_steps and nested.teacher == "in-place" and nested.levels != "sandwich":
         raise InvalidRequestError(
             "--nested-teacher in-place needs a largest level in every update: leave out "

@@ -81,4 +81,4 @@ class Selection:
         return name, candidates[name], scores[name]
 
     def _best_first(self) -> list[int]:
-        return [entry["step"] for entry in sorted(self.evaluations, key=lambda e: -e["bleu"])]
+        return [entry["step"] for entry in sorted(self.evaluations, key=lambda e: (-e["bleu"], -e["step"]))]

@@ -7,7 +7,7 @@ from typing import Any, NoReturn, Protocol
 
 import grpc
 
-from hmc.serving.requests.caller import Caller, caller_at, current_caller
+from hmc.serving.requests.caller import Caller, caller_at, charged, current_caller
 from hmc.serving.server.access.gate import AccessGate, Credentials, units
 from hmc.serving.server.access.tokens import Scope, caller
 from hmc.serving.server.observing.calls import CallLog, ServedCall
@@ -87,7 +87,7 @@ class Entry:
         current_caller.set(Caller(found.name, found.weight) if found.name else caller_at(context.peer()))
         begun.caller = found.name
         self._check_running()
-        if begun.method in CHARGED:
+        if begun.method in CHARGED and not charged.get():
             gate.check_rate(found)
         version = gate.version
 
@@ -106,7 +106,8 @@ class Entry:
             self._calls.texts(texts)
             by = caller.get()
             by.check_size(sum(map(len, texts)) + sum(map(len, added)))
-            self._gate.charge(by, units(list(map(len, texts))))
+            if not charged.get():
+                self._gate.charge(by, units(list(map(len, texts))))
 
     async def pace(self, request: Any) -> None:
         """Waits until the rate of the caller permits one more text of a stream."""

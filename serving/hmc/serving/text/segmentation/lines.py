@@ -20,6 +20,8 @@ MONTH = re.compile(
 """A German date or ordinal at the beginning of a line, which is no item of a list."""
 FENCE = re.compile(r"(`{3,}|~{3,})")
 TIMES = re.compile(r"[\d:.,]+\s*-->\s*[\d:.,]+|WEBVTT\b")
+UNSPACED = re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff60]")
+"""Scripts without blanks between words, in which a sentence with an address in it looks like one word."""
 CELL, FIELD = re.compile(r"(?:\\.|[^|\t])+"), re.compile(r"[^\t]+")
 
 
@@ -57,6 +59,8 @@ def _line(text: str, begin: int, end: int, fence: str) -> tuple[Line, str]:
     """One line. fence: the mark that opened the block of code in which it stands, which is returned as it is after."""
     quoted = _match(QUOTE, text, begin, end)
     found = FENCE.match(text, quoted, end)
+    if found is not None and found[1][0] == "`" and "`" in text[found.end() : end]:
+        found = None  # code within a line: no fence has a backtick after its mark
     if fence:
         closing = found is not None and found[1].startswith(fence) and not text[found.end() : end].strip()
         return Line(begin, end, closes=True), "" if closing else fence
@@ -88,7 +92,7 @@ def _words(text: str, begin: int, end: int, start: int) -> Line:
 def _is_address(part: str) -> bool:
     """Whether a part of a line is one URL or e-mail address, in angle brackets or not. Its time grows with the length
     of the part, which no regular expression of this rule does."""
-    if len(part.split(maxsplit=1)) > 1:
+    if len(part.split(maxsplit=1)) > 1 or UNSPACED.search(part):
         return False
     url = part.removeprefix("<")
     scheme, mark, rest = url.partition("://")

@@ -49,6 +49,11 @@ def analyse(files: Mapping[str, Path]) -> Result:
     if len({tuple(text) for text in texts.values()}) > 1:
         listed = ", ".join(f"{name} on {', '.join(c.name for c in result.corpora)}" for name, result in results.items())
         raise InvalidRequestError(f"results on different sentences ({listed}): they cannot be compared")
+    for key in ("importance", "beam", "bleu_signature"):
+        found = {name: result.settings.get(key) for name, result in results.items()}
+        if len({value for value in found.values() if value is not None}) > 1:
+            listed = ", ".join(f"{name} has {value}" for name, value in found.items())
+            raise InvalidRequestError(f"results with different {key} ({listed}): they cannot be compared")
     first = next(iter(results.values()))
     return Result(
         command=COMMAND,

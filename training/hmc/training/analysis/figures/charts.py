@@ -142,15 +142,17 @@ def zero_line(axes: Axes) -> None:
 
 def histogram(axes: Axes, systems: Mapping[str, Sequence[float]]) -> None:
     """Number of heads per bin of I_h, with the same bins for every system (Sun et al. 2021, figure 3)."""
-    highest = max(max(values) for values in systems.values()) or 1.0
-    edges = np.linspace(0.0, highest, BINS + 1)
+    lowest = min(0.0, *(min(values) for values in systems.values()))
+    highest = max(0.0, *(max(values) for values in systems.values()))
+    highest = highest if highest > lowest else 1.0
+    edges = np.linspace(lowest, highest, BINS + 1)
     for colour, (name, values) in zip(_cycle(len(systems)), systems.items(), strict=True):
         heights, _ = np.histogram(values, edges)
         axes.stairs(heights, edges, color=colour, linewidth=1.6, label=name)
         axes.axvline(float(np.mean(values)), color=colour, linestyle=":", linewidth=1.2)
     axes.set_xlabel("importance I_h (dotted: mean)")
     axes.set_ylabel("heads")
-    axes.set_xlim(0.0, highest)
+    axes.set_xlim(lowest, highest)
     if len(systems) > 1:
         axes.legend(frameon=False)
 

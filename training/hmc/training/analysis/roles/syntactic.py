@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.tokenizer.files import SOURCE, TOKENIZER
-from hmc.artifact.tokenizer.tokenizer import load_pieces
+from hmc.artifact.tokenizer.tokenizer import load_pieces, read_languages
 from hmc.training.analysis.common.masks import sentence_groups
 from hmc.training.analysis.common.result import Place
 from hmc.training.analysis.common.subject import Progress, Subject, silent
@@ -153,7 +153,7 @@ def syntax(subject: Subject, trees: Iterable[Tree], progress: Progress = silent)
     usable: list[tuple[Tree, Units]] = []
     for tree in trees:
         units = tree_units(tree, pieces)
-        if units is None or len(units.ids) >= arch.max_positions:
+        if units is None or len(pieces.opening) + len(units.ids) >= arch.max_positions:
             counts.skipped += 1
         else:
             usable.append((tree, units))
@@ -164,14 +164,15 @@ def syntax(subject: Subject, trees: Iterable[Tree], progress: Progress = silent)
         )
     for rows in sentence_groups([len(units.ids) for _, units in usable]):
         group = [usable[row] for row in rows]
-        source = pad_rows([[*units.ids, arch.eos_id] for _, units in group], arch.pad_id).to(device)
+        ids = [[*pieces.opening, *units.ids, arch.eos_id] for _, units in group]
+        source = pad_rows(ids, arch.pad_id).to(device)
         relations = [counts.sentence(tree, units) for tree, units in group]
         for step in trace_encoder(model, source).attentions():
             if step.heads is None:
                 continue
             for row, (_, units) in enumerate(group):
-                tokens = len(units.ids)
-                words = units.word_attention(step.heads.weights[row, :, :tokens, :tokens])
+                tokens = slice(len(pieces.opening), len(pieces.opening) + len(units.ids))
+                words = units.word_attention(step.heads.weights[row, :, tokens, tokens])
                 counts.attention((step.kind, step.layer), words, relations[row])
         progress(f"syntax: {counts.sentences} of {len(usable)} sentences")
     return counts
@@ -185,9 +186,15 @@ class SourcePieces:
         files = vocabulary.files
         self._vocabulary = vocabulary
         self._pieces = load_pieces(files, TOKENIZER) if isinstance(files, bytes) else load_pieces(files.source, SOURCE)
+        self.opening: list[int] = []
+        """Token ids before those of the text: its language, in a model that has one there."""
+        if not isinstance(files, bytes) and files.languages is not None:
+            languages = read_languages(files.languages)
+            self.opening = [languages.codes[languages.source]]
 
     def spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Token ids without EOS, and for each its characters in the text as (start, end), without leading spaces.
+        """Token ids without `opening` and EOS, and for each its characters in the text, (start, end), without leading
+        spaces.
 
         A token may have no characters: a single space, or a part of a character that was normalised to several.
         """
@@ -197,7 +204,7 @@ class SourcePieces:
             end = position + len(piece.surface)
             spans.append((end - len(piece.surface.lstrip()), end))
             position = end
-        return self._vocabulary.encode(text)[:-1], spans
+        return self._vocabulary.encode(text)[len(self.opening) : -1], spans
 
 
 @dataclass(frozen=True)
