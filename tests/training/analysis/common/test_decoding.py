@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from hmc.training.analysis.common.decoding import translations
 from hmc.training.analysis.common.result import corpus_source
 from hmc.training.analysis.common.subject import Subject, Text, load_subject
 from hmc.training.analysis.common.views import tokenize
+from hmc.training.analysis.roles.conllu import Tree, Word
+from hmc.training.analysis.roles.syntactic import syntax
+from hmc.training.data.corpus import TokenCorpus
 from hmc.training.model.beam_search import length_limit
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what other libraries warn of is not ours to fix
@@ -82,3 +86,14 @@ def test_what_the_decoder_reads_begins_with_the_language(models: tuple[Subject, 
     if forced:
         expected = [[ids[0], *models[2](text)["input_ids"][1:-1]] for ids, text in zip(expected, plain, strict=True)]
     assert [pair.target for pair in prepared.pairs] == [[*ids, subject.vocabulary.eos_id] for ids in expected]
+
+
+def test_trees_and_pairs_leave_the_language_token_out(models: tuple[Subject, Any, Any], tmp_path: Path) -> None:
+    """A word has its own tokens although that of the language is before them; a blank side is blank beside it."""
+    subject, _, _ = models
+    text = "A dog runs"
+    words = (Word("A", 1, "det", 0, 1), Word("dog", 2, "nsubj", 2, 5), Word("runs", -1, "root", 6, 10))
+    assert syntax(subject, [Tree(text, words)]).sentences == 1
+    (tmp_path / "t.tsv").write_text(f"{text}\tEin Hund\nA cat\t\n\tEine Katze\n")
+    corpus = TokenCorpus.build([str(tmp_path / "t.tsv")], subject.vocabulary, 64, tmp_path / "cache", ("en", "de"))
+    assert len(corpus.source_lengths) == 1
