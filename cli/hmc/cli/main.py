@@ -65,9 +65,7 @@ def _common(
 def main() -> None:
     """Entry point of the console script."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # translations and tables are UTF-8 whatever the locale
-    if isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr.reconfigure(errors="backslashreplace")
+        sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors)  # whatever the locale
     if not (sys.stdout and sys.stdout.isatty()):  # typer reads the width of its help here; without, it wraps at 80
         os.environ.setdefault("TERMINAL_WIDTH", HELP_WIDTH)
     build()()

@@ -64,7 +64,7 @@ class RetryableError(HmcError):
 
 
 class OverloadedError(RetryableError):
-    """The queue is full; try again later or lower the load."""
+    """The server has no room now; try again later or lower the load."""
 
 
 class MemoryInUseError(OverloadedError):

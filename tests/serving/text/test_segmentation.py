@@ -171,6 +171,7 @@ def test_256_kb_of_one_thing_are_divided(atom: str) -> None:
         ("www.a", True), ("www.", False), ("x@y", False), ("x@.y", False), ("x@y.", False), ("x@y@a.de", False),
         ("@a.de", False), ("a b@c.de", False), ("a-b://c", False), ("http://", False), ("http://a b", False),
         ("a.b", False), ("更多信息请访问https://example.com。", False), ("メールはx@y.deまで。", False),
+        ("https://ja.wikipedia.org/wiki/日本", True), ("https://例え.jp", True),
     ],
 )  # fmt: skip
 def test_lines_that_are_an_address(line: str, copied: bool) -> None:

@@ -14,7 +14,7 @@ Distill = Annotated[
     float,
     typer.Option(
         help="Share of the loss that is the difference from a teacher's distributions, from 0 (off) to 1; the rest is "
-        "the cross entropy, such as 0.9.",
+        "the cross entropy. An example is 0.9.",
         metavar="WEIGHT",
         rich_help_panel=PANEL,
     ),

@@ -85,8 +85,8 @@ def embeddings_of(weights: Weights) -> tuple[dict[str, Floats], list[str]]:
         found = {ours: weights.floats(f"{theirs}/weight") for ours, theirs in EMBEDDINGS.items()}
     except HmcError as error:
         return {}, [str(error)]
-    empty = [name for name, v in found.items() if v.ndim != 2 or not v.size]
-    if wrong := [f"array {EMBEDDINGS[name]}/weight must be a matrix" for name in empty]:
+    unusable = [name for name, v in found.items() if v.ndim != 2 or not v.size]
+    if wrong := [f"array {EMBEDDINGS[name]}/weight must be a matrix that is not empty" for name in unusable]:
         return {}, wrong
     target = found[TARGET_EMBEDDING]
     if len(found[OUTPUT]) != len(target):

@@ -130,6 +130,12 @@ def prune_to_latency(  # noqa: PLR0913 - a run, its text, and three reports
     sentences = _sentences(loaded, train, source)
     if table_file:
         table = read_table(table_file)
+        if not _is_of(table, serving):
+            found = table.setting
+            raise InvalidRequestError(
+                f"the latency table is of --serve-precision {found.precision} --serve-batch {found.batch} --serve-beam "
+                f"{found.beam} --serve-threads {found.threads}: give the same, or leave --latency-table out"
+            )
     else:
         with phase() as (_, step):
             table = latency_table(checkpoint, sentences, serving, out / TABLE, step)
@@ -141,12 +147,6 @@ def prune_to_latency(  # noqa: PLR0913 - a run, its text, and three reports
     )
     goals = goals_of(targets.speedups, targets.milliseconds, whole_ms)
     stages = plan_latency_stages(LatencyPlan(table, goals), loaded, settings)
-    if not _is_of(table, serving):
-        found = table.setting
-        raise InvalidRequestError(
-            f"the latency table is of --serve-precision {found.precision} --serve-batch {found.batch} --serve-beam "
-            f"{found.beam} --serve-threads {found.threads}: give the same, or leave --latency-table out"
-        )
     corpora = list(train)
     if source:
         with phase() as (report, step):

@@ -25,7 +25,7 @@ FULL_STOPS = "。！？｡"
 class Joined:
     """The translation of one text while it is made."""
 
-    def __init__(self, target_language: str) -> None:
+    def __init__(self, target_language: str = "") -> None:
         """target_language: see `write_in`."""
         self.write_in(target_language)
         self._parts: list[str] = []

@@ -141,7 +141,7 @@ class Divider:
             except InvalidRequestError as error:
                 raise at(index, error) from error
             except OverloadedError as error:
-                raise OverloadedError(f"texts[{index}]: {error}") from error
+                raise type(error)(f"texts[{index}]: {error}", error.retry_after_s) from error
 
         first: dict[int, int] = {}  # text → offset of its first sentence
         made: PutTogether | None = None

@@ -184,11 +184,11 @@ class ModelHost:
             old = self._current
             given = Path(path) if path is not None else self.bundle_path
             new = self._read(given)
-            if gone := sorted(old.slots.keys() - {level.name for level in new.manifest.levels}):
-                log.warning("bundle %s has no level %s, which was loaded", new.manifest.version, ", ".join(gone))
             self._fill(new, set(old.slots), in_service=False)
             with self._state:
                 self._current, self.bundle_path = new, given
+            if gone := sorted(old.slots.keys() - {level.name for level in new.manifest.levels}):
+                log.warning("bundle %s has no level %s, which was loaded", new.manifest.version, ", ".join(gone))
             slots = list(old.slots.values())
             old.slots.clear()
             self._retirement.begin(slots)

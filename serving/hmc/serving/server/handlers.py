@@ -112,7 +112,7 @@ class Handlers:
         check_document(options, text_options)
         with await self._lease(selector, Priority.BULK) as lease:
             record.served_by(lease)
-            joined = Joined(lease.slot.translator.source.target_language)
+            joined = Joined()
             documents = Documents(lease, self._line(lease), self._wait, text_options)
             async with aclosing(documents.stream(text, options, joined)) as pieces:
                 async for piece in pieces:

@@ -65,7 +65,8 @@ class ServerSettings:
     max_texts_per_call: int = 1024
     """Largest number of texts in a Translate or Score call."""
     queue_size: int = 1024
-    """Most texts that wait at a level; further ones are refused with RESOURCE_EXHAUSTED."""
+    """Sentences that may wait at a level, and a quarter more of callers that have less than their part; others are
+    refused with RESOURCE_EXHAUSTED."""
     max_rows: int = 128
     """Most hypotheses that a level decodes at the same time."""
     max_tokens: int = MAX_TOKENS

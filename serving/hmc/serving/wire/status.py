@@ -181,8 +181,8 @@ MEANINGS: dict[grpc.StatusCode, Meaning] = {
         "no",
     ),
     Code.RESOURCE_EXHAUSTED: Meaning(
-        "The queue is full, the caller's rate is used up, or the message exceeds `--max-message-mib` or "
-        "`--max-metadata-kib`. Texts of a stream wait instead.",
+        "The queue is full, levels in use leave no memory for the level, the caller's rate is used up, or the message "
+        "exceeds `--max-message-mib` or `--max-metadata-kib`. Texts of a stream wait instead.",
         "Send again after `grpc-retry-pushback-ms` (a trailer), or choose a cheaper level. Split a message that is too "
         "large.",
         "later",

@@ -111,7 +111,7 @@ GAUGES: dict[str, tuple[str, list[str]]] = {
     "level_failed": ("1 for a loaded level that stopped unexpectedly and has answered nothing since, else 0.", LEVEL),
     "pending_texts": ("Texts queued or running, by level.", LEVEL),
     "queued_sentences": ("Sentences in the queue, by level.", LEVEL),
-    "queue_size_sentences": ("Most sentences in the queue, by level.", LEVEL),
+    "queue_size_sentences": ("--queue-size, by level.", LEVEL),
     "workers": ("Workers, each of which runs one batch at a time, by level.", LEVEL),
     "max_rows": ("Most hypotheses that are decoded together, by level.", LEVEL),
     "memory_bytes": ("Weights in this machine's memory, by level; shared ones are there once.", [*LEVEL, "part"]),

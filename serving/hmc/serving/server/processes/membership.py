@@ -167,8 +167,8 @@ class Membership:
     async def reload(self, model: str) -> None:
         """Reads a bundle again because its files have changed, as every process does by itself. Errors: see
         `ModelHost.reload`."""
+        await self._handlers.reload(None, model)
         async with self._group.changing():
-            await self._handlers.reload(None, model)
             self._group.forget_default(model)
 
     async def end(self) -> None:

@@ -20,7 +20,9 @@ MONTH = re.compile(
 """A German date or ordinal at the beginning of a line, which is no item of a list."""
 FENCE = re.compile(r"(`{3,}|~{3,})")
 TIMES = re.compile(r"[\d:.,]+\s*-->\s*[\d:.,]+|WEBVTT\b")
-UNSPACED = re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff60]")
+UNSPACED_SCRIPT = re.compile(
+    r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff60]"
+)
 """Scripts without blanks between words, in which a sentence with an address in it looks like one word."""
 CELL, FIELD = re.compile(r"(?:\\.|[^|\t])+"), re.compile(r"[^\t]+")
 
@@ -92,12 +94,14 @@ def _words(text: str, begin: int, end: int, start: int) -> Line:
 def _is_address(part: str) -> bool:
     """Whether a part of a line is one URL or e-mail address, in angle brackets or not. Its time grows with the length
     of the part, which no regular expression of this rule does."""
-    if len(part.split(maxsplit=1)) > 1 or UNSPACED.search(part):
+    if len(part.split(maxsplit=1)) > 1:
         return False
     url = part.removeprefix("<")
     scheme, mark, rest = url.partition("://")
-    if mark and rest and scheme.replace("_", "a").isalnum():
+    if mark and rest and scheme.isascii() and scheme.replace("_", "a").isalnum():
         return True
+    if UNSPACED_SCRIPT.search(part):
+        return False
     name, _, domain = part.partition("@")
     is_mail = bool(name) and "@" not in domain and "." in domain[1:-1]
     return is_mail or (url.startswith("www.") and len(url) > len("www."))
