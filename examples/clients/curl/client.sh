@@ -22,7 +22,7 @@ token() { [ -z "${HMC_TOKEN:-}" ] || printf 'header = "Authorization: Bearer %s"
 
 jq -nc '{texts: $ARGS.positional}' --args "$@" |
   curl "${options[@]}" --config <(token) --data-binary @- "$url/v1/translate" |
-  jq -r '.translations[] | "call\t\(.text)"'
+  jq -r '.translations[]? | "call\t\(.text)"' # the error of an attempt that was sent again has none
 
 # Each event is a line `data: JSON`: a piece of the translation; the last one has it whole.
 jq -nc '{text: $ARGS.positional[0]}' --args "$@" |

@@ -118,9 +118,11 @@ public final class Client {
     @Override
     public void onNext(TranslateStreamResponse answer) {
       if (answer.hasError()) {
-        throw io.grpc.Status.fromCodeValue(answer.getError().getCode())
-            .withDescription("text " + answer.getId() + ": " + answer.getError().getMessage())
-            .asRuntimeException();
+        all.completeExceptionally(
+            io.grpc.Status.fromCodeValue(answer.getError().getCode())
+                .withDescription("text " + answer.getId() + ": " + answer.getError().getMessage())
+                .asRuntimeException());
+        return;
       }
       translations[Integer.parseInt(answer.getId())] = answer.getTranslation().getText();
     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -20,7 +21,7 @@ from hmc.artifact.errors import (
     OverloadedError,
     UnavailableError,
 )
-from hmc.serving.client import ONCE, Retry
+from hmc.serving.client import ONCE, AsyncClient, Retry
 
 FAST = Retry(attempts=3, first_s=0.001)
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -252,3 +253,18 @@ def test_a_closed_client(new: Any, server: ScriptedServer) -> None:
         client.close()
         with pytest.raises(UnavailableError, match="is closed"):
             client.translate(["a"])
+
+
+def test_a_source_that_is_cancelled_is_no_end_of_the_texts(server: ScriptedServer) -> None:
+    """A generator that awaits a task which was cancelled: what follows is missing, so the stream must not end well."""
+
+    async def texts() -> AsyncGenerator[str]:
+        yield "a"
+        raise asyncio.CancelledError
+
+    async def answers() -> list[str]:
+        async with AsyncClient(server.address, retry=FAST) as client:
+            return [each.translation.text async for each in client.translate_stream(texts()) if each.translation]
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(answers())

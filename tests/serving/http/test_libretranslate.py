@@ -55,6 +55,13 @@ def test_its_own_client_sends_the_token_as_api_key(tmp_path: Path, factory: Fake
         assert httpx.get(f"{url}/frontend/settings").json()["keyRequired"] is True
 
 
+def test_a_key_that_is_no_text_is_a_wrong_key(tmp_path: Path, factory: FakeFactory) -> None:
+    with serving(tmp_path, factory, token="secret") as (_, url):
+        body = b'{"q": "a", "source": "en", "target": "de", "api_key": "\\ud800"}'
+        answer = httpx.post(f"{url}/translate", content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 403, answer.text
+
+
 def test_lists_alternatives_and_auto(web: httpx.Client) -> None:
     said = web.post("/translate", json={"q": ["a", "b"], "source": "auto", "target": "DE", "alternatives": 2}).json()
     found = {"language": "en", "confidence": 0.0}

@@ -21,6 +21,12 @@ def test_calls_over_http_are_counted(web: httpx.Client) -> None:
     assert (calls(web, "OK"), calls(web, "INVALID_ARGUMENT")) == (before[0] + 2, before[1] + 1)
 
 
+def test_no_other_scheme_is_suggested(web: httpx.Client) -> None:
+    """Behind a proxy that ends TLS a redirect would name http, and a client would send its text there."""
+    answer = web.post("/v1/translate/", json={"texts": ["a"]})
+    assert (answer.status_code, answer.headers.get("location")) == (404, None)
+
+
 def test_openmetrics_on_request(web: httpx.Client) -> None:
     response = web.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert response.headers["content-type"].startswith("application/openmetrics-text")

@@ -165,3 +165,9 @@ def test_selectors_out_of_range(values: dict[str, object], match: str) -> None:
 )
 def test_precision_belongs_to_a_device(device: str, precision: str, runs: bool) -> None:
     assert runs_on(device, level("x", 1, precision=precision)) is runs
+
+
+def test_a_model_without_any_level_for_the_device_is_no_bug() -> None:
+    for selector in (Selector(max_heads=3), Selector(max_bleu_drop=1.0), Selector(auto=True)):
+        with pytest.raises(LevelNotFoundError, match="no level of this model can run on the device"):
+            pick(selector)

@@ -203,6 +203,21 @@ def test_levels_in_use_stay(bundles: dict[str, Path], factory: FakeFactory) -> N
     assert loaded(models) == {"en-de": ["full"], "fr-en": [], "again": ["h6"]}
 
 
+def test_a_level_that_left_counts_while_a_call_holds_it(bundles: dict[str, Path], factory: FakeFactory) -> None:
+    """Its weights are in memory until the call ends, so nothing may take their place."""
+    models = opened(bundles, factory, lazy=True, memory=SHARED + FULL + H12)
+    host = models.named("fr-en")
+    host.load("h12")
+    with host.lease(Selector(name="h12")):
+        _, freed = host.begin_unload("h12")
+        with pytest.raises(MemoryInUseError, match="while h12 are in use"):
+            use(models, "again", "h6")
+    for future in freed:
+        future.result(GUARD_S)
+    use(models, "again", "h6")
+    assert loaded(models) == {"en-de": ["full"], "fr-en": [], "again": ["h6"]}
+
+
 def test_a_start_that_does_not_fit_fails(bundles: dict[str, Path], factory: FakeFactory) -> None:
     with pytest.raises(FailedPreconditionError, match=r"'h6' does not fit into --memory of 0\.2 MiB beside en-de/full"):
         opened({"en-de": bundles["en-de"]}, factory, memory=SHARED + FULL + H12)

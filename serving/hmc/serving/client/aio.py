@@ -296,7 +296,7 @@ class _Requests:
                 else:
                     self.window.add(text, await anext(self._prefixes, None))
                 self._changed.set()
-        except Exception as error:  # noqa: BLE001 - raised again by `Window.finish`
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised again by `Window.finish`
             self.window.end(error)
         finally:
             self.window.reading, self._reader = False, None

@@ -35,7 +35,7 @@ class Window:
         self._read = self._following = 0
         self._ended = False
         """Whether all texts are read, or reading them failed."""
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         """The error that ended the texts: raised by their iterable, or by the check of one of them."""
         self.reading = False
         """Whether a reader is at work."""
@@ -65,7 +65,7 @@ class Window:
         self._unsent.append(index)
         self._read += 1
 
-    def end(self, error: Exception | None = None) -> None:
+    def end(self, error: BaseException | None = None) -> None:
         """There are no more texts. error: the reason, if it is not that all are read; `finish` raises it."""
         self._ended, self._error = True, error
 

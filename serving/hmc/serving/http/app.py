@@ -77,11 +77,13 @@ def application(
         *observing_routes(methods, registry, ready),
         *libretranslate_routes(methods, needs_token),
     ]
-    return Starlette(
+    app = Starlette(
         routes=routes,
         middleware=[Middleware(_Headers)],
         exception_handlers={HttpError: _failed, HTTPException: _not_found, Exception: _bug},
     )
+    app.router.redirect_slashes = False  # behind a proxy with TLS it would lead to http
+    return app
 
 
 def observing_routes(methods: Methods, registry: CollectorRegistry, ready: Callable[[], str | None]) -> list[Route]:

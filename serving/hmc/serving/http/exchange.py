@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
+from contextvars import Context
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -20,9 +21,9 @@ EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 Write = Callable[[bytes], Awaitable[None]]
 
 
-async def unless(left: Coroutine[Any, Any, None], work: Awaitable[T]) -> T:
-    """Awaits `work`, and cancels it when `left` ends first."""
-    working = asyncio.ensure_future(work)
+async def unless(left: Coroutine[Any, Any, None], work: Coroutine[Any, Any, T], context: Context | None = None) -> T:
+    """Awaits `work`, and cancels it when `left` ends first. context: in which it runs; None: a copy of the present."""
+    working = asyncio.create_task(work, context=context)
     leaving = asyncio.create_task(left)
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -59,11 +60,14 @@ class Answers(Response):
         kind: str,
         headers: dict[str, str],
         left: Coroutine[Any, Any, None],
+        context: Context,
     ) -> None:
-        """first: None if there are no messages. left: ends when the client leaves."""
+        """first: None if there are no messages. left: ends when the client leaves. context: in which `first` was
+        awaited: what a call sets there is needed until it ends."""
         super().__init__(media_type=kind, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
         self._first, self._answers, self._events, self._left = first, answers, kind == EVENTS, left
+        self._context = context
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -71,7 +75,7 @@ class Answers(Response):
         async def write(data: bytes) -> None:
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
-        writing = asyncio.create_task(self._write(write))
+        writing = asyncio.create_task(self._write(write), context=self._context)
         waited = {writing, asyncio.create_task(self._left)}
         try:
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)

@@ -277,7 +277,7 @@ def _key_in(body: bytes, is_json: bool) -> str:
         return unquote_plus(keys[-1].decode(errors="replace")) if keys else ""
     keys = JSON_KEY.findall(body)
     try:
-        return str(json.loads(keys[-1])) if keys else ""
+        return str(json.loads(keys[-1])).encode(errors="replace").decode() if keys else ""  # no halves of surrogates
     except ValueError:  # the whole body is no JSON either
         return ""
 

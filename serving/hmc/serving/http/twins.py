@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,8 +95,9 @@ def _route(methods: Methods, twin: Twin) -> Route:
         given, left = _given(request, twin)
         answers = methods.answers(twin.method, given, call)
         if EVENTS in request.headers.get("accept", ""):
-            first = await unless(left, _first(answers))
-            return Answers(first, answers, EVENTS, call.headers(), gone(request))
+            context = copy_context()
+            first = await unless(left, _first(answers), context)
+            return Answers(first, answers, EVENTS, call.headers(), gone(request), context)
         return await _json(await unless(left, _together(answers)), call)
 
     async def stream(request: Request) -> Response:
@@ -106,7 +108,9 @@ def _route(methods: Methods, twin: Twin) -> Route:
         kind = twin.method.input_type
         sent = Lines(request, MAX_BODY_BYTES)
         answers = methods.stream(twin.method, aiter(sent), lambda line: read_message(line, kind), call)
-        return Answers(await unless(sent.left(), _first(answers)), answers, LINES, call.headers(), sent.left())
+        context = copy_context()
+        first = await unless(sent.left(), _first(answers), context)
+        return Answers(first, answers, LINES, call.headers(), sent.left(), context)
 
     endpoint = stream if twin.streams_requests else several if twin.streams_answers else one
     return Route(twin.path, endpoint, methods=[twin.verb])

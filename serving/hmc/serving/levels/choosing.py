@@ -67,6 +67,8 @@ def choose(selector: Selector, candidates: Sequence[LevelCandidate]) -> Level:
     missing.
     """
     ranked = sorted(candidates, key=lambda c: rank(c.level))
+    if not ranked:
+        raise LevelNotFoundError("no level of this model can run on the device of this server")
     if selector.max_heads is not None:
         return _at_most(selector.max_heads, ranked)
     if selector.max_bleu_drop is not None:

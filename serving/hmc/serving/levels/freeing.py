@@ -44,6 +44,12 @@ class Retirement:
         serve; it is called with `state` held."""
         self._state, self._serving = state, serving
         self._freed: dict[str, list[Future[None]]] = {}
+        self._busy: dict[Future[None], Resident] = {}
+
+    def busy(self) -> list[Resident]:
+        """The levels that no longer serve, but whose last requests still hold their weights."""
+        with self._state:
+            return list(self._busy.values())
 
     def begin(self, slots: list[Slot]) -> list[Future[None]]:
         """Starts freeing the levels in `slots`, and empties the list. Returns a future for each level, done when the
@@ -58,6 +64,10 @@ class Retirement:
             freed.set_running_or_notify_cancel()  # a caller that stops waiting cannot cancel it
             self._freed[name] = [f for f in self._freed.get(name, []) if not f.done()] + [freed]
             begun.append(freed)
+            with self._state:
+                if alone[0].users:
+                    weights = dict(alone[0].translator.weights)
+                    self._busy[freed] = Resident(name, alone[0].level, weights, 0.0, False, True, list)
             threading.Thread(target=self._free, args=(alone, name, freed), name=f"free-{name}").start()
         return begun
 
@@ -70,6 +80,7 @@ class Retirement:
         try:
             with self._state:
                 self._state.wait_for(lambda: slots[-1].users == 0)
+                self._busy.pop(freed, None)
             slots.pop().translator.close(drain=True)
             collect()
             with self._state:

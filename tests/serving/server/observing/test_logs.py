@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 from tests.serving.fakes import FakeFactory, eventually, failure
 
@@ -129,6 +130,29 @@ def test_errors_that_led_to_others_are_shown_and_safe_messages_kept() -> None:
     assert said.index("weights.bin") < said.index("which led to") < said.index("KeyError: (message withheld")
     assert SECRET not in said
     assert SECRET in describe(caught, texts=True)
+
+
+def test_streams_over_http_are_logged_as_other_calls(
+    bundle: Path, factory: FakeFactory, tmp_path: Path, written: Any
+) -> None:
+    """With caller, name and time, although the rest of the answer is written after its first message."""
+    handler, stream = written
+    handler.setFormatter(JsonLines())
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text(line_of("news", "t", ["translate"], {}))
+    settings = ServerSettings(port=0, http_port=0, tokens=tokens, log_calls=True)
+    with BackgroundServer(bundle, settings, factory) as running:
+        assert running.server is not None
+        headers = {"Authorization": "Bearer t", "X-Request-Id": "id-1", "Accept": "text/event-stream"}
+        url = str(running.server.http_address)
+        assert httpx.post(f"{url}/v1/document", json={"text": "a\nb"}, headers=headers).status_code == 200
+        lines = b'{"id": "1", "text": "a"}\n{"id": "2", "text": "b"}\n'
+        headers |= {"Content-Type": "application/x-ndjson"}
+        assert httpx.post(f"{url}/v1/stream", content=lines, headers=headers).status_code == 200
+    ended = [line for line in map(json.loads, stream.getvalue().splitlines()) if line.get("status") == "OK"]
+    assert [line["caller"] for line in ended] == ["news", "news"]
+    assert [line["request_id"] for line in ended] == ["id-1", "id-1"]
+    assert all(line["milliseconds"] > 0 for line in ended)
 
 
 def test_no_log_at_any_level_holds_a_text(lively_bundle: Path, written: Any, monkeypatch: pytest.MonkeyPatch) -> None:

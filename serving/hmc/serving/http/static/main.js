@@ -92,6 +92,7 @@ function showExamples() {
 async function openModel(model) {
   running?.abort();
   const listed = await listLevels(model.name);
+  if (byId("model").value !== model.name) return; // another one was chosen meanwhile
   server = { models: server.models, model, levels: listed.levels, source: model.sourceLanguage, device: listed.device };
   cards.clear();
   byId("levels").replaceChildren();
