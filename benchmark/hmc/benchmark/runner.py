@@ -302,6 +302,7 @@ def _load(
             beam=conditions.headline.beam,
             seconds=settings.load_seconds,
             objective=LatencyObjective(settings.load_ms),
+            deadline_s=max(LoadSettings.deadline_s, settings.load_ms / 1000),
         )
         device, threads, workers = _device(settings, level), settings.threads, settings.workers
         with own_server(settings.bundle, [level.name], device=device, threads=threads, workers=workers) as address:

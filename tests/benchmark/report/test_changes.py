@@ -78,6 +78,16 @@ def test_what_else_differs_is_told() -> None:
     assert "Versions differ: hmc 0.1.0 → 0.2.0." in told
 
 
+def test_what_only_the_first_report_has_is_told() -> None:
+    """A level that was lost would otherwise pass for one that is no worse."""
+    before = timed(1.0, 1)
+    assert not [line for line in compare(before, timed(1.0, 2)).warnings if "only the first" in line]
+    told = "\n".join(compare(before, replace(before, levels=before.levels[:2])).warnings)
+    name = before.levels[2].name
+    assert f"Not compared, because only the first has them: {name} at batch 1, beam 4" in told
+    assert f"BLEU is not compared of {name}" in told
+
+
 def test_what_is_not_alike_in_scores_and_peers_is_told() -> None:
     before, [peer] = timed(1.0, 1), fakes.whole_report().peers
     rounds = replace(peer.latency[0], samples_ms=before.levels[0].latency[0].samples_ms)

@@ -118,8 +118,15 @@ def check_peers(names: Sequence[str], checkpoint: Path | None, digest: str) -> N
             f"{checkpoint} has other weights than the level that all are compared with: give the checkpoint that this "
             "bundle was compiled from"
         )
-    if open_tokenizer(load_checkpoint(checkpoint).tokenizer).opening():
+    loaded = load_checkpoint(checkpoint)
+    arch = loaded.architecture
+    if open_tokenizer(loaded.tokenizer).opening():
         raise InvalidRequestError("peers are for models of one language pair, and this one has target languages")
+    if arch.pre_norm or arch.stack_norms or arch.own_output or arch.decoder_start != arch.pad_id:
+        raise InvalidRequestError(
+            "peers are for models of Marian's form (norms last, the target embedding as output, the decoder started by "
+            "pad), and this one has another"
+        )
 
 
 @contextmanager

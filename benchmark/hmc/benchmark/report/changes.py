@@ -117,8 +117,19 @@ def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: 
         if x.verdict == "same" and x.interval.low < -bleu_noise
     ]
     warnings = _warnings(before, after) + [line for old, new in pairs for line in _other_settings(old, new)]
+    compared = {(each.system, each.batch, each.beam) for each in times}
+    gone = [
+        f"{system.name} at batch {at.batch}, beam {at.beam}"
+        for system in before.systems
+        for at in system.latency
+        if (system.name, at.batch, at.beam) not in compared
+    ]
+    if gone:
+        warnings.append(f"Not compared, because only the first has them: {'; '.join(gone)}.")
     if not scores:
         warnings.append("BLEU is not compared: the two have no scores of a level at the same headline beam in common.")
+    elif lost := [s.name for s in before.systems if s.quality and s.name not in {x.system for x in scores}]:
+        warnings.append(f"BLEU is not compared of {', '.join(lost)}: the second has no score of it.")
     return Changes(tuple(times), tuple(scores), tuple(warnings), tuple(unclear))
 
 

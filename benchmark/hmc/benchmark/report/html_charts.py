@@ -189,18 +189,19 @@ def lengths(report: Report) -> str:
             figures.append(
                 figure(f"{title} by length", "", svg.lines(series, x, y, f"{title} by length of the source"))
             )
+    timed = [name for name in names if any(name in each.p50_ms for each in found)]
     heads = [
         "source tokens",
         "sentences",
         *(f"{escape(n)} BLEU" for n in names if n in found[0].bleu),
-        *(f"{escape(n)} ms" for n in names if n in found[0].p50_ms),
+        *(f"{escape(n)} ms" for n in timed),
     ]
     rows = [
         [
             f"{b.low} to {b.high}",
             str(b.sentences),
             *(f"{v:.1f}" for v in b.bleu.values()),
-            *(milliseconds(v) for v in b.p50_ms.values()),
+            *(milliseconds(b.p50_ms.get(n)) for n in timed),
         ]
         for b in found
     ]

@@ -299,10 +299,10 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
         )
     if c.peers:
         lines.append(
-            f"Peers: {_listed(c.peers)}, with the weights of {c.latency_reference}, each in a process of its own and "
-            "timed there, from text to text. They take their turns with the levels. For each size of request an engine "
-            "runs at the setting of precision and threads that was fastest in a short trial; its quality is that at "
-            f"batch {max(c.batches)}."
+            f"Peers: {_listed(c.peers)}, with the weights of {c.latency_reference}, each in a process of its own on "
+            "the CPU, timed there from text to text. They take their turns with the levels. For each size of request "
+            "an engine runs at the setting of precision and threads that was fastest in a short trial; its quality is "
+            f"that at batch {max(c.batches)}."
         )
     if c.load_ms is not None:
         lines.append(

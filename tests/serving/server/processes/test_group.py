@@ -44,6 +44,7 @@ def reload(path: str | None = None, model: str = "") -> Change:
         ([load("h36"), unload("h36")], [unload("h36")]),
         ([load("h36"), load("h72"), unload("h36")], [load("h72"), unload("h36")]),
         ([default("h36"), reload("new")], [reload("new")]),
+        ([unload("h36"), load("h72"), reload("new")], [reload("new"), load("h72")]),
         ([reload("new"), default("h36")], [reload("new"), default("h36")]),
         ([load("h36"), reload("new")], [reload("new"), load("h36")]),
         ([default("h72"), unload("full"), default("h36")], [default("h36"), unload("full")]),
@@ -60,11 +61,11 @@ def test_a_new_process_makes_the_changes_in_force(tmp_path: Path, made: list[Cha
     assert Group(tmp_path, 8, 9).changes() == in_force
 
 
-def test_a_default_level_is_forgotten_with_its_bundle(tmp_path: Path) -> None:
+def test_what_held_for_a_bundle_is_forgotten_with_it(tmp_path: Path) -> None:
     group = Group(tmp_path, 0, 2)
     for change in (reload("a", "en-de"), default("h36", "en-de"), default("h36", "fr-en"), load("h36", "en-de")):
         group.note(*change)
-    group.forget_default("en-de")
+    group.replaced("en-de")
     assert group.changes() == [reload("a", "en-de"), load("h36", "en-de"), default("h36", "fr-en")]
 
 

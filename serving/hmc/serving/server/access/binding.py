@@ -63,7 +63,7 @@ def grpc_options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.max_connection_idle_ms", settings.connection_idle_seconds),
     ):
         if seconds:
-            options.append((name, max(1, min(round(1000 * seconds), 2**31 - 1))))
+            options.append((name, max(1, round(min(1000 * seconds, 2**31 - 1)))))
     return options
 
 

@@ -82,6 +82,7 @@ class Entry:
         metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
         self._calls.trace(begun, metadata)
         shown = credentials_of(metadata, context.auth_context())
+        version = gate.version  # before the tokens are looked at, which another thread may replace meanwhile
         found = gate.admit(shown, scope)
         caller.set(found)
         current_caller.set(Caller(found.name, found.weight) if found.name else caller_at(context.peer()))
@@ -89,7 +90,6 @@ class Entry:
         self._check_running()
         if begun.method in CHARGED and not charged.get():
             gate.check_rate(found)
-        version = gate.version
 
         def again() -> None:
             nonlocal version

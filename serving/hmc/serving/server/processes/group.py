@@ -96,10 +96,11 @@ class Group:
         order = list(REQUESTS)
         self._keep(sorted([*kept, (method, fields)], key=lambda change: order.index(change[0])))
 
-    def forget_default(self, model: str) -> None:
-        """Drops the choice of a default level, which holds until the bundle is replaced. Call it in `changing`."""
-        chosen = "SetDefaultLevel", model
-        self._keep([(name, each) for name, each in self._kept() if (name, each.get("model", "")) != chosen])
+    def replaced(self, model: str) -> None:
+        """Drops what held until the bundle of a model was replaced: its default level and what was unloaded. Call it
+        in `changing`."""
+        ended = [("SetDefaultLevel", model), ("UnloadLevel", model)]
+        self._keep([(name, each) for name, each in self._kept() if (name, each.get("model", "")) not in ended])
 
     def _keep(self, kept: list[tuple[str, dict[str, Any]]]) -> None:
         new = self.folder / f"{CHANGES}.new"
@@ -116,7 +117,8 @@ def _replaces(method: str, fields: dict[str, Any], old: str, of_old: dict[str, A
     if fields.get("model") != of_old.get("model"):
         return False
     if method == "Reload":
-        return old in ("Reload", "SetDefaultLevel")  # the bundle's own default level then holds
+        # The bundle's own default level then holds, and the levels of the start are loaded again.
+        return old in ("Reload", "SetDefaultLevel", "UnloadLevel")
     if method == "SetDefaultLevel":
         return old == method
     return old in ("LoadLevel", "UnloadLevel") and fields.get("name") == of_old.get("name")

@@ -169,7 +169,7 @@ class Membership:
         `ModelHost.reload`."""
         await self._handlers.reload(None, model)
         async with self._group.changing():
-            self._group.forget_default(model)
+            self._group.replaced(model)
 
     async def end(self) -> None:
         """Takes no more part."""

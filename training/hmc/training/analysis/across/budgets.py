@@ -52,7 +52,8 @@ def analyse(bundles: Mapping[str, Path], precision: str = "fp32") -> Result:
 
 
 def _scored(path: Path, manifest: Manifest, precision: str) -> list[Level]:
-    levels = [level for level in manifest.levels if level.precision == precision]
+    # A twin with shortlists is another system, and not another seed.
+    levels = [level for level in manifest.levels if level.precision == precision and level.shortlist is None]
     if not levels:
         there = ", ".join(dict.fromkeys(level.precision for level in manifest.levels))
         raise InvalidRequestError(f"bundle {path} has no level in {precision}; it has {there}")
