@@ -33,7 +33,7 @@ def test_the_committed_reference_is_that_of_the_parser(repository: Path) -> None
 
 def test_tables_are_printed_whatever_the_locale(tiny_bundle: Path) -> None:
     """Their signs are not in every encoding."""
-    command = [sys.executable, "-m", "hmc.cli", "levels", tiny_bundle]
+    command = [sys.executable, "-m", "hmc.cli", "levels", str(tiny_bundle)]
     for encoding in ("latin-1", "ascii"):
         ran = subprocess.run(
             command, env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True, check=False
