@@ -43,15 +43,15 @@ class Documents:
         under way: the first one is refused if the queue is full, and the others wait for a place.
         """
         check_keep(options, self._texts)
-        size = AnswerSize()
+        size = None if self._texts.keep else AnswerSize()  # of what is submitted with `keep` most is dropped again
         divider = self._divider(options, size, wait_at_first=False)
         divided = await self._divided(divider.dividing, texts)
+        total = AnswerSize()
         if all(each.whole for each in divided) and not self._texts.keep:
             done = await run(self._lease, texts, options, targets)
-            return (
-                [with_segment(*pair) for pair in zip(texts, done, strict=True)] if self._texts.return_segments else done
-            )
-        total = AnswerSize()
+            if not self._texts.return_segments:
+                return done
+            return [total.add(with_segment(*pair)) for pair in zip(texts, done, strict=True)]
         async with aclosing(divider.translate(divided, targets, window)) as results:
             return [total.add(translation) async for translation in results]
 
