@@ -133,7 +133,7 @@ class Keeper:
                 pasted = paste(traced, dict(zip(choices[0], found, strict=False)))
                 if pasted is not None:
                     return replace(traced, text=pasted, tokens=(), source_pieces=())
-        return await _around(submit, rest, options, found)
+        return await _around(submit, rest, options, target, found)
 
 
 def occurrences(text: str, phrases: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -174,11 +174,16 @@ def _replaced(text: str, phrases: dict[str, str]) -> str:
     return re.sub("|".join(longest_first), lambda number: phrases[number[0]], text)
 
 
-async def _around(submit: Submit, rest: Sequence[str], options: DecodeOptions, found: Sequence[str]) -> Translation:
-    """The parts between the phrases are translated one by one, so they lose what they say of each other."""
+async def _around(
+    submit: Submit, rest: Sequence[str], options: DecodeOptions, target: Target, found: Sequence[str]
+) -> Translation:
+    """The parts between the phrases are translated one by one, so they lose what they say of each other. The target
+    prefix begins the first."""
     worded = [any(map(str.isalpha, part)) for part in rest]
     made = [part for part, words in zip(rest, worded, strict=True) if words]
-    done = iter(await asyncio.gather(*(submit(part.strip(), options, Target()) for part in made)))
+    targets = [target, *(Target() for _ in made[1:])]
+    asked = (submit(part.strip(), options, each) for part, each in zip(made, targets, strict=True))
+    done = iter(await asyncio.gather(*asked))
     parts: list[str] = []
     used: list[Translation] = []
     for part, words in zip(rest, worded, strict=True):

@@ -107,7 +107,8 @@ class _Sent:
 
     async def _bytes(self) -> bytes:
         if self._read is None:
-            known = not self._needs_token or "authorization" in self._request.headers
+            request = self._request
+            known = not self._needs_token or "authorization" in request.headers or "api_key" in request.query_params
             self._read = await self.body.read() if known else await self._short()
         return self._read
 

@@ -156,11 +156,13 @@ async def _together(answers: AsyncIterator[Message]) -> Message:
 def _joined(parts: list[pb.TranslateDocumentResponse]) -> Message:
     """The answer of Translate that has the same translation: a document is one text."""
     segments = [part.segment for part in parts if part.HasField("segment")]
+    tokens = sum(segment.target_tokens for segment in segments)
     whole = pb.Translation(
         text="".join(part.text for part in parts),
+        score=sum(segment.score * segment.target_tokens for segment in segments) / max(1, tokens),
         segments=segments,
         source_tokens=sum(segment.source_tokens for segment in segments),
-        target_tokens=sum(segment.target_tokens for segment in segments),
+        target_tokens=tokens,
         hit_max_length=any(segment.hit_max_length for segment in segments),
         much_shorter=any(segment.much_shorter for segment in segments),
     )

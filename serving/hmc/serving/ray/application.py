@@ -22,6 +22,13 @@ NOT_HERE = {
     "watch": "deploy again, and Ray rolls the update", "metrics_port": "each replica would need it",
     "http_port": "each replica would need it", "trace_to": "trace Ray itself",
     "idle_unload": "replicas keep the levels that they have loaded", "processes": "`replicas` says how many there are",
+    **dict.fromkeys(
+        (
+            "max_connections", "max_streams", "max_message_mib", "max_metadata_kib", "connection_age_seconds",
+            "connection_grace_seconds", "connection_idle_seconds",
+        ),
+        "connections end at Ray's proxy",
+    ),
 }  # fmt: skip
 """Settings that do not apply behind Ray, and why."""
 MOST_CALLS = 100_000
