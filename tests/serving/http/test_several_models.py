@@ -103,6 +103,9 @@ def test_documents_as_events_and_at_once(web: httpx.Client) -> None:
     assert end == ("end", {})
     whole = web.post("/v1/document", json=body).json()
     assert (whole["translations"][0]["text"], whole["level"]) == (said, "full")
+    alike = web.post("/v1/translate", json={"texts": [LONG], "level": body["level"]}).json()["translations"][0]
+    assert whole["translations"][0]["score"] == pytest.approx(alike["score"])
+    assert alike["score"] < 0
     segments = whole["translations"][0]["segments"]
     assert [LONG[one["sourceBegin"] : one["sourceEnd"]] for one in segments][:2] == ["A dog runs.", "It sees a cat."]
     assert [said[one["targetBegin"] : one["targetEnd"]] for one in segments][:2] == [
