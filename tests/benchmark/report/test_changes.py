@@ -85,7 +85,7 @@ def test_what_only_the_first_report_has_is_told() -> None:
     told = "\n".join(compare(before, replace(before, levels=before.levels[:2])).warnings)
     name = before.levels[2].name
     assert f"Not compared, because only the first has them: {name} at batch 1, beam 4" in told
-    assert f"BLEU is not compared of {name}" in told
+    assert f"BLEU is not compared for {name}" in told
 
 
 def test_what_is_not_alike_in_scores_and_peers_is_told() -> None:

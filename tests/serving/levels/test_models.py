@@ -210,7 +210,7 @@ def test_a_level_that_left_counts_while_a_call_holds_it(bundles: dict[str, Path]
     host.load("h12")
     with host.lease(Selector(name="h12")):
         _, freed = host.begin_unload("h12")
-        with pytest.raises(MemoryInUseError, match="while h12 are in use"):
+        with pytest.raises(MemoryInUseError, match="while fr-en/h12 are in use"):
             use(models, "again", "h6")
     for future in freed:
         future.result(GUARD_S)

@@ -129,7 +129,7 @@ def compare(before: Report, after: Report, *, noise: float = NOISE, bleu_noise: 
     if not scores:
         warnings.append("BLEU is not compared: the two have no scores of a level at the same headline beam in common.")
     elif lost := [s.name for s in before.systems if s.quality and s.name not in {x.system for x in scores}]:
-        warnings.append(f"BLEU is not compared of {', '.join(lost)}: the second has no score of it.")
+        warnings.append(f"BLEU is not compared for {', '.join(lost)}: the second report has no score there.")
     return Changes(tuple(times), tuple(scores), tuple(warnings), tuple(unclear))
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from hmc.artifact.bundle.manifest import Level
@@ -46,10 +46,10 @@ class Retirement:
         self._freed: dict[str, list[Future[None]]] = {}
         self._busy: dict[Future[None], Resident] = {}
 
-    def busy(self) -> list[Resident]:
-        """The levels that no longer serve, but whose last requests still hold their weights."""
+    def busy(self, model: str) -> list[Resident]:
+        """The levels of the model that no longer serve, but whose last requests still hold their weights."""
         with self._state:
-            return list(self._busy.values())
+            return [replace(each, name=f"{model}/{each.level.name}") for each in self._busy.values()]
 
     def begin(self, slots: list[Slot]) -> list[Future[None]]:
         """Starts freeing the levels in `slots`, and empties the list. Returns a future for each level, done when the

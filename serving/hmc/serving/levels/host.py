@@ -69,7 +69,7 @@ class ModelHost:
         self.residency = Residency(
             self.name, self._state, lambda: self._current, self._retirement, self._stays_loaded, clock
         )
-        room.join(lambda: [*self.residency.residents(), *self._retirement.busy()])
+        room.join(lambda: [*self.residency.residents(), *self._retirement.busy(self.name)])
 
     def _read(self, given: Path) -> LoadedBundle:
         path = given.resolve()  # so that levels that are loaded later are of this bundle, wherever a link leads then
