@@ -1,7 +1,6 @@
 """Checks that the engine writes what a plain beam search writes, and that batching does not change it.
 
     python -m experiments.equality CHECKPOINT|BUNDLE --source FILE [--sentences 500] [--heads 72,36] [--report FILE]
-    python -m experiments.equality CHECKPOINT --source FILE --device-form
 
 (a) At fp32 the engine's best hypotheses are compared with those of `hmc.training.model.beam_search` in PyTorch, on
 the same checkpoint with the same heads masked. Where two differ, both are scored in double precision, and the search is
@@ -9,9 +8,6 @@ repeated with weights changed by about as much as rounding changes them. If that
 is a near tie; otherwise it is a bug. (a) needs a checkpoint, which is compiled first. With a bundle only (b) runs.
 (b) At every precision and number of threads, each sentence is translated alone, then in batches of 32, then at random
 times in random order, mixed with as many random sentences of 1 to 64 tokens. The ids must be identical.
-(c) With --device-form nothing but this is compared: the levels are compiled at fp32 twice, for CPUs and in device form,
-and both run here, on a CPU. Greedy search and beam search in the graph must find the same as the search on the host,
-to the last bit, through the same level; and the same translations as the level for CPUs, except near ties as in (a).
 
 Nothing is timed. The exit status is 1 if outputs differ that must not.
 """
@@ -25,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from experiments.support.decoding import alone, at_random_times, in_batches, opened, source_ids, together
-from experiments.support.device_form import check_device_form
 from experiments.support.judge import Comparison, Judge, compare, reference_model, reference_search
 from experiments.support.script import machine_report, run_script, write_report
 from hmc.artifact.bundle.checks import validate
@@ -86,28 +81,6 @@ def differing(single: list[DecodedHypothesis], batched: list[DecodedHypothesis])
     }
 
 
-def run_device_form(
-    checkpoint: Path, folder: Path, requests: list[LevelRequest], texts: list[str], arguments: argparse.Namespace
-) -> tuple[dict[str, Any], bool]:
-    """(c) for all levels. Prints the result; returns it, and whether nothing differs that must not."""
-    bundles = folder / "cpu", folder / "device"
-    for bundle, device_form in zip(bundles, (False, True), strict=True):
-        compile_bundle(requests, bundle, device_form=device_form)
-    manifest = validate(bundles[0])
-    sources = source_ids(bundles[0], manifest, texts)
-    limit = min(arguments.max_length, manifest.architecture.max_positions - 1)
-    report: dict[str, Any] = {}
-    well = True
-    for level in (level.name for level in manifest.levels):
-        for beam in sorted({1, arguments.beam}):
-            options = DecodeOptions(beam_size=beam, max_length=limit)
-            found = check_device_form(bundles, manifest, level, checkpoint, sources, options)
-            print(f"  {level:12} beam {beam}: {found}")
-            report.setdefault(level, {})[str(beam)] = found.to_json()
-            well &= found.well
-    return report, well
-
-
 def run_batching(
     bundle: Path, manifest: Manifest, sources: list[list[int]], options: DecodeOptions, threads: list[int], seeds: int
 ) -> tuple[dict[str, Any], bool]:
@@ -147,24 +120,14 @@ def main() -> int:
     parser.add_argument("--max-length", type=int, default=100, help="most tokens of a translation, EOS included")
     parser.add_argument("--threads", default="1,2", help="numbers of threads for (b), separated by commas")
     parser.add_argument("--seeds", type=int, default=2, help="how often (b) is repeated with other random arrivals")
-    parser.add_argument("--device-form", action="store_true", help="run (c) in place of (a) and (b)")
     parser.add_argument("--report", type=Path, help="write the results to this file, as JSON")
     arguments = parser.parse_args()
     is_checkpoint = (arguments.model / CONFIG).is_file()
-    if arguments.device_form and not is_checkpoint:
-        parser.error("--device-form compiles levels: give a checkpoint")
     print(__doc__)
     texts = read_sentences(arguments.source)
     report: dict[str, Any] = {"machine": machine_report(), "model": str(arguments.model), "beam": arguments.beam}
     budgets = [None, *(int(n) for n in arguments.heads.split(",") if n)]
     requests = [LevelRequest(arguments.model, n) for n in budgets]
-    if arguments.device_form:
-        print("\n(c) fp32, device form")
-        chosen = [text for text in texts if text.strip()][: arguments.sentences]
-        with tempfile.TemporaryDirectory() as folder:
-            found, well = run_device_form(arguments.model, Path(folder), requests, chosen, arguments)
-        write_report(arguments.report, report | {"device_form": found})
-        return 0 if well else 1
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder) / "bundle" if is_checkpoint else arguments.model
         if is_checkpoint:

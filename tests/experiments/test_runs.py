@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import json
 import subprocess
@@ -10,18 +9,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 from experiments import sizes
-from experiments.faster.steps import fastest
 from tests.artifact.marian.opus import GERMAN, edit, opus_directory
 from tests.experiments.conftest import Experiment
 from tests.processes import REPOSITORY, environment
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
-
-from hmc.artifact import save_checkpoint
-from hmc.compiler import LevelRequest, compile_bundle
 
 Lines = Callable[[str, list[str]], Path]
 PEERS = ("transformers", "ctranslate2")
@@ -193,98 +187,3 @@ def test_calls_beside_streams(experiment: Experiment, lines: Lines, tiny_bundle:
     assert ran.status == 0, ran.output
     assert {name: len(seconds) for name, seconds in ran.report["seconds"].items()} == {"quiet": 6, "busy": 6}
     assert all(rate > 0 for rates in ran.report["texts_a_second"].values() for rate in rates)
-
-
-@pytest.mark.usefixtures("peers")
-def test_a_trained_model_in_both_engines(experiment: Experiment, lines: Lines, tmp_path: Path) -> None:
-    """Training gives the decoder's start symbol an embedding; CTranslate2 assumes that it is zero."""
-    checkpoint = tiny_checkpoint_at(tmp_path / "checkpoint", seed=4, arch=tiny_architecture(head_dim=8))
-    arch = checkpoint.architecture
-    signs = np.random.default_rng(4).choice([-1, 1], arch.d_model).astype(np.float32)
-    checkpoint.tensors["decoder.layers.1.final_layer_norm.weight"] *= signs  # a token does not predict itself
-    checkpoint.tensors["shared.weight"][arch.pad_id] = 3 * checkpoint.tensors["shared.weight"][7]
-    checkpoint.tensors["final_logits_bias"].reshape(-1)[[arch.eos_id, arch.pad_id]] += (5.3, -9.0)
-    save_checkpoint(checkpoint, tmp_path / "checkpoint")
-    source, target = lines("s.en", SENTENCES), lines("s.de", [*SENTENCES[5:], *SENTENCES[:5]])
-    ran = experiment(
-        "trained", tmp_path / "checkpoint", "--source", source, "--reference", target, "--text", source, target,
-        "--out", tmp_path / "out", "--settings", "1x1,4x2", "--timed", "4", "--rounds", "1", "--pause", "0",
-    )  # fmt: skip
-    assert ran.status == 0, ran.output
-    for beam in ("1", "2"):
-        found = ran.report["beams"][beam]
-        assert found["hmc full"]["same"] == 1
-        assert 1 < found["hmc full"]["tokens"] < 25
-        assert {"hmc full-int8", "hmc full-int4-shortlist", "ct2 int8+vmap 2 threads"} <= found.keys()
-    # Those that end before a limit are the same; the limits of a batch are others. Without the start it is 0.58.
-    assert ran.report["beams"]["1"]["ct2 fp32 2 threads"]["same"] > 0.7
-    assert list(ran.report["settings"]) == ["1x1", "4x2"]
-    for setting in ran.report["settings"].values():
-        assert "hmc full-int8" in setting["milliseconds"]
-        assert any(name.startswith("hmc full against ct2 fp32") for name in setting["ratios"])
-
-
-def test_levels_and_their_control(experiment: Experiment, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    for split in ("train", "val", "test_2016_flickr"):
-        for language in ("en", "de"):
-            text = "\n".join(s if language == "en" else s.upper() for s in SENTENCES) + "\n"
-            (tmp_path / f"{split}.{language}.gz").write_bytes(gzip.compress(text.encode()))
-    translations = [tmp_path / f"train.{language}.gz" for language in ("en", "de")]
-    options = "--device cpu --eval-sentences 1 --batch-tokens 512"
-    arguments = [
-        "levels", "--out", tmp_path / "levels", "--data", tmp_path, "--checkpoint", tiny_checkpoint, "--steps", "10",
-        "--budgets", "24,5", "--seeds", "1", "--only", "all+own-norms,control,own", "--options", options,
-        "--translations", *translations, "--test-sentences", "3",
-    ]  # fmt: skip
-    ran = experiment(*arguments)
-    assert ran.status == 0, ran.output
-    rows = ran.report["rows"]
-    assert {name: list(row["mean"]["demo"]) for name, row in rows.items()} == {
-        "before": ["24", "5"], "all+own-norms": ["24", "5"], "control": ["24"], "own": ["5"],
-    }  # fmt: skip
-    assert "| control | 1 | " in ran.output
-    again = experiment(*arguments)
-    assert again.report["rows"] == rows
-    assert "$ " not in again.output, "nothing is trained again"
-    other = experiment(*("11" if argument == "10" else argument for argument in arguments))
-    assert "has rows that were made with other settings (steps)" in other.output
-
-
-@pytest.mark.usefixtures("peers")
-def test_a_faster_level_at_equal_quality(experiment: Experiment, lines: Lines, tmp_path: Path) -> None:
-    """The text, the model and the pruned bundle are there already, as after a cut."""
-    (tmp_path / "multi30k").mkdir()
-    for language in ("en", "de"):
-        text = "\n".join(s if language == "en" else s.upper() for s in SENTENCES) + "\n"
-        (tmp_path / "multi30k" / f"test_2016_flickr.{language}.gz").write_bytes(gzip.compress(text.encode()))
-    out = tmp_path / "out"
-    checkpoint = tiny_checkpoint_at(out / "model" / "final", seed=4, arch=tiny_architecture(head_dim=8))
-    checkpoint.tensors["final_logits_bias"].reshape(-1)[checkpoint.architecture.eos_id] += 5.3
-    save_checkpoint(checkpoint, out / "model" / "final")
-    (out / "text").mkdir()
-    for side in ("source", "target"):
-        (out / "text" / f"train.{side}.txt").write_text("A dog.\n")
-    requests = [LevelRequest(out / "model" / "final", heads) for heads in (None, 12)]
-    compile_bundle(requests, out / "pruned" / "bundle", precisions=("int8",), calibration=SENTENCES)
-    reached = [{"ms": 2.0, "speedup": 1.0, "sizes": "all"}, {"ms": 1.0, "speedup": 2.0, "sizes": "half"}]
-    (out / "pruned" / "latency-report.json").write_text(json.dumps(reached))
-    arguments = [
-        "faster", "--out", out, "--data", tmp_path, "--teacher", tmp_path / "none", "--test-sentences", "4",
-        "--timed", "4", "--rounds", "1", "--pause", "0", "--settings", "1x1,2x2", "--loss", "100",
-    ]  # fmt: skip
-    ran = experiment(*arguments)
-    assert ran.status == 0, ran.output
-    assert (ran.report["chosen"], list(ran.report["bleu"])) == ("h12-int8", ["full-int8", "h12-int8"])
-    for found in ran.report["settings"].values():
-        assert list(found["ratios"]) == [
-            "full-int8 against ct2 int8", "h12-int8 against full-int8", "h12-int8 against ct2 int8"
-        ]  # fmt: skip
-    other = experiment(*arguments, "--steps", "9")
-    assert "has results of other settings (steps)" in other.output
-
-
-def test_the_fastest_level_that_loses_little() -> None:
-    scores = {"full-int8": 37.0, "a-int8": 36.8, "b-int8": 36.5, "c-int8": 36.4}
-    times = {"full-int8": 4.0, "a-int8": 2.0, "b-int8": 1.5, "c-int8": 1.0}
-    assert fastest(scores, times, 0.5) == "b-int8"
-    assert fastest(scores, times, 0.1) is None

@@ -1,1 +1,0 @@
-"""How much faster pruning by latency makes a Transformer-base of few layers at equal quality."""

@@ -1,1 +1,0 @@
-"""Capacity: what a server carries by a simulation, and what it does."""
