@@ -46,7 +46,10 @@ def judged(study: Study, claim: Claim) -> dict[str, Any]:
         "source": claim.source, "claim": claim.claim, "theirs": claim.theirs, "steps": claim.steps, "ours": None,
         "basis": None, "verdict": "cannot be tested here" if claim.untestable else NOT_RUN, "why": claim.untestable,
     }  # fmt: skip
-    if claim.judge is not None:
+    names = [step.name for step in study.steps()]
+    if any(not any(word in name for name in names) for word in claim.steps.split()):
+        row |= {"verdict": "cannot be tested here", "why": "the recipe of a given model is not known"}
+    elif claim.judge is not None:
         try:
             row |= asdict(claim.judge(study))
         except NotRunError as error:
@@ -74,17 +77,21 @@ def headmask(study: Study) -> str:
     """One row for each way to train: BLEU and importance beside the baseline's."""
     columns = ("training", "seeds", "BLEU", "Δ BLEU over seeds", "outputs differ (p)", "variance of I_h / baseline's",
                "per token", "mean / baseline's", "deviation / mean, / baseline's")  # fmt: skip
-    rows = tuple(_row(_headmask_row, study, variant, len(columns)) for variant in VARIANTS)
-    return Summary("", columns, rows).markdown()
+    rows, left = _rows(_headmask_row, study, VARIANTS)
+    return Summary("", columns, rows, left).markdown()
 
 
-def _row(
-    cells: Callable[[Study, Variant], Iterable[str]], study: Study, variant: Variant, columns: int
-) -> tuple[str, ...]:
-    try:
-        return (variant.name, *cells(study, variant))
-    except NotRunError:
-        return (variant.name, NOT_RUN, *("–",) * (columns - 2))
+def _rows(
+    cells: Callable[[Study, Variant], Iterable[str]], study: Study, variants: Iterable[Variant]
+) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+    """A row for each way to train that was run, and a note that names the others."""
+    rows, left = [], []
+    for variant in variants:
+        try:
+            rows.append((variant.name, *cells(study, variant)))
+        except NotRunError:
+            left.append(variant.name)
+    return tuple(rows), ((f"{NOT_RUN}: {'; '.join(left)}",) if left else ())
 
 
 def _headmask_row(study: Study, variant: Variant) -> Iterator[str]:
@@ -123,9 +130,9 @@ def masks(study: Study) -> str:
         again, most, often = (sum(each[name] for each in found) / len(found) for name in ("again", "most", "often"))
         return (f"{again:.2f}", f"{most:.2f}", f"{often:.1f}", variant.tests or "the paper's method")
 
-    rows = tuple(_row(cells, study, variant, len(columns)) for variant in VARIANTS if variant.headmask)
+    rows, left = _rows(cells, study, (variant for variant in VARIANTS if variant.headmask))
     note = f"by chance {study.size.masked / study.size.total:.3f} of the masked heads are masked again"
-    return Summary("", columns, rows, (note,)).markdown()
+    return Summary("", columns, rows, (note, *left)).markdown()
 
 
 def table2(study: Study) -> str:
@@ -154,7 +161,7 @@ def figures(study: Study, folder: Path) -> str:
     """Copies the figures of the study into `folder`; returns Markdown that shows all that are there."""
     lines = []
     for caption, name in FIGURES.items():
-        file, target = study.root / f"{name}.svg", folder / f"{name.replace('/', '-')}.svg"
+        file, target = study.root / f"{name}.svg", folder / f"{study.root.name}-{name.replace('/', '-')}.svg"
         if file.is_file():
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)

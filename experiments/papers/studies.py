@@ -104,8 +104,10 @@ class Study:
         return self.root / "prune" / name
 
     def steps(self) -> list[Step]:
-        """All steps, in an order in which each comes after what it needs."""
-        return [*headmask(self), *voita(self), *michel(self)]
+        """All steps, in an order in which each comes after what it needs. None is run that needs a first baseline
+        which may not use its source."""
+        first, every = self.trained(BASELINE, self.size.seeds[0]), [*headmask(self), *voita(self), *michel(self)]
+        return [replace(step, refused=lambda: uses_source(self)) if first in step.needs else step for step in every]
 
 
 def uses_source(study: Study) -> str | None:
@@ -116,7 +118,8 @@ def uses_source(study: Study) -> str | None:
         return None
     return (
         f"the baseline has dev BLEU {bleu:.1f}, below {study.size.least_bleu:g}: it may not use its source. Choose a "
-        f"lower rate or a longer warm-up in {study.size.recipe}, and delete {path.parent}"
+        f"lower rate or a longer warm-up in {study.size.recipe}, and delete {study.root}"
+        + (f" and {study.kept}" if study.kept else "")
     )
 
 
@@ -133,10 +136,8 @@ def _train(study: Study, name: str, folder: str, seed: int, settings: Sequence[s
     words = [word for setting in (*common, *settings, *size.extra) for word in ("--set", setting)]
     words += ["--headmask", mask] if mask else []
     kind = "train two passes" if (mask or "").startswith("important") else "train"
-    return Step(
-        name, kind, ("train", size.recipe, *words, "--out", str(out)), out / "final", () if is_first else (first,),
-        (lambda: None) if is_first else (lambda: uses_source(study)),
-    )  # fmt: skip
+    needs = () if is_first else (first,)
+    return Step(name, kind, ("train", size.recipe, *words, "--out", str(out)), out / "final", needs)
 
 
 def _analyze(
@@ -253,9 +254,11 @@ def michel(study: Study) -> Iterator[Step]:
     size, model, out = study.size, study.model, study.measured("full")
     few = ("--sentences", size.sentences)
     yield _analyze(study, "michel/importance", "importance", model, out, *few, text=size.dev)
-    scores = out / "importance.json"
     yield _analyze(study, "michel/ablate", "ablate", model, out, *few, kind="masks")
     yield _analyze(study, "michel/all-but-one", "all-but-one", model, out, *few, kind="masks")
+    theirs = ("--importance", "token,layer")  # what the programs of section 4 pass to the authors' script
+    yield _analyze(study, "michel/importance-layer", "importance", model, out / "layer", *theirs, *few, text=size.dev)
+    scores = out / "layer" / "importance.json"
     yield _analyze(
         study, "michel/cumulative", "cumulative", model, out, "--scores", scores, "--groups", 10, *few, kind="masks",
         needs=(model, scores),
@@ -271,6 +274,6 @@ def michel(study: Study) -> Iterator[Step]:
     run = study.trained("epochs", seed).parent
     arguments = (
         "analyze", "profile", f"{EACH}{run / 'checkpoints' / 'step-*'}", "--data", study.text(size.test),
-        *map(str, few), "--rank-data", study.text(size.dev), "--out", str(study.measured("epochs")),
+        *map(str, few), *theirs, "--rank-data", study.text(size.dev), "--out", str(study.measured("epochs")),
     )  # fmt: skip
     yield Step("michel/profile", "profile", arguments, study.measured("epochs") / "profile.json", (run / "final",))

@@ -25,7 +25,8 @@ def _alone(study: Study) -> Finding:
 def _one_left(study: Study) -> Finding:
     layers = result(study, "full", "all-but-one")["layers"]
     kept = sum(not (x["delta_bleu"]["p_value"] < SIGNIFICANT and x["delta_bleu"]["value"] < 0) for x in layers)
-    ours = f"one head is enough in {kept} of {len(layers)} attentions"
+    same = sum(not x["delta_loss"]["p_value"] < SIGNIFICANT for x in layers)
+    ours = f"one head costs no significant BLEU in {kept} of {len(layers)} attentions, no significant loss in {same}"
     return Finding(ours, f"outputs of one model, p < {SIGNIFICANT}", if_true(kept > 0))
 
 

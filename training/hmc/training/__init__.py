@@ -10,75 +10,46 @@ from typing import TYPE_CHECKING
 from hmc.artifact.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from hmc.training.data.batches import Batch, make_batch
-    from hmc.training.data.vocabulary import Vocabulary
-    from hmc.training.headmask.mask import HeadMask
-    from hmc.training.headmask.spec import HeadMaskSpec
-    from hmc.training.model.beam_search import Hypothesis, beam_search
-    from hmc.training.model.checkpoints import average_tensors, export_tensors, model_from_checkpoint
-    from hmc.training.model.evaluate import Scores, evaluate, score, translate
-    from hmc.training.model.gates import (
-        DeterministicGate,
-        FixedMask,
-        Gate,
-        HardConcrete,
-        ImportanceGate,
-        OpenGate,
-        SampledGate,
-    )
-    from hmc.training.model.importance import corpus_importance, sentence_importance
-    from hmc.training.model.regimes import freeze, mask_neurons, mask_to_layout, open_gates
-    from hmc.training.model.transformer import Transformer, build_transformer
-    from hmc.training.pruning.gate_sets import HeadGates, NeuronGates
-    from hmc.training.pruning.nested import nested_finetune
-    from hmc.training.pruning.run import PruningRun, prune
-    from hmc.training.pruning.settings import PruneSettings
-    from hmc.training.runs.recipe import Recipe, load_recipe
-    from hmc.training.trainer.trainer import TrainingRun, train
+    from hmc.training.data.batches import Batch as Batch
+    from hmc.training.data.batches import make_batch as make_batch
+    from hmc.training.data.vocabulary import Vocabulary as Vocabulary
+    from hmc.training.headmask.mask import HeadMask as HeadMask
+    from hmc.training.headmask.spec import HeadMaskSpec as HeadMaskSpec
+    from hmc.training.model.beam_search import Hypothesis as Hypothesis
+    from hmc.training.model.beam_search import beam_search as beam_search
+    from hmc.training.model.checkpoints import average_tensors as average_tensors
+    from hmc.training.model.checkpoints import export_tensors as export_tensors
+    from hmc.training.model.checkpoints import model_from_checkpoint as model_from_checkpoint
+    from hmc.training.model.evaluate import Scores as Scores
+    from hmc.training.model.evaluate import evaluate as evaluate
+    from hmc.training.model.evaluate import score as score
+    from hmc.training.model.evaluate import translate as translate
+    from hmc.training.model.gates import FixedMask as FixedMask
+    from hmc.training.model.gates import Gate as Gate
+    from hmc.training.model.gates import HardConcrete as HardConcrete
+    from hmc.training.model.gates import ImportanceGate as ImportanceGate
+    from hmc.training.model.gates import OpenGate as OpenGate
+    from hmc.training.model.gates import SampledGate as SampledGate
+    from hmc.training.model.importance import corpus_importance as corpus_importance
+    from hmc.training.model.importance import sentence_importance as sentence_importance
+    from hmc.training.model.regimes import freeze as freeze
+    from hmc.training.model.regimes import mask_neurons as mask_neurons
+    from hmc.training.model.regimes import mask_to_layout as mask_to_layout
+    from hmc.training.model.regimes import open_gates as open_gates
+    from hmc.training.model.transformer import Transformer as Transformer
+    from hmc.training.model.transformer import build_transformer as build_transformer
+    from hmc.training.pruning.gate_sets import HeadGates as HeadGates
+    from hmc.training.pruning.gate_sets import NeuronGates as NeuronGates
+    from hmc.training.pruning.nested import nested_finetune as nested_finetune
+    from hmc.training.pruning.run import PruningRun as PruningRun
+    from hmc.training.pruning.run import prune as prune
+    from hmc.training.pruning.settings import PruneSettings as PruneSettings
+    from hmc.training.runs.recipe import Recipe as Recipe
+    from hmc.training.runs.recipe import load_recipe as load_recipe
+    from hmc.training.trainer.trainer import TrainingRun as TrainingRun
+    from hmc.training.trainer.trainer import train as train
 
-__all__ = [
-    "Batch",
-    "DeterministicGate",
-    "FixedMask",
-    "Gate",
-    "HardConcrete",
-    "HeadGates",
-    "HeadMask",
-    "HeadMaskSpec",
-    "Hypothesis",
-    "ImportanceGate",
-    "NeuronGates",
-    "OpenGate",
-    "PruneSettings",
-    "PruningRun",
-    "Recipe",
-    "SampledGate",
-    "Scores",
-    "TrainingRun",
-    "Transformer",
-    "Vocabulary",
-    "average_tensors",
-    "beam_search",
-    "build_transformer",
-    "corpus_importance",
-    "evaluate",
-    "export_tensors",
-    "freeze",
-    "load_recipe",
-    "make_batch",
-    "mask_neurons",
-    "mask_to_layout",
-    "model_from_checkpoint",
-    "nested_finetune",
-    "open_gates",
-    "prune",
-    "score",
-    "sentence_importance",
-    "train",
-    "translate",
-]
-
-__getattr__, __dir__ = lazy_names(
+__getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "hmc.training.data.batches": ("Batch", "make_batch"),
@@ -89,7 +60,7 @@ __getattr__, __dir__ = lazy_names(
         "hmc.training.model.checkpoints": ("average_tensors", "export_tensors", "model_from_checkpoint"),
         "hmc.training.model.evaluate": ("Scores", "evaluate", "score", "translate"),
         "hmc.training.model.gates": (
-            "DeterministicGate", "FixedMask", "Gate", "HardConcrete", "ImportanceGate", "OpenGate", "SampledGate",
+            "FixedMask", "Gate", "HardConcrete", "ImportanceGate", "OpenGate", "SampledGate",
         ),
         "hmc.training.model.importance": ("corpus_importance", "sentence_importance"),
         "hmc.training.model.regimes": ("freeze", "mask_neurons", "mask_to_layout", "open_gates"),

@@ -118,11 +118,6 @@ def checkpoint_problems(path: Path) -> list[str]:
         config = _read_config(path)
     except HmcError as error:
         return [*problems, str(error)]
-    if config.schema_version != SCHEMA_VERSION:
-        return [
-            *problems,
-            f"schema version {config.schema_version}; this hmc reads version {SCHEMA_VERSION}: upgrade hmc",
-        ]
     layout_problems: list[str] = []
     try:
         layout = HeadLayout.from_json(config.head_layout)

@@ -1,7 +1,7 @@
 """Gates: modules that attention applies to its head outputs before W_O. One class per regime.
 
-`OpenGate` does nothing, and `SelectedHeads` lets attention compute some heads alone. `SampledGate` and
-`DeterministicGate` share the parameters of a `HardConcrete` (Louizos et al. 2018; Voita et al. 2019, section 6.1).
+`OpenGate` does nothing, and `SelectedHeads` lets attention compute some heads alone. `SampledGate` draws from a
+`HardConcrete` (Louizos et al. 2018; Voita et al. 2019, section 6.1).
 `FixedMask` masks heads (Sun et al. 2021). `ImportanceGate` scales the heads of each sentence by a tensor, to take
 gradients with respect to it.
 """
@@ -167,10 +167,6 @@ class HardConcrete(nn.Module):
         """`[H]` P(g ≠ 0) in closed form; its sum is the penalty L_C (Voita et al. 2019, section 6.1)."""
         return torch.sigmoid(self.log_alpha + CERTAINTY).masked_fill(self.closed, 0.0)
 
-    def fully_open_probability(self) -> Tensor:
-        """`[H]` P(g = 1)."""
-        return torch.sigmoid(self.log_alpha - CERTAINTY).masked_fill(self.closed, 0.0)
-
     @staticmethod
     def indecision(log_alpha: Tensor, keep: Tensor) -> Tensor:
         """log_alpha `[N]`, keep `[N]` booleans → `[N]`: -log P(g = 1) where `keep`, -log P(g = 0) elsewhere.
@@ -203,16 +199,3 @@ class NestedGate(Gate):
 
     def forward(self, heads: Tensor) -> Tensor:
         return gated(heads, self.hard_concrete.sample() * self.shared.sample())
-
-
-class DeterministicGate(Gate):
-    """Evaluation regime: a gate is 1 where P(g = 1) > P(g = 0), else 0 (Voita et al. 2019, footnote 7)."""
-
-    def __init__(self, parameters: HardConcrete) -> None:
-        super().__init__()
-        self.hard_concrete = parameters
-
-    def forward(self, heads: Tensor) -> Tensor:
-        closed = 1 - self.hard_concrete.open_probability()
-        value = (self.hard_concrete.fully_open_probability() > closed).to(heads.dtype)
-        return heads * value[:, None, None]

@@ -13,7 +13,7 @@ from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout, HeadScores, Kind
 from hmc.training.data.batches import to_device
-from hmc.training.model.gates import DeterministicGate, HardConcrete, NestedGate, SampledGate
+from hmc.training.model.gates import HardConcrete, NestedGate, SampledGate
 from hmc.training.model.layers import Attention, FeedForward, Layer
 from hmc.training.model.regimes import position_mask
 from hmc.training.model.transformer import Transformer
@@ -46,11 +46,6 @@ class GateSet:
         """Sets the training regime: gates are random."""
         for module, gates in self._gated:
             module.gate = SampledGate(gates)
-
-    def deterministic(self) -> None:
-        """Sets the evaluation regime: every gate is 0 or 1."""
-        for module, gates in self._gated:
-            module.gate = DeterministicGate(gates)
 
     def draw(self, *seed: int) -> None:
         """Draws the gates that hold until the next draw: for all parts of an accumulated batch, in every process, as
@@ -202,10 +197,6 @@ class SubLayerGates(GateSet):
         """Sets the training regime. Call it after those of the parts, whose gates it includes."""
         for (module, own), parts in zip(self._gated, self._inner, strict=True):
             module.gate = NestedGate(parts, own)
-
-    def deterministic(self) -> None:
-        """Raises NotImplementedError: what is open in the end is chosen, and masked, for all sets together."""
-        raise NotImplementedError
 
 
 class LayerGates(GateSet):

@@ -60,6 +60,7 @@ def figure(width: float, height: float) -> Iterator[Figure]:
         }
     ):
         made = Figure(figsize=(width, height), dpi=150, layout="constrained")
+        made.get_layout_engine().set(h_pad=0.08)  # type: ignore[union-attr, call-arg]
         FigureCanvasAgg(made)
         yield made
 
