@@ -157,7 +157,7 @@ def _rare_is_relevant(study: Study) -> Finding:
     }
     place = sorted(relevance, key=lambda index: -relevance[index]).index(best) + 1
     verdict = if_true(place == 1) if share > RARE else "undecided"
-    ours = f"number {place} of {len(relevance)} by relevance ({relevance[best]:.2f}); it finds {100 * share:.0f} % of them"
+    ours = f"number {place} of {len(relevance)} by relevance ({relevance[best]:.2f}), finds {100 * share:.0f} %"
     return Finding(ours, "one model", verdict)
 
 
