@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.cli.conftest import Hmc
@@ -16,10 +17,11 @@ from tests.serving.fakes import FakeFactory
 from tests.tiny import tiny_checkpoint_at
 
 from hmc.artifact import save_checkpoint
+from hmc.cli.common import backends
 from hmc.cli.common.records import plain, record
 from hmc.compiler import LevelRequest, compile_bundle
-from hmc.serving import Alternative, Translation
-from hmc.serving.client import StreamAnswer
+from hmc.serving import Alternative, DecodeOptions, Translation
+from hmc.serving.client import Segmentation, Selector, StreamAnswer
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -205,6 +207,30 @@ def test_incremental_errors_name_the_line(hmc: Hmc, server: BackgroundServer, ti
 def test_no_limit_is_no_limit(hmc: Hmc, server: BackgroundServer) -> None:
     for seconds in ("inf", "1e12"):
         assert hmc("translate", "--server", server.address, "--timeout", seconds, "a").stdout == "full:a\n"
+
+
+def test_the_timeout_is_that_of_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several texts are several calls, and each has the time that is left."""
+    now, given = [0.0], list[float | None]()
+    monkeypatch.setattr("hmc.cli.common.backends.time.monotonic", lambda: now[0])
+
+    class Slow:
+        def translate(
+            self, texts: list[str], selector: object, options: object, timeout: float | None, **_: object
+        ) -> Answer:
+            given.append(timeout)
+            now[0] += 2
+            return Answer([Translation(texts[0], 0.0, 1, 1)])
+
+    class Answer(list[Translation]):
+        level = bundle_version = "full"
+
+    for timeout in (5.0, None):
+        chosen = backends.BackendOptions("server", None, Selector(), timeout=timeout)
+        backend = backends.ServerBackend(cast(Any, Slow()), chosen)
+        for n in range(3):
+            backend.text(n, "a", DecodeOptions(), "", Segmentation.AUTO)
+    assert given == [5.0, 3.0, 1.0, None, None, None]
 
 
 def test_a_translation_stays_on_its_line() -> None:

@@ -35,6 +35,12 @@ def test_a_second_run_repeats_nothing(hmc: Hmc, opus: Path, tmp_path: Path) -> N
     assert [level.name for level in validate(Path(steps(second.stdout)[-1]["folder"])).levels] == ["full"]
 
 
+def test_steps_within_the_model_are_no_part_of_it(hmc: Hmc, opus: Path) -> None:
+    runs = [steps(hmc("up", opus, "-o", opus / "out", "--no-serve", "--json").stdout) for _ in range(2)]
+    assert [step["kept"] for step in runs[1]] == [True, True]
+    assert [step["folder"] for step in runs[0]] == [step["folder"] for step in runs[1]]
+
+
 def test_another_option_or_model_gives_other_folders(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
     common = ("up", opus, "-o", tmp_path / "out", "--no-serve", "--json")
     write_lines(tmp_path / "text.en", SENTENCES)

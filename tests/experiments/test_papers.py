@@ -148,6 +148,16 @@ def test_a_given_model_is_studied_in_place_of_the_baseline(tmp_path: Path) -> No
     assert pruning.arguments[:2] == ("prune", "shipped")
 
 
+def test_nothing_is_measured_on_a_baseline_that_may_ignore_its_source(tmp_path: Path) -> None:
+    papers = study(tmp_path)
+    (papers.model).mkdir(parents=True)
+    for bleu, refused in ((10.0, True), (29.0, False)):
+        (papers.model / "metrics.json").write_text(json.dumps({"dev": {"bleu": bleu}}))
+        for name in ("headmask/random-1/train", "michel/ablate", "voita/prune-1", "voita/lrp"):
+            [step] = [step for step in papers.steps() if step.name == name]
+            assert (step.refused() is not None) is refused, name
+
+
 def test_what_is_done_for_one_model_is_not_done_for_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept, runs = tmp_path / "kept", tmp_path / "runs"
     for name in ("measure/full/ablate.json", "train/baseline-1/final/weights"):
@@ -244,9 +254,10 @@ def test_verdicts_are_decided_where_the_interval_is_on_one_side() -> None:
 
 def test_the_page_says_what_is_run_and_what_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = (
-        Claim("Table 1", "it is so", "9", "a/b", lambda _: Finding("8", "3 seeds", "undecided")),
+        Claim("Table 1", "it is so", "9", "michel", lambda _: Finding("8", "3 seeds", "undecided")),
         Claim("Table 2", "it is more so", "9", "michel/ablate", page.CLAIMS["michel"][0].judge),
         Claim("Table 3", "it is so elsewhere", "9", untestable="there is no elsewhere"),
+        Claim("Table 4", "so it is from scratch", "9", "no/such", lambda _: Finding("8", "3 seeds", "undecided")),
     )
     monkeypatch.setitem(page.CLAIMS, "sun", rows)
     text = (REPOSITORY / "docs" / "reproduction.md").read_text(encoding="utf-8")
@@ -257,7 +268,7 @@ def test_the_page_says_what_is_run_and_what_is_not(tmp_path: Path, monkeypatch: 
     assert "| it is more so (table 2) | 9 | – | run `michel/ablate` | not run |" in written
     assert "| it is so elsewhere (table 3) | 9 | – | there is no elsewhere | cannot be tested here |" in written
     assert [row["verdict"] for row in json.loads((tmp_path / "runs" / "results.json").read_text())["sun"]] == [
-        "undecided", "not run", "cannot be tested here",
+        "undecided", "not run", "cannot be tested here", "cannot be tested here",
     ]  # fmt: skip
     (tmp_path / "page.md").write_text("<!-- table: luck -->\n<!-- end -->\n")
     with pytest.raises(InvalidRequestError, match="table luck: unknown"):

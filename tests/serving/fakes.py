@@ -24,6 +24,7 @@ from hmc.serving.client import DeviceUse
 from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import MAX_TEXT_BYTES
 from hmc.serving.requests.results import TextProgress
+from hmc.serving.requests.source_side import SourceSide
 from hmc.serving.requests.work import LevelWork
 
 ARCHITECTURE = Architecture(
@@ -47,19 +48,14 @@ DEADLINE_S = 3.0
 LEVELS = {"full": (4, 0.0), "h12": (2, -0.2), "h6": (1, -0.9)}
 
 
-class FakeSource:
-    """Sixteen words fit."""
-
-    language, target_language, room = "en", "de", 16
-
-    def count(self, text: str) -> int:
-        return len(text.split())
-
-    def fits(self, text: str) -> bool:
-        return len(text.encode()) <= MAX_TEXT_BYTES and self.count(text) <= self.room
-
-    def code(self, text: str) -> str:
-        return text[: len(">>deu<< ")] if text.startswith(">>deu<< ") else ""
+SOURCE_SIDE = SourceSide(
+    "en",
+    "de",
+    room=16,
+    count=lambda text: len(text.split()),
+    code=lambda text: text[: len(">>deu<< ")] if text.startswith(">>deu<< ") else "",
+)
+"""Sixteen words fit."""
 
 
 @dataclass
@@ -69,7 +65,7 @@ class FakeTranslator:
 
     level: str
     version: str = ""
-    source: FakeSource = field(default_factory=FakeSource)
+    source: SourceSide = SOURCE_SIDE
     queue_size: int = 8
     device: str = "cpu"
     release: threading.Event = field(default_factory=threading.Event)

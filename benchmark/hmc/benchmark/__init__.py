@@ -14,38 +14,25 @@ from typing import TYPE_CHECKING
 from hmc.artifact.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from hmc.benchmark.budget.compile import CompilePlan, compile_and_score
-    from hmc.benchmark.budget.find import BudgetSearch
-    from hmc.benchmark.budget.search import Candidate, Limits, Search
-    from hmc.benchmark.measure.quality import measure_quality, record_quality
-    from hmc.benchmark.measure.text import TestSet, read_sentences
-    from hmc.benchmark.report.plots import write_pareto
-    from hmc.benchmark.report.results import LevelReport, Report
-    from hmc.benchmark.report.tables import tables
-    from hmc.benchmark.runner import record, run_benchmark
-    from hmc.benchmark.settings import BenchmarkSettings
+    from hmc.benchmark.budget.compile import CompilePlan as CompilePlan
+    from hmc.benchmark.budget.compile import compile_and_score as compile_and_score
+    from hmc.benchmark.budget.find import BudgetSearch as BudgetSearch
+    from hmc.benchmark.budget.search import Candidate as Candidate
+    from hmc.benchmark.budget.search import Limits as Limits
+    from hmc.benchmark.budget.search import Search as Search
+    from hmc.benchmark.measure.quality import measure_quality as measure_quality
+    from hmc.benchmark.measure.quality import record_quality as record_quality
+    from hmc.benchmark.measure.text import TestSet as TestSet
+    from hmc.benchmark.measure.text import read_sentences as read_sentences
+    from hmc.benchmark.report.plots import write_pareto as write_pareto
+    from hmc.benchmark.report.results import LevelReport as LevelReport
+    from hmc.benchmark.report.results import Report as Report
+    from hmc.benchmark.report.tables import tables as tables
+    from hmc.benchmark.runner import record as record
+    from hmc.benchmark.runner import run_benchmark as run_benchmark
+    from hmc.benchmark.settings import BenchmarkSettings as BenchmarkSettings
 
-__all__ = [
-    "BenchmarkSettings",
-    "BudgetSearch",
-    "Candidate",
-    "CompilePlan",
-    "LevelReport",
-    "Limits",
-    "Report",
-    "Search",
-    "TestSet",
-    "compile_and_score",
-    "measure_quality",
-    "read_sentences",
-    "record",
-    "record_quality",
-    "run_benchmark",
-    "tables",
-    "write_pareto",
-]
-
-__getattr__, __dir__ = lazy_names(
+__getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "hmc.benchmark.budget.compile": ("CompilePlan", "compile_and_score"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +13,7 @@ from hmc.cli.common.commands import CheckedCommand, guarded
 from hmc.cli.common.options import SERVER, WHERE, Tls, TlsCa, TlsCert, TlsKey, Token
 
 if TYPE_CHECKING:
-    from hmc.serving.client import Client, ServerStatus
+    from hmc.serving.client import Client, LevelInfo, ServerStatus
 
 Name = Annotated[str, typer.Argument(help="Name of a level, as `hmc levels` lists it.", metavar="LEVEL")]
 Server = Annotated[str, SERVER]
@@ -89,61 +89,50 @@ def _lines(found: ServerStatus) -> Iterator[str]:
         yield f"{device.device}: {device.reserved / 2**20:.0f}{most} MiB reserved, {device.free / 2**20:.0f} MiB free"
 
 
-def load(
-    name: Name,
-    server: Server,
-    model: Model = None,
-    token: Token = None,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    timeout: Timeout = None,
-    json_output: AsJson = False,
-) -> None:
-    """Load a level of the server's bundle and warm it up. A level that is loaded already stays as it is."""
-    from hmc.cli.common.consoles import levels_as_json
+def _level_command(
+    named: str, method: Callable[[Client], Callable[..., LevelInfo]], done: str, description: str
+) -> Callable[..., None]:
+    """The command `named`, which changes one level. method: of the client. done: what is said of the level then."""
 
-    with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
-        level = client.load_level(name, timeout=timeout, model=model)
-    typer.echo(levels_as_json(level) if json_output else f"{level.name} is loaded and serves.")
+    def command(
+        name: Name,
+        server: Server,
+        model: Model = None,
+        token: Token = None,
+        tls_ca: TlsCa = None,
+        tls_cert: TlsCert = None,
+        tls_key: TlsKey = None,
+        timeout: Timeout = None,
+        json_output: AsJson = False,
+    ) -> None:
+        from hmc.cli.common.consoles import levels_as_json
 
+        with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
+            level = method(client)(name, timeout=timeout, model=model)
+        typer.echo(levels_as_json(level) if json_output else f"{level.name} {done}.")
 
-def unload(
-    name: Name,
-    server: Server,
-    model: Model = None,
-    token: Token = None,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    timeout: Timeout = None,
-    json_output: AsJson = False,
-) -> None:
-    """Unload a level: it gets no new requests, finishes the running ones, and its memory is freed."""
-    from hmc.cli.common.consoles import levels_as_json
-
-    with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
-        level = client.unload_level(name, timeout=timeout, model=model)
-    typer.echo(levels_as_json(level) if json_output else f"{level.name} is unloaded.")
+    command.__name__, command.__doc__ = named, description
+    return command
 
 
-def default(
-    name: Name,
-    server: Server,
-    model: Model = None,
-    token: Token = None,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    timeout: Timeout = None,
-    json_output: AsJson = False,
-) -> None:
-    """Make a loaded level the one that serves requests which choose none, until the next reload."""
-    from hmc.cli.common.consoles import levels_as_json
-
-    with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
-        level = client.set_default_level(name, timeout=timeout, model=model)
-    typer.echo(levels_as_json(level) if json_output else f"{level.name} is the default level.")
+load = _level_command(
+    "load",
+    lambda client: client.load_level,
+    "is loaded and serves",
+    "Load a level of the server's bundle and warm it up. A level that is loaded already stays as it is.",
+)
+unload = _level_command(
+    "unload",
+    lambda client: client.unload_level,
+    "is unloaded",
+    "Unload a level: it gets no new requests, finishes the running ones, and its memory is freed.",
+)
+default = _level_command(
+    "default",
+    lambda client: client.set_default_level,
+    "is the default level",
+    "Make a loaded level the one that serves requests which choose none, until the next reload.",
+)
 
 
 def reload(

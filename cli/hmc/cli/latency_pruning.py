@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from hmc.cli.common.options import listed
+
 if TYPE_CHECKING:
     from hmc.training.pruning.settings import PruneSettings
 
@@ -46,7 +48,9 @@ def prune_by_latency(
     for name, value, least in (("batch", batch, 1), ("beam", beam, 1), ("threads", threads, 0)):
         if value < least:
             raise InvalidRequestError(f"--serve-{name} {value}: choose {least} or more")
-    wanted = Targets(numbers(targets[0], "--target-speedup", "x"), numbers(targets[1], "--target-latency-ms", "ms"))
+    wanted = Targets(
+        quantities(targets[0], "--target-speedup", "x"), quantities(targets[1], "--target-latency-ms", "ms")
+    )
     corpora, dev, source = text
     check_text(checkpoint, [*corpora, *([dev] if dev else [])])
     console = open_console(stderr=True)
@@ -72,14 +76,14 @@ def prune_by_latency(
         typer.echo(f"  {level.checkpoint}")
 
 
-def numbers(text: str, option: str, unit: str) -> tuple[float, ...]:
+def quantities(text: str, option: str, unit: str) -> tuple[float, ...]:
     """Reads `2x`, `1.5x,2` or `12.5ms`. Raises InvalidRequestError for anything but positive numbers."""
     from math import isfinite
 
     from hmc.artifact.errors import InvalidRequestError
 
     found = []
-    for word in filter(None, (word.strip() for word in text.split(","))):
+    for word in listed(text):
         try:
             value = float(word.removesuffix(unit))
         except ValueError:

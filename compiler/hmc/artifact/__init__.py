@@ -12,39 +12,29 @@ from typing import TYPE_CHECKING
 from hmc.artifact.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from hmc.artifact.bundle.checks import bundle_problems, validate
-    from hmc.artifact.bundle.manifest import Level, Manifest, read_manifest
-    from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_problems, load_checkpoint, save_checkpoint
-    from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError
-    from hmc.artifact.model.budgets import HeadBudget
-    from hmc.artifact.model.heads import Head, HeadLayout
-    from hmc.artifact.precisions import PRECISIONS, Precision
+    from hmc.artifact.bundle.checks import bundle_problems as bundle_problems
+    from hmc.artifact.bundle.checks import validate as validate
+    from hmc.artifact.bundle.manifest import Level as Level
+    from hmc.artifact.bundle.manifest import Manifest as Manifest
+    from hmc.artifact.bundle.manifest import read_manifest as read_manifest
+    from hmc.artifact.checkpoint.checkpoint import Checkpoint as Checkpoint
+    from hmc.artifact.checkpoint.checkpoint import checkpoint_problems as checkpoint_problems
+    from hmc.artifact.checkpoint.checkpoint import load_checkpoint as load_checkpoint
+    from hmc.artifact.checkpoint.checkpoint import save_checkpoint as save_checkpoint
+    from hmc.artifact.errors import HmcError as HmcError
+    from hmc.artifact.errors import InvalidArtifactError as InvalidArtifactError
+    from hmc.artifact.errors import InvalidRequestError as InvalidRequestError
+    from hmc.artifact.model.budgets import HeadBudget as HeadBudget
+    from hmc.artifact.model.heads import Head as Head
+    from hmc.artifact.model.heads import HeadLayout as HeadLayout
+    from hmc.artifact.precisions import PRECISIONS as PRECISIONS
+    from hmc.artifact.precisions import Precision as Precision
 
 # ONNX Runtime 1.29 and newer reports to its makers what it runs, unless this is set before it is imported. Every room
 # imports this package first. To allow the reports, set the variable to 0.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__all__ = [
-    "PRECISIONS",
-    "Checkpoint",
-    "Head",
-    "HeadBudget",
-    "HeadLayout",
-    "HmcError",
-    "InvalidArtifactError",
-    "InvalidRequestError",
-    "Level",
-    "Manifest",
-    "Precision",
-    "bundle_problems",
-    "checkpoint_problems",
-    "load_checkpoint",
-    "read_manifest",
-    "save_checkpoint",
-    "validate",
-]
-
-__getattr__, __dir__ = lazy_names(
+__getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "hmc.artifact.model.budgets": ("HeadBudget",),

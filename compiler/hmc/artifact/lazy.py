@@ -10,8 +10,9 @@ from typing import Any
 
 def lazy_names(
     package: str, modules: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns `__getattr__` and `__dir__` for the package of this name. modules: module → the names that it defines.
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Returns `__getattr__`, `__dir__` and `__all__` for the package of this name. modules: module → the names that it
+    defines.
 
     Importing the package then imports none of the modules. `__getattr__` raises AttributeError for other names.
     """
@@ -27,4 +28,4 @@ def lazy_names(
     def __dir__() -> list[str]:
         return sorted({*vars(sys.modules[package]), *module_of})
 
-    return __getattr__, __dir__
+    return __getattr__, __dir__, sorted(module_of)

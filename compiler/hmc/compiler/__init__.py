@@ -16,28 +16,18 @@ import hmc.artifact  # noqa: F401 - switches off the telemetry of ONNX Runtime, 
 from hmc.artifact.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from hmc.compiler.bundle.builder import BundleBuilder
-    from hmc.compiler.bundle.requests import LevelRequest, read_calibration
-    from hmc.compiler.bundle.writer import compile_bundle, progress_steps
-    from hmc.compiler.checks.parity import ParityError
-    from hmc.compiler.checks.runs import BrokenGraphError
-    from hmc.compiler.lexicon import ShortlistText
-    from hmc.compiler.weights import Ranking, Target
+    from hmc.compiler.bundle.builder import BundleBuilder as BundleBuilder
+    from hmc.compiler.bundle.requests import LevelRequest as LevelRequest
+    from hmc.compiler.bundle.requests import read_calibration as read_calibration
+    from hmc.compiler.bundle.writer import compile_bundle as compile_bundle
+    from hmc.compiler.bundle.writer import progress_steps as progress_steps
+    from hmc.compiler.checks.parity import ParityError as ParityError
+    from hmc.compiler.checks.runs import BrokenGraphError as BrokenGraphError
+    from hmc.compiler.lexicon import ShortlistText as ShortlistText
+    from hmc.compiler.weights import Ranking as Ranking
+    from hmc.compiler.weights import Target as Target
 
-__all__ = [
-    "BrokenGraphError",
-    "BundleBuilder",
-    "LevelRequest",
-    "ParityError",
-    "Ranking",
-    "ShortlistText",
-    "Target",
-    "compile_bundle",
-    "progress_steps",
-    "read_calibration",
-]
-
-__getattr__, __dir__ = lazy_names(
+__getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "hmc.compiler.bundle.builder": ("BundleBuilder",),

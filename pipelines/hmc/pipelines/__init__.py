@@ -11,24 +11,15 @@ from typing import TYPE_CHECKING
 from hmc.artifact.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from hmc.pipelines.distillation.filters import Filters
-    from hmc.pipelines.distillation.results import Distilled
-    from hmc.pipelines.distillation.run import distill
-    from hmc.pipelines.distillation.settings import DistillSettings
-    from hmc.pipelines.progress import Progress
-    from hmc.pipelines.pruning.text import PruningText, translate_for_pruning
+    from hmc.pipelines.distillation.filters import Filters as Filters
+    from hmc.pipelines.distillation.results import Distilled as Distilled
+    from hmc.pipelines.distillation.run import distill as distill
+    from hmc.pipelines.distillation.settings import DistillSettings as DistillSettings
+    from hmc.pipelines.progress import Progress as Progress
+    from hmc.pipelines.pruning.text import PruningText as PruningText
+    from hmc.pipelines.pruning.text import translate_for_pruning as translate_for_pruning
 
-__all__ = [
-    "DistillSettings",
-    "Distilled",
-    "Filters",
-    "Progress",
-    "PruningText",
-    "distill",
-    "translate_for_pruning",
-]
-
-__getattr__, __dir__ = lazy_names(
+__getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "hmc.pipelines.distillation.filters": ("Filters",),

@@ -87,7 +87,7 @@ def _imported(settings: UpSettings, done: Announce, step: Step) -> Path:
     if FORMAT.is_at(settings.model):
         return settings.model
     step(f"reading {settings.model}")
-    key = digest_of(_files(settings.model), settings.languages)
+    key = digest_of(_files(settings.model, settings.out), settings.languages)
     folder = settings.out / f"imported-{key}"
     kept = FORMAT.is_at(folder)
     if not kept:
@@ -105,7 +105,9 @@ def _pruned(settings: UpSettings, checkpoint: Path, done: Announce, step: Step, 
     from hmc.training.pruning.run import prune
     from hmc.training.pruning.settings import PruneSettings
 
-    key = digest_of(chain(_files(checkpoint), settings.sources), [settings.target_heads, settings.prune_steps])
+    key = digest_of(
+        chain(_files(checkpoint, settings.out), settings.sources), [settings.target_heads, settings.prune_steps]
+    )
     folder = settings.out / f"pruned-{key}"
     marker = folder.with_suffix(".json")
     if kept := marker.is_file():
@@ -130,7 +132,7 @@ def _pruned(settings: UpSettings, checkpoint: Path, done: Announce, step: Step, 
 def _compiled(settings: UpSettings, checkpoint: Path, pruned: list[Path], done: Announce, step: Step) -> Path:
     precisions: tuple[Precision, ...] = settings.precisions or (("int8",) if settings.sources else ("fp32",))
     texts = settings.sources[:1]
-    files = chain.from_iterable(_files(path) for path in (checkpoint, *pruned))
+    files = chain.from_iterable(_files(path, settings.out) for path in (checkpoint, *pruned))
     folder = settings.out / f"bundle-{digest_of(chain(files, texts), precisions)}"
     kept = (folder / MANIFEST).is_file()
     if not kept:
@@ -153,17 +155,21 @@ def digest_of(files: Iterator[Path] | tuple[Path, ...], options: Any) -> str:
     return found.hexdigest()[:DIGITS]
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _files(path: Path, out: Path) -> Iterator[Path]:
     """The files of a model, in a fixed order: a folder's own and those of the folders in it, or the file itself.
 
-    Raises InvalidRequestError for a path that does not exist.
+    out: the folder of all steps, whose files do not count where it lies in the model. Raises InvalidRequestError for a
+    path that does not exist.
     """
     if not path.exists():
         raise InvalidRequestError(f"{path}: no such file or folder")
     if path.is_file():
         yield path
         return
-    yield from sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+    files = (file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+    if path.resolve() in out.resolve().parents:
+        files = (file for file in files if out.resolve() not in file.resolve().parents)
+    yield from sorted(files)
 
 
 def default_folder(model: str) -> Path:

@@ -12,24 +12,17 @@ import hmc.artifact  # noqa: F401 - switches off the telemetry of ONNX Runtime, 
 from hmc.artifact.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from hmc.serving.requests.options import DecodeOptions, Sampling, Target
-    from hmc.serving.requests.results import Alternative, Partial, Token, Translation
-    from hmc.serving.requests.selectors import Selector
-    from hmc.serving.translator import Translator
+    from hmc.serving.requests.options import DecodeOptions as DecodeOptions
+    from hmc.serving.requests.options import Sampling as Sampling
+    from hmc.serving.requests.options import Target as Target
+    from hmc.serving.requests.results import Alternative as Alternative
+    from hmc.serving.requests.results import Partial as Partial
+    from hmc.serving.requests.results import Token as Token
+    from hmc.serving.requests.results import Translation as Translation
+    from hmc.serving.requests.selectors import Selector as Selector
+    from hmc.serving.translator import Translator as Translator
 
-__all__ = [
-    "Alternative",
-    "DecodeOptions",
-    "Partial",
-    "Sampling",
-    "Selector",
-    "Target",
-    "Token",
-    "Translation",
-    "Translator",
-]
-
-__getattr__, __dir__ = lazy_names(
+__getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "hmc.serving.requests.options": ("DecodeOptions", "Sampling", "Target"),

@@ -27,7 +27,7 @@ from hmc.serving.scheduling.division import Division, given_division, measured_d
 from hmc.serving.scheduling.engine import Engine, rows_of_worker
 from hmc.serving.scheduling.warm_up import warm_up
 from hmc.serving.text.codec import CertainText, Codec
-from hmc.serving.text.tokenizer import Source, shared_tokenizer
+from hmc.serving.text.tokenizer import shared_tokenizer
 
 
 class Translator:
@@ -72,7 +72,7 @@ class Translator:
         arch = self.manifest.architecture
         self._tokenizer = shared_tokenizer(path, self.manifest)
         self._codec = Codec(self._tokenizer, arch)
-        self.source = Source(self._tokenizer, self.manifest.source_language, self.manifest.target_language)
+        self.source = self._tokenizer.source_side(self.manifest.source_language, self.manifest.target_language)
         """What dividing texts needs to know about the model."""
         for each in chosen:
             if budget is not None and each.kind != "cpu":

@@ -63,6 +63,9 @@ def test_the_reference_runs_here(manifest: Manifest) -> None:
     manifest.level("full").precision = "fp16"
     assert manifest.levels[0].name == "full"
     assert reference_level(manifest) == manifest.levels[1].name == "full-int8"
+    exact, manifest.levels = manifest.levels[0], [manifest.levels[1], manifest.levels[0]]
+    exact.name, exact.precision = "x", "fp32"
+    assert reference_level(manifest) == "x", "the exact form of the first level"
     for level in manifest.levels:
         level.precision = "bf16"
     with pytest.raises(DeviceUnavailableError, match="need a CUDA device, and there is none here"):

@@ -241,6 +241,14 @@ def test_another_architecture_is_refused(tiny_checkpoint: Path, tmp_path: Path) 
         compile_bundle([LevelRequest(tiny_checkpoint), LevelRequest(tmp_path / "wide", name="w")], tmp_path / "b")
 
 
+def test_another_direction_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    turned = load_checkpoint(tiny_checkpoint)
+    turned.config.source_language, turned.config.target_language = "de", "en"
+    save_checkpoint(turned, tmp_path / "turned")
+    with pytest.raises(InvalidRequestError, match="it translates de to en, and the first checkpoint en to de"):
+        compile_bundle([LevelRequest(tiny_checkpoint), LevelRequest(tmp_path / "turned", name="t")], tmp_path / "b")
+
+
 @pytest.mark.parametrize(("precision", "fused"), [("fp32", False), ("fp16", True)])
 def test_residual_and_norm_are_fused_for_cuda_only(tmp_path: Path, precision: str, fused: bool) -> None:
     """On a CPU the fused operator is slower."""

@@ -22,7 +22,7 @@ from hmc.serving.documents.documents import Divider
 from hmc.serving.documents.local import translate_document
 from hmc.serving.requests.options import TextOptions
 from hmc.serving.text.segmentation.pieces import Piece, clauses, pieces
-from hmc.serving.text.tokenizer import Source, shared_tokenizer
+from hmc.serving.text.tokenizer import shared_tokenizer
 
 DOCUMENTS = Path(__file__).parents[2] / "data" / "documents"
 COUNTS: dict[str, int] = json.loads((DOCUMENTS / "sentences.json").read_text(encoding="utf-8"))
@@ -44,7 +44,7 @@ class In:
 
     @property
     def source(self) -> Any:
-        return Source(shared_tokenizer(Path(), self.translator.manifest), self.language, "de")
+        return shared_tokenizer(Path(), self.translator.manifest).source_side(self.language, "de")
 
     def submit(self, text: str, options: DecodeOptions, target: Target, *, block: bool) -> Future[Translation]:
         return self.translator.submit(text, options, target, block=block)
@@ -102,6 +102,12 @@ def test_a_sentence_longer_than_the_positions_is_translated_in_parts(loaded: Tra
     assert len(segments) > 1
     assert all(segment.source_tokens <= 96 for segment in segments)
     assert "".join(text[s.source_begin : s.source_end] for s in segments).replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("text", ["+49 30 1234567", "½", "😀", "!!!", "me@example.com", "https://Example.org/Ü", " \n"])
+def test_a_text_without_a_sentence_is_copied(text: str, loaded: Translator) -> None:
+    for options in (OPTIONS, DecodeOptions(beam_size=2, n_best=2, max_length=8)):
+        assert loaded.translate([text], options)[0].text == (text if text.strip() else "")
 
 
 def test_kept_phrases_survive(loaded: Translator) -> None:

@@ -61,6 +61,15 @@ def test_the_word_that_attends_most_gives_way() -> None:
     assert kept(lambda _: "no number", f"a {URL}", URL, traced=traced)[0] == f"ein {URL}."
 
 
+def test_a_kept_phrase_may_hold_any_character() -> None:
+    tokens = tuple(
+        Token(piece, None, (weight, 1 - weight)) for piece, weight in (("▁ein", 0.9), ("▁Bam", 0.1), ("</s>", 0.5))
+    )
+    traced = Translation("ein Bam", -1.0, 2, 3, tokens=tokens, source_pieces=("▁a", "▁12"))
+    for phrase in ("x\0y", "x▁y"):
+        assert kept(lambda _: "no number", f"a {phrase}", phrase, traced=traced)[0] == f"ein {phrase}"
+
+
 def test_without_attention_the_text_around_is_translated() -> None:
     text, sent = kept(lambda part: re.sub(r"\d|[^\w ]", "", part).upper(), f"see {URL}, and go", URL)
     assert text == f"SEE {URL} AND GO"

@@ -8,14 +8,12 @@ from typing import Any
 
 import grpc
 import httpx
-from google.protobuf import any_pb2, duration_pb2
-from google.rpc import error_details_pb2, status_pb2
-from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 
+from hmc.artifact.errors import InvalidRequestError, Violation
 from hmc.serving.http.app import application
 from hmc.serving.http.methods import Methods
-from hmc.serving.wire.status import HTTP_STATUS
+from hmc.serving.wire.status import HTTP_STATUS, trailers_of
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
@@ -24,11 +22,8 @@ class Refusing(rpc.TranslationServiceServicer, rpc.AdminServiceServicer):
     """Refuses in ways that are hard to bring about. It is called without the edge that turns errors into statuses."""
 
     async def SetDefaultLevel(self, request: pb.SetDefaultLevelRequest, context: Any) -> pb.SetDefaultLevelResponse:
-        retry, packed = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=7)), any_pb2.Any()
-        packed.Pack(retry)
-        status = status_pb2.Status(code=8, message=f"not {request.name} now", details=[packed])
-        made = rpc_status.to_status(status)
-        await context.abort(made.code, made.details, made.trailing_metadata)
+        error = InvalidRequestError(f"not {request.name}", [Violation("name", "is odd")])
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error), trailers_of(error, str(error)))
         raise AssertionError("abort returned")
 
     async def Score(self, _request: pb.ScoreRequest, context: Any) -> pb.TranslateResponse:
@@ -63,10 +58,11 @@ def ask(verb: str, path: str, **request: Any) -> httpx.Response:
 
 def test_details_of_a_status_and_when_to_retry() -> None:
     answer = ask("POST", "/v1/admin/set-default-level", json={"name": "h1"})
-    assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
+    assert (answer.status_code, "retry-after" in answer.headers) == (400, False)
     said = answer.json()
-    assert (said["code"], said["message"]) == ("RESOURCE_EXHAUSTED", "not h1 now")
-    assert said["details"] == [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}]
+    assert (said["code"], said["message"]) == ("INVALID_ARGUMENT", "not h1")
+    violations = [{"field": "name", "description": "is odd"}]
+    assert said["details"] == [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}]
     pushed = ask("POST", "/v1/score", json={})
     assert (pushed.status_code, pushed.headers["retry-after"]) == (503, "3")
 

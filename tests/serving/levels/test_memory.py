@@ -26,7 +26,7 @@ from hmc.serving.levels.host import ModelHost
 from hmc.serving.runtime.device import Device
 from hmc.serving.runtime.process_memory import process_bytes, return_free_memory
 from hmc.serving.runtime.sessions import LevelSessions
-from hmc.serving.server.app import model_host
+from hmc.serving.server.app import open_models
 from hmc.serving.server.settings import ServerSettings
 
 MEBIBYTE = 2**20
@@ -42,7 +42,7 @@ def wide_bundle(once: Once) -> Path:
 
 def host_of(bundle: Path, cache: str | Path, **settings: object) -> ModelHost:
     given = ServerSettings(device="cpu", threads=1, cache=cache, **settings)  # type: ignore[arg-type]  # each of its own type
-    host = model_host(bundle, given)
+    host = open_models({"": bundle}, given).first
     host.start()
     return host
 

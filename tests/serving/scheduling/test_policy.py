@@ -8,13 +8,17 @@ from tests.serving.fakes import GUARD_S, FakeClock, eventually
 from tests.serving.scheduling.watched import before_steps
 
 from hmc.serving import DecodeOptions, Sampling
-from hmc.serving.decoding.job import Mode
+from hmc.serving.decoding.constraints import Constraints
+from hmc.serving.decoding.job import Job, Mode
+from hmc.serving.decoding.state import Rules
 from hmc.serving.requests.caller import Priority
 from hmc.serving.runtime.sessions import LevelSessions
 from hmc.serving.scheduling.batch import HostBatch
 from hmc.serving.scheduling.budgets import IDLE_S, TokenBudget
 from hmc.serving.scheduling.engine import Engine
 from hmc.serving.scheduling.policy import AdmissionPolicy, TimeSlices
+from hmc.serving.scheduling.queue import WaitingQueue
+from hmc.serving.scheduling.scheduler import Scheduler
 
 OTHER, BEAMS, GREEDY = Mode(4, interactive=False), Mode(4), Mode(1, "greedy")
 
@@ -65,6 +69,31 @@ def test_free_rows_are_saved_for_sentences_that_start_together(
     free: int, waiting: int, interactive: int, held_back: bool
 ) -> None:
     assert AdmissionPolicy(16).holds_back(free, waiting, interactive) is held_back
+
+
+def test_long_sentences_of_others_start_in_parts() -> None:
+    """An interactive sentence waits for what is encoded at once, and no longer."""
+    queue = WaitingQueue(1000, FakeClock())
+    scheduler = Scheduler(queue, [], max_rows=64, max_tokens=1_000_000, clock=FakeClock())
+    for _ in range(40):
+        queue.put(Job([5] * 256, DecodeOptions(beam_size=1), Constraints(), Rules(40), Mode(1, interactive=False)))
+    sizes, chosen, late = (
+        list[dict[bool, int]](),
+        list[Mode](),
+        Job([5] * 9, DecodeOptions(beam_size=1), Constraints(), Rules(40), Mode(1)),
+    )
+    for turn in range(3):
+        plan = scheduler.schedule()
+        assert plan is not None
+        sizes.append({mode.interactive: len(jobs) for mode, jobs in plan.started.items()})
+        for mode in plan.started:
+            scheduler.encoded(mode, 0.3)
+        chosen = scheduler.begin_step()
+        scheduler.end_step([])
+        if turn == 0:
+            queue.put(late)
+    assert sizes == [{False: 16}, {True: 1, False: 16}, {False: 8}]
+    assert chosen == [Mode(1)], "their encoding took time, which interactive sentences now have"
 
 
 def test_all_batches_share_one_budget() -> None:

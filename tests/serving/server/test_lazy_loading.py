@@ -16,6 +16,7 @@ from hmc.artifact.errors import DeviceUnavailableError
 from hmc.serving import DecodeOptions, Selector, Target
 from hmc.serving.client import Answer
 from hmc.serving.levels.host import ModelHost
+from hmc.serving.levels.models import Models
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.observing.metrics import Metrics
 from hmc.serving.server.settings import ServerSettings
@@ -40,9 +41,8 @@ def run(host: ModelHost, test: Callable[[Handlers], Awaitable[None]]) -> None:
 
     async def main() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-        await asyncio.wait_for(
-            test(Handlers(host, ServerSettings(lazy=True), Metrics(lambda: [host.status()]))), GUARD_S
-        )
+        handlers = Handlers(Models([host]), ServerSettings(lazy=True), Metrics(lambda: [host.status()]))
+        await asyncio.wait_for(test(handlers), GUARD_S)
 
     asyncio.run(main())
 

@@ -16,7 +16,7 @@ from tests.serving.fakes import FakeFactory, eventually
 from hmc.artifact import HmcError
 from hmc.serving.client import Client
 from hmc.serving.levels.host import ModelHost
-from hmc.serving.server.app import Server, model_host
+from hmc.serving.server.app import Server, open_models
 from hmc.serving.server.run import SWITCH_S, serve
 from hmc.serving.server.settings import ServerSettings
 
@@ -36,8 +36,8 @@ def run(server_of: Callable[[], Server], ready: Callable[[Server], None]) -> boo
 def made(bundle: Path, factory: FakeFactory, **settings: float) -> Callable[[], Server]:
     """Makes a server with these settings; call it on the event loop."""
     chosen = ServerSettings(port=0, **settings)  # type: ignore[arg-type]  # each of its own type
-    host = model_host(bundle, chosen, factory)
-    return lambda: Server(host, chosen)
+    models = open_models({"": bundle}, chosen, factory)
+    return lambda: Server(models, chosen)
 
 
 def in_thread(call: Callable[[], object]) -> threading.Thread:
@@ -153,10 +153,10 @@ def test_a_signal_while_levels_load_ends_the_start(bundle: Path, factory: FakeFa
 def test_a_second_signal_does_not_wait_for_the_level_that_loads(bundle: Path, factory: FakeFactory) -> None:
     held = factory.hold_at["full"] = threading.Event()
     settings = ServerSettings(port=0)
-    host = model_host(bundle, settings, factory)
+    models = open_models({"": bundle}, settings, factory)
 
     async def main() -> None:
-        server = Server(host, settings)
+        server = Server(models, settings)
 
         def interrupt() -> None:
             factory.wait_for(lambda: factory.asked == ["full"])
@@ -185,11 +185,11 @@ def test_calls_at_a_level_that_serves_are_finished_when_the_start_is_given_up(
 ) -> None:
     held = factory.hold_at["h12"] = threading.Event()
     settings = ServerSettings(port=0, drain_seconds=GUARD_S)
-    host = model_host(bundle, settings, factory)
+    models = open_models({"": bundle}, settings, factory)
     answered: list[str] = []
 
     async def main() -> None:
-        server = Server(host, settings)
+        server = Server(models, settings)
         serving = asyncio.create_task(serve(server, lambda _: None))
         await asyncio.to_thread(factory.wait_for, lambda: factory.asked == ["full", "h12"])
 
@@ -202,7 +202,7 @@ def test_calls_at_a_level_that_serves_are_finished_when_the_start_is_given_up(
         signal.raise_signal(signal.SIGTERM)
         await asyncio.to_thread(eventually, lambda: server.draining)
         held.set()
-        await asyncio.to_thread(eventually, lambda: not changing(host))  # the start has ended
+        await asyncio.to_thread(eventually, lambda: not changing(models.first))  # the start has ended
         assert factory["full"].closed == ""
         factory["full"].release.set()
         await calling

@@ -182,3 +182,37 @@ def test_code_within_a_line_opens_no_block_of_code() -> None:
     """CommonMark 0.31, section 4.5: after the mark of a fence of backticks there is no other backtick."""
     assert sentences("```foo()``` prints a line.\nThe dog runs.", "en")[-1] == "The dog runs."
     assert sentences("```python\nx = 1\n```\nThe dog runs.", "en") == ["The dog runs."]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("- ```bash\n  pip install dog\n  ```\nThen run it.\n", ["Then run it."]),  # the fence follows a bullet
+        ("> ```\n> code\nThe quote has ended.\n", ["The quote has ended."]),
+        ("> ```\n> code\n> ```\n> A dog.\n", ["A dog."]),
+        ("```\n> ```\ncode\n```\nThe end.\n", ["The end."]),
+        ("```\ncode to the end\n", []),
+        ("~~~\ncode\n~~~\nA dog.\n", ["A dog."]),
+        ("The dog runs.\n~~~~~~~~\nThe cat sleeps.\n", ["The dog runs.", "The cat sleeps."]),  # a rule, not a fence
+        ("One title\n~~~~~~~~~\nA dog.\nAnother\n~~~~~~~\nA cat.\n", ["One title", "A dog.", "Another", "A cat."]),
+    ],
+)
+def test_blocks_of_code_begin_and_end(text: str, found: list[str]) -> None:
+    assert sentences(text, "en") == found
+
+
+def test_a_table_may_have_no_bar_at_its_edges() -> None:
+    """GitHub Flavored Markdown, section 4.10."""
+    rows = "Name | City\n--- | ---\nA dog | Berlin\n\nThis | is no table.\n"
+    assert sentences(rows, "en") == ["Name", "City", "A dog", "Berlin", "This | is no table."]
+
+
+def test_parts_of_a_long_sentence_without_a_letter_are_copied() -> None:
+    assert sentences("The numbers are 0, 7, 28, 63, 112, 175.", "en", room=16) == ["The numbers are"]
+
+
+def test_no_line_break_is_put_into_a_kept_phrase() -> None:
+    piece = Piece(0, "", "x" * 20, ((10, "\n"),))
+    assert piece.put_back("Das ist Foo Bar 3 hier.") == "Das ist Foo\nBar 3 hier."
+    assert piece.put_back("Das ist Foo Bar 3 hier.", ["Foo Bar 3"]) == "Das ist\nFoo Bar 3 hier."
+    assert piece.put_back("Foo Bar", ["Foo Bar"]) == "Foo Bar\n"

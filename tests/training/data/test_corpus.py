@@ -2,18 +2,20 @@
 
 import errno
 import gzip
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 from tests.tiny import SENTENCES, tiny_tokenizer
 
 from hmc.artifact import InvalidRequestError
 from hmc.training import Vocabulary, make_batch
 from hmc.training.analysis.common.subject import read_text
 from hmc.training.data.batches import BatchStream, plan_epoch
-from hmc.training.data.corpus import TokenCorpus
+from hmc.training.data.corpus import Splitting, TokenCorpus
 from hmc.training.data.parallel_text import read_dev, read_pairs
 
 PAIRS = [(s, s.upper()) for s in SENTENCES]
@@ -35,21 +37,53 @@ def test_every_format_reads_the_same(tmp_path: Path) -> None:
         assert list(read_pairs(corpus)) == PAIRS
 
 
+def test_several_tsv_files_are_shards(tmp_path: Path) -> None:
+    """A blank line is a pair of two empty sides, which is left out later."""
+    write(tmp_path)
+    (tmp_path / "u.tsv").write_text("One.\tEins.\n\n")
+    assert list(read_pairs(f"{tmp_path}/u.tsv {tmp_path}/t.tsv")) == [("One.", "Eins."), ("", ""), *PAIRS]
+
+
+def test_dev_pairs_with_an_empty_side_are_not_scored(tmp_path: Path) -> None:
+    (tmp_path / "d.tsv").write_text("\tLeer.\nOne.\tEins.\nTwo.\t \nThree.\tDrei.\nFour.\tVier.\n")
+    assert read_dev(f"{tmp_path}/d.tsv", ("en", "de"), 2).pairs == [("One.", "Eins."), ("Three.", "Drei.")]
+
+
+def test_dropout_of_merges_needs_bpe(tmp_path: Path) -> None:
+    """In a unigram model SentencePiece takes the number as an exponent: the smaller it is, the more is split."""
+    _, _, tsv = write(tmp_path)
+    made = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES * 5), model_writer=made, model_type="unigram", vocab_size=60, pad_id=3,
+        hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    vocabulary, splitting = Vocabulary(made.getvalue()), Splitting(0.1, 2, 1)
+    with pytest.raises(InvalidRequestError, match="this tokenizer is unigram: set bpe_dropout to 0"):
+        TokenCorpus.build([tsv], vocabulary, 64, tmp_path / "cache", ("en", "de"), splitting)
+    assert not (tmp_path / "cache").exists()
+    TokenCorpus.build([tsv], vocabulary, 64, tmp_path / "cache", ("en", "de"))
+
+
 def test_clear_errors(tmp_path: Path) -> None:
     plain, _, _ = write(tmp_path)
     (tmp_path / "short.de").write_text("one\n")
-    (tmp_path / "bad.en").write_bytes(b"\xff\xfe\n")
+    (tmp_path / "bad.en").write_bytes(b"\xff\n")
+    (tmp_path / "wide.en").write_text("A dog.", encoding="utf-16")
+    (tmp_path / "packed.en").write_bytes(gzip.compress(b"A dog."))
     (tmp_path / "bad.tsv").write_text("no tab here\n")
     (tmp_path / "plain.en.gz").write_text("one\n")
     (tmp_path / "cut.en.gz").write_bytes(gzip.compress(b"one\ntwo\n" * 999)[:-12])
     cases = {
         f"{tmp_path}/t.en {tmp_path}/short.de": "differ in length: one ends before line 2",
         f"{tmp_path}/none.en {tmp_path}/t.de": "no such file",
-        f"{tmp_path}/bad.en {tmp_path}/bad.en": "not UTF-8",
+        f"{tmp_path}/bad.en {tmp_path}/bad.en": "not UTF-8 .* iconv -f LATIN1",
+        f"{tmp_path}/wide.en {tmp_path}/t.de": "iconv -f UTF-16 -t UTF-8",
+        f"{tmp_path}/packed.en {tmp_path}/t.de": r"packed by gzip: give it a name that ends in \.gz",
         f"{tmp_path}/bad.tsv": "line 1: no TAB",
         f"{tmp_path}/plain.en.gz {tmp_path}/t.de": "not a whole gzip file",
         f"{tmp_path}/cut.en.gz {tmp_path}/cut.en.gz": "not a whole gzip file",
         plain + " third": "give 'SRC TGT'",
+        f"{tmp_path}/t.tsv {tmp_path}/t.de": r"t\.tsv has both sides, and cannot be one of two",
     }
     for corpus, message in cases.items():
         with pytest.raises(InvalidRequestError, match=message):

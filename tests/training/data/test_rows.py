@@ -80,6 +80,13 @@ def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
         list(read_pairs(f"{tmp_path}/train*"))
 
 
+def test_blank_lines_at_the_end_are_no_rows(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", FORMS["languages"])
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write("\n \n")
+    assert list(read_pairs(str(tmp_path / "a.jsonl"))) == PAIRS
+
+
 NO_COLUMNS = r"no columns with the two sides, en and de; it has id, text\. Name them 'en' and 'de', or 'source'"
 BAD: dict[str, tuple[Rows | bytes, str]] = {
     "others.jsonl": ([{"id": 1, "text": "a"}], NO_COLUMNS),
@@ -94,6 +101,7 @@ BAD: dict[str, tuple[Rows | bytes, str]] = {
     "missing.jsonl": ([{"en": "a", "de": "b"}, {"en": "a"}], "line 2: 'de' is missing"),
     "surrogate.jsonl": (b'{"en": "\\ud800", "de": "b"}\n', "line 1: 'en' holds a lone surrogate"),
     "broken.jsonl": (b'{"en": "a", "de": "b"}\n{"en"\n', "line 2: not JSON: .*each line must be one JSON object"),
+    "blank.jsonl": (b'{"en": "a", "de": "b"}\n\n{"en": "a", "de": "b"}\n', "line 2: blank; remove the line"),
     "list.jsonl": (b"[1]\n", "line 1: no JSON object"),
     "no.parquet": (b"PAR1 and no more", "no Parquet file that can be read"),
     "latin.jsonl": (b'{"en": "\xe4"}\n', "line 1 is not UTF-8"),

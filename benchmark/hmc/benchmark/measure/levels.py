@@ -56,8 +56,8 @@ def runs_here(precision: Precision) -> bool:
 def reference_level(manifest: Manifest) -> str:
     """Name of the level that the other levels are compared with.
 
-    It is `full` in fp32 or, where the bundle has no such level, the first one that this machine can run. Raises
-    DeviceUnavailableError if it can run none.
+    It is `full` in fp32 or, where the bundle has no such level, the first one that this machine can run, in fp32 if
+    there is such a level of the same heads and parameters. Raises DeviceUnavailableError if it can run none.
     """
     runnable = [level for level in manifest.levels if runs_here(level.precision)]
     if not runnable:
@@ -65,5 +65,8 @@ def reference_level(manifest: Manifest) -> str:
             f"every level of this bundle is in {names_for('cuda')}, which need a CUDA device, and there is none here: "
             f"measure on a machine that has one, or compile with --precision {names_for('cpu')} too"
         )
-    full = [level.name for level in runnable if level.name == "full" and level.precision == "fp32"]
-    return full[0] if full else runnable[0].name
+    exact = [level for level in runnable if level.precision == "fp32"]
+    full = [level for level in exact if level.name == "full"]
+    first = runnable[0]
+    alike = [x for x in exact if x.head_layout == first.head_layout and x.parameters == first.parameters]
+    return (*full, *alike, first)[0].name

@@ -30,6 +30,7 @@ from hmc.cli.analyze.options import (
     Sentences,
     rank_by,
 )
+from hmc.cli.common.options import numbers
 
 if TYPE_CHECKING:
     from hmc.training.analysis.common.subject import Subject, Text
@@ -201,17 +202,13 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Mask growing shares of the least important heads of several checkpoints: BLEU relative to all heads."""
-    from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.analyze.output import carry_out
     from hmc.training.analysis.common.measure import Settings
     from hmc.training.analysis.common.subject import load_subject, read_text
     from hmc.training.analysis.figures.masking import draw_profile
     from hmc.training.analysis.masking import profile
 
-    try:
-        numbers = [float(part) for part in shares.split(",") if part.strip()]
-    except ValueError as error:
-        raise InvalidRequestError(f"--shares {shares!r}: write numbers with commas, e.g. 0.1,0.2") from error
+    parts = numbers("--shares", shares, float, "0.1,0.2")
     settings = Settings(True, beam, resamples, seed, batch_tokens)
     by = rank_by(None, rank_data, name_of_score, words, sentences)
 
@@ -221,7 +218,7 @@ def profile(
         return subject, text, by.rank(subject, text)
 
     carry_out(
-        lambda progress: profile.analyse(checkpoints, load, settings, numbers, progress),
+        lambda progress: profile.analyse(checkpoints, load, settings, parts, progress),
         profile.summary,
         draw_profile,
         out,

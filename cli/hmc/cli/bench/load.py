@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hmc.cli.common.options import SERVER, WHERE, TlsCa, Token
+from hmc.cli.common.options import SERVER, WHERE, TlsCa, Token, numbers
 
 WHAT, WHEN, OUTPUT = "What is sent", "When", "Output"
 
@@ -83,7 +83,7 @@ def command(
     settings = LoadSettings(
         level=level,
         beam=beam,
-        rates=_rates(rate),
+        rates=numbers("--rate", rate, float, "10,20,40"),
         arrivals=kinds.get(arrivals, "poisson"),
         trace=None if arrivals in kinds else Path(arrivals),
         seconds=seconds,
@@ -109,12 +109,3 @@ def command(
     console.print(load_table(curve))
     for line in curve.notes:
         note(console, line)
-
-
-def _rates(text: str) -> tuple[float, ...]:
-    from hmc.artifact.errors import InvalidRequestError
-
-    try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError as error:
-        raise InvalidRequestError(f"--rate {text!r}: write numbers with commas, e.g. 10,20,40") from error

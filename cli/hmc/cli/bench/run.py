@@ -167,6 +167,7 @@ def command(
     from hmc.benchmark.report.tables import tables
     from hmc.benchmark.settings import BenchmarkSettings
     from hmc.cli.common.consoles import note, open_console
+    from hmc.cli.common.options import listed, numbers
     from hmc.cli.common.progress import steps
 
     if source is None:
@@ -175,9 +176,9 @@ def command(
         bundle=bundle,
         src=source,
         ref=reference,
-        levels=None if levels.strip() == "all" else names(levels),
-        batches=None if batch is None else whole_numbers("--batch", batch),
-        beams=whole_numbers("--beam", beam),
+        levels=None if levels.strip() == "all" else listed(levels),
+        batches=None if batch is None else numbers("--batch", batch, int, "1,32"),
+        beams=numbers("--beam", beam, int, "1,32"),
         rounds=rounds,
         limit=sentences or None,
         latency_limit=latency_limit,
@@ -186,7 +187,7 @@ def command(
         workers=workers,
         memory=memory,
         test_set_name=test_set,
-        peers=names(peers),
+        peers=listed(peers),
         checkpoint=checkpoint,
         load_ms=load,
         load_seconds=load_seconds,
@@ -219,11 +220,6 @@ def write_file(option: str, file: Path, text: str) -> None:
         raise InvalidRequestError(f"{option} {file}: cannot be written: {error.strerror}") from error
 
 
-def names(text: str) -> tuple[str, ...]:
-    """`a, b` → ("a", "b")."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
 def _named_set(bundle: Path, name: str | None, ref: Path | None) -> tuple[Path, Path]:
     """The files of a test set of sacreBLEU in the languages of the bundle."""
     from hmc.artifact.bundle.manifest import read_manifest
@@ -236,16 +232,6 @@ def _named_set(bundle: Path, name: str | None, ref: Path | None) -> tuple[Path, 
         raise InvalidRequestError("--reference belongs to --source: a test set of sacreBLEU brings its own references")
     manifest = read_manifest(bundle)
     return named_test_set(name, f"{manifest.source_language}-{manifest.target_language}")
-
-
-def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """`1,32` → (1, 32). Raises InvalidRequestError."""
-    from hmc.artifact.errors import InvalidRequestError
-
-    try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError as error:
-        raise InvalidRequestError(f"{option} {text!r}: write whole numbers with commas, e.g. 1,32") from error
 
 
 def _check_outputs(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hmc.serving.client import Client
 
 
+N = TypeVar("N", bound=float)
 WHERE, LEVEL = "Where", "Level"
 """Panels of `--help`."""
 
@@ -170,12 +171,28 @@ Auto = Annotated[
 ]
 
 
+def listed(text: str) -> tuple[str, ...]:
+    """`a, b` → ("a", "b")."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def numbers(option: str, text: str, kind: type[N], example: str) -> tuple[N, ...]:
+    """`1,32` → (1, 32). kind: int or float. Raises InvalidRequestError."""
+    from hmc.artifact.errors import InvalidRequestError
+
+    try:
+        return tuple(kind(word) for word in listed(text))
+    except ValueError as error:
+        whole = "whole " if kind is int else ""
+        raise InvalidRequestError(f"{option} {text!r}: write {whole}numbers with commas, e.g. {example}") from error
+
+
 def parse_precisions(text: str) -> list[Precision]:
     """`fp32,int8` → a list. Raises InvalidRequestError."""
     from hmc.artifact.errors import InvalidRequestError
     from hmc.artifact.precisions import PRECISIONS, precision_named
 
-    words = [part.strip() for part in text.split(",") if part.strip()]
+    words = listed(text)
     if not words or not PRECISIONS.keys() >= set(words):
         names = ", ".join(PRECISIONS)
         raise InvalidRequestError(f"--precision {text!r}: choose {names}, or several with commas")

@@ -47,12 +47,22 @@ def text_lines(path: Path) -> Iterator[str]:
         raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
 
 
+MARKS = {
+    b"\xff\xfe": "convert it: iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "convert it: iconv -f UTF-16 -t UTF-8",
+    b"\x1f\x8b": "it is packed by gzip: give it a name that ends in .gz",
+}
+"""How files of other forms begin → what to do with them."""
+
+
 def _decoded(raw: bytes, path: Path, number: int) -> str:
     try:
         return raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
+        advice = next((advice for mark, advice in MARKS.items() if raw.startswith(mark)), "")
         raise InvalidRequestError(
-            f"{path}: line {number} is not UTF-8 (byte {raw[error.start]:#04x}); convert it: iconv -f LATIN1 -t UTF-8"
+            f"{path}: line {number} is not UTF-8 (byte {raw[error.start]:#04x}); "
+            f"{advice if number == 1 and advice else 'convert it: iconv -f LATIN1 -t UTF-8'}"
         ) from error
 
 

@@ -52,7 +52,7 @@ class Tokenizer(Protocol):
         """Ids of a source (or target) text, without EOS; none for a blank text.
 
         dropout: probability of skipping a merge of a BPE model (BPE-dropout, Provilkov et al. 2020).
-        Raises InvalidRequestError for a language code that the model does not have.
+        Raises InvalidRequestError for a language code that the model does not have, and for dropout in a unigram model.
         """
         ...
 
@@ -111,7 +111,7 @@ class JointTokenizer:
 
     def encode(self, text: str, *, target: bool = False, dropout: float = 0.0) -> list[int]:  # noqa: ARG002
         """See `Tokenizer`. Both sides share one vocabulary."""
-        ids: list[int] = self._pieces.encode(text, **sampling(dropout))
+        ids: list[int] = self._pieces.encode(text, **sampling(self._pieces, dropout))
         return ids
 
     def opening(self, text: str = "") -> list[int]:  # noqa: ARG002 - one interface with MultilingualTokenizer
@@ -190,7 +190,7 @@ class MarianTokenizer:
         """See `Tokenizer`. A language code at the start of a source text is one token of its own."""
         code, rest = (None, text) if target else self._split_code(text)
         side, known = (self._target, self._target_ids) if target else (self._source, self._source_ids)
-        pieces: list[str] = side.encode(rest, out_type=str, **sampling(dropout))
+        pieces: list[str] = side.encode(rest, out_type=str, **sampling(side, dropout))
         ids = [known.get(piece, self.unk_id) for piece in pieces]
         return [code, *ids] if code is not None and ids else ids
 
@@ -312,6 +312,13 @@ def load_pieces(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor
         raise InvalidArtifactError("tokenizer", [f"{name} is not a SentencePiece model: {error}"], FIX) from error
 
 
-def sampling(dropout: float) -> dict[str, Any]:
-    """SentencePiece's options for a probability of skipping merges."""
-    return {"enable_sampling": True, "alpha": dropout, "nbest_size": -1} if dropout else {}
+def sampling(pieces: sentencepiece.SentencePieceProcessor, dropout: float) -> dict[str, Any]:
+    """SentencePiece's options for a probability of skipping merges. Raises InvalidRequestError for a unigram model,
+    where the same number would smooth probabilities: the smaller it is, the more is split."""
+    if not dropout:
+        return {}
+    try:
+        pieces.nbest_encode("a", nbest_size=1)
+    except RuntimeError:  # only unigram models have several best segmentations
+        return {"enable_sampling": True, "alpha": dropout, "nbest_size": -1}
+    raise InvalidRequestError("BPE-dropout skips merges of BPE, and this tokenizer is unigram: set bpe_dropout to 0")

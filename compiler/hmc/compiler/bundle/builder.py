@@ -231,6 +231,9 @@ def _check_compatible(first: Checkpoint, sources: dict[Path, LevelSource]) -> No
             raise InvalidRequestError(
                 f"{path}: its tokenizer differs from the first checkpoint's; levels of a bundle share one"
             )
+        ours, others = (f"{c.source_language} to {c.target_language}" for c in (first.config, source.checkpoint.config))
+        if ours != others:
+            raise InvalidRequestError(f"{path}: it translates {others}, and the first checkpoint {ours}")
 
 
 def _encode(checkpoint: Checkpoint, texts: Iterable[str]) -> Ids:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +9,11 @@ from typing import Literal, Protocol
 
 from hmc.pipelines.bulk.corpus import CorpusLine
 from hmc.pipelines.bulk.settings import BulkSettings
-from hmc.pipelines.bulk.shards import LineResult, Waiting, collect, submit
+from hmc.pipelines.bulk.shards import LineResult, collect, submit
+from hmc.pipelines.window import in_turn, worker_rows
 from hmc.serving.translator import Translator
 
 EngineName = Literal["local", "ray"]
-AT_ONCE = 2
-"""Shards in work at the same time, so that the last sentences of one leave no worker without work."""
-ROWS, BEAMS = 64, 8
-"""Hypotheses that each worker decodes together: ROWS, or BEAMS sentences of a large beam."""
-
 Shard = tuple[int, list[CorpusLine]]
 Done = tuple[int, list[LineResult]]
 
@@ -34,10 +29,6 @@ class BulkLevel:
     """Of each worker. 0: one with several workers or on Ray, else one for each physical core."""
     workers: int = 1
     """Batches that run at once: in this process, or as tasks of Ray."""
-
-    def rows(self, beam: int) -> int:
-        """Hypotheses that one worker decodes together."""
-        return max(ROWS, BEAMS * beam)
 
 
 class BulkEngine(Protocol):
@@ -60,21 +51,14 @@ class LocalEngine:
         self._settings = settings
         self._translator = Translator(
             level.bundle, level.name, device=level.device, threads=level.threads, workers=level.workers,
-            max_rows=level.rows(settings.options.beam_size) * level.workers,
+            max_rows=worker_rows(settings.options.beam_size) * level.workers,
         )  # fmt: skip
 
     def translate(self, shards: Iterator[Shard]) -> Iterator[Done]:
         """See `BulkEngine`."""
-        waiting = deque[tuple[int, list[CorpusLine], Waiting]]()
-        for number, lines in shards:
-            waiting.append((number, lines, submit(self._translator, lines, self._settings)))
-            if len(waiting) == AT_ONCE:
-                yield self._collected(*waiting.popleft())
-        while waiting:
-            yield self._collected(*waiting.popleft())
-
-    def _collected(self, number: int, lines: list[CorpusLine], waiting: Waiting) -> Done:
-        return number, collect(self._translator, lines, waiting, self._settings)
+        submitted = in_turn(shards, lambda shard: submit(self._translator, shard[1], self._settings))
+        for (number, lines), waiting in submitted:
+            yield number, collect(self._translator, lines, waiting, self._settings)
 
     def close(self) -> None:
         """See `BulkEngine`."""

@@ -23,6 +23,7 @@ from hmc.pipelines.bulk.corpus import CorpusLine
 from hmc.pipelines.bulk.engines import BulkLevel, Done, Shard
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.bulk.shards import LineResult, translate_shard
+from hmc.pipelines.window import worker_rows
 from hmc.serving.translator import Translator
 
 RETRIES = 5
@@ -105,7 +106,7 @@ def translate_task(
 @lru_cache(maxsize=1)
 def _translator(level: BulkLevel, beam: int) -> Translator:
     """The level, loaded once in each process of Ray."""
-    return Translator(level.bundle, level.name, device="cpu", threads=level.threads, max_rows=level.rows(beam))
+    return Translator(level.bundle, level.name, device="cpu", threads=level.threads, max_rows=worker_rows(beam))
 
 
 def _start(processors: int) -> None:

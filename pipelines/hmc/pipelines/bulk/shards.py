@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hmc.artifact.errors import InternalServiceError, InvalidRequestError
 from hmc.pipelines.bulk.corpus import CorpusLine
 from hmc.pipelines.bulk.settings import BulkSettings
+from hmc.pipelines.window import longest_first
 from hmc.serving.levels.languages import with_code
 from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.options import Target
@@ -42,13 +43,8 @@ Waiting = list[Future[Translation] | str]
 
 
 def submit(translator: Translator, lines: Sequence[CorpusLine], settings: BulkSettings) -> Waiting:
-    """Queues the lines, the longest first: sentences of one length share a batch without padding."""
-    waiting: Waiting = [line.problem or "" for line in lines]
-    for index in sorted(range(len(lines)), key=lambda i: -len(lines[i].text or "")):
-        text = lines[index].text
-        if text is not None:
-            waiting[index] = _submit_one(translator, text, settings)
-    return waiting
+    """Queues the lines, the longest first."""
+    return longest_first(lines, lambda line: line.text or "", lambda line: _submit_one(translator, line, settings))
 
 
 def collect(
@@ -64,7 +60,7 @@ def collect(
             found.append(_found(line, answer))
         except InternalServiceError:  # this text, or one that ran beside it
             try:
-                found.append(_found(line, _submit_one(translator, line.text or "", settings)))
+                found.append(_found(line, _submit_one(translator, line, settings)))
             except InternalServiceError as error:
                 broken.append(error)
                 found.append(LineResult(line.text, problem=str(error)))
@@ -78,9 +74,11 @@ def translate_shard(translator: Translator, lines: Sequence[CorpusLine], setting
     return collect(translator, lines, submit(translator, lines, settings), settings)
 
 
-def _submit_one(translator: Translator, text: str, settings: BulkSettings) -> Future[Translation] | str:
+def _submit_one(translator: Translator, line: CorpusLine, settings: BulkSettings) -> Future[Translation] | str:
+    if line.text is None:
+        return line.problem or ""
     try:
-        coded = with_code(text, settings.code)
+        coded = with_code(line.text, settings.code)
         return translator.submit(
             coded, settings.options, Target(settings.target_prefix), block=True, priority=Priority.BULK
         )

@@ -3,7 +3,6 @@ goes on where it was, and ends with the same bytes."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from hashlib import blake2b
@@ -21,14 +20,15 @@ from hmc.pipelines.distillation.sources import SourceLine, all_lines, read_refer
 from hmc.pipelines.distillation.teacher import as_checkpoint, compile_teacher, open_teacher, precision_of
 from hmc.pipelines.folders import taken_folder
 from hmc.pipelines.progress import Meter, Report, Step, silent
+from hmc.pipelines.window import in_turn, longest_first
 from hmc.serving.requests.caller import Priority
 from hmc.serving.requests.results import Translation
 from hmc.serving.translator import Translator
 
 CALIBRATION = 1024
 """Source sentences, spread over the text, that the teacher is calibrated with."""
-AT_ONCE = 2
-"""Files of translations in work at the same time, so that the last sentences of one leave no worker without work."""
+PlannedLine = tuple[SourceLine, Skipped | None]
+"""A line, and why it is not translated; None: it is."""
 
 
 def distill(  # noqa: PLR0913 - its text, its search, and two reports
@@ -89,7 +89,7 @@ class _Plan:
         self.longest, self.missing = longest, missing
         self._seen: set[bytes] = set()
 
-    def parts(self) -> Iterator[tuple[int, list[tuple[SourceLine, Skipped | None]]]]:
+    def parts(self) -> Iterator[tuple[int, list[PlannedLine]]]:
         """Yields number and lines of every part; those of parts that are not missing are only noted as seen."""
         lines, number = all_lines(self.sources), 0
         while part := list(islice(lines, self.settings.shard_lines)):
@@ -117,43 +117,32 @@ class _Plan:
             raise InvalidRequestError(f"{line.place}: {error}") from error
 
 
-Waiting = list[tuple[SourceLine, Skipped | None, Future[Translation] | None]]
-
-
 def _translate(plan: _Plan, translator: Translator, out: Path, meter: Meter) -> None:
     """Writes every missing file of translations."""
-    waiting: deque[tuple[int, Waiting]] = deque()
+    options = plan.settings.options()
+
+    def submit_one(planned: PlannedLine) -> Future[Translation] | None:
+        line, skipped = planned
+        return None if skipped else translator.submit(line.text, options, block=True, priority=Priority.BULK)
+
+    def submit(part: tuple[int, list[PlannedLine]]) -> list[Future[Translation] | None]:
+        return longest_first(part[1], lambda planned: planned[0].text, submit_one)
+
+    for (number, part), futures in in_turn(_to_do(plan, meter), submit):
+        records = []
+        for (line, skipped), future in zip(part, futures, strict=True):
+            done = Record(line.number, line.text, skipped=skipped) if future is None else _record(line, future.result())
+            records.append(done)
+            meter.add()
+        write_shard(shard_path(out, number), records)
+
+
+def _to_do(plan: _Plan, meter: Meter) -> Iterator[tuple[int, list[PlannedLine]]]:
     for number, part in plan.parts():
-        if number not in plan.missing:
+        if number in plan.missing:
+            yield number, part
+        else:
             meter.skip(len(part))
-            continue
-        waiting.append((number, _submit(part, translator, plan.settings)))
-        if len(waiting) == AT_ONCE:
-            _write(*waiting.popleft(), out, meter)
-    while waiting:
-        _write(*waiting.popleft(), out, meter)
-
-
-def _submit(
-    part: Sequence[tuple[SourceLine, Skipped | None]], translator: Translator, settings: DistillSettings
-) -> Waiting:
-    """Queues the lines of a part, the longest first: sentences of one length share a batch without padding."""
-    found: Waiting = [(line, skipped, None) for line, skipped in part]
-    options = settings.options()
-    for index in sorted(range(len(part)), key=lambda i: -len(part[i][0].text)):
-        line, skipped = part[index]
-        if not skipped:
-            future = translator.submit(line.text, options, block=True, priority=Priority.BULK)
-            found[index] = line, None, future
-    return found
-
-
-def _write(number: int, waiting: Waiting, out: Path, meter: Meter) -> None:
-    records = []
-    for line, skipped, future in waiting:
-        records.append(_record(line, future.result()) if future else Record(line.number, line.text, skipped=skipped))
-        meter.add()
-    write_shard(shard_path(out, number), records)
 
 
 def _record(line: SourceLine, translation: Translation) -> Record:

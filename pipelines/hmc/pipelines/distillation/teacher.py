@@ -16,12 +16,10 @@ from hmc.compiler.bundle.writer import compile_bundle
 from hmc.pipelines.distillation.settings import DistillSettings
 from hmc.pipelines.importing import import_model
 from hmc.pipelines.progress import Step, silent
+from hmc.pipelines.window import worker_rows
 from hmc.serving.runtime.device import cuda_available
 from hmc.serving.runtime.threads import cores
 from hmc.serving.translator import Translator
-
-ROWS, BEAMS = 64, 8
-"""Hypotheses that each worker decodes together: ROWS, or BEAMS sentences of a large beam."""
 
 
 def as_checkpoint(path: Path, folder: Path) -> Path:
@@ -78,6 +76,6 @@ def open_teacher(bundle: Path, settings: DistillSettings) -> Translator:
     """Loads the bundle's only level, on all cores of a CPU. Close it. Raises as `Translator`."""
     on_cpu = PRECISIONS[precision_of(settings)].device == "cpu"
     workers = (settings.workers or cores()) if on_cpu else 1
-    rows = max(ROWS, BEAMS * settings.beam) * (workers if on_cpu else 4)
+    rows = worker_rows(settings.beam) * (workers if on_cpu else 4)
     threads = settings.threads or (1 if on_cpu else 0)
     return Translator(bundle, device=settings.device, threads=threads, workers=workers, max_rows=rows, cache="none")

@@ -8,7 +8,7 @@ from hmc.artifact.bundle.manifest import Level, Variant
 from hmc.serving.caches import host
 from hmc.serving.caches.device import DeviceCaches
 from hmc.serving.caches.geometry import Chain
-from hmc.serving.caches.host import COPIES, HostCaches, LoneRowCaches
+from hmc.serving.caches.host import HostCaches, LoneRowCaches
 from hmc.serving.caches.interface import Caches
 from hmc.serving.caches.pools import MASKED
 from hmc.serving.caches.positions import Positions, RowPositions, TreePositions, most_heads
@@ -29,12 +29,10 @@ def caches_for(
     """
     if sessions.device_form:
         return device_caches(sessions, variant, rows, max_rows, max_tokens)
-    if rows == 1 and differs_alone(sessions.level):
-        return LoneRowCaches(host_caches(sessions, variant, rows, COPIES))
     return host_caches(sessions, variant, rows)
 
 
-def host_caches(sessions: LevelSessions, variant: Variant | None, rows: int, first_capacity: int = 0) -> HostCaches:
+def host_caches(sessions: LevelSessions, variant: Variant | None, rows: int) -> HostCaches:
     """In the memory of the CPU; as `caches_for`."""
     decoder = sessions.decoder(variant)
     positions: Positions
@@ -42,7 +40,8 @@ def host_caches(sessions: LevelSessions, variant: Variant | None, rows: int, fir
         positions = RowPositions(host.ROUND_TARGET)
     else:
         positions = TreePositions(rows, most_heads(decoder), host.ROUND_TARGET)
-    return HostCaches(sessions, decoder, rows, positions, first_capacity)
+    kind = LoneRowCaches if rows == 1 and differs_alone(sessions.level) else HostCaches
+    return kind(sessions, decoder, rows, positions)
 
 
 def device_caches(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +30,13 @@ COPIES = 2
 class HostCaches(Caches):
     """Sentence i is entry i of every buffer; unused entries follow. `past_…` and `present_…` are the same memory."""
 
-    def __init__(
-        self, sessions: LevelSessions, decoder: Any, rows: int, positions: Positions, first_capacity: int = 0
-    ) -> None:
-        """decoder: an ONNX Runtime session. rows: of each sentence. first_capacity: sentences, at first."""
+    first_capacity: ClassVar[int] = 0
+    """Sentences for which there is room at first."""
+
+    def __init__(self, sessions: LevelSessions, decoder: Any, rows: int, positions: Positions) -> None:
+        """decoder: an ONNX Runtime session. rows: of each sentence."""
         self.sessions, self.session, self.rows, self.positions = sessions, decoder, rows, positions
-        self.count, self.capacity = 0, first_capacity
+        self.count, self.capacity = 0, self.first_capacity
         self.inputs = {i.name: i for i in decoder.get_inputs()}
         outputs = {o.name: o for o in decoder.get_outputs()}
         self.present = {name for name in outputs if name.startswith("present_")}
@@ -45,7 +46,7 @@ class HostCaches(Caches):
             for side, axis in (("past_", positions.axis), ("cross_", "S"))
         )
         self.source_capacity = ROUND_SOURCE
-        self.source_lengths = np.zeros(first_capacity, np.int32)
+        self.source_lengths = np.zeros(self.capacity, np.int32)
         self.shortlists = Shortlists.of(sessions, rows)
         self._binding: Any = None
         self._bound: Arrays = {}
@@ -195,70 +196,50 @@ class HostCaches(Caches):
             bind_output(self._binding, name, array)
 
 
-class LoneRowCaches(Caches):
-    """Caches for one row a sentence. They wrap host caches and hold a lone sentence there twice; the copy's output is
-    dropped.
+class LoneRowCaches(HostCaches):
+    """Host caches for one row a sentence. They hold a lone sentence twice; the copy's output is dropped.
 
     ONNX Runtime's matrix products may use another kernel for one row, which sums in another order. With 4-bit weights
     on processors without AVX-512 the last bits of a lone row's results differed, and one translation in a hundred
     changed.
     """
 
-    def __init__(self, caches: HostCaches) -> None:
-        """caches: empty, with one row a sentence and a first capacity of at least COPIES sentences."""
-        assert caches.rows == 1
-        assert caches.capacity >= COPIES
-        self.caches = caches
-        self._copied = False
-        """Whether the only sentence is in `caches` twice."""
-
-    def groups(self, lengths: Sequence[int]) -> list[list[int]]:
-        """See `Caches`."""
-        return self.caches.groups(lengths)
+    first_capacity = COPIES
+    _copied = False
+    """Whether the only sentence is there twice."""
 
     def add(
-        self,
-        sources: Sequence[Sequence[int]],
-        prefixes: Sequence[Sequence[int]],
-        limits: Sequence[int] = (),  # noqa: ARG002 - buffers grow when they have to
+        self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], limits: Sequence[int] = ()
     ) -> None:
         """See `Caches`."""
         if self._copied:
-            self.caches.keep([0])
-        self.caches.add(sources, prefixes)
+            super().keep([0])
+        super().add(sources, prefixes, limits)
         self._duplicate()
 
     def keep(self, order: Sequence[int]) -> None:
         """See `Caches`."""
-        self.caches.keep(order)
+        super().keep(order)
         self._duplicate()
 
     def _duplicate(self) -> None:
-        self._copied = self.caches.count == 1
+        self._copied = self.count == 1
         if self._copied:
-            self.caches.keep([0] * COPIES)
+            super().keep([0] * COPIES)
 
     def clean(self, sentences: Sequence[int]) -> None:
         """See `Caches`."""
-        self.caches.clean(range(self.caches.count) if self._copied else sentences)
-
-    def reorder(self, parents: Ints) -> None:
-        """Nothing to do: a sentence's only row continues itself."""
+        super().clean(range(self.count) if self._copied else sentences)
 
     def run(self, step: Arrays) -> Arrays:
         """See `Caches`."""
         if self._copied:
             step = {n: value if n == "candidates" else value.repeat(COPIES, axis=0) for n, value in step.items()}
-        return self._without_copy(self.caches.run(step))
-
-    @property
-    def steps_ahead(self) -> int:
-        """See `Caches`."""
-        return self.caches.steps_ahead
+        return self._without_copy(super().run(step))
 
     def run_next(self, tokens: Ints) -> Arrays:
         """See `Caches`. The copy continues with the same token."""
-        return self._without_copy(self.caches.run_next(tokens))
+        return self._without_copy(super().run_next(tokens))
 
     def _without_copy(self, outputs: Arrays) -> Arrays:
         return {name: value[:1] for name, value in outputs.items()} if self._copied else outputs

@@ -11,64 +11,36 @@ from typing import TYPE_CHECKING
 from hmc.artifact.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from hmc.serving.client.aio import AsyncClient
-    from hmc.serving.client.calls import Level
-    from hmc.serving.client.client import Client
-    from hmc.serving.client.failures import ONCE, Retry
-    from hmc.serving.client.files import FileProgress, translate_file, translate_file_async
-    from hmc.serving.requests.options import DecodeOptions, Sampling, Segmentation
-    from hmc.serving.requests.results import (
-        Alternative,
-        Answer,
-        DeviceUse,
-        DocumentPiece,
-        LatencySummary,
-        LevelBytes,
-        LevelInfo,
-        LevelList,
-        LevelLoad,
-        ModelInfo,
-        Partial,
-        Segment,
-        ServerStatus,
-        StreamAnswer,
-        Token,
-        Translation,
-    )
-    from hmc.serving.requests.selectors import Selector
+    from hmc.serving.client.aio import AsyncClient as AsyncClient
+    from hmc.serving.client.calls import Level as Level
+    from hmc.serving.client.client import Client as Client
+    from hmc.serving.client.failures import ONCE as ONCE
+    from hmc.serving.client.failures import Retry as Retry
+    from hmc.serving.client.files import FileProgress as FileProgress
+    from hmc.serving.client.files import translate_file as translate_file
+    from hmc.serving.client.files import translate_file_async as translate_file_async
+    from hmc.serving.requests.options import DecodeOptions as DecodeOptions
+    from hmc.serving.requests.options import Sampling as Sampling
+    from hmc.serving.requests.options import Segmentation as Segmentation
+    from hmc.serving.requests.results import Alternative as Alternative
+    from hmc.serving.requests.results import Answer as Answer
+    from hmc.serving.requests.results import DeviceUse as DeviceUse
+    from hmc.serving.requests.results import DocumentPiece as DocumentPiece
+    from hmc.serving.requests.results import LatencySummary as LatencySummary
+    from hmc.serving.requests.results import LevelBytes as LevelBytes
+    from hmc.serving.requests.results import LevelInfo as LevelInfo
+    from hmc.serving.requests.results import LevelList as LevelList
+    from hmc.serving.requests.results import LevelLoad as LevelLoad
+    from hmc.serving.requests.results import ModelInfo as ModelInfo
+    from hmc.serving.requests.results import Partial as Partial
+    from hmc.serving.requests.results import Segment as Segment
+    from hmc.serving.requests.results import ServerStatus as ServerStatus
+    from hmc.serving.requests.results import StreamAnswer as StreamAnswer
+    from hmc.serving.requests.results import Token as Token
+    from hmc.serving.requests.results import Translation as Translation
+    from hmc.serving.requests.selectors import Selector as Selector
 
-__all__ = [
-    "ONCE",
-    "Alternative",
-    "Answer",
-    "AsyncClient",
-    "Client",
-    "DecodeOptions",
-    "DeviceUse",
-    "DocumentPiece",
-    "FileProgress",
-    "LatencySummary",
-    "Level",
-    "LevelBytes",
-    "LevelInfo",
-    "LevelList",
-    "LevelLoad",
-    "ModelInfo",
-    "Partial",
-    "Retry",
-    "Sampling",
-    "Segment",
-    "Segmentation",
-    "Selector",
-    "ServerStatus",
-    "StreamAnswer",
-    "Token",
-    "Translation",
-    "translate_file",
-    "translate_file_async",
-]
-
-__getattr__, __dir__ = lazy_names(
+__getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "hmc.serving.client.aio": ("AsyncClient",),

@@ -3,8 +3,9 @@ service, for `Translator` and the command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from hmc.artifact.errors import InvalidRequestError, TooLargeError, Violation
 from hmc.serving.requests.options import DecodeOptions, Segmentation, TextOptions
@@ -25,9 +26,10 @@ FULL_STOPS = "。！？｡"
 class Joined:
     """The translation of one text while it is made."""
 
-    def __init__(self, target_language: str = "") -> None:
-        """target_language: see `write_in`."""
+    def __init__(self, target_language: str = "", keep: Sequence[str] = ()) -> None:
+        """target_language: see `write_in`. keep: phrases in which no line break of the source is put."""
         self.write_in(target_language)
+        self._keep = keep
         self._parts: list[str] = []
         self._size = 0
         self._open = False  # whether the last part is a sentence after which a blank belongs
@@ -47,7 +49,7 @@ class Joined:
         """Adds a sentence. Returns the text that was added, and where it lies."""
         glue = self._write(" " if self._open else "")
         begin = self._size
-        made = self._write(piece.put_back(translation.text))
+        made = self._write(piece.put_back(translation.text, self._keep))
         self._open = self._spaced and piece.source[-1:] in FULL_STOPS
         self._total = _sum(self._total, translation)
         segment = Segment(
@@ -137,13 +139,13 @@ class Divided:
             sent = None if piece.text is None else self.code + piece.text
             yield Part(replace(piece, begin=piece.begin + skipped) if skipped else piece, sent)
 
-    def several(self) -> bool:
-        """Whether more than one part would be translated. A long text without any end of a sentence counts as one: it
-        is divided for the library that finds sentences, and not because it has several."""
+    def sentences(self, most: int) -> int:
+        """How many parts would be translated, counted up to `most`. A long text without any end of a sentence counts as
+        one: it is divided for the library that finds sentences, and not because it has several."""
         if len(self.text) > MAX_PART and not SENTENCE_END.search(self.text):
-            return False
-        found = (piece for piece in pieces(self.text[len(self.own) :], self.source.language, lambda _: True))
-        return sum(1 for _, piece in zip(range(2), (p for p in found if p.text is not None), strict=False)) > 1
+            return 1
+        found = pieces(self.text[len(self.own) :], self.source.language, lambda _: True)
+        return sum(1 for _ in islice((piece for piece in found if piece.text is not None), most))
 
     def _fits(self, part: str) -> bool:
         return self.source.fits(self.code + part)
@@ -168,7 +170,7 @@ class Dividing:
     def checked(self, text: str) -> Divided:
         """As `divided`. Raises DividedError too, for a text that is divided although the options exclude it."""
         found = self.divided(text)
-        if not found.whole:
+        if not found.whole and found.sentences(1):
             self._check_options()
         return found
 
@@ -179,7 +181,7 @@ class Dividing:
         if segmentation is Segmentation.AUTO and LINE_END.search(text, *stripped(text, 0, len(text))):
             return True
         if self.source.fits(text if found.own else found.code + text):
-            return segmentation is Segmentation.AUTO and found.several()
+            return segmentation is Segmentation.AUTO and bool(text.strip()) and found.sentences(2) != 1
         if segmentation is Segmentation.AUTO:
             return True
         size = len(text.encode())
@@ -220,11 +222,11 @@ def named(text: str, error: InvalidRequestError) -> InvalidRequestError:
 class PutTogether:
     """The translation of one text while it is made, of the translations of its parts in their order."""
 
-    def __init__(self, divided: Divided, *, segments: bool) -> None:
-        """segments: with the sentences."""
+    def __init__(self, divided: Divided, *, segments: bool, keep: Sequence[str] = ()) -> None:
+        """segments: with the sentences. keep: see `Joined`."""
         self._divided, self._segments = divided, segments
         self._whole: Translation | None = None
-        self._joined = Joined(divided.target_language)
+        self._joined = Joined(divided.target_language, keep)
 
     def add(self, part: Part, translation: Translation | None) -> None:
         """Adds a part. translation: None if it is copied."""

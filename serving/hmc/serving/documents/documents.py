@@ -147,7 +147,9 @@ class Divider:
         made: PutTogether | None = None
         async with aclosing(in_order(items(), work, window, long=_any_long(texts))) as results:
             async for (index, part), translation in results:
-                made = made or PutTogether(texts[index], segments=self.dividing.texts.return_segments)
+                made = made or PutTogether(
+                    texts[index], segments=self.dividing.texts.return_segments, keep=self.dividing.texts.keep
+                )
                 if part is None:
                     yield made.translation()
                     made = None

@@ -44,12 +44,15 @@ def paste(translation: Translation, phrases: Mapping[str, str]) -> str | None:
     written: list[str] = []
     at = 0
     for (first, last), phrase in sorted(spans.items()):
-        written += [*pieces[at:first], START, phrase.replace(START, "\0")]
+        written += [*_plain(pieces[at:first]), " ", phrase]
         if last < len(pieces) and not pieces[last].startswith((START, *MARKS)):
-            written.append(START)
+            written.append(" ")
         at = last
-    text = "".join([*written, *pieces[at:]]).replace(START, " ").replace("\0", START)
-    return text.strip()
+    return "".join([*written, *_plain(pieces[at:])]).strip()
+
+
+def _plain(pieces: Sequence[str]) -> list[str]:
+    return [piece.replace(START, " ") for piece in pieces]
 
 
 def _positions(pieces: tuple[str, ...], word: str) -> list[int]:

@@ -40,7 +40,7 @@ def translate_document(
     options, texts = options or DecodeOptions(), texts or TextOptions()
     check_document(options, texts)
     divider = Divider(Dividing(translator.source, options, texts, code), _submit_to(translator))
-    pieces = divider.document(text, Joined())
+    pieces = divider.document(text, Joined(keep=texts.keep))
     with asyncio.Runner() as runner:
         try:
             while (piece := runner.run(anext(pieces, None))) is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import json_format
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import status_pb2
 from starlette.responses import JSONResponse
 
 from hmc.serving.wire.status import HTTP_STATUS
@@ -56,37 +56,25 @@ def invalid(message: str, status: int | None = None) -> HttpError:
 
 def error_of_call(code: grpc.StatusCode, message: str, trailing: Mapping[str, str | bytes]) -> HttpError:
     """The error of a call that ended with this status. trailing: its trailing metadata, which may have details."""
-    details, wait_s = _details(trailing.get(STATUS_DETAILS))
-    pushback = trailing.get(PUSHBACK)
-    if pushback is not None:
-        wait_s = _seconds(pushback) or wait_s
     headers: dict[str, str] = {}
     if code is grpc.StatusCode.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = "Bearer"
     if code in RETRIED:
-        headers["Retry-After"] = str(max(1, math.ceil(wait_s if wait_s is not None else RETRY_AFTER_S)))
-    return HttpError(code, message, details, headers=headers)
+        headers["Retry-After"] = str(max(1, math.ceil(_seconds(trailing.get(PUSHBACK, "")))))
+    return HttpError(code, message, _details(trailing.get(STATUS_DETAILS)), headers=headers)
 
 
-def _seconds(pushback: str | bytes) -> float | None:
+def _seconds(pushback: str | bytes) -> float:
+    """The wait that a refusal names; RETRY_AFTER_S if it names none."""
     try:
         milliseconds = float(pushback)
     except ValueError:
-        return None
-    return milliseconds / 1000.0 if milliseconds >= 0 else None
+        return RETRY_AFTER_S
+    return milliseconds / 1000.0 if milliseconds >= 0 else RETRY_AFTER_S
 
 
-def _details(packed: str | bytes | None) -> tuple[list[dict[str, Any]], float | None]:
-    """The details of a google.rpc.Status as JSON, and the seconds of its RetryInfo."""
+def _details(packed: str | bytes | None) -> list[dict[str, Any]]:
+    """The details of a google.rpc.Status as JSON."""
     if not isinstance(packed, bytes):
-        return [], None
-    details, wait_s = [], None
-    for detail in status_pb2.Status.FromString(packed).details:
-        retry = error_details_pb2.RetryInfo()
-        if detail.Unpack(retry):
-            wait_s = retry.retry_delay.ToTimedelta().total_seconds()
-        try:
-            details.append(json_format.MessageToDict(detail))
-        except TypeError:  # a message whose type this server does not know
-            details.append({"@type": detail.type_url})
-    return details, wait_s
+        return []
+    return [json_format.MessageToDict(detail) for detail in status_pb2.Status.FromString(packed).details]

@@ -59,11 +59,6 @@ class Models:
             raise InvalidRequestError("models need names that are unique, and there must be at least one")
 
     @classmethod
-    def of(cls, given: ModelHost | Models) -> Models:
-        """The models of a server that is given one host, or several."""
-        return given if isinstance(given, Models) else cls([given])
-
-    @classmethod
     def open(
         cls,
         bundles: Mapping[str, Path],

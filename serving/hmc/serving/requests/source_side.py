@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hmc.serving.requests.options import MAX_TEXT_BYTES
 
 
-class SourceSide(Protocol):
-    """The source side of a model; `hmc.serving.text.tokenizer.Source` is the real one."""
+@dataclass(frozen=True)
+class SourceSide:
+    """The source side of a model. Thread-safe if its functions are."""
 
-    @property
-    def language(self) -> str:
-        """The language of the source, a BCP 47 tag."""
-        ...
-
-    @property
-    def target_language(self) -> str:
-        """The language of the target, a BCP 47 tag."""
-        ...
-
-    @property
-    def room(self) -> int:
-        """Most tokens of a text, EOS not counted."""
-        ...
-
-    def count(self, text: str) -> int:
-        """Tokens of a text, EOS not counted."""
-        ...
+    language: str
+    """The language of the source, a BCP 47 tag."""
+    target_language: str
+    """The language of the target, a BCP 47 tag."""
+    room: int
+    """Most tokens of a text, EOS not counted."""
+    count: Callable[[str], int]
+    """Tokens of a text, EOS not counted. Raises InvalidRequestError for a text that cannot be encoded."""
+    code: Callable[[str], str]
+    """The code of the target language that a text begins with, such as `>>deu<< `; empty if there is none."""
 
     def fits(self, text: str) -> bool:
-        """Whether the model has room for a text."""
-        ...
-
-    def code(self, text: str) -> str:
-        """The code of the target language that a text begins with; empty if there is none."""
-        ...
+        """Whether the model has room for the text. Raises as `count`."""
+        if text.isascii() and len(text) < self.room:
+            return True  # a token has at least one character; SentencePiece puts one blank before the text
+        return len(text.encode()) <= MAX_TEXT_BYTES and self.count(text) <= self.room

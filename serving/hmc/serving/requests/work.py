@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 ROW_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Upper bounds of the counts of batches by their rows; one more count is of larger ones."""
@@ -51,14 +51,10 @@ class Work:
         """The sum of what several workers have computed."""
         added = cls()
         for part in parts:
-            added.encoder_seconds += part.encoder_seconds
-            added.decoder_seconds += part.decoder_seconds
-            added.row_seconds += part.row_seconds
-            added.rows += part.rows
-            added.turns = [a + b for a, b in zip(added.turns, part.turns, strict=True)]
-            added.done += part.done
-            added.cancelled += part.cancelled
-            added.failed += part.failed
+            for each in fields(cls):
+                old, new = getattr(added, each.name), getattr(part, each.name)
+                both = [a + b for a, b in zip(old, new, strict=True)] if each.name == "turns" else old + new
+                setattr(added, each.name, both)
         return added
 
 

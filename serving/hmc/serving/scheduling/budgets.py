@@ -3,7 +3,8 @@ tokens, `PoolBudget` the pools of a level in device form."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from hmc.serving.caches.geometry import Chain
 from hmc.serving.decoding.job import Job, Mode
@@ -19,68 +20,94 @@ POOLS_IDLE_S = 300.0
 are captured again."""
 
 
-class Budget(Protocol):
+class Budget(ABC):
     """The cache memory of one worker's batches."""
 
+    idle_s: ClassVar[float]
+    """Seconds after which a mode without sentences gives its memory back."""
+
+    def __init__(self) -> None:
+        self._running: dict[Mode, tuple[int, int]] = {}
+        """Mode with sentences → rows, and what its largest sentence needs."""
+        self._empty_since: dict[Mode, float] = {}  # the first has been empty for longest
+
     @property
-    def any_empty(self) -> bool: ...
+    def any_empty(self) -> bool:
+        """Whether a mode without sentences keeps memory."""
+        return bool(self._empty_since)
 
     @property
     def empties(self) -> list[Mode]:
         """Modes without sentences that keep memory, the one that has been empty for longest first."""
-        ...
+        return list(self._empty_since)
 
+    @abstractmethod
     def need(self, job: Job) -> int:
         """How much room a sentence needs, as a number for `take` and `resize`. A batch needs what that one of its
         sentences needs that needs most."""
-        ...
 
+    @abstractmethod
     def room(self, mode: Mode, need: int, /) -> tuple[int, int]:
         """How many rows the batch of `mode` can take now, and how many it can have, with sentences of this need; both
         UNLIMITED if sentences only share what all batches have."""
-        ...
 
-    def take(self, mode: Mode, rows: int, need: int, /) -> bool: ...
+    @abstractmethod
+    def take(self, mode: Mode, rows: int, need: int, /) -> bool:
+        """Adds a sentence of `rows` rows to the batch of `mode`. Returns False, and adds nothing, if it does not
+        fit."""
 
-    def resize(self, mode: Mode, rows: int, need: int, /) -> None: ...
+    @abstractmethod
+    def resize(self, mode: Mode, rows: int, need: int, /) -> None:
+        """The batch of `mode` now holds so many rows, the largest of this need."""
 
-    def empty(self, mode: Mode, now: float) -> None: ...
+    @abstractmethod
+    def _over(self) -> bool:
+        """Whether empty batches have to give their memory back before they are idle for long."""
 
-    def forget(self, mode: Mode) -> None: ...
+    def empty(self, mode: Mode, now: float) -> None:
+        """The batch of `mode` holds no sentence any more; now: seconds on any clock."""
+        self._running.pop(mode, None)
+        self._empty_since[mode] = now
 
-    def evict(self, now: float) -> list[Mode]: ...
+    def forget(self, mode: Mode) -> None:
+        """The batch of `mode` and its memory are gone."""
+        self._running.pop(mode, None)
+        self._empty_since.pop(mode, None)
 
-    def next_eviction(self, now: float) -> float | None: ...
+    def evict(self, now: float) -> list[Mode]:
+        """Forgets the empty batches whose memory is to be freed now, and returns their modes."""
+        evicted = [mode for mode, since in self._empty_since.items() if now - since >= self.idle_s]
+        for mode in evicted:
+            self.forget(mode)
+        while self._empty_since and self._over():
+            evicted.append(next(iter(self._empty_since)))
+            self.forget(evicted[-1])
+        return evicted
+
+    def next_eviction(self, now: float) -> float | None:
+        """Seconds until an empty batch has been empty for `idle_s`; None if no batch is empty."""
+        return min(self._empty_since.values()) + self.idle_s - now if self._empty_since else None
 
 
-class TokenBudget:
+class TokenBudget(Budget):
     """The cache memory of one worker's batches, counted in tokens: rows × positions of the longest sentence.
 
     Batches that run need memory for what they hold now. An empty batch keeps the most it ever needed, until it has been
     empty for `IDLE_S`, or until that memory and what runs no longer fit `most` together.
     """
 
+    idle_s = IDLE_S
+
     def __init__(self, most: int) -> None:
         """most: tokens of all batches together. A sentence that needs more runs alone."""
+        super().__init__()
         self.most = most
-        self._running: dict[Mode, tuple[int, int]] = {}
         self._largest: dict[Mode, int] = {}
-        self._empty_since: dict[Mode, float] = {}  # the first has been empty for longest
 
     @property
     def running(self) -> int:
         """Tokens of the batches that run."""
         return sum(rows * longest for rows, longest in self._running.values())
-
-    @property
-    def any_empty(self) -> bool:
-        """Whether there is an empty batch."""
-        return bool(self._empty_since)
-
-    @property
-    def empties(self) -> list[Mode]:
-        """See `Budget`."""
-        return list(self._empty_since)
 
     @property
     def kept(self) -> int:
@@ -112,32 +139,16 @@ class TokenBudget:
         self._largest[mode] = max(self._largest.get(mode, 0), rows * longest)
         self._empty_since.pop(mode, None)
 
-    def empty(self, mode: Mode, now: float) -> None:
-        """The batch of `mode` holds no sentence any more; now: seconds on any clock."""
-        self._running.pop(mode, None)
-        self._empty_since[mode] = now
-
     def forget(self, mode: Mode) -> None:
-        """The batch of `mode` and its caches are gone."""
-        for held in (self._running, self._largest, self._empty_since):
-            held.pop(mode, None)
+        """See `Budget`."""
+        super().forget(mode)
+        self._largest.pop(mode, None)
 
-    def evict(self, now: float) -> list[Mode]:
-        """Forgets the empty batches whose caches are to be freed now, and returns their modes."""
-        evicted = [mode for mode, since in self._empty_since.items() if now - since >= IDLE_S]
-        for mode in evicted:
-            self.forget(mode)
-        while self._empty_since and self.running + self.kept > self.most:
-            evicted.append(next(iter(self._empty_since)))
-            self.forget(evicted[-1])
-        return evicted
-
-    def next_eviction(self, now: float) -> float | None:
-        """Seconds until an empty batch has been empty for `IDLE_S`; None if no batch is empty."""
-        return min(self._empty_since.values()) + IDLE_S - now if self._empty_since else None
+    def _over(self) -> bool:
+        return self.running + self.kept > self.most
 
 
-class PoolBudget:
+class PoolBudget(Budget):
     """What modes hold on a device, in place of `TokenBudget`.
 
     Captured graphs bind a mode's caches to fixed addresses, so a mode holds its pools (`hmc.serving.caches.pools`) from
@@ -153,13 +164,13 @@ class PoolBudget:
     geometry stays until the mode is empty.
     """
 
+    idle_s = POOLS_IDLE_S
+
     def __init__(self, max_rows: int, max_tokens: int, positions: int) -> None:
         """See `Chain`."""
+        super().__init__()
         self._sizes = max_rows, max_tokens, positions
         self._chains: dict[int, Chain] = {}
-        self._running: dict[Mode, tuple[int, int]] = {}
-        """Mode → rows, and the bucket of its geometry."""
-        self._empty_since: dict[Mode, float] = {}  # the first has been empty for longest
 
     def _chain(self, rows: int) -> Chain:
         """Buckets are the same for rows and trees."""
@@ -170,16 +181,6 @@ class PoolBudget:
     def need(self, job: Job) -> int:
         """The bucket that a sentence needs."""
         return self._chain(job.mode.rows).bucket_for(len(job.source), job.rules.limit)
-
-    @property
-    def any_empty(self) -> bool:
-        """Whether a mode with pools has no sentence."""
-        return bool(self._empty_since)
-
-    @property
-    def empties(self) -> list[Mode]:
-        """See `Budget`."""
-        return list(self._empty_since)
 
     def room(self, mode: Mode, bucket: int) -> tuple[int, int]:
         """See `Budget`."""
@@ -201,26 +202,5 @@ class PoolBudget:
         self._running[mode] = rows, max(bucket, self._running.get(mode, (0, 0))[1])
         self._empty_since.pop(mode, None)
 
-    def empty(self, mode: Mode, now: float) -> None:
-        """The mode has no sentence any more; now: seconds on any clock."""
-        self._running.pop(mode, None)
-        self._empty_since[mode] = now
-
-    def forget(self, mode: Mode) -> None:
-        """The pools of the mode are gone."""
-        self._running.pop(mode, None)
-        self._empty_since.pop(mode, None)
-
-    def evict(self, now: float) -> list[Mode]:
-        """Forgets the modes whose pools are to be given back now, and returns them."""
-        evicted = [mode for mode, since in self._empty_since.items() if now - since >= POOLS_IDLE_S]
-        for mode in evicted:
-            self.forget(mode)
-        while self._empty_since and len(self._running) + len(self._empty_since) > MODES:
-            evicted.append(next(iter(self._empty_since)))
-            self.forget(evicted[-1])
-        return evicted
-
-    def next_eviction(self, now: float) -> float | None:
-        """Seconds until a mode has been empty for `POOLS_IDLE_S`; None if none is empty."""
-        return min(self._empty_since.values()) + POOLS_IDLE_S - now if self._empty_since else None
+    def _over(self) -> bool:
+        return len(self._running) + len(self._empty_since) > MODES

@@ -14,6 +14,9 @@ from hmc.serving.scheduling.budgets import Budget, TokenBudget
 from hmc.serving.scheduling.policy import AdmissionPolicy, TimeSlices
 from hmc.serving.scheduling.queue import WaitingQueue
 
+MOST_AT_ONCE = 4096
+"""Source tokens of other than interactive sentences after which no more start before the next step, in a worker of up
+to 128 rows: interactive sentences wait while they are encoded."""
 MOST_AHEAD = 256
 """Sentences at the head of their line that `Scheduler.upcoming` looks at."""
 
@@ -95,6 +98,10 @@ class Scheduler:
         limit = self._slices.left if self._stepping and self._stepping[0].interactive else 0.0
         self._until = math.inf if len(running) < 2 else self._began + limit
         return self._stepping
+
+    def encoded(self, mode: Mode, seconds: float) -> None:
+        """Accounts for the encoding of sentences of this mode."""
+        self._slices.count([mode], seconds)
 
     def undisturbed(self) -> bool:
         """Whether a batch may run another step at once: no other batch is to run, no sentence can start, and none was
@@ -196,7 +203,8 @@ class Scheduler:
         idle = sum(not (worker._running or worker._paused) for worker in self._workers if worker is not self)
         left_over = queue.ready - -(-queue.ready // (1 + idle))
         self._too_long = None
-        while queue.ready > left_over and (queue.interactive or not saving):
+        tokens, most_tokens = 0, max(MOST_AT_ONCE, 32 * self.max_rows)
+        while queue.ready > left_over and (queue.interactive or not saving) and tokens < most_tokens:
             job = queue.first()
             if job.mode.rows > free:
                 break
@@ -207,6 +215,7 @@ class Scheduler:
             self._running.setdefault(job.mode, {})[job.future] = job
             started.setdefault(job.mode, []).append(job)
             free -= job.mode.rows
+            tokens += 0 if job.mode.interactive else len(job.source)
         queue.announce_space()
         return started
 

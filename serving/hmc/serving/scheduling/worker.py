@@ -74,8 +74,8 @@ class Worker(threading.Thread):
         """Frees the caches of evicted batches, and encodes the sentences that start."""
         for mode in plan.evicted:
             self._close(mode)
-        began = time.perf_counter()
         for mode, jobs in plan.started.items():
+            began = time.perf_counter()
             try:
                 if mode not in self._batches:
                     limits = self._scheduler.max_rows, self._scheduler.max_tokens
@@ -85,8 +85,9 @@ class Worker(threading.Thread):
                 self._batches[mode].admit(jobs, partial(self._scheduler.upcoming, mode))
             except Exception as error:  # noqa: BLE001 - the error goes to the sentences of this batch
                 self._fail(mode, error)
-        if plan.started:
-            self.work.encoded(time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self.work.encoded(seconds)
+            self._scheduler.encoded(mode, seconds)
 
     def _step(self, modes: Iterable[Mode]) -> list[Outcome]:
         """Runs one decoder step of each batch. A batch may run several, see `Scheduler.undisturbed`."""

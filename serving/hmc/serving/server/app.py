@@ -98,17 +98,12 @@ def open_models(
     return Models.open(bundles, factory or translator_factory(settings), settings.of_hosts())
 
 
-def model_host(bundle: Path | str, settings: ServerSettings, factory: TranslatorFactory | None = None) -> ModelHost:
-    """Makes the host of one bundle, as `open_models`. Raises InvalidArtifactError and LevelNotFoundError."""
-    return open_models({"": Path(bundle)}, settings, factory).first
-
-
 class Server:
-    """A gRPC server for one host or several. Make it and use it on one event loop; start it once."""
+    """A gRPC server of models. Make it and use it on one event loop; start it once."""
 
     def __init__(
         self,
-        models: ModelHost | Models,
+        models: Models,
         settings: ServerSettings,
         traces: Traces | None = None,
         group: Group | None = None,
@@ -116,7 +111,7 @@ class Server:
         """traces: where spans go; None: as the settings say. group: the processes of which this server is one; None: it
         is the only one. Raises FailedPreconditionError if the settings ask for traces and the OpenTelemetry SDK is not
         installed."""
-        self.models, self.settings, self._group = Models.of(models), settings, group
+        self.models, self.settings, self._group = models, settings, group
         self._draining = asyncio.Event()
         self._traces = traces or (traces_to(settings.trace_to) if settings.trace_to else None)
         self._calls = CallLog(calls=settings.log_calls, texts=settings.log_texts, traces=self._traces)

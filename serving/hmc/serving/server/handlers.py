@@ -60,8 +60,8 @@ MAX_INTERACTIVE_CHARACTERS = 16384
 class Handlers:
     """Translates with the levels of all models, and changes what is loaded. All calls run on one event loop."""
 
-    def __init__(self, models: ModelHost | Models, settings: ServerSettings, metrics: Metrics) -> None:
-        self._models, self._settings, self._metrics = Models.of(models), settings, metrics
+    def __init__(self, models: Models, settings: ServerSettings, metrics: Metrics) -> None:
+        self._models, self._settings, self._metrics = models, settings, metrics
         self._changes = ChangeThread()
         self._arrivals = Arrivals()
         # (model, level) → its load, which many calls may await
@@ -112,7 +112,7 @@ class Handlers:
         check_document(options, text_options)
         with await self._lease(selector, Priority.BULK) as lease:
             record.served_by(lease)
-            joined = Joined()
+            joined = Joined(keep=text_options.keep)
             documents = Documents(lease, self._line(lease), self._wait, text_options)
             async with aclosing(documents.stream(text, options, joined)) as pieces:
                 async for piece in pieces:

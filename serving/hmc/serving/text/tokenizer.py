@@ -1,5 +1,4 @@
-"""Text to source ids and target ids to text, with the bundle's tokenizer; and what dividing texts needs to know about a
-model: its languages, and how long its sentences may be."""
+"""Text to source ids and target ids to text, with the bundle's tokenizer."""
 
 from __future__ import annotations
 
@@ -12,6 +11,7 @@ from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, TooLa
 from hmc.artifact.tokenizer.files import from_contents
 from hmc.artifact.tokenizer.tokenizer import LANGUAGE_CODE, open_tokenizer
 from hmc.serving.requests.options import MAX_TEXT_BYTES
+from hmc.serving.requests.source_side import SourceSide
 from hmc.serving.runtime.graphs import check_unchanged
 
 
@@ -65,6 +65,10 @@ class BundleTokenizer:
         `encode`."""
         return self._tokenizer.opening(text)
 
+    def source_side(self, language: str, target_language: str) -> SourceSide:
+        """What dividing texts needs to know. Languages are BCP 47 tags."""
+        return SourceSide(language, target_language, self.room, self.count, self.code)
+
     def encode_target(self, text: str) -> list[int]:
         """Ids of a text in the target language, without EOS. Raises InvalidRequestError as `encode`."""
         _check(text)
@@ -111,28 +115,3 @@ def _check(text: str) -> None:
         raise TooLargeError(
             f"text of {size:,} bytes is over the limit of {MAX_TEXT_BYTES:,}; divide it, or let segmentation do it"
         )
-
-
-class Source:
-    """The source side of a model. Thread-safe."""
-
-    def __init__(self, tokenizer: BundleTokenizer, language: str, target_language: str) -> None:
-        """Languages are BCP 47 tags."""
-        self._tokenizer = tokenizer
-        self.language, self.target_language = language, target_language
-        self.room = tokenizer.room
-        """Most tokens of a text, EOS not counted."""
-
-    def count(self, text: str) -> int:
-        """Tokens of a text, EOS not counted. Raises InvalidRequestError as `BundleTokenizer.encode`."""
-        return self._tokenizer.count(text)
-
-    def fits(self, text: str) -> bool:
-        """Whether the model has room for the text. Raises InvalidRequestError as `BundleTokenizer.encode`."""
-        if text.isascii() and len(text) < self.room:
-            return True  # a token has at least one character; SentencePiece puts one blank before the text
-        return len(text.encode()) <= MAX_TEXT_BYTES and self.count(text) <= self.room
-
-    def code(self, text: str) -> str:
-        """The code of the target language at the beginning of a text, such as `>>deu<< `; empty if there is none."""
-        return self._tokenizer.code(text)

@@ -34,7 +34,7 @@ from hmc.serving.runtime.graphs import Opener
 from hmc.serving.runtime.memory import cuda_calls
 from hmc.serving.runtime.memory.account import memory_of
 from hmc.serving.runtime.sessions import LevelSessions
-from hmc.serving.server.app import model_host
+from hmc.serving.server.app import open_models
 from hmc.serving.server.settings import ServerSettings
 
 LEVELS = ("full-fp16", "h36-fp16")
@@ -75,7 +75,7 @@ def weights(bundle: Path) -> dict[str, object]:
 def life(bundle: Path) -> dict[str, object]:
     """Bytes after the start of a server, an unload, several reloads, and the end."""
     settings = ServerSettings(device="cuda", levels=("h36-fp16",), default_level="full-fp16")
-    host, base, found = model_host(bundle, settings), live(), dict[str, object]()
+    host, base, found = open_models({"": bundle}, settings).first, live(), dict[str, object]()
     host.start()
     found["started"] = live() - base
     host.unload("h36-fp16")
@@ -149,7 +149,8 @@ def outside(bundle: Path) -> dict[str, object]:
     """All that opens, runs and frees sessions: requests of every kind, more modes than fit, batches and a load that
     fail, unloading."""
     noted, name = Outside(), LEVELS[1]
-    host = model_host(bundle, ServerSettings(device="cuda", levels=(name,), default_level=LEVELS[0], max_rows=16))
+    settings = ServerSettings(device="cuda", levels=(name,), default_level=LEVELS[0], max_rows=16)
+    host = open_models({"": bundle}, settings).first
     host.start()
     with host.lease(Selector(name=name)) as lease:
         kinds = [(options, target) for options in every_kind(lease.level) for target in (None, Target("A"))]

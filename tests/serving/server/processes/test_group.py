@@ -16,7 +16,7 @@ from tests.processes import environment
 from tests.serving.fakes import GUARD_S, FakeClock
 
 from hmc.serving.server.processes import group
-from hmc.serving.server.processes.group import Group, SharedAllowances
+from hmc.serving.server.processes.group import Group, shared_allowance
 from hmc.v1 import translation_pb2 as pb
 
 Change = tuple[str, Message]
@@ -159,14 +159,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 @pytest.mark.usefixtures("clock")
 def test_processes_share_a_rate(tmp_path: Path) -> None:
-    one, two = (SharedAllowances(tmp_path)("team/α", 0.001, 3) for _ in range(2))
+    one, two = (shared_allowance(tmp_path, "team/α", 0.001, 3) for _ in range(2))
     assert [one.take(1), two.take(1), one.take(1)] == [0, 0, 0]
     assert two.take(1) == pytest.approx(1000)
-    assert SharedAllowances(tmp_path)("another", 0.001, 3).take(3) == 0
+    assert shared_allowance(tmp_path, "another", 0.001, 3).take(3) == 0
 
 
 def test_a_shared_rate_fills_up(tmp_path: Path, clock: FakeClock) -> None:
-    one, two = (SharedAllowances(tmp_path)("team", 50.0, 1) for _ in range(2))
+    one, two = (shared_allowance(tmp_path, "team", 50.0, 1) for _ in range(2))
     assert one.take(1) == 0
     assert two.take(1) == pytest.approx(0.02)
     clock.now = 0.02

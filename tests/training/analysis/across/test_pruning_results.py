@@ -114,6 +114,10 @@ def test_levels_of_as_many_heads_make_a_point(tiny_bundle: Path, tmp_path: Path)
     manifest.levels.append(twin)
     write_manifest(manifest, bundle)
     result = budgets.analyse({"L0": bundle})
+    twin.parameters //= 2
+    write_manifest(manifest, bundle)
+    with pytest.raises(InvalidRequestError, match="h12 and h12-other-seed have equal heads, and other neurons"):
+        budgets.analyse({"L0": bundle})
     points = result.data["series"]["L0"]["points"]
     assert [point["heads"] for point in points] == [24, 12, 5]
     assert points[1]["bleu"] == {"mean": 29.0, "least": 28.5, "most": 29.5}

@@ -98,9 +98,11 @@ class TokenCorpus:
 
         Pairs are left out when a side is empty or longer than `max_length` tokens (EOS counted). languages: source and
         target, which choose the columns of JSONL, Parquet and hub corpora. Rows are read, tokenised and written some
-        thousands at a time. Raises InvalidRequestError as `read_pairs`, and when no pair is left.
+        thousands at a time. Raises InvalidRequestError as `read_pairs`, when no pair is left, and for dropout
+        in a unigram vocabulary.
         """
         segmentation = segmentation or Splitting()
+        vocabulary.encode("a", dropout=segmentation.dropout)  # refuses what it cannot do before all text is read
         import datasets
 
         inputs = [_identity(corpus, languages) for corpus in corpora]

@@ -14,7 +14,8 @@ from hmc.artifact.storage.rows import text_lines
 from hmc.training.data.rows import ENDINGS, Pair, is_rows, mapped_pairs, row_pairs
 
 FORMS = (
-    "'SRC TGT' (two files), 'FILE.tsv', 'FILE.jsonl', 'FILE.parquet', a pattern such as 'data/*.parquet' or 'hub:NAME'"
+    "'SRC TGT' (two files), one or more 'FILE.tsv', 'FILE.jsonl' or 'FILE.parquet', a pattern such as "
+    "'data/*.parquet' or 'hub:NAME'"
 )
 
 
@@ -86,13 +87,14 @@ def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterat
         for file in files:
             yield from row_pairs(file, languages)
         return
-    if len(files) == 1 and ".tsv" in files[0].name:
-        for number, line in enumerate(text_lines(files[0]), 1):
-            source, tab, target = line.partition("\t")
-            if not tab:
-                raise InvalidRequestError(f"{files[0]} line {number}: no TAB between source and target")
-            yield source, target.split("\t")[0]
+    if files and all(map(_is_tsv, files)):
+        for file in files:
+            yield from _tsv_pairs(file)
         return
+    if mixed := [str(file) for file in files if is_rows(file) or _is_tsv(file)]:
+        raise InvalidRequestError(
+            f"corpus {corpus!r}: {mixed[0]} has both sides, and cannot be one of two: give {FORMS}"
+        )
     if len(files) != 2:
         raise InvalidRequestError(f"corpus {corpus!r}: give {FORMS}; paths with spaces in quotes")
     sides: Iterator[tuple[str | None, str | None]] = zip_longest(text_lines(files[0]), text_lines(files[1]))
@@ -100,6 +102,19 @@ def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterat
         if pair[0] is None or pair[1] is None:
             raise InvalidRequestError(f"{files[0]} and {files[1]} differ in length: one ends before line {number}")
         yield pair[0], pair[1]
+
+
+def _is_tsv(file: Path) -> bool:
+    return ".tsv" in file.name
+
+
+def _tsv_pairs(file: Path) -> Iterator[Pair]:
+    """The pairs of one file. A blank line is a pair of two empty sides."""
+    for number, line in enumerate(text_lines(file), 1):
+        source, tab, target = line.partition("\t")
+        if not tab and line.strip():
+            raise InvalidRequestError(f"{file} line {number}: no TAB between source and target")
+        yield source, target.split("\t")[0]
 
 
 def check_corpora(corpora: Sequence[str], languages: tuple[str, str]) -> None:
@@ -166,14 +181,15 @@ def _fingerprint(pairs: Sequence[Pair]) -> str:
 
 
 def read_dev(corpus: str, languages: tuple[str, str], sentences: int) -> DevText:
-    """Reads a dev corpus; its first `sentences` pairs are scored.
+    """Reads a dev corpus; its first `sentences` pairs with text on both sides are scored.
 
     Raises InvalidRequestError as `read_pairs`, and when no pair has text on both sides.
     """
     from_hub = corpus.startswith("hub:")
-    everything = list(islice(read_pairs(corpus, languages), sentences if from_hub else None))
+    full = (pair for pair in read_pairs(corpus, languages) if pair[0].strip() and pair[1].strip())
+    everything = list(islice(full, sentences if from_hub else None))
     pairs = everything[:sentences]
-    if not any(source.strip() and target.strip() for source, target in pairs):
+    if not pairs:
         raise InvalidRequestError(f"dev corpus {corpus!r} has no sentence pair to score; give one with text in it")
     return DevText(pairs, everything)
 

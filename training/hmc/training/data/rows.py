@@ -86,7 +86,13 @@ def mapped_pairs(
 
 
 def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
+    blank = 0
     for number, line in enumerate(text_lines(path), 1):
+        if not line.strip():
+            blank = blank or number
+            continue
+        if blank:  # only the end of a file may be blank
+            raise InvalidRequestError(f"{path} line {blank}: blank; remove the line")
         try:
             yield json_row(line)
         except ValueError as error:

@@ -152,13 +152,8 @@ class SharedAllowance(Allowance):
         os.close(self._file)
 
 
-class SharedAllowances:
-    """Makes the allowances of callers, each with a file in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __call__(self, name: str, per_second: float, burst: int) -> SharedAllowance:
-        """name: of the caller. Other limits are another allowance, which is full at first."""
-        key = hashlib.sha256(f"{name}\0{per_second}\0{burst}".encode()).hexdigest()
-        return SharedAllowance(self._folder / f"rate-{key[:32]}", per_second, burst)
+def shared_allowance(folder: Path, name: str, per_second: float, burst: int) -> SharedAllowance:
+    """The allowance of a caller, with a file in the folder. name: of the caller. Other limits are another allowance,
+    which is full at first."""
+    key = hashlib.sha256(f"{name}\0{per_second}\0{burst}".encode()).hexdigest()
+    return SharedAllowance(folder / f"rate-{key[:32]}", per_second, burst)

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -19,7 +20,7 @@ from hmc.serving.server.access.gate import AccessGate, Allowance
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.interceptors import EdgeInterceptor
 from hmc.serving.server.observing.calls import CallLog
-from hmc.serving.server.processes.group import Group, SharedAllowances
+from hmc.serving.server.processes.group import Group, shared_allowance
 from hmc.serving.server.processes.metrics import GroupMetrics, metrics_handler
 from hmc.serving.server.servicers import AdminServicer
 from hmc.v1 import translation_pb2 as pb
@@ -105,21 +106,28 @@ class GroupAdminServicer(rpc.AdminServiceServicer):
         return None
 
 
-class PrivateDoor:
-    """Where the other processes of the group reach this one."""
+class Membership:
+    """A server's part in its group, between `begin` and `end`."""
 
     def __init__(
         self, group: Group, handlers: Handlers, own: CollectorRegistry, check_running: Callable[[], None]
     ) -> None:
         """own: the metrics of this process alone. check_running: raises if it takes no calls."""
-        self._group, self._admin = group, AdminServicer(handlers)
+        self._group, self._handlers, self._admin = group, handlers, AdminServicer(handlers)
+        self.servicer = GroupAdminServicer(handlers, group)
+        """AdminService, which changes all processes."""
+        self.registry = CollectorRegistry()
+        """The metrics of all processes."""
+        self.registry.register(GroupMetrics(group, own))
         entry = Entry(AccessGate(), check_running, CallLog())
-        self._server = grpc.aio.server(interceptors=[EdgeInterceptor(entry, lambda *_: None)])
-        self._server.add_generic_rpc_handlers([metrics_handler(own)])
-        rpc.add_AdminServiceServicer_to_server(self._admin, self._server)
+        self._door = grpc.aio.server(interceptors=[EdgeInterceptor(entry, lambda *_: None)])
+        """Where the other processes of the group reach this one."""
+        self._door.add_generic_rpc_handlers([metrics_handler(own)])
+        rpc.add_AdminServiceServicer_to_server(self._admin, self._door)
 
-    async def open(self) -> None:
-        """Makes the changes that the others have made before, and then takes part in those to come.
+    async def begin(self) -> None:
+        """Makes the changes that the others have made before, and then takes part in those to come. Call it when the
+        levels are loaded.
 
         Raises what Reload and SetDefaultLevel raise. A level that can no longer be loaded or unloaded is logged.
         """
@@ -133,36 +141,10 @@ class PrivateDoor:
                     log.warning("%s, which another process has made, is left out: %s", method, error)
             before = os.umask(0o177)
             try:
-                self._server.add_insecure_port(self._group.address(self._group.index))
+                self._door.add_insecure_port(self._group.address(self._group.index))
             finally:
                 os.umask(before)
-            await self._server.start()
-
-    async def close(self) -> None:
-        """Takes no more part."""
-        self._group.leave()
-        await self._server.stop(None)
-
-
-class Membership:
-    """A server's part in its group, between `begin` and `end`."""
-
-    def __init__(
-        self, group: Group, handlers: Handlers, own: CollectorRegistry, check_running: Callable[[], None]
-    ) -> None:
-        """own: the metrics of this process alone. check_running: raises if it takes no calls."""
-        self._group, self._handlers = group, handlers
-        self.servicer = GroupAdminServicer(handlers, group)
-        """AdminService, which changes all processes."""
-        self.registry = CollectorRegistry()
-        """The metrics of all processes."""
-        self.registry.register(GroupMetrics(group, own))
-        self._door = PrivateDoor(group, handlers, own, check_running)
-
-    async def begin(self) -> None:
-        """Makes the changes that the others have made, and takes part from now on. Call it when the levels are loaded.
-        Raises what a change raises that this process cannot make."""
-        await self._door.open()
+            await self._door.start()
 
     async def reload(self, model: str) -> None:
         """Reads a bundle again because its files have changed, as every process does by itself. Errors: see
@@ -173,11 +155,12 @@ class Membership:
 
     async def end(self) -> None:
         """Takes no more part."""
-        await self._door.close()
+        self._group.leave()
+        await self._door.stop(None)
 
 
 def allowances_of(group: Group | None) -> Callable[[str, float, int], Allowance]:
     """Makes the allowances of callers: one for all processes of a group, or one in this process."""
     if group is None:
         return lambda _name, rate, burst: Allowance(rate, burst)
-    return SharedAllowances(group.folder)
+    return partial(shared_allowance, group.folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,7 +19,8 @@ MONTH = re.compile(
     r"\d{1,2}\.\s+(?:Jan|Feb|März|Apr|Mai|Jun|Jul|Aug|Sep|Okt|Nov|Dez|Jahrhundert|Jh|Weltkrieg)", re.IGNORECASE
 )
 """A German date or ordinal at the beginning of a line, which is no item of a list."""
-FENCE = re.compile(r"(`{3,}|~{3,})")
+FENCE = re.compile(r"(`{3,20}(?!`)|~{3,20}(?!~))")
+"""A longer line of these is a rule."""
 TIMES = re.compile(r"[\d:.,]+\s*-->\s*[\d:.,]+|WEBVTT\b")
 UNSPACED_SCRIPT = re.compile(
     r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff60]"
@@ -47,48 +49,112 @@ class Line:
 
 def lines(text: str) -> Iterator[Line]:
     """Yields the lines of a text, blank ones too."""
-    fence = ""
-    begin = 0
-    while begin < len(text):
-        found = LINE_END.search(text, begin)
-        end, following = (found.start(), found.end()) if found else (len(text), len(text))
-        line, fence = _line(text, begin, end, fence)
-        yield line
-        begin = following
+    reader = _Lines(text)
+    while reader.begin < len(text):
+        yield reader.next()
 
 
-def _line(text: str, begin: int, end: int, fence: str) -> tuple[Line, str]:
-    """One line. fence: the mark that opened the block of code in which it stands, which is returned as it is after."""
-    quoted = _match(QUOTE, text, begin, end)
-    found = FENCE.match(text, quoted, end)
-    if found is not None and found[1][0] == "`" and "`" in text[found.end() : end]:
-        found = None  # code within a line: no fence has a backtick after its mark
-    if fence:
-        closing = found is not None and found[1].startswith(fence) and not text[found.end() : end].strip()
-        return Line(begin, end, closes=True), "" if closing else fence
-    if found is not None:
-        return Line(begin, end, closes=True), found[1]
-    if TIMES.match(text, quoted, end):
-        return Line(begin, end, closes=True), ""
-    return _words(text, begin, end, quoted), ""
+class _Lines:
+    """Reads lines, and knows in which block of code or table the next one stands."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self.begin = text, 0
+        self._code_end = 0
+        """Where the block of code ends in which the next line stands, if it is not before that."""
+        self._not_closed = sys.maxsize
+        """Length of the shortest mark of tildes that no line closes from here on."""
+        self._table = False
+        self._title = 0
+        """Characters of the line before, if it has words."""
+
+    def next(self) -> Line:
+        """The line at `begin`, which moves to the one after."""
+        text, begin = self._text, self.begin
+        end, self.begin = _line_end(text, begin)
+        start = _match(QUOTE, text, begin, end)
+        quote = "".join(text[begin:start].split())
+        at = _after_bullets(text, start, end)
+        if begin < self._code_end or self._begins_code(at, end, quote) or TIMES.match(text, start, end):
+            self._title, self._table = 0, False
+            return Line(begin, end, closes=True)
+        self._table = self._is_row(start, end)
+        line = _words(text, begin, end, start, at, quote, self._table)
+        self._title = end - at if line.spans else 0
+        return line
+
+    def _begins_code(self, at: int, end: int, quote: str) -> bool:
+        """Whether a block of code begins in a line whose words begin at `at`. It ends with a line of the same mark,
+        with the quote in which it stands, or with the text; but tildes without an end are a rule."""
+        found = FENCE.match(self._text, at, end)
+        if found is None:
+            return False
+        mark, rest = found[1], self._text[found.end() : end].strip()
+        if mark[0] == "`" and "`" in rest:
+            return False  # code within a line: no fence has a backtick after its mark
+        if mark[0] == "~" and not rest and len(mark) > 3 and abs(len(mark) - self._title) <= 2:
+            return False  # the line under a heading
+        if mark[0] == "~" and len(mark) >= self._not_closed:
+            return False
+        closed = self._closing(self.begin, mark, quote)
+        if closed is None and mark[0] == "~":
+            self._not_closed = len(mark)
+            return False
+        self._code_end = len(self._text) if closed is None else closed
+        return True
+
+    def _closing(self, begin: int, mark: str, quote: str) -> int | None:
+        """Where the block of code ends that goes on at `begin`: after its closing fence, or before the first line
+        outside its quote. None: nowhere."""
+        text = self._text
+        while begin < len(text):
+            end, following = _line_end(text, begin)
+            start = _match(QUOTE, text, begin, end)
+            inside = "".join(text[begin:start].split())
+            if not inside.startswith(quote):
+                return begin
+            found = FENCE.match(text, start, end) if inside == quote else None
+            if found and found[1].startswith(mark) and not text[found.end() : end].strip():
+                return following
+            begin = following
+        return len(text) if quote else None
+
+    def _is_row(self, start: int, end: int) -> bool:
+        """Whether a line is a row of a table: it begins with a bar, or has bars and is above or below a rule."""
+        if self._text.startswith("|", start):
+            return True
+        if "|" not in self._text[start:end]:
+            return False
+        if self._table:
+            return True
+        rule_end, _ = _line_end(self._text, self.begin)
+        rule = self._text[_match(QUOTE, self._text, self.begin, rule_end) : rule_end]
+        return "|" in rule and "-" in rule and not rule.strip(" \t:|-")
 
 
-def _words(text: str, begin: int, end: int, start: int) -> Line:
-    quote = "".join(text[begin:start].split())
-    at = start
+def _line_end(text: str, begin: int) -> Span:
+    """Where the line ends that begins at `begin`, and where the next one begins."""
+    found = LINE_END.search(text, begin)
+    return found.span() if found else (len(text), len(text))
+
+
+def _after_bullets(text: str, at: int, end: int) -> int:
     while (after := at if MONTH.match(text, at, end) else _match(BULLET, text, at, end)) > at:
         at = after
-    marked = at > start
+    return at
+
+
+def _words(text: str, begin: int, end: int, start: int, at: int, quote: str, row: bool) -> Line:
+    """A line of words. start, at: after its quote marks, and after its bullets. row: it is a row of a table."""
     heading = _match(HEADING, text, at, end)
     span = stripped(text, heading, end)
     if not has_letter(text, span) or _is_address(text[slice(*span)]):
         return Line(begin, end, quote=quote, opens=True, closes=True)
-    table = text[span[0]] == "|"
+    table = row or text[span[0]] == "|"
     if table or "\t" in text[slice(*span)]:
         cells = [stripped(text, *cell.span()) for cell in (CELL if table else FIELD).finditer(text, *span)]
         spans = tuple(cell for cell in cells if has_letter(text, cell))
         return Line(begin, end, spans, quote, opens=True, closes=True)
-    return Line(begin, end, (span,), quote, opens=marked or heading > at, closes=heading > at)
+    return Line(begin, end, (span,), quote, opens=at > start or heading > at, closes=heading > at)
 
 
 def _is_address(part: str) -> bool:

@@ -7,6 +7,7 @@ divided at clauses.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -139,17 +140,34 @@ class Piece:
         """The offset in the text after its last character."""
         return self.begin + len(self.source)
 
-    def put_back(self, translation: str) -> str:
-        """The translation with the line breaks of the source, each at the blank that is nearest to where it was."""
+    def put_back(self, translation: str, keep: Sequence[str] = ()) -> str:
+        """The translation with the line breaks of the source, each at the blank that is nearest to where it was, and
+        none within a phrase of `keep`."""
+        if not self.breaks:
+            return translation
         assert self.text is not None
         made, at = [], 0
+        free = _free_blanks(translation, keep)
         for place, mark in self.breaks:
             wanted = len(translation) * place // len(self.text)
-            around = {translation.rfind(" ", at, wanted), translation.find(" ", max(at, wanted))} - {-1}
+            nearest, first = bisect_left(free, wanted), bisect_left(free, at)
+            around = free[max(nearest - 1, first) : max(nearest + 1, first + 1)]
             found = min(around, key=lambda blank: abs(blank - wanted), default=len(translation))
             made += [translation[at:found], mark]
             at = min(found + 1, len(translation))
         return "".join([*made, translation[at:]])
+
+
+def _free_blanks(translation: str, keep: Sequence[str]) -> list[int]:
+    """The places of blanks that are not within a phrase of `keep`."""
+    held = set[int]()
+    for phrase in keep:
+        inside = [n for n, character in enumerate(phrase) if character == " "]
+        at = translation.find(phrase) if inside else -1
+        while at >= 0:
+            held.update(at + n for n in inside)
+            at = translation.find(phrase, at + 1)
+    return [n for n, character in enumerate(translation) if character == " " and n not in held]
 
 
 def pieces(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[Piece]:
@@ -182,6 +200,8 @@ def _sentences(text: str, language: str, fits: Callable[[str], bool]) -> Iterato
                 continue
             for begin, end in parts:
                 for first, last in clauses(text[begin:end], fits):
+                    if not has_letter(text, (begin + first, begin + last)):
+                        continue
                     yield Piece(begin + first, text[begin + first : begin + last], text[begin + first : begin + last])
 
 

@@ -17,6 +17,8 @@ COMMAND = "budgets"
 SCORES = ("bleu", "chrf", "bleu_delta", "ci_low", "ci_high", "p_value")
 SAME = ("test_set", "sentences", "beam", "bleu_signature")
 """Fields of a quality that must be equal in all levels, or their scores cannot be compared."""
+ALIKE = 0.98
+"""Levels of equal heads have at least this share of each other's parameters."""
 
 
 def analyse(bundles: Mapping[str, Path], precision: str = "fp32") -> Result:
@@ -57,6 +59,13 @@ def _scored(path: Path, manifest: Manifest, precision: str) -> list[Level]:
     if not levels:
         there = ", ".join(dict.fromkeys(level.precision for level in manifest.levels))
         raise InvalidRequestError(f"bundle {path} has no level in {precision}; it has {there}")
+    for level in levels:  # of equal heads, seeds differ in a few biases, and neurons or layers in far more
+        near = [one for one in levels if one.heads == level.heads and one.parameters < ALIKE * level.parameters]
+        if near:
+            raise InvalidRequestError(
+                f"bundle {path}: {level.name} and {near[0].name} have equal heads, and other neurons or layers: "
+                "compile one of them into a bundle of its own"
+            )
     if unscored := [level.name for level in levels if level.quality is None]:
         raise InvalidRequestError(
             f"bundle {path}: level {unscored[0]} has no scores; compile the bundle with --eval SRC REF"

@@ -55,6 +55,8 @@ def analyse(files: Mapping[str, Path]) -> Result:
             listed = ", ".join(f"{name} has {value}" for name, value in found.items())
             raise InvalidRequestError(f"results with different {key} ({listed}): they cannot be compared")
     first = next(iter(results.values()))
+    if first.command == "groups" and len({tuple(_ranks(result.data)) for result in results.values()}) > 1:
+        raise InvalidRequestError("results with groups of different sizes; run groups with the same --groups for each")
     return Result(
         command=COMMAND,
         checkpoints=[source for result in results.values() for source in result.checkpoints],
@@ -96,10 +98,7 @@ def variation(part: Mapping[str, float]) -> float | None:
 
 def _groups(systems: Mapping[str, Any]) -> Summary:
     metric, digits = _metric(data["full"] for data in systems.values())
-    sizes = {name: [f"{g['first']}–{g['last']}" for g in data["groups"]] for name, data in systems.items()}
-    ranks = next(iter(sizes.values()))
-    if any(size != ranks for size in sizes.values()):
-        raise InvalidRequestError("results with groups of different sizes; run groups with the same --groups for each")
+    ranks = _ranks(next(iter(systems.values())))
     rows = tuple(
         (
             name,
@@ -110,6 +109,10 @@ def _groups(systems: Mapping[str, Any]) -> Summary:
     )
     title = "BLEU" if metric == "bleu" else "loss"
     return Summary(f"{title} with one group of heads masked", ("system", "none masked", *ranks), rows)
+
+
+def _ranks(data: Mapping[str, Any]) -> list[str]:
+    return [f"{group['first']}–{group['last']}" for group in data["groups"]]
 
 
 def _cumulative(systems: Mapping[str, Any]) -> Summary:

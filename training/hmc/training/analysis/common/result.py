@@ -26,8 +26,8 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout, Kind
 
 SCHEMA_VERSION = 1
-NUMBERS = frozenset({"importance", "standard_error", "mean", "variance", "least", "most", "value", "low", "high"})
-"""Fields of results that must be finite numbers wherever they occur."""
+NUMBERS = frozenset({"importance", "mean", "variance", "least", "most", "value", "low", "high"})
+"""Fields of results that must be finite numbers wherever they occur. A single sample has no standard error."""
 Place = tuple[Kind, int]
 """One attention of a model: kind and layer."""
 HeadTable = dict[Kind, list[list[float | None]]]
