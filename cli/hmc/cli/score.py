@@ -85,7 +85,9 @@ def command(
     tls_key: TlsKey = None,
     timeout: Annotated[
         float | None,
-        typer.Option(help="With --server: seconds that a call may take. Default: no limit.", rich_help_panel=WHERE),
+        typer.Option(
+            help="With --server: seconds that the whole command may take. Default: no limit.", rich_help_panel=WHERE
+        ),
     ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print one line of JSON for each pair.", rich_help_panel=OUTPUT)

@@ -88,18 +88,6 @@ def test_a_target_prefix_begins_the_first_part() -> None:
     assert done.text == "Der SEE {n} NOW"
 
 
-def test_a_target_prefix_begins_the_first_part() -> None:
-    """Also where the text around the phrases is translated part by part."""
-
-    async def submit(part: str, options: DecodeOptions, target: Target) -> Translation:
-        if options.alignment:
-            raise FailedPreconditionError("no attention")
-        return Translation(target.text + re.sub(r"\d+|{n}", "", part).upper(), -1.0, 2, 2)
-
-    done = asyncio.run(Keeper(("{n}",)).translate(submit, "see {n} now", DecodeOptions(), Target("Der ")))
-    assert done.text == "Der SEE {n} NOW"
-
-
 def test_options_that_exclude_attention_are_no_error() -> None:
     """Such as sampling: the text around is translated, as without the decoder that traces attention."""
 

@@ -216,3 +216,9 @@ def test_no_line_break_is_put_into_a_kept_phrase() -> None:
     assert piece.put_back("Das ist Foo Bar 3 hier.") == "Das ist Foo\nBar 3 hier."
     assert piece.put_back("Das ist Foo Bar 3 hier.", ["Foo Bar 3"]) == "Das ist\nFoo Bar 3 hier."
     assert piece.put_back("Foo Bar", ["Foo Bar"]) == "Foo Bar\n"
+
+
+def test_phrases_that_overlap_are_free_of_line_breaks() -> None:
+    piece = Piece(0, "", "x" * 12, ((6, "\n"),))
+    assert piece.put_back("a b c d e f", ["a b c", "c d e"]) == "a b c d e\nf"
+    assert piece.put_back("a b a b a b", ["a b"]) == "a b\na b a b"

@@ -105,7 +105,7 @@ def read_pairs(corpus: str, languages: tuple[str, str] = ("en", "de")) -> Iterat
 
 
 def _is_tsv(file: Path) -> bool:
-    return ".tsv" in file.name
+    return file.name.removesuffix(".gz").endswith(".tsv")
 
 
 def _tsv_pairs(file: Path) -> Iterator[Pair]:
@@ -128,6 +128,9 @@ def check_corpora(corpora: Sequence[str], languages: tuple[str, str]) -> None:
         if is_by_rows(corpus):
             for file in corpus_files(corpus):
                 next(row_pairs(file, languages), None)
+        elif all(map(_is_tsv, files := corpus_files(corpus))):
+            for file in files:
+                next(_tsv_pairs(file), None)
         else:
             next(read_pairs(corpus, languages), None)
 

@@ -93,7 +93,7 @@ class _Lines:
             return False  # code within a line: no fence has a backtick after its mark
         if mark[0] == "~" and not rest and len(mark) > 3 and abs(len(mark) - self._title) <= 2:
             return False  # the line under a heading
-        if mark[0] == "~" and len(mark) >= self._not_closed:
+        if mark[0] == "~" and not quote and len(mark) >= self._not_closed:
             return False
         closed = self._closing(self.begin, mark, quote)
         if closed is None and mark[0] == "~":

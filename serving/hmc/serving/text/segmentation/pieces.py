@@ -160,14 +160,19 @@ class Piece:
 
 def _free_blanks(translation: str, keep: Sequence[str]) -> list[int]:
     """The places of blanks that are not within a phrase of `keep`."""
-    held = set[int]()
+    reach = dict[int, int]()  # where phrases begin → the end of the longest of them
     for phrase in keep:
-        inside = [n for n, character in enumerate(phrase) if character == " "]
-        at = translation.find(phrase) if inside else -1
+        at = translation.find(phrase) if " " in phrase else -1
         while at >= 0:
-            held.update(at + n for n in inside)
-            at = translation.find(phrase, at + 1)
-    return [n for n, character in enumerate(translation) if character == " " and n not in held]
+            end = at + len(phrase)
+            reach[at] = max(reach.get(at, 0), end)
+            at = translation.find(phrase, end)
+    end, free = 0, list[int]()
+    for n, character in enumerate(translation):
+        end = max(end, reach.get(n, 0))
+        if character == " " and n >= end:
+            free.append(n)
+    return free
 
 
 def pieces(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[Piece]:
