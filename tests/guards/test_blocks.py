@@ -63,7 +63,8 @@ NOT_RUN = {
 
 QUICK = {
     "hmc bench compare": "--noise 1000",
-    "hmc bench bundle": "--sentences 32 --rounds 2 --no-memory",
+    "hmc bench bundle.* --batch": "--sentences 32 --rounds 2 --no-memory",
+    "hmc bench bundle(?!.* --batch)": "--sentences 8 --rounds 2 --no-memory",
     r"hmc bench bundle\S* --source test": "--levels full-int8,h36-int8",
     "hmc bench load": "--seconds 1 --rate 5",
     "hmc serve": "--print-config",

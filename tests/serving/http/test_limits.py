@@ -173,6 +173,7 @@ HEAD = b"POST /v1/translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/jso
 def test_connections_have_a_limit_and_half_sent_heads_a_time(
     tmp_path: Path, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(listener, "KEEP_ALIVE_S", 1)  # bounds the last of what is begun below
     with serving(tmp_path, factory, max_connections=4) as (_, url), ExitStack() as stack:
         held = [stack.enter_context(half_sent(url, HEAD)) for _ in range(4)]
         for _ in range(56):
