@@ -200,16 +200,16 @@ def _check_heads(budgets: Sequence[HeadBudget], layout: HeadLayout, settings: Pr
         outside = [kind for kind in budget.kinds if kind not in settings.scope]
         if outside:
             raise InvalidRequestError(f"--target-heads: {', '.join(outside)} is outside --scope")
-        if problems := budget.problems(layout):
-            raise InvalidRequestError(f"--target-heads: {problems[0]}")
         if not (available := budget.available(layout)):
             raise InvalidRequestError(
                 f"--target-heads {budget.name}: this checkpoint has no heads of {', '.join(budget.kinds)} left to close"
             )
-        if budget.heads == available:
+        if budget.heads >= available:
             raise InvalidRequestError(
                 f"--target-heads {budget.name}: give budgets below the {available} heads there are"
             )
+        if problems := budget.problems(layout):
+            raise InvalidRequestError(f"--target-heads: {problems[0]}")
     for wide, narrow in pairwise(budgets):
         if not narrow.within(wide):
             raise InvalidRequestError(
