@@ -75,7 +75,7 @@ def test_a_pruning_is_told_and_not_begun(hmc: Hmc, corpus: str, tmp_path: Path) 
     assert "by adam" in ran.stdout
     assert not out.exists()
     for more, message in (
-        (("--target-heads", "99"), "this model has 24"),
+        (("--target-heads", "99"), "below the 24 heads"),
         (("--target-speedup", "2x"), "known only after translating or measuring"),
     ):
         ran = hmc("prune", checkpoint, *text, "-o", out, *more, "--dry-run")

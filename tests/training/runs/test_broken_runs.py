@@ -176,7 +176,7 @@ def test_a_kind_without_heads_may_have_a_budget_of_none(corpus: str, tmp_path: P
     ("asked", "message"),
     [
         ({"targets": [HeadBudget(((("encoder_self",), 0),))]}, "no heads of encoder_self left to close"),
-        ({"targets": [0]}, "no head of cross-attention would stay open"),
+        ({"targets": [0]}, "no heads of encoder_self, decoder_self, cross left to close"),
     ],
 )
 def test_no_heads_left(corpus: str, tmp_path: Path, asked: dict[str, Any], message: str) -> None:
