@@ -29,6 +29,7 @@ from hmc.artifact.significance import (
     difference,
     interval,
     p_value,
+    tokenizer_of,
 )
 
 WORDS = "ein der mann hund frau läuft auf einem sofa und , rot blau mit kind".split()  # noqa: SIM905
@@ -157,7 +158,26 @@ def test_summed_statistics_give_sacrebleus_corpus_score(share: float) -> None:
     metric = BLEU()
     expected = metric.corpus_score(hypotheses, [REFERENCES]).score
     assert float(bleu(statistics(hypotheses).sum(axis=0))) == pytest.approx(expected, abs=1e-9)
-    assert bleu_signature() == str(metric.get_signature())
+    assert bleu_signature(REFERENCES) == str(metric.get_signature())
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "reference", "hypothesis"),
+    [
+        ("13a", "Ein Hund läuft über das Gras (草).", "Ein Hund rennt über das Gras (草)."),
+        ("13a", "개가 잔디밭을 가로질러 달린다.", "개가 잔디밭을 달린다."),
+        ("zh", "请打开 Firefox 浏览器的设置，然后重新启动。", "请打开 Firefox 浏览器设置，然后重新启动。"),
+        ("char", "犬が芝生の上を走っています。", "犬が芝生を走っています。"),
+        ("char", "สุนัขวิ่งผ่านสนามหญ้า", "สุนัขวิ่งข้ามสนามหญ้า"),
+    ],
+)
+def test_text_without_spaces_is_not_one_word(tokenizer: str, reference: str, hypothesis: str) -> None:
+    metric = BLEU(tokenize=tokenizer)
+    expected = metric.corpus_score([hypothesis], [[reference]]).score
+    assert float(bleu(bleu_statistics([hypothesis], [reference]).sum(axis=0))) == pytest.approx(expected, abs=1e-9)
+    assert bleu_signature([reference]) == str(metric.get_signature())
+    assert tokenizer_of([""]) == "13a"
+    assert expected > 0
 
 
 @pytest.mark.parametrize("longest", [3, 20, 2000])

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -35,6 +36,11 @@ SEED_VARIABLE = "SACREBLEU_SEED"
 """Environment variable from which sacreBLEU reads its seed."""
 CONFIDENCE = 0.95
 NGRAMS = 4
+HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff]")
+WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff]")
+"""Thai, Lao, Burmese, Khmer and kana: scripts that put no space between words."""
+UNSPACED = 0.25
+"""The share of such characters among all letters from which a text counts as one without spaces."""
 
 Floats = npt.NDArray[np.float64]
 Statistics = npt.NDArray[Any]
@@ -149,12 +155,27 @@ def difference(
     return Estimate(value, *interval(resampled, confidence))
 
 
-def bleu_statistics(hypotheses: Sequence[str], references: Sequence[str]) -> npt.NDArray[np.int64]:
+def tokenizer_of(references: Sequence[str]) -> str:
+    """sacreBLEU's name of the tokenizer that BLEU takes for such a test set: `zh` for Chinese; `char` for Japanese,
+    Thai, Lao, Khmer and Burmese; else `13a`, which takes a sentence without spaces as one word."""
+    text = "".join(references)
+    letters = UNSPACED * max(1, sum(map(str.isalpha, text)))
+    han, others = len(HAN.findall(text)), len(WITHOUT_SPACES.findall(text))
+    if han + others < letters:
+        return "13a"
+    return "char" if others > han / 20 else "zh"  # Chinese may quote a little Japanese
+
+
+def bleu_statistics(
+    hypotheses: Sequence[str], references: Sequence[str], tokenizer: str | None = None
+) -> npt.NDArray[np.int64]:
     """Statistics of BLEU, `[N, 10]`: hypothesis length, reference length, 4 counts of matches, 4 counts of n-grams.
 
+    tokenizer: None: that of the references (see `tokenizer_of`); give that of the whole test set for a part of it.
     Raises ValueError for different numbers of hypotheses and references.
     """
-    metric = BLEU(effective_order=True)  # changes the score of a sentence, not its counts
+    name = tokenizer or tokenizer_of(references)
+    metric = BLEU(tokenize=name, effective_order=True)  # changes the score of a sentence, not its counts
     scores = [metric.sentence_score(h, [r]) for h, r in zip(hypotheses, references, strict=True)]
     rows = [[s.sys_len, s.ref_len, *s.counts, *s.totals] for s in scores]
     return np.array(rows, np.int64).reshape(-1, 2 + 2 * NGRAMS)
@@ -185,8 +206,8 @@ def _each(function: Callable[[Any], float], values: Floats) -> Floats:
     return np.array(list(map(function, values.tolist())), np.float64)
 
 
-def bleu_signature() -> str:
-    """sacreBLEU's signature of `bleu` with one reference."""
-    metric = BLEU()
+def bleu_signature(references: Sequence[str]) -> str:
+    """sacreBLEU's signature of `bleu` with these references, one for each sentence."""
+    metric = BLEU(tokenize=tokenizer_of(references))
     metric.corpus_score(["a"], [["a"]])  # the signature names the number of references, known only after a score
     return str(metric.get_signature())

@@ -142,6 +142,9 @@ def test_the_log_counts_masks_and_those_of_the_update_before() -> None:
     log, rows = MaskLog(layout), torch.ones(3, layout.total)
     for row, closed in zip(rows, ([0, 1, 2, 3], [2, 3, 4, 5], [2, 3, 4, 6]), strict=True):
         row[closed] = 0
+        state = json.loads(json.dumps(log.state()))  # as if the run was interrupted
+        log = MaskLog(layout)
+        log.restore(state)
         log.add(row[None])
     assert log.line() == {"masked again": pytest.approx((2 / 4 + 3 / 4) / 2)}
     assert log.line() == {}

@@ -246,3 +246,22 @@ def test_dev_and_nested_steps_are_part_of_the_request(corpus: str, tmp_path: Pat
     nested_finetune(tmp_path / "c", written, [corpus], corpus, out, SETTINGS, 2)
     with pytest.raises(InvalidRequestError, match="is of 2 steps, not 1"):
         nested_finetune(tmp_path / "c", written, [corpus], corpus, out, SETTINGS, 1)
+
+
+def test_a_folder_that_is_moved_or_spelled_differently_goes_on(
+    corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    for path in corpus.split():
+        shutil.copy(path, old)
+    inside = " ".join(str(old / Path(path).name) for path in corpus.split())
+    tiny_checkpoint_at(old / "c")
+    PruningRun(old / "c", [9], [inside], corpus, old / "p", SETTINGS).run()
+    monkeypatch.chdir(tmp_path)
+    PruningRun(Path("old/c"), [9], [inside.replace(f"{tmp_path}/", "")], corpus, Path("old/p"), SETTINGS)
+    old.rename(tmp_path / "new")
+    moved = inside.replace(str(old), "new")
+    PruningRun(Path("new/c"), [9], [moved], corpus, Path("new/p"), SETTINGS)
+    with pytest.raises(InvalidRequestError, match="train: "):
+        PruningRun(Path("new/c"), [9], [corpus], corpus, Path("new/p"), SETTINGS)

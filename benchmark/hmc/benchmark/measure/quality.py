@@ -98,7 +98,7 @@ def score(output: Output, baseline: Output, test_set: TestSet, beam: int) -> Qua
         ci_high=compared.high,
         p_value=p_value(system, reference, bleu, seed=seed),
         reference_level=baseline.level,
-        bleu_signature=bleu_signature(),
+        bleu_signature=bleu_signature(references),
         chrf_signature=str(chrf.get_signature()),
         significance=Significance(test=TEST, trials=TRIALS, resamples=RESAMPLES, seed=seed),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from sacrebleu.metrics import CHRF
 
-from hmc.artifact.significance import bleu, bleu_statistics
+from hmc.artifact.significance import bleu, bleu_statistics, tokenizer_of
 from hmc.benchmark.measure.latency import LatencyResult, median_of
 from hmc.benchmark.report.results import LevelReport, PeerReport, Report
 
@@ -68,11 +68,12 @@ def _bucket(report: Report, lengths: Sequence[int], low: int, high: int) -> Buck
         number: place for place, number in enumerate(n for n, s in enumerate(report.sentences) if s.source.strip())
     }
     scores, times = {}, {}
+    tokenizer = tokenizer_of([sentence.reference or "" for sentence in report.sentences])
     for system in report.systems:
         if system.quality:
             texts = [system.translations[number] for number in inside]
             references = [report.sentences[number].reference or "" for number in inside]
-            scores[system.name] = float(bleu(bleu_statistics(texts, references).sum(axis=0)))
+            scores[system.name] = float(bleu(bleu_statistics(texts, references, tokenizer).sum(axis=0)))
         if (at := _alone(report, system)) is not None:
             table = np.asarray(at.samples_ms)
             columns = [timed[number] for number in inside if timed[number] < table.shape[1]]

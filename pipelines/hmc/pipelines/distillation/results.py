@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from sacrebleu.metrics import BLEU
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.significance import tokenizer_of
 from hmc.pipelines.distillation.filters import Filters, Reason
 from hmc.pipelines.distillation.shards import Record, read_shard, shard_path
 from hmc.pipelines.distillation.sources import SourceFile, all_lines
@@ -20,6 +22,8 @@ from hmc.pipelines.folders import whole_file, write_whole
 
 REPORT, DROPPED = "report.json", "dropped.tsv"
 TRAIN, DEV = ("train.source.txt", "train.target.txt"), ("dev.source.txt", "dev.target.txt")
+JUDGED = 1000
+"""References that show which tokenizer BLEU takes."""
 MOST_HELD_OUT = 0.1
 """Largest share of the translations that is held out as dev text."""
 
@@ -120,8 +124,9 @@ def _records(folder: Path, shards: int, taken: Sequence[int] | None = None) -> I
 def _closest(folder: Path, shards: int, references: Sequence[SourceFile]) -> list[int]:
     """Returns which translation of each line has the highest sentence BLEU (Kim & Rush 2016, section 3.3); of equal
     ones, the one that the teacher prefers."""
-    bleu, lines = BLEU(effective_order=True), all_lines([file.path for file in references])
-    found = []
+    paths = [file.path for file in references]
+    tokenizer = tokenizer_of([line.text for line in islice(all_lines(paths), JUDGED)])
+    bleu, lines, found = BLEU(tokenize=tokenizer, effective_order=True), all_lines(paths), []
     for record, line in zip(_records(folder, shards), lines, strict=True):
         scores = [bleu.sentence_score(h.text, [line.text]).score for h in record.hypotheses]
         found.append(scores.index(max(scores)) if scores else 0)

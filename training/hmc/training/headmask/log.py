@@ -37,7 +37,7 @@ class MaskLog:
         self._counts, self._again = self._counts.to(masked.device), self._again.to(masked.device)
         self._counts, self._updates = self._counts + masked, self._updates + 1
         if self._last is not None:
-            self._again = self._again + (masked * self._last).sum() / masked.sum()
+            self._again = self._again + (masked * self._last.to(masked.device)).sum() / masked.sum()
             self._pairs += 1
         self._last = masked
 
@@ -57,14 +57,19 @@ class MaskLog:
         (folder / FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs."""
-        return {"updates": self._updates, "masked": self._rounded(), "history": self.history}
+        """What a resumed run needs for the same next line and counts."""
+        last = None if self._last is None else self._last.tolist()
+        pairs = {"last": last, "again": float(self._again), "pairs": self._pairs}
+        return {"updates": self._updates, "masked": self._counts.tolist(), "history": self.history} | pairs
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on from a `state`; an empty one is that of the start."""
         if state:
             self._updates, self.history = state["updates"], state["history"]
             self._counts = torch.tensor(state["masked"], device=self._counts.device)
+        if state.get("last"):  # a state of an earlier version has none
+            self._last = torch.tensor(state["last"], device=self._counts.device)
+            self._again, self._pairs = torch.tensor(state["again"], device=self._counts.device), state["pairs"]
 
     def _rounded(self) -> list[float]:
         return [round(value, 3) for value in self._counts.tolist()]

@@ -1,4 +1,4 @@
-"""Dev scores: translations by the PyTorch model, scored with sacreBLEU (detokenised, cased, its default settings)."""
+"""Dev scores: outputs by the PyTorch model, scored with sacreBLEU (detokenised, cased, `tokenizer_of` the text)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from sacrebleu.metrics import BLEU, CHRF
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.significance import tokenizer_of
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.model.beam_search import beam_search, length_limit
 from hmc.training.model.transformer import Transformer
@@ -66,7 +67,7 @@ def translate(
 
 def score(hypotheses: Sequence[str], references: Sequence[str], beam: int) -> Scores:
     """Scores `hypotheses` against `references`. beam: the beam size that made them, for the record."""
-    bleu, chrf = BLEU(), CHRF()
+    bleu, chrf = BLEU(tokenize=tokenizer_of(references)), CHRF()
     return Scores(
         bleu=bleu.corpus_score(list(hypotheses), [list(references)]).score,
         chrf=chrf.corpus_score(list(hypotheses), [list(references)]).score,

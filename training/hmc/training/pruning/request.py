@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from os.path import normpath, relpath
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from hmc.training.data.parallel_text import check_corpora
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.runs.folder import REQUEST, has_results
+
+FILES = ("source", "train", "dev")
+"""What of a request names files."""
 
 
 def check_request(settings: PruneSettings, neurons: Sequence[NeuronBudget], nested_steps: int) -> None:
@@ -45,6 +49,7 @@ def request_text(out: Path, request: dict[str, Any], settings: PruneSettings) ->
     A run folder with results belongs to one request. Only `settings.run` may change when the run resumes, and nested
     fine-tuning may be added. Raises InvalidRequestError, naming the differences, for another request.
     """
+    request = request | {"where": _where(out)}
     path, text = out / REQUEST, _text(request, settings)
     if not path.is_file():
         return text
@@ -71,11 +76,12 @@ def request_differences(stored: str, request: dict[str, Any], settings: PruneSet
 
     None: `stored` cannot be read. How a run is carried out (`settings.run`) is not compared. Nested fine-tuning may be
     left out or added. An earlier version may have stored fewer settings: they have the values that it worked with, and
-    `dev` and `nested_steps` are not compared.
+    `dev` and `nested_steps` are not compared. Files are the same when they have the same place on the machine, or the
+    same place beside the run folder (a folder that was moved goes on).
     """
     try:
         former = json.loads(stored)
-        given = former.pop("settings")
+        given, then = former.pop("settings"), former.get("where", request["where"])
         worked_with: dict[str, Any] = {
             "bpe_dropout": 0.0,
             "bpe_dropout_copies": 1,
@@ -87,13 +93,31 @@ def request_differences(stored: str, request: dict[str, Any], settings: PruneSet
         return None
     if not former.get("nested_steps"):
         former_settings = former_settings.model_copy(update={"nested": settings.nested})
-    former = {"dev": request["dev"]} | former
+    former = {"dev": request["dev"]} | former | {"where": request["where"]}
+    for key in FILES:
+        if _same_files(former.get(key), then, request[key], request["where"]):
+            former[key] = request[key]
     if not (former.get("nested_steps") and request["nested_steps"]):
         former["nested_steps"] = request["nested_steps"]
     before = former | former_settings.model_dump(mode="json", exclude={"run"})
     now = request | settings.model_dump(mode="json", exclude={"run"})
     names = dict.fromkeys([*before, *now])
     return [f"{n}: {before.get(n)} there, {now.get(n)} here" for n in names if before.get(n) != now.get(n)]
+
+
+def _where(out: Path) -> list[str]:
+    """The folder that paths are relative to, and the run folder."""
+    return [str(Path.cwd()), str(out.resolve())]
+
+
+def _same_files(before: Any, then: list[str], now: Any, here: list[str]) -> bool:
+    """Whether two corpora, or lists of them, name the same files. then, here: `_where` they were named."""
+    whole, beside = list[list[str]](), list[list[str]]()
+    for value, (folder, out) in ((before, then), (now, here)):
+        words = " ".join(value if isinstance(value, list) else [str(value)]).split()
+        whole.append([normpath(Path(folder) / word) for word in words])
+        beside.append([relpath(path, out) for path in whole[-1]])
+    return whole[0] == whole[1] or beside[0] == beside[1]
 
 
 def check_text(checkpoint: Path, corpora: Sequence[str]) -> None:

@@ -112,7 +112,7 @@ def analyse(
     settings = replace(settings, bleu=effect == "bleu")
     first, second = (_effects(subject, text, effect, settings, progress) for text in texts)
     values = [{"first": float(a), "second": float(b)} for a, b in zip(first, second, strict=True)]
-    how = {} if effect == "importance" else settings.to_json()
+    how = {} if effect == "importance" else settings.to_json(texts[0])
     return Result(
         command=COMMAND,
         checkpoints=[subject.source],

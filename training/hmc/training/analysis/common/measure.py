@@ -28,6 +28,7 @@ from hmc.artifact.significance import (
     check_seed,
     interval,
     p_value,
+    tokenizer_of,
 )
 from hmc.training.analysis.common.decoding import translations
 from hmc.training.analysis.common.masks import BATCH_TOKENS, Losses, Masks, sentence_losses
@@ -55,9 +56,9 @@ class Settings:
                 raise InvalidRequestError(f"{name} {getattr(self, name)}: choose {least} or more")
         check_seed(self.seed)
 
-    def to_json(self) -> dict[str, Any]:
-        """The settings that change the numbers by more than rounding."""
-        search = {"beam": self.beam, "bleu_signature": bleu_signature()} if self.bleu else {}
+    def to_json(self, text: Text) -> dict[str, Any]:
+        """The settings that change the numbers of `text` by more than rounding."""
+        search = {"beam": self.beam, "bleu_signature": bleu_signature(text.references)} if self.bleu else {}
         chance = {"test": TEST, "trials": self.resamples, "resamples": self.resamples, "seed": self.seed}
         return {**search, "loss": "nats per target token", **chance}
 
@@ -144,7 +145,8 @@ def _statistics(outputs: Sequence[Sequence[str]], references: Sequence[str]) -> 
     which = [
         [numbers.setdefault(pair, len(numbers)) for pair in zip(output, references, strict=True)] for output in outputs
     ]
-    counted = bleu_statistics([text for text, _ in numbers], [reference for _, reference in numbers])
+    texts = [text for text, _ in numbers]
+    counted = bleu_statistics(texts, [reference for _, reference in numbers], tokenizer_of(references))
     return counted[np.array(which)]
 
 

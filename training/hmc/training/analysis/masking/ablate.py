@@ -37,7 +37,7 @@ def analyse(
         command=COMMAND,
         checkpoints=[subject.source],
         corpora=[text.source],
-        settings=settings.to_json(),
+        settings=settings.to_json(text),
         versions=versions(),
         data={
             **model_shape(subject.checkpoint),

@@ -62,7 +62,7 @@ def analyse(subject: Subject, text: Text, settings: Settings, progress: Progress
         command=COMMAND,
         checkpoints=[subject.source],
         corpora=[text.source],
-        settings=settings.to_json(),
+        settings=settings.to_json(text),
         versions=versions(),
         data={**model_shape(subject.checkpoint), "full": scored.scores(0), "layers": layers},
     )

@@ -43,7 +43,7 @@ def analyse(
         command=COMMAND,
         checkpoints=[subject.source],
         corpora=[text.source],
-        settings={**settings.to_json(), "rank": ranking.origin},
+        settings={**settings.to_json(text), "rank": ranking.origin},
         versions=versions(),
         data={
             "heads": len(ranking.heads),

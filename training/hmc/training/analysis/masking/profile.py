@@ -50,7 +50,7 @@ def analyse(
     shares = [0.0, *(share for share in shares if share)]
     sources: list[CheckpointSource] = []
     rows: list[dict[str, Any]] = []
-    origin: dict[str, Any] = {}
+    how: dict[str, Any] = {}
     corpora = []
     for path, label in zip(paths, labels(paths), strict=True):
         subject, text, ranking = load(path)
@@ -64,12 +64,12 @@ def analyse(
         ]
         rows.append({"name": label, "points": points})
         sources.append(subject.source)
-        origin, corpora = ranking.origin, [text.source]
+        how, corpora = {**settings.to_json(text), "rank": ranking.origin}, [text.source]
     return Result(
         command=COMMAND,
         checkpoints=sources,
         corpora=corpora,
-        settings={**settings.to_json(), "rank": origin},
+        settings=how,
         versions=versions(),
         data={"shares": shares, "checkpoints": rows},
     )
