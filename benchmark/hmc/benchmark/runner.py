@@ -47,7 +47,7 @@ class _Measured:
     latency: list[LatencyResult]
     first_tokens: dict[str, FirstToken]
     quality: dict[str, list[Quality]] = field(default_factory=dict)
-    ter: dict[str, float] = field(default_factory=dict)
+    ter: dict[str, float | None] = field(default_factory=dict)
     outputs: dict[str, Output] = field(default_factory=dict)
     """At the headline beam; empty if nothing was translated."""
 
@@ -337,6 +337,7 @@ def _level_report(level: Level, device: str, found: _Measured, memory: Mapping[s
 
 def _peer_report(peer: Peer, found: _Measured, conditions: Conditions) -> PeerReport:
     own, others = found.translations(peer.name), found.translations(conditions.latency_reference)
+    alike = [a == b for a, b in zip(own, others, strict=True) if a.strip() or b.strip()] or [True]
     return PeerReport(
         name=peer.name,
         version=peer.version,
@@ -344,6 +345,6 @@ def _peer_report(peer: Peer, found: _Measured, conditions: Conditions) -> PeerRe
         quality=tuple(found.quality.get(peer.name, ())),
         latency=found.latency_of(peer.name),
         ter=found.ter.get(peer.name),
-        same=sum(a == b for a, b in zip(own, others, strict=True)) / len(own),
+        same=sum(alike) / len(alike),
         translations=own,
     )

@@ -4,7 +4,8 @@ Both are computed from *statistics*: one row of numbers per sentence, such that 
 the sum of its rows. For BLEU a row holds two lengths and the n-gram counts; for a loss it holds nats and tokens.
 
 * The p-value equals that of `sacrebleu.significance.PairedTest` with test `ar`: paired approximate randomisation
-  (Riezler and Maxwell 2005). `sacrebleu REF -i BASELINE SYSTEM -m bleu --paired-ar` prints it for the same files.
+  (Riezler and Maxwell 2005). `sacrebleu REF -i BASELINE SYSTEM -m bleu --paired-ar` prints it for the same files, with
+  `-tok zh` or `-tok char` where `tokenizer_of` gives these.
 * The interval is a percentile interval of the difference over paired bootstrap resamples (Koehn 2004). It is computed
   here because sacreBLEU gives an interval for each system, and none for their difference.
 
@@ -37,8 +38,8 @@ SEED_VARIABLE = "SACREBLEU_SEED"
 CONFIDENCE = 0.95
 NGRAMS = 4
 HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff]")
-WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff]")
-"""Thai, Lao, Burmese, Khmer and kana: scripts that put no space between words."""
+WITHOUT_SPACES = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff]")
+"""Thai, Lao, Tibetan, Burmese, Khmer and kana: scripts that put no space between words."""
 UNSPACED = 0.25
 """The share of such characters among all letters from which a text counts as one without spaces."""
 
@@ -157,7 +158,7 @@ def difference(
 
 def tokenizer_of(references: Sequence[str]) -> str:
     """sacreBLEU's name of the tokenizer that BLEU takes for such a test set: `zh` for Chinese; `char` for Japanese,
-    Thai, Lao, Khmer and Burmese; else `13a`, which takes a sentence without spaces as one word."""
+    Thai, Lao, Tibetan, Khmer and Burmese; else `13a`, which takes a sentence without spaces as one word."""
     text = "".join(references)
     letters = UNSPACED * max(1, sum(map(str.isalpha, text)))
     han, others = len(HAN.findall(text)), len(WITHOUT_SPACES.findall(text))

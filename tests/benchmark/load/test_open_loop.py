@@ -45,7 +45,12 @@ def test_a_trace_is_read_from_its_first_time_on(tmp_path: Path) -> None:
     file = tmp_path / "trace.txt"
     file.write_text("10.5\n\n11\n11\n13.25\n")
     assert read_trace(file) == [0.0, 0.5, 0.5, 2.75]
-    for text, message in (("1\nx\n", "line 2 is 'x'"), ("2\n1\n", "line 2: times must"), ("1\n", "has 1 times")):
+    for text, message in (
+        ("1\nx\n", "line 2 is 'x'"),
+        ("2\n1\n", "line 2: times must"),
+        ("1\n", "has 1 times"),
+        ("1\n1\n", "no rate"),
+    ):
         file.write_text(text)
         with pytest.raises(InvalidRequestError, match=message):
             read_trace(file)

@@ -72,9 +72,11 @@ def test_what_else_differs_is_told() -> None:
     before, after = timed(1.0, 1), timed(1.0, 2)
     machine = replace(after.machine, cpu="Another CPU", versions={"hmc": "0.2.0"})
     after = replace(after, machine=machine, conditions=replace(after.conditions, threads=1))
+    after = replace(after, sentences=tuple(replace(each, reference="x") for each in after.sentences))
     told = "\n".join(compare(before, after).warnings)
     assert "The machines differ" in told
     assert "The number of threads differs: 2 and 1." in told
+    assert "The references differ" in told
     assert "Versions differ: hmc 0.1.0 → 0.2.0." in told
 
 

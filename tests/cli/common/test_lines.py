@@ -31,6 +31,8 @@ def test_what_is_not_utf8_is_named_by_its_offset() -> None:
     message = "notes.txt is not UTF-8: byte 0xe9 at offset 10, in line 2; convert it first, for example `iconv"
     with pytest.raises(InvalidRequestError, match=re.escape(message)):
         next(lines)
+    with pytest.raises(InvalidRequestError, match="packed by gzip: unpack it first"):
+        next(decode_lines([b"\x1f\x8b\n"], "a.gz"))
 
 
 def test_arguments_or_a_file(tmp_path: Path) -> None:

@@ -110,16 +110,63 @@ def test_refused_phrases(phrases: tuple[str, ...], message: str) -> None:
         TextOptions(keep=phrases)
 
 
-@given(st.text("ab."), st.lists(st.text("ab.", min_size=1, max_size=4), min_size=1, max_size=6))
+@given(st.text("{%."), st.lists(st.text("{%.", min_size=1, max_size=4), min_size=1, max_size=6))
 def test_occurrences_are_those_of_a_regular_expression(text: str, phrases: list[str]) -> None:
     pattern = re.compile("|".join(map(re.escape, sorted(phrases, key=len, reverse=True))))
     assert occurrences(text, phrases) == (pattern.findall(text), pattern.split(text))
 
 
+@given(st.text("ab_é."), st.lists(st.text("abé.", min_size=1, max_size=4), min_size=1, max_size=6))
+def test_words_do_not_stand_in_other_words(text: str, phrases: list[str]) -> None:
+    def bounded(phrase: str) -> str:
+        worded = "." not in (phrase[0], phrase[-1])
+        return rf"(?<!\w){re.escape(phrase)}(?!\w)" if worded else re.escape(phrase)
+
+    pattern = re.compile("|".join(map(bounded, sorted(phrases, key=len, reverse=True))))
+    assert occurrences(text, phrases) == (pattern.findall(text), pattern.split(text))
+
+
+def test_scripts_without_blanks_and_placeholders_have_no_words() -> None:
+    assert occurrences("看Go语言，%sMB und GoGo", ["Go", "语言", "%s"])[0] == ["Go", "语言", "%s"]
+
+
+def test_a_phrase_in_a_longer_one_is_no_phrase() -> None:
+    text, sent = kept(
+        lambda text: text.replace("the user is", "der Nutzer ist"), "the user is user_id", "user", "user_id"
+    )
+    assert (text, len(sent)) == ("the user is user_id", 4)
+
+
+def test_many_phrases_of_a_sentence() -> None:
+    """Of numbers that hold each other, such as 10 and 100."""
+    names = ["cats", "dogs", "birds", "cows", "sheep", "trees", "books", "houses"]
+    text, sent = kept(lambda text: re.sub("[a-z]+", "x", text), "we saw " + ", ".join(names), *names)
+    assert text == "x x " + ", ".join(names)
+    assert len(sent) == 4
+
+
+def test_a_phrase_of_the_target_prefix_is_written_once() -> None:
+    async def submit(part: str, options: DecodeOptions, target: Target) -> Translation:
+        return Translation(re.sub("{.}", "", part).replace("likes", target.text), -1.0, 2, 2)
+
+    done = asyncio.run(Keeper(("{n}", "{c}")).translate(submit, "{n} likes {c}", DecodeOptions(), Target("{n} mag")))
+    assert done.text == " {n} mag {c}"
+
+
+def test_times_are_of_all_searches() -> None:
+    async def submit(part: str, options: DecodeOptions, target: Target) -> Translation:
+        await asyncio.sleep(0.02)
+        return Translation(part.replace("{n}", ""), -1.0, 2, 2, queue_s=0.005, compute_s=0.015)
+
+    done = asyncio.run(Keeper(("{n}",)).translate(submit, "see {n} now", DecodeOptions(), Target()))
+    assert done.text == "see {n} now"
+    assert (done.queue_s < 0.02, done.compute_s >= 0.03) == (True, True)
+
+
 @pytest.mark.timeout(60)
 def test_many_long_phrases_in_a_long_text() -> None:
     """A regular expression of these compares 2 000 000 characters at every place of the text."""
-    phrases = ["a" * 990 + f"b{n}" for n in range(2000)]
-    text = "a" * 64_000
+    phrases = ["{" * 990 + f"b{n}" for n in range(2000)]
+    text = "{" * 64_000
     assert occurrences(text, phrases) == ([], [text])
     assert occurrences(f"{text}b7.", phrases) == ([phrases[7]], [text[990:], "."])

@@ -51,4 +51,6 @@ def read_trace(path: Path) -> list[float]:
         found.append(at)
     if len(found) < 2:
         raise InvalidRequestError(f"{path}: has {len(found)} times; a trace needs 2 or more")
+    if found[-1] == found[0]:
+        raise InvalidRequestError(f"{path}: all calls are due at the same time, so there is no rate; spread them")
     return [at - found[0] for at in found]

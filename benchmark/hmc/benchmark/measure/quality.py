@@ -22,6 +22,7 @@ from hmc.artifact.significance import (
     default_seed,
     difference,
     p_value,
+    tokenizer_of,
 )
 from hmc.benchmark.measure.levels import choose_levels, reference_level
 from hmc.benchmark.measure.text import TestSet, check_pairs
@@ -104,9 +105,14 @@ def score(output: Output, baseline: Output, test_set: TestSet, beam: int) -> Qua
     )
 
 
-def ter(output: Output, references: Sequence[str]) -> float:
-    """The translation edit rate in percent: edits and shifts for each word of the reference. Lower is better."""
-    return float(TER().corpus_score(list(output.hypotheses), [list(references)]).score)
+def ter(output: Output, references: Sequence[str]) -> float | None:
+    """The translation edit rate in percent: edits and shifts for each word of the reference, or character of Chinese.
+    Lower is better. None for other text without spaces (see `tokenizer_of`), whose words sacreBLEU does not divide."""
+    tokenizer = tokenizer_of(references)
+    if tokenizer == "char":
+        return None
+    metric = TER(normalized=True, asian_support=True) if tokenizer == "zh" else TER()
+    return float(metric.corpus_score(list(output.hypotheses), [list(references)]).score)
 
 
 def measure_quality(

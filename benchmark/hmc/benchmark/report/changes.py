@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.significance import bleu, bleu_statistics, default_seed, difference, p_value
-from hmc.benchmark.measure.latency import LatencyResult
+from hmc.benchmark.measure.latency import LatencyResult, median_of
 from hmc.benchmark.measure.validity import Interval, student
 from hmc.benchmark.report.results import LevelReport, PeerReport, Report, uncertain
 from hmc.benchmark.report.tables import milliseconds, table_of
@@ -158,8 +158,8 @@ def _time_change(old: LatencyResult, new: LatencyResult, noise: float) -> TimeCh
         system=new.level,
         batch=new.batch,
         beam=new.beam,
-        before_ms=old.p50_ms,
-        after_ms=new.p50_ms,
+        before_ms=median_of(np.asarray(old.samples_ms)[:, :shared].ravel().tolist()),
+        after_ms=median_of(np.asarray(new.samples_ms)[:, :shared].ravel().tolist()),
         change=math.expm1(change),
         interval=interval,
         verdict=_verdict(math.expm1(change), interval, noise),
@@ -209,6 +209,9 @@ def _warnings(before: Report, after: Report) -> list[str]:
         one, other = (getattr(report.conditions, name) for report in (before, after))
         if one != other:
             found.append(f"The number of {name} differs: {one} and {other}.")
+    references = [[sentence.reference for sentence in report.sentences] for report in (before, after)]
+    if references[0] != references[1] and all(any(each) for each in references):
+        found.append("The references differ: BLEU of both is counted with those of the second report.")
     versions = before.machine.versions, after.machine.versions
     if changed := [name for name in versions[0] if versions[1].get(name) not in (None, versions[0][name])]:
         found.append("Versions differ: " + ", ".join(f"{n} {versions[0][n]} → {versions[1][n]}" for n in changed) + ".")

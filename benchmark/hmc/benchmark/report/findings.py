@@ -76,7 +76,7 @@ def _bucket(report: Report, lengths: Sequence[int], low: int, high: int) -> Buck
             scores[system.name] = float(bleu(bleu_statistics(texts, references, tokenizer).sum(axis=0)))
         if (at := _alone(report, system)) is not None:
             table = np.asarray(at.samples_ms)
-            columns = [timed[number] for number in inside if timed[number] < table.shape[1]]
+            columns = [timed[number] for number in inside if timed.get(number, table.shape[1]) < table.shape[1]]
             if columns:
                 times[system.name] = median_of(table[:, columns].ravel().tolist())
     return Bucket(low, high, len(inside), scores, times)

@@ -286,7 +286,8 @@ def contract(conditions: Conditions, devices: dict[str, str]) -> str:
         lines.append(f"Left out, because they do not run on this device: {_listed(c.left_out)}.")
     if c.quality_reference is not None:
         lines.append(
-            f"Quality: sacreBLEU BLEU and chrF on {c.sentences} sentences of {c.test_set}. ΔBLEU is against "
+            f"Quality: sacreBLEU BLEU and chrF on {c.sentences} sentences of {c.test_set}; text without "
+            "spaces is counted by characters. ΔBLEU is against "
             f"{c.quality_reference}, with a 95 % interval by paired bootstrap (Koehn 2004, {RESAMPLES} resamples) and "
             f"the two-sided p-value of sacreBLEU's paired approximate randomisation (--paired-ar, {TRIALS} trials)."
         )

@@ -178,7 +178,7 @@ def command(
         ref=reference,
         levels=None if levels.strip() == "all" else listed(levels),
         batches=None if batch is None else numbers("--batch", batch, int, "1,32"),
-        beams=numbers("--beam", beam, int, "1,32"),
+        beams=numbers("--beam", beam, int, "1,4"),
         rounds=rounds,
         limit=sentences or None,
         latency_limit=latency_limit,

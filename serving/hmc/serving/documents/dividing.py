@@ -83,7 +83,9 @@ class Joined:
 
 
 def _sum(total: Translation, added: Translation) -> Translation:
-    """The numbers of two translations together; a total of no tokens is the first one."""
+    """The numbers of two translations together; a total of no tokens is the first one. What was copied has no times."""
+    if added.blank:
+        return replace(total, text="")
     tokens = total.target_tokens + added.target_tokens
     weighted = total.score * total.target_tokens + added.score * added.target_tokens
     begin = min(total.queue_s, added.queue_s) if total.target_tokens else added.queue_s

@@ -4,7 +4,9 @@ number is replaced by its phrase."""
 from __future__ import annotations
 
 import asyncio
+import math
 import re
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +19,8 @@ from hmc.serving.requests.results import Translation
 
 START = "▁"
 MARKS = ".,!?;:"
+WORD = re.compile("[\\d_A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02af\u0370-\u058f\u1e00-\u1fff]+")
+"""Digits, and letters of scripts whose words stand alone between blanks: Latin, Greek, Cyrillic, Armenian."""
 
 
 def paste(translation: Translation, phrases: Mapping[str, str]) -> str | None:
@@ -101,24 +105,27 @@ class Keeper:
         """
         if not self._phrases:
             return await submit(text, options, target)
-        if len(text) * len(self._phrases) > AT_ONCE:
-            found, rest = await asyncio.to_thread(occurrences, text, self._phrases)
-        else:
-            found, rest = occurrences(text, self._phrases)
+        found, rest = await self._found(text)
         if not found:
             return await submit(text, options, target)
-        if any(map(str.isalpha, "".join(rest))):
-            plain = await submit(text, options, target)
-            if all(plain.text.count(phrase) >= times for phrase, times in Counter(found).items()):
-                return plain
-        return await self._with_numbers(submit, text, options, target, found, rest)
-
-    async def _with_numbers(
-        self, submit: Submit, text: str, options: DecodeOptions, target: Target, found: Sequence[str],
-        rest: Sequence[str],
-    ) -> Translation:  # fmt: skip
         if not any(map(str.isalpha, "".join(rest))):
             return Translation(text, 0.0, 0, 0)
+        clock = Clock(submit)
+        plain = await clock.submit(text, options, target)
+        if Counter((await self._found(plain.text))[0]) >= Counter(found):
+            return plain
+        held = (await self._found(target.text))[0]
+        found, rest = _without(held, found, rest)
+        return clock.timed(await self._with_numbers(clock.submit, options, target, found, rest)) if found else plain
+
+    async def _found(self, text: str) -> tuple[list[str], list[str]]:
+        if len(text) * len(self._phrases) > AT_ONCE:
+            return await asyncio.to_thread(occurrences, text, self._phrases)
+        return occurrences(text, self._phrases)
+
+    async def _with_numbers(
+        self, submit: Submit, options: DecodeOptions, target: Target, found: Sequence[str], rest: Sequence[str]
+    ) -> Translation:
         free = [number for number in NUMBERS if number not in "".join(rest) and number not in target.text]
         choices = [free[n:] + free[:n] for n in range(min(TRIES, len(free)))] if len(found) <= len(free) else []
         masked = [_woven(rest, chosen) for chosen in choices]
@@ -139,14 +146,60 @@ class Keeper:
         return await _around(submit, rest, options, target, found)
 
 
+class Clock:
+    """Times the searches of one text together: they begin after each other."""
+
+    def __init__(self, submit: Submit) -> None:
+        self._submit, self._zero = submit, time.perf_counter()
+        self._begin, self._end = math.inf, 0.0
+
+    async def submit(self, text: str, options: DecodeOptions, target: Target) -> Translation:
+        """Passes a text on."""
+        sent = time.perf_counter() - self._zero
+        done = await self._submit(text, options, target)
+        self._begin = min(self._begin, sent + done.queue_s)
+        self._end = max(self._end, sent + done.queue_s + done.compute_s)
+        return done
+
+    def timed(self, translation: Translation) -> Translation:
+        """The translation with the time until the first search computed, and from there to the end of the last."""
+        return replace(translation, queue_s=self._begin, compute_s=self._end - self._begin)
+
+
+def _without(held: Sequence[str], found: Sequence[str], rest: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The phrases that are still to be written, where the target prefix has `held`, and what lies around them."""
+    left, names, parts = Counter(held), list[str](), [rest[0]]
+    for phrase, after in zip(found, rest[1:], strict=True):
+        if left[phrase]:
+            left[phrase] -= 1
+            parts[-1] += phrase + after
+        else:
+            names.append(phrase)
+            parts.append(after)
+    return names, parts
+
+
+def _find(text: str, phrase: str, start: int = 0) -> int:
+    """Where the phrase stands next; -1 if nowhere. One that begins and ends as a word does stands in no other word."""
+    worded = WORD.match(phrase[0]) and WORD.match(phrase[-1])
+    while (at := text.find(phrase, start)) >= 0 and worded:
+        if at and WORD.match(text[at - 1]) and (inside := WORD.match(text, at)):
+            start = inside.end()
+        elif WORD.match(text, at + len(phrase)):
+            start = at + 1
+        else:
+            break
+    return at
+
+
 def occurrences(text: str, phrases: Sequence[str]) -> tuple[list[str], list[str]]:
     """The phrases in a text in their order, and what lies before, between and after them. Of phrases that overlap, the
-    first counts, and of those that begin at the same place the longest.
+    first counts, and of those that begin at the same place the longest. "Go" does not stand in "Good" (see `_find`).
 
     Each phrase is searched by itself, in a time that grows with the text: a regular expression of all phrases would try
     every one of them at every place.
     """
-    places = [(at, -len(phrase), phrase) for phrase in phrases if (at := text.find(phrase)) >= 0]
+    places = [(at, -len(phrase), phrase) for phrase in phrases if (at := _find(text, phrase)) >= 0]
     heapify(places)
     found, rest, end = list[str](), list[str](), 0
     while places:
@@ -155,7 +208,7 @@ def occurrences(text: str, phrases: Sequence[str]) -> tuple[list[str], list[str]
             found.append(phrase)
             rest.append(text[end:at])
             end = at + len(phrase)
-        if (following := text.find(phrase, end)) >= 0:
+        if (following := _find(text, phrase, end)) >= 0:
             heapreplace(places, (following, -len(phrase), phrase))
         else:
             heappop(places)
@@ -169,12 +222,12 @@ def _woven(rest: Sequence[str], between: Sequence[str]) -> str:
 
 def _once(number: str, text: str) -> bool:
     """Whether a text has the number exactly once, and as a word of its own."""
-    return text.count(number) == 1 and re.search(rf"(?<![\w.,]){number}(?!\w|[.,]\d)", text) is not None
+    written = re.findall(rf"(?<!\d){number}(?!\d)", text)
+    return len(written) == 1 and re.search(rf"(?<![\w.,]){number}(?!\w|[.,]\d)", text) is not None
 
 
 def _replaced(text: str, phrases: dict[str, str]) -> str:
-    longest_first = sorted(phrases, key=len, reverse=True)
-    return re.sub("|".join(longest_first), lambda number: phrases[number[0]], text)
+    return re.sub(rf"(?<!\d)(?:{'|'.join(phrases)})(?!\d)", lambda number: phrases[number[0]], text)
 
 
 async def _around(

@@ -62,6 +62,14 @@ BOM = b"\xef\xbb\xbf"
 BREAKS = str.maketrans("\n\r\t", "   ")
 
 
+OTHER_FORMS = {
+    b"\x1f\x8b": "it is packed by gzip: unpack it first",
+    b"\xff\xfe": "convert it first: `iconv -f UTF-16 -t UTF-8`",
+    b"\xfe\xff": "convert it first: `iconv -f UTF-16 -t UTF-8`",
+}
+"""How files of other forms begin → what to do with them."""
+
+
 def decode_line(line: bytes, number: int, offset: int, name: str) -> str:
     """The text of a line, without its end, which is \\n or \\r\\n, and without a byte order mark in the first one.
 
@@ -73,9 +81,10 @@ def decode_line(line: bytes, number: int, offset: int, name: str) -> str:
         text = body.decode()
     except UnicodeDecodeError as error:
         at = offset + len(line) - len(body) + error.start
+        begins = [advice for mark, advice in OTHER_FORMS.items() if number == 1 and body.startswith(mark)]
+        advice = [*begins, "convert it first, for example `iconv -f ISO-8859-1 -t UTF-8`"][0]
         raise InvalidRequestError(
-            f"{name} is not UTF-8: byte 0x{body[error.start]:02x} at offset {at}, in line {number}; "
-            "convert it first, for example `iconv -f ISO-8859-1 -t UTF-8`"
+            f"{name} is not UTF-8: byte 0x{body[error.start]:02x} at offset {at}, in line {number}; {advice}"
         ) from error
     return text.removesuffix("\n").removesuffix("\r")
 

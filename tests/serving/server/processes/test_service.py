@@ -30,6 +30,8 @@ from hmc.serving.server.settings import ServerSettings
 pytestmark = pytest.mark.slow
 
 SHORT = DecodeOptions(max_length=8)
+ON_DEMAND = "h5"
+"""A level that is not loaded at the start."""
 WAIT_S = GUARD_S
 
 
@@ -90,8 +92,8 @@ def service(tiny_bundle: Path) -> Iterator[Service]:
 
 @pytest.fixture
 def own_service(tiny_bundle: Path) -> Iterator[Service]:
-    """For a test that changes it or kills its processes."""
-    with serving(tiny_bundle, "--http-port", "0") as running:
+    """For a test that changes it or kills its processes; it loads what requests ask for."""
+    with serving(tiny_bundle, "--http-port", "0", "--lazy") as running:
         yield running
 
 
@@ -138,8 +140,9 @@ def all_are_new(service: Service, before: set[int]) -> bool:
 def test_a_change_is_made_by_all_processes_and_by_those_that_start_later(own_service: Service) -> None:
     service = own_service
     with Client(service.said["address"]) as client:
-        client.set_default_level("h12")
-        assert defaults(service) == {"h12"}
+        client.translate(["A dog."], ON_DEMAND, options=SHORT)  # loads the level in one process
+        client.set_default_level(ON_DEMAND)
+        assert defaults(service) == {ON_DEMAND}
         with pytest.raises(LevelNotFoundError):
             client.set_default_level("h99")
     before = service.workers()
@@ -147,9 +150,9 @@ def test_a_change_is_made_by_all_processes_and_by_those_that_start_later(own_ser
     with service.client(retry=Retry(attempts=10)) as client:
         before[1].send_signal(signal.SIGKILL)
         for _ in range(100):
-            assert client.translate(["A dog."], options=SHORT).level == "h12"
+            assert client.translate(["A dog."], options=SHORT).level == ON_DEMAND
         eventually(lambda: all_are_new(service, {before[1].pid}))
-    assert defaults(service) == {"h12"}
+    assert defaults(service) == {ON_DEMAND}
     with Client(service.said["address"]) as client:
         client.reload()
     assert defaults(service) == {"full"}
