@@ -116,18 +116,59 @@ def test_occurrences_are_those_of_a_regular_expression(text: str, phrases: list[
     assert occurrences(text, phrases) == (pattern.findall(text), pattern.split(text))
 
 
-@given(st.text("ab_é."), st.lists(st.text("abé.", min_size=1, max_size=4), min_size=1, max_size=6))
+@given(st.text("ab_é1."), st.lists(st.text("abé1._", min_size=1, max_size=4), min_size=1, max_size=6))
 def test_words_do_not_stand_in_other_words(text: str, phrases: list[str]) -> None:
-    def bounded(phrase: str) -> str:
-        worded = "." not in (phrase[0], phrase[-1])
-        return rf"(?<!\w){re.escape(phrase)}(?!\w)" if worded else re.escape(phrase)
+    words = [word.span() for word in re.finditer("(?:[abé]+|1+)(?:_+(?:[abé]+|1+))*", text)]
+    begins, ends = ({span[side] for span in words} for side in (0, 1))
 
-    pattern = re.compile("|".join(map(bounded, sorted(phrases, key=len, reverse=True))))
-    assert occurrences(text, phrases) == (pattern.findall(text), pattern.split(text))
+    def stands(phrase: str, at: int) -> bool:
+        worded = not {phrase[0], phrase[-1]} & {".", "_"}
+        return text.startswith(phrase, at) and (not worded or (at in begins and at + len(phrase) in ends))
+
+    expected, at = [], 0
+    while at < len(text):
+        here = max((phrase for phrase in phrases if stands(phrase, at)), key=len, default="")
+        expected += [here] if here else []
+        at += len(here) or 1
+    assert occurrences(text, phrases)[0] == expected
+
+
+@pytest.mark.timeout(60)
+def test_words_are_found_in_a_time_that_grows_with_the_text() -> None:
+    phrases = ["aa-" * length + "a" for length in range(30, 330)]
+    assert occurrences("aa-" * 21_000, phrases)[0] == []
 
 
 def test_scripts_without_blanks_and_placeholders_have_no_words() -> None:
     assert occurrences("看Go语言，%sMB und GoGo", ["Go", "语言", "%s"])[0] == ["Go", "语言", "%s"]
+    for text in ("_Go_ on", "__Go__ on", "Go։", "5Go", "to Go;"):
+        assert occurrences(text, ["Go"])[0] == ["Go"], text
+    assert occurrences("Go\u0301 Gó xGo", ["Go"])[0] == []
+
+
+def test_a_number_in_chinese_is_a_word() -> None:
+    assert (
+        kept(lambda text: text.replace("see ", "看").replace(" now", "的设置"), "see {n} now", "{n}")[0]
+        == "看{n}的设置"
+    )
+
+
+def test_the_word_that_gives_way_is_never_a_sentence_of_chinese() -> None:
+    tokens = tuple(Token(piece, None, (0.1, 0.9)) for piece in ("▁请打开", "火狐", "</s>"))
+    traced = Translation("请打开火狐", -1.0, 2, 3, tokens=tokens, source_pieces=("▁open", "▁12"))
+    assert kept(lambda _: "请", "open {n}", "{n}", traced=traced)[0] == "请 {n}"
+
+
+def test_the_token_of_a_language_is_no_word() -> None:
+    weights = {"__de__": (0.9, 0.1), "▁Schau": (0.9, 0.1), "▁Bam": (0.1, 0.9), "</s>": (0.0, 0.0)}
+    tokens = tuple(Token(piece, None, each) for piece, each in weights.items())
+    traced = Translation("Schau Bam", -1.0, 2, 4, tokens=tokens, source_pieces=("▁look", "▁12"))
+    assert kept(lambda _: "no number", "look {n}", "{n}", traced=traced)[0] == "Schau {n}"
+
+
+def test_a_blank_is_written_beside_a_phrase_where_the_source_has_none() -> None:
+    said = {"我们用": "We use", "语言写程序": "to write"}
+    assert kept(lambda part: said.get(part, "nothing"), "我们用Go语言写程序", "Go")[0] == "We use Go to write"
 
 
 def test_a_phrase_in_a_longer_one_is_no_phrase() -> None:

@@ -11,7 +11,7 @@ from hmc.artifact.errors import InvalidRequestError, TooLargeError, Violation
 from hmc.serving.requests.options import DecodeOptions, Segmentation, TextOptions
 from hmc.serving.requests.results import Segment, Translation
 from hmc.serving.requests.source_side import SourceSide
-from hmc.serving.text.segmentation.lines import LINE_END, stripped
+from hmc.serving.text.segmentation.lines import LINE_END, UNSPACED_SCRIPT, stripped
 from hmc.serving.text.segmentation.pieces import Piece, pieces
 from hmc.serving.text.segmentation.sentences import MAX_PART, SENTENCE_END
 
@@ -19,8 +19,8 @@ UNSPACED = {
     "zh", "ja", "th", "lo", "km", "my", "bo", "yue", "wuu", "zho", "cmn", "jpn", "tha", "lao", "khm", "mya", "bod",
 }  # fmt: skip
 """Languages that write no blank between sentences, by both kinds of codes."""
-FULL_STOPS = "。！？｡"
-"""Ends of sentences after which no blank is written."""
+CLOSING = "”’»)]"
+"""What may stand after the end of a sentence in a script without blanks."""
 
 
 class Joined:
@@ -32,7 +32,7 @@ class Joined:
         self._keep = keep
         self._parts: list[str] = []
         self._size = 0
-        self._open = False  # whether the last part is a sentence after which a blank belongs
+        self._after = ""  # the last part's source, if it is a sentence
         self._total = Translation("", 0.0, 0, 0)
         self._segments: list[Segment] = []
 
@@ -42,15 +42,16 @@ class Joined:
 
     def copy(self, text: str) -> str:
         """Adds a copied part, and returns what was added."""
-        self._open = False
+        self._after = ""
         return self._write(text)
 
     def add(self, piece: Piece, translation: Translation) -> tuple[str, Segment]:
         """Adds a sentence. Returns the text that was added, and where it lies."""
-        glue = self._write(" " if self._open else "")
+        met = self._after.rstrip(CLOSING)[-1:], piece.source[:1]
+        glue = self._write(" " if self._after and self._spaced and any(map(UNSPACED_SCRIPT.match, met)) else "")
         begin = self._size
         made = self._write(piece.put_back(translation.text, self._keep))
-        self._open = self._spaced and piece.source[-1:] in FULL_STOPS
+        self._after = piece.source
         self._total = _sum(self._total, translation)
         segment = Segment(
             piece.begin, piece.end, begin, self._size, translation.score, translation.source_tokens,

@@ -7,6 +7,7 @@ import asyncio
 import math
 import re
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,23 +17,29 @@ from itertools import islice
 from hmc.artifact.errors import FailedPreconditionError, InternalServiceError, InvalidRequestError
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.results import Translation
+from hmc.serving.text.segmentation.lines import UNSPACED_SCRIPT
 
 START = "▁"
-MARKS = ".,!?;:"
-WORD = re.compile("[\\d_A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02af\u0370-\u058f\u1e00-\u1fff]+")
-"""Digits, and letters of scripts whose words stand alone between blanks: Latin, Greek, Cyrillic, Armenian."""
+MARKS = tuple(".,!?;:)]}”»。，！？；：؟،।")
+LETTER = "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u036f\u0370-\u037d\u0386\u0388-\u0556\u0561-\u0587\u1e00-\u1fff"
+"""Letters of scripts whose words stand alone between blanks: Latin, Greek, Cyrillic, Armenian."""
+WORD = re.compile(rf"(?:[{LETTER}]+|\d+)(?:_+(?:[{LETTER}]+|\d+))*")
+MARK = "\ufdd0"
+"""Stands around words where phrases are searched. It is no character."""
 
 
 def paste(translation: Translation, phrases: Mapping[str, str]) -> str | None:
     """The text of a traced translation with every phrase. phrases: word of the source that stands for it → phrase.
 
     None if a phrase has no word of its own in the translation, if no word of the source stands for it, and if the
-    translation has pieces that are not text.
+    translation is spelled otherwise than its pieces.
     """
     tokens = [token for token in translation.tokens if token.attention]
     if tokens and not translation.hit_max_length:
         tokens = tokens[:-1]  # EOS
     pieces = [token.piece for token in tokens]
+    while pieces and "".join(_plain(pieces)).strip() != translation.text.strip():
+        del pieces[0], tokens[0]  # the token of a language
     if any(piece.startswith("<") and piece.endswith(">") for piece in pieces):
         return None  # bytes, unknown tokens
     spans: dict[tuple[int, int], str] = {}
@@ -42,8 +49,8 @@ def paste(translation: Translation, phrases: Mapping[str, str]) -> str | None:
             return None
         weights = [sum(token.attention[n] for n in sources) for token in tokens]
         span = _word(pieces, weights.index(max(weights)))
-        if span in spans:
-            return None
+        if span in spans or any(map(UNSPACED_SCRIPT.search, pieces[slice(*span)])):
+            return None  # a script without blanks has no words here
         spans[span] = phrase
     written: list[str] = []
     at = 0
@@ -179,27 +186,36 @@ def _without(held: Sequence[str], found: Sequence[str], rest: Sequence[str]) -> 
     return names, parts
 
 
-def _find(text: str, phrase: str, start: int = 0) -> int:
-    """Where the phrase stands next; -1 if nowhere. One that begins and ends as a word does stands in no other word."""
-    worded = WORD.match(phrase[0]) and WORD.match(phrase[-1])
-    while (at := text.find(phrase, start)) >= 0 and worded:
-        if at and WORD.match(text[at - 1]) and (inside := WORD.match(text, at)):
-            start = inside.end()
-        elif WORD.match(text, at + len(phrase)):
-            start = at + 1
-        else:
-            break
-    return at
+def _marked(text: str) -> str:
+    return WORD.sub(rf"{MARK}\g<0>{MARK}", text)
+
+
+class _Searched:
+    """A text in which phrases are searched, each in a time that grows with the text alone."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self._marked = text, _marked(text)
+        self._ends = [at for word in WORD.finditer(text) for at in word.span()]
+        self._marks = [at + before for before, at in enumerate(self._ends)]
+
+    def find(self, phrase: str, start: int = 0) -> int:
+        """Where the phrase stands next; -1 if nowhere. One that begins and ends as words do begins and ends where words
+        of the text do: "Go" does not stand in "Good", nor "user" in "user_id"."""
+        if not (WORD.match(phrase) and WORD.match(phrase[-1])):
+            return self.text.find(phrase, start)
+        found = self._marked.find(_marked(phrase), start + bisect_left(self._ends, start))
+        return found - bisect_left(self._marks, found) if found >= 0 else -1
 
 
 def occurrences(text: str, phrases: Sequence[str]) -> tuple[list[str], list[str]]:
     """The phrases in a text in their order, and what lies before, between and after them. Of phrases that overlap, the
-    first counts, and of those that begin at the same place the longest. "Go" does not stand in "Good" (see `_find`).
+    first counts, and of those that begin at the same place the longest. See `_Searched.find`.
 
     Each phrase is searched by itself, in a time that grows with the text: a regular expression of all phrases would try
     every one of them at every place.
     """
-    places = [(at, -len(phrase), phrase) for phrase in phrases if (at := _find(text, phrase)) >= 0]
+    searched = _Searched(text)
+    places = [(at, -len(phrase), phrase) for phrase in phrases if (at := searched.find(phrase)) >= 0]
     heapify(places)
     found, rest, end = list[str](), list[str](), 0
     while places:
@@ -208,7 +224,7 @@ def occurrences(text: str, phrases: Sequence[str]) -> tuple[list[str], list[str]
             found.append(phrase)
             rest.append(text[end:at])
             end = at + len(phrase)
-        if (following := _find(text, phrase, end)) >= 0:
+        if (following := searched.find(phrase, end)) >= 0:
             heapreplace(places, (following, -len(phrase), phrase))
         else:
             heappop(places)
@@ -223,11 +239,17 @@ def _woven(rest: Sequence[str], between: Sequence[str]) -> str:
 def _once(number: str, text: str) -> bool:
     """Whether a text has the number exactly once, and as a word of its own."""
     written = re.findall(rf"(?<!\d){number}(?!\d)", text)
-    return len(written) == 1 and re.search(rf"(?<![\w.,]){number}(?!\w|[.,]\d)", text) is not None
+    return len(written) == 1 and re.search(rf"(?<![{LETTER}\d_.,]){number}(?![{LETTER}\d_]|[.,]\d)", text) is not None
 
 
 def _replaced(text: str, phrases: dict[str, str]) -> str:
     return re.sub(rf"(?<!\d)(?:{'|'.join(phrases)})(?!\d)", lambda number: phrases[number[0]], text)
+
+
+def _gap(source: str, made: str) -> str:
+    """The blank beside a phrase, where the source's script has none and the translation's has."""
+    without = UNSPACED_SCRIPT.match
+    return " " if without(source) and made.isalnum() and not without(made) else ""
 
 
 async def _around(
@@ -236,9 +258,9 @@ async def _around(
     """The parts between the phrases are translated one by one, so they lose what they say of each other. The target
     prefix begins the first."""
     worded = [any(map(str.isalpha, part)) for part in rest]
-    made = [part for part, words in zip(rest, worded, strict=True) if words]
-    targets = [target, *(Target() for _ in made[1:])]
-    asked = (submit(part.strip(), options, each) for part, each in zip(made, targets, strict=True))
+    sent = [part for part, words in zip(rest, worded, strict=True) if words]
+    targets = [target, *(Target() for _ in sent[1:])]
+    asked = (submit(part.strip(), options, each) for part, each in zip(sent, targets, strict=True))
     done = iter(await asyncio.gather(*asked))
     parts: list[str] = []
     used: list[Translation] = []
@@ -247,8 +269,11 @@ async def _around(
             parts.append(part)
             continue
         used.append(next(done))
+        made = used[-1].text
         lead, tail = part[: len(part) - len(part.lstrip())], part[len(part.rstrip()) :]
-        parts.append(f"{lead}{used[-1].text}{tail}")
+        lead = lead or (_gap(part[0], made[:1]) if parts else "")
+        tail = tail or (_gap(part[-1], made[-1:]) if len(parts) < len(rest) - 1 else "")
+        parts.append(f"{lead}{made}{tail}")
     if not used:
         raise InternalServiceError("a text without words reached the model")
     tokens = sum(each.target_tokens for each in used)

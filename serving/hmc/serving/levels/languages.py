@@ -39,8 +39,8 @@ class Languages:
         with suppress(InvalidArtifactError, OSError):
             files = {name: (bundle / name).read_bytes() for name in manifest.tokenizer_files}
             codes = language_codes(from_contents(files))
-        targets = tuple(_tag(code.strip("<>")) for code in codes) or (_tag(manifest.target_language),)
-        return cls(_tag(manifest.source_language), targets, codes)
+        targets = tuple(standard_tag(code.strip("<>")) for code in codes) or (standard_tag(manifest.target_language),)
+        return cls(standard_tag(manifest.source_language), targets, codes)
 
     def reads(self, language: str) -> bool:
         """Whether texts of this language can be the source. Raises InvalidRequestError for a malformed tag."""
@@ -85,7 +85,7 @@ def with_code(text: str, code: str) -> str:
     return text
 
 
-def _tag(language: str) -> str:
+def standard_tag(language: str) -> str:
     """The shortest standard form of a tag, such as `de` for `deu`; the language as it is, if it is no tag."""
     try:
         return langcodes.standardize_tag(language)

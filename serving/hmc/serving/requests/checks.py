@@ -70,6 +70,12 @@ OTHER_FORMS = {
 """How files of other forms begin → what to do with them."""
 
 
+def what_to_do(begin: bytes) -> str:
+    """What to do with a file that is not UTF-8 and begins so."""
+    found = (advice for mark, advice in OTHER_FORMS.items() if begin.startswith(mark))
+    return next(found, "convert it first, for example `iconv -f ISO-8859-1 -t UTF-8`")
+
+
 def decode_line(line: bytes, number: int, offset: int, name: str) -> str:
     """The text of a line, without its end, which is \\n or \\r\\n, and without a byte order mark in the first one.
 
@@ -81,10 +87,9 @@ def decode_line(line: bytes, number: int, offset: int, name: str) -> str:
         text = body.decode()
     except UnicodeDecodeError as error:
         at = offset + len(line) - len(body) + error.start
-        begins = [advice for mark, advice in OTHER_FORMS.items() if number == 1 and body.startswith(mark)]
-        advice = [*begins, "convert it first, for example `iconv -f ISO-8859-1 -t UTF-8`"][0]
         raise InvalidRequestError(
-            f"{name} is not UTF-8: byte 0x{body[error.start]:02x} at offset {at}, in line {number}; {advice}"
+            f"{name} is not UTF-8: byte 0x{body[error.start]:02x} at offset {at}, in line {number}; "
+            f"{what_to_do(body if number == 1 else b'')}"
         ) from error
     return text.removesuffix("\n").removesuffix("\r")
 

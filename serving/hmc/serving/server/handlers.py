@@ -267,8 +267,12 @@ class Handlers:
         return status
 
     async def set_default(self, name: str, model: str = "") -> LevelInfo:
-        """Makes a level the default one. Errors: see `ModelHost.set_default`."""
-        return await self._changes.run(self._models.named(model).set_default, name)
+        """Makes a level the default one. With `lazy` it is loaded: in another process, a call may have done so. Errors:
+        see `ModelHost.set_default`."""
+        host = self._models.named(model)
+        if host.lazy:
+            await self._load(host, name)
+        return await self._changes.run(host.set_default, name)
 
     async def reload(self, path: Path | None, model: str = "") -> LevelList:
         """Replaces the bundle of a model. Raises PermissionDeniedError for a path that is not below the root of

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.requests.checks import decode_line
+from hmc.serving.requests.checks import decode_line, what_to_do
 
 
 @contextlib.contextmanager
@@ -51,8 +51,7 @@ def _decoded(data: bytes, name: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise InvalidRequestError(
-            f"{name} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}; "
-            "convert it first, for example `iconv -f ISO-8859-1 -t UTF-8`"
+            f"{name} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}; {what_to_do(data)}"
         ) from error
 
 

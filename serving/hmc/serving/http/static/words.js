@@ -17,6 +17,11 @@ function group(pieces) {
   return words.filter((word) => word.text);
 }
 
+// Leaves out a first word that the text has not: the token of a language.
+function spoken(words, text) {
+  return words.length && !text.includes(words[0].text) ? words.slice(1) : words;
+}
+
 // Finds each word in the text, in order. Returns spans [{ text, word }], where word is an index or -1, or null if the
 // text is written in another way than its pieces.
 function locate(text, words, first) {
@@ -63,14 +68,15 @@ export function align(text, translation) {
   let sourceWords = 0, readTo = 0, writtenTo = 0;
   for (const segment of segmentsOf(text, translation)) {
     const { sourceBegin, sourceEnd, targetBegin, targetEnd, tokens } = segment;
-    const sources = group((segment.sourcePieces ?? []).slice(0, -1));
-    const targets = group(tokens.map((token) => token.piece).filter((_, index) => index < tokens.length - 1));
-    const left = locate(cut(from, sourceBegin, sourceEnd), sources, sourceWords);
-    const right = locate(cut(to, targetBegin, targetEnd), targets, weights.length);
+    const read = cut(from, sourceBegin, sourceEnd), written = cut(to, targetBegin, targetEnd);
+    const sources = spoken(group((segment.sourcePieces ?? []).slice(0, -1)), read);
+    const targets = spoken(group(tokens.slice(0, -1).map((token) => token.piece)), written);
+    const left = locate(read, sources, sourceWords);
+    const right = locate(written, targets, weights.length);
     source.push({ text: cut(from, readTo, sourceBegin), word: -1 });
     target.push({ text: cut(to, writtenTo, targetBegin), word: -1 });
-    source.push(...(left ?? [{ text: cut(from, sourceBegin, sourceEnd), word: -1 }]));
-    target.push(...(right ?? [{ text: cut(to, targetBegin, targetEnd), word: -1 }]));
+    source.push(...(left ?? [{ text: read, word: -1 }]));
+    target.push(...(right ?? [{ text: written, word: -1 }]));
     if (right) {
       for (const row of weigh(targets, left ? sources : [], tokens)) {
         weights.push(new Map(row.map((weight, index) => [sourceWords + index, weight])));

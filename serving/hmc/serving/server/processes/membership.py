@@ -106,14 +106,6 @@ class GroupAdminServicer(rpc.AdminServiceServicer):
         return None
 
 
-class _Follower(AdminServicer):
-    """Makes the changes that another process has made."""
-
-    async def SetDefaultLevel(self, request: pb.SetDefaultLevelRequest, context: object) -> pb.SetDefaultLevelResponse:
-        await self._handlers.load(request.name, request.model)  # in the other one, a call may have loaded it
-        return await super().SetDefaultLevel(request, context)
-
-
 class Membership:
     """A server's part in its group, between `begin` and `end`."""
 
@@ -121,7 +113,7 @@ class Membership:
         self, group: Group, handlers: Handlers, own: CollectorRegistry, check_running: Callable[[], None]
     ) -> None:
         """own: the metrics of this process alone. check_running: raises if it takes no calls."""
-        self._group, self._handlers, self._admin = group, handlers, _Follower(handlers)
+        self._group, self._handlers, self._admin = group, handlers, AdminServicer(handlers)
         self.servicer = GroupAdminServicer(handlers, group)
         """AdminService, which changes all processes."""
         self.registry = CollectorRegistry()

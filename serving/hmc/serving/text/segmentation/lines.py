@@ -23,7 +23,7 @@ FENCE = re.compile(r"(`{3,20}(?!`)|~{3,20}(?!~))")
 """A longer line of these is a rule."""
 TIMES = re.compile(r"[\d:.,]+\s*-->\s*[\d:.,]+|WEBVTT\b")
 UNSPACED_SCRIPT = re.compile(
-    r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff60]"
+    r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f]"
 )
 """Scripts without blanks between words, in which a sentence with an address in it looks like one word."""
 CELL, FIELD = re.compile(r"(?:\\.|[^|\t])+"), re.compile(r"[^\t]+")
