@@ -7,12 +7,12 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serving.fakes import FakeTranslator
+from tests.serving.fakes import SOURCE_SIDE, FakeTranslator
 
 from hmc.artifact.errors import FailedPreconditionError
 from hmc.serving import DecodeOptions, Target, Translation, Translator
@@ -156,6 +156,19 @@ def test_blanks_between_sentences_are_those_of_the_language_that_is_asked_for() 
     ):
         found = translate_document(Ready(Speaks("full")), "犬。猫。", None, None, token)
         assert "".join(piece.text for piece in found) == made
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("“你好。”他说。", "full:“你好。” full:他说。"),
+        ("你好!我很好.", "full:你好! full:我很好."),
+        ("Hello. 你好。\n再见。", "full:Hello. full:你好。\nfull:再见。"),
+    ],
+)
+def test_sentences_of_a_script_without_blanks_are_divided_by_blanks(text: str, made: str) -> None:
+    translator = FakeTranslator("full", source=replace(SOURCE_SIDE, language="zh"))
+    assert "".join(piece.text for piece in translate_document(Ready(translator), text, None, None)) == made
 
 
 def test_every_part_around_a_kept_phrase_has_the_token_of_the_text() -> None:

@@ -294,5 +294,7 @@ def test_a_model_of_several_target_languages(browser: Browser, multilingual_bund
             expect(page.locator(".to").first).to_have_attribute("lang", tag)
             said = web.post("/translate", json={"q": TEXT, "source": "en", "target": tag}).json()["translatedText"]
             expect(page.locator(".to").first).to_have_text(said)
+        page.locator(".to .word").first.hover()  # the token of the language is no word of the source
+        expect(page.locator(".from .lit").first).to_be_visible()
         page.context.close()
     assert [one for one in seen if one.startswith("error:")] == []
