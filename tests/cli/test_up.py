@@ -56,6 +56,10 @@ def test_another_option_or_model_gives_other_folders(hmc: Hmc, opus: Path, tmp_p
     changed = steps(hmc(*common).stdout)
     assert not any(step["kept"] for step in changed)
     assert len(list((tmp_path / "out").iterdir())) == 5
+    weights = ("up", next(opus.glob("*.safetensors")), *common[2:])
+    named = steps(hmc(*weights).stdout)
+    (opus / "config.json").write_text(json.dumps(config))
+    assert named[0]["folder"] != steps(hmc(*weights).stdout)[0]["folder"]
 
 
 @pytest.mark.slow
@@ -96,6 +100,7 @@ def test_what_cannot_work_is_said_first(hmc: Hmc, opus: Path, tmp_path: Path) ->
         (("up", opus, "--source", tmp_path / "none.en"), "none.en: no such file"),
         (("up", opus, "--precision", "int9"), "--precision 'int9': choose fp32"),
         (("up", opus, "-o", opus), "is a model; give a folder of its own"),
+        (("up", opus, "--port", "99999"), "port 99999: choose 0 to 65535"),
     ):
         ran = hmc(*arguments, *(() if "-o" in arguments else ("-o", tmp_path / "out")))
         assert (ran.exit_code, said in ran.stderr) == (2, True), ran.output

@@ -36,7 +36,8 @@ def command(
     source: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Plain text in the source language, one sentence a line: for int8, and for pruning. Repeatable.",
+            help="Plain text in the source language, one sentence a line: for pruning, and the first file for int8. "
+            "Repeatable.",
             metavar="FILE",
             rich_help_panel=MODEL,
         ),
@@ -107,6 +108,7 @@ def command(
 
     out = out or default_folder(model)
     check_run_folder(out)
+    server = ServerSettings(host=host, port=port)
     console = open_console(stderr=True)
     settings = UpSettings(
         model=located(model, revision, partial(note, console)).path,
@@ -131,4 +133,4 @@ def command(
         bundle = bring_up(settings, done, progress, report)
     if serve:
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-        serve_models([str(bundle)], ServerSettings(host=host, port=port), json_output=as_json)
+        serve_models([str(bundle)], server, json_output=as_json)

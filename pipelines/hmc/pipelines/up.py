@@ -87,7 +87,10 @@ def _imported(settings: UpSettings, done: Announce, step: Step) -> Path:
     if FORMAT.is_at(settings.model):
         return settings.model
     step(f"reading {settings.model}")
-    key = digest_of(_files(settings.model, settings.out), settings.languages)
+    model, weights = settings.model, ""
+    if model.is_file() and model.suffix != ".zip":  # the folder is read too
+        model, weights = model.parent, model.name
+    key = digest_of(_files(model, settings.out), [*settings.languages, weights])
     folder = settings.out / f"imported-{key}"
     kept = FORMAT.is_at(folder)
     if not kept:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -176,11 +177,26 @@ def test_two_runs_do_not_write_one_output(client: Client, source: Path, tmp_path
     translate_file(client, source, out, progress=again)
 
 
+def test_a_link_as_output_stays(client: Client, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "out")
+    translate_file(client, source, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert len((tmp_path / "folder" / "out").read_text().splitlines()) == len(source.read_text().splitlines())
+
+
 def test_what_cannot_be_read(client: Client, source: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="is the file to translate"):
         translate_file(client, source, source)
     with pytest.raises(InvalidRequestError, match="cannot read"):
         translate_file(client, tmp_path / "none", tmp_path / "out")
+    os.mkfifo(tmp_path / "pipe")
+    kept = os.open(tmp_path / "pipe", os.O_RDWR)  # so that opening it waits for nobody
+    with pytest.raises(InvalidRequestError, match="is a pipe, which a resumed run cannot read again"):
+        translate_file(client, tmp_path / "pipe", tmp_path / "out")
+    with pytest.raises(InvalidRequestError, match="pipe is no regular file: choose another output"):
+        translate_file(client, source, tmp_path / "pipe")
+    os.close(kept)
     source.write_bytes(b"fine\n\xff\n")
     with pytest.raises(InvalidRequestError, match="byte 0xff at offset 5, in line 2"):
         translate_file(client, source, tmp_path / "out")

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.storage.rows import TEXTS, has_lone_surrogate, json_row, parquet_batches, parquet_table
 from hmc.pipelines.bulk.places import opened
-from hmc.serving.requests.checks import decode_line
+from hmc.serving.requests.checks import decode_line, other_form
 
 LONGEST = 1 << 20
 """Most bytes of a line. A longer one is no sentence; the file may be no text at all."""
@@ -85,6 +85,8 @@ class Corpus:
         digest, lines, last = hashlib.sha256(), 0, b"\n"
         with _unpacked(place) as file:
             while chunk := file.read(CHUNK):
+                if not lines and last == b"\n" and (advice := other_form(chunk)):  # the first one
+                    raise InvalidRequestError(f"{place} is not UTF-8: {advice}")
                 digest.update(chunk)
                 lines += chunk.count(b"\n")
                 last = chunk[-1:]

@@ -152,9 +152,11 @@ class FileTranslation:
         """options: everything on which the translation depends; a run resumes only one with the same. restart: drop
         what an earlier run has left. progress: called after each line.
 
-        Entering raises InvalidRequestError if a file cannot be opened, if an earlier run had another source or other
-        options, and if another run writes the same output.
+        A symbolic link as output stays; its target is written. Entering raises InvalidRequestError if a file cannot be
+        opened, for a source that is a pipe and an output that is no regular file, if an earlier run had another source
+        or other options, and if another run writes the same output.
         """
+        self._given, output = output, Path(os.path.realpath(output))
         self._source_path, self._output_path = source, output
         self._part = output.with_name(f"{output.name}.part")
         self._sidecar = output.with_name(f"{output.name}.part.json")
@@ -170,6 +172,12 @@ class FileTranslation:
     def __enter__(self) -> FileTranslation:
         self._source = _opened(self._source_path, "rb", "read")
         try:
+            if not self._source.seekable():
+                raise InvalidRequestError(
+                    f"{self._source_path} is a pipe, which a resumed run cannot read again: give a file"
+                )
+            if self._given.exists() and not self._given.is_file():
+                raise InvalidRequestError(f"{self._given} is no regular file: choose another output")
             if self._output_path.exists() and Path(self._source_path).samefile(self._output_path):
                 raise InvalidRequestError(f"{self._output_path} is the file to translate: choose another output")
             self._total = os.fstat(self._source.fileno()).st_size

@@ -70,10 +70,14 @@ OTHER_FORMS = {
 """How files of other forms begin → what to do with them."""
 
 
+def other_form(begin: bytes) -> str | None:
+    """What to do with a file that begins so, if that is the beginning of another form."""
+    return next((advice for mark, advice in OTHER_FORMS.items() if begin.startswith(mark)), None)
+
+
 def what_to_do(begin: bytes) -> str:
     """What to do with a file that is not UTF-8 and begins so."""
-    found = (advice for mark, advice in OTHER_FORMS.items() if begin.startswith(mark))
-    return next(found, "convert it first, for example `iconv -f ISO-8859-1 -t UTF-8`")
+    return other_form(begin) or "convert it first, for example `iconv -f ISO-8859-1 -t UTF-8`"
 
 
 def decode_line(line: bytes, number: int, offset: int, name: str) -> str:
