@@ -12,9 +12,9 @@ TORCH_PIP_ARGS ?=
 RUNTIME ?= gpu
 export HEADMASK_RUNTIME = $(RUNTIME)
 
-# Processes that share the tests: tests of servers wait half of their time, so twice as many as cores are quick. Each
-# gives PyTorch one thread, so that they do not wait for each other's. Bytecode is kept: tests start many processes.
-TEST_JOBS ?= 4
+# Processes that share the tests: one more than two cores, because tests of servers wait half of their time. Each gives
+# PyTorch one thread, so that they do not wait for each other's. Bytecode is kept: tests start many processes.
+TEST_JOBS ?= 3
 
 PROTOS := $(wildcard protos/hmc/v1/*.proto) protos/buf/validate/validate.proto
 

@@ -70,12 +70,14 @@ def test_json_is_all_there_is_on_standard_output(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick")
 def test_the_embedded_checkpoint(tmp_path: Path) -> None:
-    ran = run("--out", tmp_path / "out")
-    assert ran.exit_code == 0, ran.output
-    levels = validate(tmp_path / "out" / "bundle").levels
+    demo = demo_steps.Demo(demo_steps.CHECKPOINT, demo_steps.LEVELS, demo_steps.FAST, tmp_path / "out")
+    levels = demo.compile(lambda _: None).levels
     assert [level.heads for level in levels if level.precision == "int8"] == [144, 75, 58, 36, 45]
+    _, examples = demo.translate()
+    for example in examples:
+        assert set(example.translations) == {level.name for level in levels}
+        assert BLEU(effective_order=True).sentence_score(example.translations["full"], [example.reference]).score > 20
 
 
 @pytest.mark.parametrize("name", ["results.json", "pareto.svg"])

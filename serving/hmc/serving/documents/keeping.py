@@ -117,7 +117,7 @@ class Keeper:
             return await submit(text, options, target)
         if not any(map(str.isalpha, "".join(rest))):
             return Translation(text, 0.0, 0, 0)
-        clock = Clock(submit)
+        clock = _Clock(submit)
         plain = await clock.submit(text, options, target)
         if Counter((await self._found(plain.text))[0]) >= Counter(found):
             return plain
@@ -153,7 +153,7 @@ class Keeper:
         return await _around(submit, rest, options, target, found)
 
 
-class Clock:
+class _Clock:
     """Times the searches of one text together: they begin after each other."""
 
     def __init__(self, submit: Submit) -> None:

@@ -79,9 +79,10 @@ def request_differences(stored: str, request: dict[str, Any], settings: PruneSet
     `dev` and `nested_steps` are not compared. Files are the same when they have the same place on the machine, or the
     same place beside the run folder (a folder that was moved goes on).
     """
+    here = request.get("where") or _where(Path())
     try:
         former = json.loads(stored)
-        given, then = former.pop("settings"), former.get("where", request["where"])
+        given, then = former.pop("settings"), former.get("where", here)
         worked_with: dict[str, Any] = {
             "bpe_dropout": 0.0,
             "bpe_dropout_copies": 1,
@@ -93,9 +94,9 @@ def request_differences(stored: str, request: dict[str, Any], settings: PruneSet
         return None
     if not former.get("nested_steps"):
         former_settings = former_settings.model_copy(update={"nested": settings.nested})
-    former = {"dev": request["dev"]} | former | {"where": request["where"]}
+    former = {"dev": request["dev"]} | former | {"where": request.get("where")}
     for key in FILES:
-        if _same_files(former.get(key), then, request[key], request["where"]):
+        if key in request and _same_files(former.get(key), then, request[key], here):
             former[key] = request[key]
     if not (former.get("nested_steps") and request["nested_steps"]):
         former["nested_steps"] = request["nested_steps"]
