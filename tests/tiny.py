@@ -75,7 +75,8 @@ def random_tensors(arch: Architecture, layout: HeadLayout, seed: int = 0) -> Ten
 
 
 def random_layout(arch: Architecture, seed: int) -> HeadLayout:
-    """An uneven layout: each layer draws the probability of an open head, so that empty and full layers occur."""
+    """An uneven layout: each layer draws the probability of an open head, so that empty and full layers occur. Some head
+    of cross-attention is open: without any, a checkpoint is refused."""
     rng = np.random.default_rng(seed)
     rows: dict[str, list[list[int]]] = {}
     for kind in KINDS:
@@ -83,6 +84,8 @@ def random_layout(arch: Architecture, seed: int) -> HeadLayout:
         rows[kind] = [
             np.flatnonzero(rng.random(arch.heads) < rng.choice([0, 0.3, 0.7, 1])).tolist() for _ in range(layers)
         ]
+    if not any(rows["cross"]):
+        rows["cross"][0] = [0]
     return HeadLayout.from_json(rows)
 
 
