@@ -75,8 +75,8 @@ def random_tensors(arch: Architecture, layout: HeadLayout, seed: int = 0) -> Ten
 
 
 def random_layout(arch: Architecture, seed: int) -> HeadLayout:
-    """An uneven layout: each layer draws the probability of an open head, so that empty and full layers occur. Some head
-    of cross-attention is open: without any, a checkpoint is refused."""
+    """An uneven layout: each layer draws the probability of an open head, so that empty and full layers occur. A
+    head of cross-attention stays open: without any, a checkpoint is refused."""
     rng = np.random.default_rng(seed)
     rows: dict[str, list[list[int]]] = {}
     for kind in KINDS:
