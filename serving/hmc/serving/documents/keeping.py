@@ -201,8 +201,8 @@ class _Searched:
     def find(self, phrase: str, start: int = 0) -> int:
         """Where the phrase stands next; -1 if nowhere. One that begins and ends as words do begins and ends where words
         of the text do: "Go" does not stand in "Good", nor "user" in "user_id"."""
-        if not (WORD.match(phrase) and WORD.match(phrase[-1])):
-            return self.text.find(phrase, start)
+        if (at := self.text.find(phrase, start)) < 0 or not (WORD.match(phrase) and WORD.match(phrase[-1])):
+            return at  # most phrases of a long list do not occur
         found = self._marked.find(_marked(phrase), start + bisect_left(self._ends, start))
         return found - bisect_left(self._marks, found) if found >= 0 else -1
 
