@@ -14,7 +14,6 @@ from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
 from hmc.serving.documents.local import translate_texts
-from hmc.serving.levels.languages import standard_tag
 from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Segmentation, Target, scoring_options, targets_of
 from hmc.serving.requests.results import Decoded, DeviceUse, Partial, TextProgress, Translation
@@ -73,9 +72,12 @@ class Translator:
         arch = self.manifest.architecture
         self._tokenizer = shared_tokenizer(path, self.manifest)
         self._codec = Codec(self._tokenizer, arch)
-        self.source = self._tokenizer.source_side(
-            standard_tag(self.manifest.source_language), self.manifest.target_language
-        )
+        language = self.manifest.source_language
+        if len(language) > 2:  # such as deu or deu_Latn
+            from hmc.serving.levels.languages import standard_tag  # its tables take 36 ms to read
+
+            language = standard_tag(language)
+        self.source = self._tokenizer.source_side(language, self.manifest.target_language)
         """What dividing texts needs to know about the model."""
         for each in chosen:
             if budget is not None and each.kind != "cpu":

@@ -107,7 +107,7 @@ def test_a_store(tmp_path: Path) -> None:
         ("a.txt", b"", None, "there is no line to translate"),
         ("a.gz", b"text", None, "not a whole gzip file"),
         ("a.gz", gzip.compress(b"text" * 999)[:-9], None, "not a whole gzip file"),
-        ("a.txt", "text\n".encode("utf-16"), None, "is not UTF-8: convert it first: `iconv -f UTF-16"),
+        ("a.txt", "text\n".encode("utf-16"), None, "is not UTF-8: convert it: iconv -f UTF-16"),
         ("a.txt", gzip.compress(b"text"), None, "is not UTF-8: it is packed by gzip: unpack it first"),
         ("a.parquet", b"text", "text", "no Parquet file that can be read"),
         ("a.jsonl", b'{"txt": "a"}\n', "text", r"line 1: field 'text' is missing; there are txt\. .*is --field right"),

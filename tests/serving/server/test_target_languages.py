@@ -10,7 +10,7 @@ from tests.tiny import SENTENCES
 
 from hmc.artifact import InvalidRequestError
 from hmc.artifact.errors import LevelNotFoundError
-from hmc.serving import DecodeOptions
+from hmc.serving import DecodeOptions, Translator
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
@@ -63,3 +63,9 @@ def test_a_language_that_is_not_there_is_refused_with_those_that_are(client: Cli
         pieces(client, f">>nld<< {TEXT}", "de")
     with pytest.raises(InvalidRequestError, match="unknown target language >>fra<<; this model has: >>deu<<, >>nld<<"):
         pieces(client, f">>fra<< {TEXT}")
+
+
+def test_texts_are_divided_by_the_rules_of_a_language_with_another_code(multilingual_bundle: Path) -> None:
+    """The manifest names the source as the model's files do, with three letters."""
+    with Translator(multilingual_bundle, threads=1) as translator:
+        assert (translator.manifest.source_language, translator.source.language) == ("eng", "en")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Integral, Real
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.storage.rows import MARKS
 
 MAX_INT32 = 2**31 - 1
 """Upper bound of whole numbers that have no smaller one: the protocol sends them as int32."""
@@ -62,11 +63,7 @@ BOM = b"\xef\xbb\xbf"
 BREAKS = str.maketrans("\n\r\t", "   ")
 
 
-OTHER_FORMS = {
-    b"\x1f\x8b": "it is packed by gzip: unpack it first",
-    b"\xff\xfe": "convert it first: `iconv -f UTF-16 -t UTF-8`",
-    b"\xfe\xff": "convert it first: `iconv -f UTF-16 -t UTF-8`",
-}
+OTHER_FORMS = MARKS | {b"\x1f\x8b": "it is packed by gzip: unpack it first"}
 """How files of other forms begin → what to do with them."""
 
 

@@ -1,4 +1,4 @@
-"""Dev scores: outputs by the PyTorch model, scored with sacreBLEU (detokenised, cased, `tokenizer_of` the text)."""
+"""Dev scores: translations by the PyTorch model, scored with sacreBLEU, detokenised and cased."""
 
 from __future__ import annotations
 
