@@ -126,7 +126,7 @@ def test_a_process_that_cannot_serve_again_stays_down(tiny_bundle: Path, tmp_pat
         reader.start()
         bundle.rename(gone)
         service.workers()[1].send_signal(signal.SIGKILL)
-        assert said.wait(WAIT_S), log
+        assert said.wait(WAIT_S), "".join(log)
         assert sorted(service.samples("hmc_process_up").items()) == [
             ('hmc_process_up{process="0"}', 1.0), ('hmc_process_up{process="1"}', 0.0)
         ]  # fmt: skip

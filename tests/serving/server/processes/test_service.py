@@ -46,7 +46,9 @@ class Service:
         return Client(self.said["address"], connections=16, **more)
 
     def workers(self) -> list[psutil.Process]:
-        children = psutil.Process(self.process.pid).children()
+        """Its processes in the order of their start, which is that of their numbers. Process ids begin anew at the
+        system's limit."""
+        children = sorted(psutil.Process(self.process.pid).children(), key=psutil.Process.create_time)
         found = []
         for child in children:
             with suppress(psutil.NoSuchProcess):  # a ZombieProcess is one
