@@ -24,7 +24,7 @@ PROTOS := $(wildcard protos/hmc/v1/*.proto) protos/buf/validate/validate.proto
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo-ready ## Compile, serve, query and benchmark the embedded model at five levels
+demo: $(VENV)/.demo-ready ## Compile, serve, query and benchmark the embedded model at ten levels
 	$(BIN)/hmc demo
 
 test: $(VENV)/.dev-ready ## Run every test, TEST_JOBS at a time

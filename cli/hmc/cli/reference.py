@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,9 +57,12 @@ def page() -> str:
 
     root: Any = get_command(build())
     renamed = [(name, old, new) for name, options in RENAMED.items() for old, new in options.items()]
+    rows = [row for name, command in _commands(root, "hmc", None) for row in _rows(name, command)]
+    shared = {row for row in rows if rows.count(row) >= SEVERAL}
     lines = [HEAD + "".join(f"| `hmc {name}` | `{old}` | `{new}` |\n" for name, old, new in renamed)]
+    lines += ["## Options of several commands\n", "| option | meaning |", "|---|---|", *sorted(shared), ""]
     for name, command in _commands(root, "hmc", None):
-        lines += _of_command(name, command)
+        lines += _of_command(name, command, shared)
     return "\n".join(lines)
 
 
@@ -73,19 +77,44 @@ def _commands(group: Any, path: str, parent: Context | None) -> Iterator[tuple[s
             yield f"{path} {name}", command
 
 
-def _of_command(name: str, command: Command) -> Iterator[str]:
+SEVERAL = 4
+"""So many commands have an option with the same help: it is then described once."""
+
+
+def _rows(name: str, command: Command) -> list[str]:
+    """The options of a command, each as a line of a table; of `hmc serve` those that are no settings."""
+    from hmc.serving.server.configuration.schema import BUNDLES, schema
+
+    settings = {each.key for each in schema()} - {BUNDLES}
+
+    context = command.make_context(name, [], resilient_parsing=True)
+    params: list[Any] = [each for each in command.get_params(context) if each.name not in EVERYWHERE]
+    found = []
+    for each in params:
+        record = each.get_help_record(context)
+        if record is None or (name == "hmc serve" and each.name in settings):
+            continue
+        names, meaning = (_one_line(text).replace("|", "\\|") for text in record)
+        found.append(f"| `{re.sub(r' <[^>]*>', '', names)}` | {meaning} |")
+    return found
+
+
+def _of_command(name: str, command: Command, shared: set[str]) -> Iterator[str]:
     context = command.make_context(name, [], resilient_parsing=True)
     yield f"## {name}\n"
     yield f"{_one_line(command.help or '')}\n"
     yield f"    {name} {' '.join(command.collect_usage_pieces(context))}\n"
-    params: list[Any] = [each for each in command.get_params(context) if each.name not in EVERYWHERE]
-    yield "| argument or option | meaning |"
-    yield "|---|---|"
-    for record in (each.get_help_record(context) for each in params):
-        if record is not None:
-            names, meaning = (_one_line(text).replace("|", "\\|") for text in record)
-            yield f"| `{names}` | {meaning} |"
-    yield ""
+    rows = _rows(name, command)
+    own = [row for row in rows if row not in shared]
+    if own:
+        yield "| argument or option | meaning |"
+        yield "|---|---|"
+        yield from own
+        yield ""
+    if name == "hmc serve":
+        yield "And every [setting](settings.md).\n"
+    if len(own) < len(rows):
+        yield "Also " + ", ".join(row.split(" | ")[0].removeprefix("| ") for row in rows if row in shared) + ".\n"
 
 
 def _one_line(text: str) -> str:

@@ -138,7 +138,8 @@ def command(
     queue_size: Annotated[
         int | None,
         typer.Option(
-            help="Texts that may wait at one level. Further texts are refused.",
+            help="Sentences that may wait at one level, and a quarter more of callers that have less than their part. "
+            "Others are refused.",
             show_default="1024",
             rich_help_panel=CAPACITY,
         ),
