@@ -19,7 +19,7 @@ from tests.serving.http.conftest import serving
 
 from hmc.artifact import InvalidRequestError
 from hmc.serving.http import bodies, libretranslate, listener
-from hmc.serving.http.exchange import Lines
+from hmc.serving.http.exchange import Line, Lines
 from hmc.serving.server.access.tokens import line_of
 from hmc.v1 import translation_pb2 as pb
 
@@ -143,10 +143,15 @@ def test_lines_are_the_same_however_they_arrive(size: int) -> None:
             for start in range(0, len(sent), size):
                 yield sent[start : start + size]
 
-    async def lines() -> list[bytes]:
-        return [line async for line in Lines(cast(Request, Parts()), 100)]
+    async def lines(most: int) -> list[Line]:
+        return [line async for line in Lines(cast(Request, Parts()), most)]
 
-    assert asyncio.run(lines()) == [b"first", b"second line\r", b"last"]
+    found = asyncio.run(lines(100))
+    assert found == [b"first", b"second line\r", b"last"]
+    assert [line.number for line in found] == [3, 5, 7]
+    cut = asyncio.run(lines(8))
+    assert cut == [b"first", b"second l"]
+    assert [line.is_cut for line in cut] == [False, True]
 
 
 def half_sent(url: str, data: bytes) -> socket.socket:

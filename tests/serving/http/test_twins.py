@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 from contextlib import closing
@@ -64,6 +65,7 @@ def test_every_unknown_field_is_named(web: httpx.Client) -> None:
         (b"[]", "must be a JSON object"),
         (b"\xff", "not UTF-8"),
         (b'{"texts": ["a"], "texts": ["b"]}', "'texts' is there twice"),
+        (b'{"targetPrefixes": [], "target_prefixes": []}', "target_prefixes is there twice, as target_prefixes and"),
         (b'{"options": {"lengthPenalty": NaN}}', "NaN is not JSON"),
         (b'{"texts": "a"}', "does not fit"),
         (b'{"texts": ["\\ud800"]}', "Unpaired surrogate"),
@@ -85,6 +87,25 @@ def test_only_json_is_taken(web: httpx.Client) -> None:
         response = web.post("/v1/admin/reload", content=b"{}", headers={"Content-Type": kind})
         assert refusal(response)[:2] == (415, "INVALID_ARGUMENT")
     assert web.post("/v1/admin/reload").status_code == 415
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/v1/translate", "application/json"), ("/v1/stream", "application/x-ndjson"), ("/translate", "application/json")],
+)
+def test_packed_bodies_are_refused_as_such(web: httpx.Client, path: str, kind: str) -> None:
+    headers = {"Content-Type": kind, "Content-Encoding": "gzip"}
+    response = web.post(path, content=gzip.compress(b'{"text": "a"}'), headers=headers)
+    assert response.status_code == 415
+    assert "the body is packed (gzip)" in response.text
+
+
+def test_the_line_of_a_stream_that_cannot_be_read_is_named(web: httpx.Client) -> None:
+    body = '{"id": "1", "text": "a"}\n\n{"id": "2", "texts": ["b"]}\n{"id": "3", "text": "c"}\n'
+    response = web.post("/v1/stream", content=body, headers={"Content-Type": "application/x-ndjson"})
+    last = json.loads(response.text.splitlines()[-1])["error"]
+    assert last["code"] == "INVALID_ARGUMENT"
+    assert last["message"].startswith("line 3: unknown fields: texts")
 
 
 def test_large_bodies(web: httpx.Client) -> None:

@@ -71,8 +71,15 @@ def _too_large(most: int) -> HttpError:
     )
 
 
+def check_unpacked(request: Request) -> None:
+    """Raises HttpError if the body is packed."""
+    packed = request.headers.get("content-encoding", "identity").strip().lower()
+    if packed not in ("identity", ""):
+        raise invalid(f"the body is packed ({packed}): send it without Content-Encoding", 415)
+
+
 def check_json_type(request: Request) -> None:
-    """Raises HttpError unless the body is declared as JSON.
+    """Raises HttpError unless the body is declared as JSON, and not packed.
 
     This is what keeps other web sites out of a browser's session: a page may send a form anywhere, but JSON only to
     servers that allow it.
@@ -80,6 +87,7 @@ def check_json_type(request: Request) -> None:
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if declared != JSON:
         raise invalid(f"the content type is {declared or 'missing'}: send `Content-Type: application/json`", 415)
+    check_unpacked(request)
 
 
 async def read_message(body: bytes, kind: Descriptor) -> Message:
@@ -138,11 +146,16 @@ def _constant(name: str) -> Any:
 
 def _unknown(data: dict[str, Any], kind: Descriptor, path: str) -> Iterable[str]:
     known: dict[str, FieldDescriptor] = {name: field for field in kind.fields for name in (field.name, field.json_name)}
+    found = set[str]()
     for name, value in data.items():
         field = known.get(name)
         if field is None:
             yield repr(path + name)[1:-1]
-        elif field.message_type is not None:
+            continue
+        if field.name in found:
+            raise InvalidRequestError(f"{path}{field.name} is there twice, as {field.name} and {field.json_name}")
+        found.add(field.name)
+        if field.message_type is not None:
             for item in value if isinstance(value, list) else [value]:
                 if isinstance(item, dict):
                     yield from _unknown(item, field.message_type, f"{path}{name}.")

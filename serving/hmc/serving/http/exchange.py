@@ -106,15 +106,25 @@ class Answers(Response):
         return event(data) if self._events else data + b"\n"
 
 
+class Line(bytes):
+    """A line of a body."""
+
+    number: int
+    """From 1; empty lines count."""
+    is_cut: bool
+    """Whether it is longer than a line may be, and cut."""
+
+
 class Lines:
     """The lines of a body, without empty ones, while they arrive. Each byte is looked at once."""
 
     def __init__(self, request: Request, most: int) -> None:
-        """most: bytes of the longest line. A longer one is cut, so that it is no JSON, and is the last."""
+        """most: bytes of the longest line. A longer one is cut, and is the last."""
         self._request, self._most = request, most
         self._ended, self._broken = asyncio.Event(), False
+        self._number = 0
 
-    async def __aiter__(self) -> AsyncGenerator[bytes]:
+    async def __aiter__(self) -> AsyncGenerator[Line]:
         """Raises CancelledError if the client leaves before the end."""
         rest = bytearray()
         try:
@@ -122,20 +132,29 @@ class Lines:
                 first, *following = part.split(b"\n")
                 rest += first
                 for each in following:
-                    if rest.strip():
-                        yield bytes(rest)
+                    line = self._line(rest)
+                    if line.strip():
+                        yield line
+                    if line.is_cut:
+                        return
                     rest = bytearray(each)
                 if len(rest) > self._most:
-                    yield bytes(rest[: self._most])
+                    yield self._line(rest)
                     return
         except ClientDisconnect:
             self._broken = True
             raise asyncio.CancelledError from None
         else:
             if rest.strip():
-                yield bytes(rest)
+                yield self._line(rest)
         finally:
             self._ended.set()
+
+    def _line(self, content: bytearray) -> Line:
+        self._number += 1
+        line = Line(content[: self._most])
+        line.number, line.is_cut = self._number, len(content) > self._most
+        return line
 
     async def left(self) -> None:
         """Returns when the client has left. While texts wait to be read, it is not noticed."""

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.http.bodies import FORM, JSON, Body
+from hmc.serving.http.bodies import FORM, JSON, Body, check_unpacked
 from hmc.serving.http.call import PlainCall
 from hmc.serving.http.exchange import unless
 from hmc.serving.http.methods import Methods
@@ -108,6 +108,7 @@ class _Sent:
     async def _bytes(self) -> bytes:
         if self._read is None:
             request = self._request
+            check_unpacked(request)
             known = not self._needs_token or "authorization" in request.headers or "api_key" in request.query_params
             self._read = await self.body.read() if known else await self._short()
         return self._read

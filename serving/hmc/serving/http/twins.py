@@ -10,7 +10,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,12 +21,13 @@ from hmc.serving.http.bodies import (
     MAX_BODY_BYTES,
     Body,
     check_json_type,
+    check_unpacked,
     json_of,
     message_from_data,
     read_message,
 )
 from hmc.serving.http.call import PlainCall
-from hmc.serving.http.exchange import EVENTS, LINES, Answers, Lines, gone, unless
+from hmc.serving.http.exchange import EVENTS, LINES, Answers, Line, Lines, gone, unless
 from hmc.serving.http.methods import Given, Methods
 from hmc.serving.http.statuses import invalid
 from hmc.v1 import translation_pb2 as pb
@@ -104,16 +105,28 @@ def _route(methods: Methods, twin: Twin) -> Route:
         declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if declared != LINES:
             raise invalid(f"the content type is {declared or 'missing'}: send `Content-Type: {LINES}`", 415)
+        check_unpacked(request)
         call = PlainCall.of(request)
         kind = twin.method.input_type
         sent = Lines(request, MAX_BODY_BYTES)
-        answers = methods.stream(twin.method, aiter(sent), lambda line: read_message(line, kind), call)
+        answers = methods.stream(twin.method, aiter(sent), lambda line: _of_line(line, kind), call)
         context = copy_context()
         first = await unless(sent.left(), _first(answers), context)
         return Answers(first, answers, LINES, call.headers(), sent.left(), context)
 
     endpoint = stream if twin.streams_requests else several if twin.streams_answers else one
     return Route(twin.path, endpoint, methods=[twin.verb])
+
+
+async def _of_line(line: bytes, kind: Descriptor) -> Message:
+    """The message of a line. Raises InvalidRequestError, which names the line."""
+    assert isinstance(line, Line)
+    if line.is_cut:
+        raise InvalidRequestError(f"line {line.number} is longer than {MAX_BODY_BYTES // 2**20} MiB: split its text")
+    try:
+        return await read_message(line, kind)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"line {line.number}: {error}") from error
 
 
 def _given(request: Request, twin: Twin) -> tuple[Given, Coroutine[Any, Any, None]]:

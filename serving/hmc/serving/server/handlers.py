@@ -270,9 +270,11 @@ class Handlers:
         """Makes a level the default one. With `lazy` it is loaded: in another process, a call may have done so. Errors:
         see `ModelHost.set_default`."""
         host = self._models.named(model)
-        if host.lazy:
+        if not host.lazy:
+            return await self._changes.run(host.set_default, name)
+        with host.residency.wanted(name):  # so that another load does not take its memory in between
             await self._load(host, name)
-        return await self._changes.run(host.set_default, name)
+            return await self._changes.run(host.set_default, name)
 
     async def reload(self, path: Path | None, model: str = "") -> LevelList:
         """Replaces the bundle of a model. Raises PermissionDeniedError for a path that is not below the root of

@@ -39,15 +39,18 @@ def check_request(request: Message) -> None:
     for one in found:
         violation = _violation(request.DESCRIPTOR, one)
         violations.setdefault(violation.field, violation)
-    raise invalid_request(list(violations.values()))
+    is_too_large = all(one.proto.rule_id == "string.max_bytes" for one in found)
+    raise invalid_request(list(violations.values()), TooLargeError if is_too_large else InvalidRequestError)
 
 
-def invalid_request(violations: list[Violation]) -> InvalidRequestError:
+def invalid_request(
+    violations: list[Violation], kind: type[InvalidRequestError] = InvalidRequestError
+) -> InvalidRequestError:
     """The error of a request with these violations. Its message has all their descriptions."""
     descriptions = [violation.description for violation in violations]
     if len(descriptions) == 1:
-        return InvalidRequestError(descriptions[0], violations)
-    return InvalidRequestError(f"{len(descriptions)} values are at fault: " + "; ".join(descriptions), violations)
+        return kind(descriptions[0], violations)
+    return kind(f"{len(descriptions)} values are at fault: " + "; ".join(descriptions), violations)
 
 
 def _violation(message: Any, found: protovalidate.Violation) -> Violation:

@@ -109,6 +109,12 @@ def test_text(
     assert SECRET not in stream.getvalue()
 
 
+def test_a_callers_name_stays_on_its_line() -> None:
+    record = logging.LogRecord("hmc", logging.INFO, "", 0, "a call", (), None)
+    record.fields = {"caller": "alice\nERROR forged"}
+    assert TextLines().format(record).endswith(r" INFO a call caller='alice\nERROR forged'")
+
+
 def test_calls_are_not_logged_unless_asked(
     bundle: Path, factory: FakeFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: Any
 ) -> None:

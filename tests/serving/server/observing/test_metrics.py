@@ -173,6 +173,9 @@ def test_refusals_by_reason(bundle: Path, factory: FakeFactory, tmp_path: Path) 
         (answer,) = stub.TranslateStream(stream, metadata=known["small"])
         assert answer.error.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
         assert count("limit") == 2
+        large = pb.TranslateTokensRequest(text="a" * (64 * 1024 + 1))
+        assert failure(lambda: list(stub.TranslateTokens(large, metadata=known["free"])))[0] == "INVALID_ARGUMENT"
+        assert count("limit") == 3
         assert failure(lambda: stub.Translate(request))[0] == "UNAUTHENTICATED"
         assert count("unauthenticated") == 1
         assert failure(lambda: admin.Reload(pb.ReloadRequest(), metadata=known["small"]))[0] == "PERMISSION_DENIED"

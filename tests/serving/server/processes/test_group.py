@@ -65,8 +65,22 @@ def test_what_held_for_a_bundle_is_forgotten_with_it(tmp_path: Path) -> None:
     group = Group(tmp_path, 0, 2)
     for change in (reload("a", "en-de"), default("h36", "en-de"), default("h36", "fr-en"), load("h36", "en-de")):
         group.note(*change)
-    group.replaced("en-de")
+    group.replaced("en-de", "1")
     assert group.changes() == [reload("a", "en-de"), load("h36", "en-de"), default("h36", "fr-en")]
+
+
+def test_what_holds_for_a_new_bundle_stays_when_the_next_process_takes_it(tmp_path: Path) -> None:
+    first, second = Group(tmp_path, 0, 2), Group(tmp_path, 1, 2)
+    first.replaced("", "1")
+    first.note(*default("h36"))
+    second.replaced("", "1")
+    assert second.changes() == [default("h36")]
+    second.replaced("", "2")
+    assert second.changes() == []
+    first.note(*reload("other"))
+    first.note(*default("h36"))
+    first.replaced("", "2")
+    assert first.changes() == [reload("other")]
 
 
 @pytest.fixture

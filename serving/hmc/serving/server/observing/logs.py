@@ -45,13 +45,20 @@ class TextLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         fields = fields_of(record)
-        named = [f"{name}={fields[name]}" for name in ("milliseconds", "request_id", "caller") if fields.get(name)]
+        names = ("milliseconds", "request_id", "caller")
+        named = [f"{name}={_on_one_line(fields[name])}" for name in names if fields.get(name)]
         if self._process is not None:
             named.append(f"process={self._process}")
         return " ".join((super().formatMessage(record), *named))
 
     def formatException(self, ei: Any) -> str:
         return describe(ei, texts=self._texts)
+
+
+def _on_one_line(value: object) -> str:
+    """A value as text; one that could begin another line of a log as Python writes it."""
+    text = str(value)
+    return text if text.isprintable() else repr(text)
 
 
 class JsonLines(logging.Formatter):

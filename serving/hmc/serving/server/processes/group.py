@@ -23,7 +23,7 @@ from hmc.serving.server.access.gate import Allowance, Filling
 from hmc.serving.server.access.listening import UNIX
 from hmc.v1 import translation_pb2 as pb
 
-LOCK, CHANGES = "lock", "changes.json"
+LOCK, CHANGES, REPLACED = "lock", "changes.json", "replaced.json"
 LOCK_S = 0.02
 """Seconds between two attempts to take the lock."""
 REQUESTS: dict[str, type[Message]] = {
@@ -92,24 +92,43 @@ class Group:
         if method == "Reload" and "bundlePath" not in fields:  # it reads the path again that the last one gave
             last = [each for name, each in kept if name == "Reload" and each.get("model") == fields.get("model")]
             fields = last[-1] if last else fields
+        if method == "Reload":
+            self._replace(fields.get("model", ""), None)
         kept = [each for each in kept if not _replaces(method, fields, *each)]
         order = list(REQUESTS)
         self._keep(sorted([*kept, (method, fields)], key=lambda change: order.index(change[0])))
 
-    def replaced(self, model: str) -> None:
-        """Drops what held until the bundle of a model was replaced: its default level and what was unloaded. Call it
-        in `changing`."""
+    def replaced(self, model: str, version: str) -> None:
+        """Drops what held until the bundle of a model was replaced: its default level and what was unloaded. The first
+        process that has the new version does so; what was changed since then holds. Call it in `changing`."""
+        if not self._replace(model, version):
+            return
         ended = [("SetDefaultLevel", model), ("UnloadLevel", model)]
         self._keep([(name, each) for name, each in self._kept() if (name, each.get("model", "")) not in ended])
 
+    def _replace(self, model: str, version: str | None) -> bool:
+        """Notes the version that has replaced a model's bundle by itself; None: a call has. Returns whether it is
+        new."""
+        versions = self._read(REPLACED, {})
+        is_new = bool(versions.get(model) != version)
+        if is_new:
+            self._write(REPLACED, {**versions, model: version})
+        return is_new
+
     def _keep(self, kept: list[tuple[str, dict[str, Any]]]) -> None:
-        new = self.folder / f"{CHANGES}.new"
-        new.write_text(json.dumps(kept), encoding="utf-8")
-        new.replace(self.folder / CHANGES)
+        self._write(CHANGES, kept)
 
     def _kept(self) -> list[tuple[str, dict[str, Any]]]:
-        file = self.folder / CHANGES
-        return [(method, fields) for method, fields in json.loads(file.read_text("utf-8"))] if file.exists() else []
+        return [(method, fields) for method, fields in self._read(CHANGES, [])]
+
+    def _write(self, name: str, data: Any) -> None:
+        new = self.folder / f"{name}.new"
+        new.write_text(json.dumps(data), encoding="utf-8")
+        new.replace(self.folder / name)
+
+    def _read(self, name: str, without: Any) -> Any:
+        file = self.folder / name
+        return json.loads(file.read_text("utf-8")) if file.exists() else without
 
 
 def _replaces(method: str, fields: dict[str, Any], old: str, of_old: dict[str, Any]) -> bool:

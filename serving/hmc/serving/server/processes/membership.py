@@ -133,12 +133,7 @@ class Membership:
         """
         async with self._group.changing():
             for method, request in self._group.changes():
-                try:
-                    await getattr(self._admin, method)(request, None)
-                except HmcError as error:
-                    if method not in ("LoadLevel", "UnloadLevel"):
-                        raise
-                    log.warning("%s, which another process has made, is left out: %s", method, error)
+                await self._make(method, request, needed=method not in ("LoadLevel", "UnloadLevel"))
             before = os.umask(0o177)
             try:
                 self._door.add_insecure_port(self._group.address(self._group.index))
@@ -149,9 +144,21 @@ class Membership:
     async def reload(self, model: str) -> None:
         """Reads a bundle again because its files have changed, as every process does by itself. Errors: see
         `ModelHost.reload`."""
-        await self._handlers.reload(None, model)
+        version = (await self._handlers.reload(None, model)).bundle_version
         async with self._group.changing():
-            self._group.replaced(model)
+            self._group.replaced(model, version)
+            for method, request in self._group.changes():  # others may have been asked before this one was done
+                if method in ("SetDefaultLevel", "UnloadLevel") and request.model == model:  # type: ignore[attr-defined]
+                    await self._make(method, request)
+
+    async def _make(self, method: str, request: Message, *, needed: bool = False) -> None:
+        """Makes a change that another process has made. needed: else what fails is logged."""
+        try:
+            await getattr(self._admin, method)(request, None)
+        except HmcError as error:
+            if needed:
+                raise
+            log.warning("%s, which another process has made, is left out: %s", method, error)
 
     async def end(self) -> None:
         """Takes no more part."""
