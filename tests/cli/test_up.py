@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -91,6 +92,24 @@ def test_pruned_levels_are_served(data: Path, tmp_path: Path, hmc: Hmc) -> None:
     assert process.returncode == 0
     again = hmc(*arguments[:-2], "--no-serve")
     assert [step["kept"] for step in steps(again.stdout)] == [True, True, True]
+
+
+def test_what_the_model_asks_for_in_vain_is_said(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
+    generation = opus / "generation_config.json"
+    generation.write_text(json.dumps(json.loads(generation.read_text()) | {"num_beams": 5, "min_length": 6}))
+    ran = hmc("up", opus, "-o", tmp_path / "out", "--no-serve")
+    assert "defaults, which every request has to give: beam_size 5" in ran.stderr
+    assert re.search(r"Settings of the model that HMC ignores: .*\bmin_length\b", ran.stderr)
+
+
+def test_a_damaged_bundle_is_not_taken_for_a_finished_step(hmc: Hmc, opus: Path, tmp_path: Path) -> None:
+    arguments = ("up", opus, "-o", tmp_path / "out", "--no-serve", "--json")
+    bundle = Path(steps(hmc(*arguments).stdout)[-1]["folder"])
+    weights = max(bundle.rglob("*"), key=lambda file: file.stat().st_size)
+    weights.write_bytes(weights.read_bytes()[:100])
+    again = hmc(*arguments)
+    assert again.exit_code == 2
+    assert "Delete this folder, and give the same command again" in again.stderr
 
 
 def test_what_cannot_work_is_said_first(hmc: Hmc, opus: Path, tmp_path: Path) -> None:

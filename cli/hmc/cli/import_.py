@@ -34,11 +34,11 @@ def command(
     from functools import partial
 
     from hmc.artifact.checkpoint.checkpoint import FORMAT, save_checkpoint
-    from hmc.artifact.marian.generation import REQUEST_OPTIONS, ignored
+    from hmc.artifact.marian.generation import ignored
     from hmc.artifact.model.architecture import parameter_count
     from hmc.artifact.storage.formats import check_replaceable
     from hmc.cli.common.consoles import note, open_console
-    from hmc.pipelines.importing import import_model, located, lossy_note
+    from hmc.pipelines.importing import import_model, located, lossy_note, notes_of
 
     found = located(model, revision, partial(note, open_console(stderr=True)))
     check_replaceable(out, FORMAT, [found.path])
@@ -47,7 +47,7 @@ def command(
         checkpoint.config.provenance.update({"from": model, "revision": found.revision})
     save_checkpoint(checkpoint, out)
     config, arch = checkpoint.config, checkpoint.architecture
-    decoding, lossy = config.provenance["generation"], lossy_note(checkpoint)
+    decoding = config.provenance["generation"]
     result = {
         "checkpoint": str(out),
         "source_language": config.source_language,
@@ -58,7 +58,7 @@ def command(
         "tokenizer": "joint" if isinstance(checkpoint.tokenizer, bytes) else "marian",
         "generation": decoding,
         "generation_ignored": ignored(decoding, arch),
-        "lossy": lossy,
+        "lossy": lossy_note(config),
     }
     if as_json:
         typer.echo(json.dumps(result, indent=1))
@@ -68,10 +68,5 @@ def command(
         f"layers, {result['heads']} heads, {result['parameters']:,} parameters"
         + ("" if arch.source_vocab_size is None else ", a vocabulary for each side")
     )
-    options = [f"{option} {decoding[name]}" for name, option in REQUEST_OPTIONS.items() if name in decoding]
-    if lossy:
-        typer.echo(lossy)
-    if options:
-        typer.echo(f"The model's own decoding defaults, which every request has to give: {', '.join(options)}.")
-    if result["generation_ignored"]:
-        typer.echo(f"Settings of the model that HMC ignores: {', '.join(ignored(decoding, arch))}.")
+    for said in notes_of(config):
+        typer.echo(said)

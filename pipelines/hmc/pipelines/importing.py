@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint
+from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig
 from hmc.artifact.ctranslate2.reader import import_ctranslate2, is_ctranslate2
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import FailedPreconditionError, HmcError, InvalidRequestError, UnavailableError
 from hmc.artifact.m2m100.reader import import_m2m100, is_m2m100
+from hmc.artifact.marian.generation import REQUEST_OPTIONS, ignored
 from hmc.artifact.marian.reader import import_marian
 from hmc.artifact.npz.reader import import_release
 from hmc.artifact.npz.release import is_release
@@ -110,9 +111,24 @@ def import_model(path: Path, *, source_language: str | None = None, target_langu
     return read(path, source_language=source_language, target_language=target_language, read_pickled=read_pickled)
 
 
-def lossy_note(checkpoint: Checkpoint) -> str | None:
+def notes_of(config: CheckpointConfig) -> list[str]:
+    """What a user should know of an imported model, a sentence each: what its weights have lost, its own decoding
+    defaults, and its settings that HMC ignores."""
+    decoding = config.provenance.get("generation", {})
+    options = [f"{option} {decoding[name]}" for name, option in REQUEST_OPTIONS.items() if name in decoding]
+    left = ignored(decoding, config.architecture)
+    lossy = lossy_note(config)
+    notes = [lossy] if lossy else []
+    if options:
+        notes.append(f"The model's own decoding defaults, which every request has to give: {', '.join(options)}.")
+    if left:
+        notes.append(f"Settings of the model that HMC ignores: {', '.join(left)}.")
+    return notes
+
+
+def lossy_note(config: CheckpointConfig) -> str | None:
     """What the weights of an imported model have lost where they were stored in integers; None for floats."""
-    stored = checkpoint.config.provenance.get("weights")
+    stored = config.provenance.get("weights")
     if stored not in ("int8", "int16"):
         return None
     return (

@@ -16,17 +16,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from hmc.artifact.bundle.checks import bundle_problems
 from hmc.artifact.bundle.manifest import MANIFEST
-from hmc.artifact.checkpoint.checkpoint import FORMAT, read_layout, save_checkpoint
+from hmc.artifact.checkpoint.checkpoint import FORMAT, read_config, read_layout, save_checkpoint
 from hmc.artifact.distribution import VERSION
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.precisions import Precision
 from hmc.artifact.storage.files import sha256_file
 from hmc.compiler.bundle.requests import LevelRequest, read_calibration
 from hmc.compiler.bundle.writer import compile_bundle
-from hmc.pipelines.importing import import_model, lossy_note
+from hmc.pipelines.importing import import_model, notes_of
 from hmc.pipelines.progress import Report, Step, silent
 
 DIGITS = 12
@@ -85,6 +86,10 @@ def bring_up(settings: UpSettings, done: Announce = silent, step: Step = silent,
 
 def _imported(settings: UpSettings, done: Announce, step: Step) -> Path:
     if FORMAT.is_at(settings.model):
+        if any(settings.languages):
+            raise InvalidRequestError(
+                f"{settings.model} is a checkpoint, which names its languages: leave them out here"
+            )
         return settings.model
     step(f"reading {settings.model}")
     model, weights = settings.model, ""
@@ -96,9 +101,9 @@ def _imported(settings: UpSettings, done: Announce, step: Step) -> Path:
     if not kept:
         source, target = settings.languages
         checkpoint = import_model(settings.model, source_language=source, target_language=target)
-        if said := lossy_note(checkpoint):
-            step(said)
         save_checkpoint(checkpoint, folder)
+    for said in notes_of(read_config(folder)):
+        step(said)
     done(StepDone("import", folder, kept))
     return folder
 
@@ -138,6 +143,8 @@ def _compiled(settings: UpSettings, checkpoint: Path, pruned: list[Path], done: 
     files = chain.from_iterable(_files(path, settings.out) for path in (checkpoint, *pruned))
     folder = settings.out / f"bundle-{digest_of(chain(files, texts), precisions)}"
     kept = (folder / MANIFEST).is_file()
+    if kept and (problems := bundle_problems(folder)):
+        raise InvalidArtifactError(f"bundle {folder}", problems, "Delete this folder, and give the same command again.")
     if not kept:
         compile_bundle(
             [LevelRequest(path) for path in (checkpoint, *pruned)],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.artifact.m2m100.m2m100_writer import sources, write_m2m100, write_nllb
+from tests.artifact.m2m100.m2m100_writer import NLLB_CODES, sources, write_m2m100, write_nllb
 
 from hmc.artifact import (
     InvalidArtifactError,
@@ -189,6 +189,59 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         import_model(tmp_path / "model")
     assert "sentencepiece.bpe.model is missing" in str(caught.value)
     assert "has shape [48, 64], config.json says [32, 64]" in str(caught.value)
+
+
+def changed(file: Path, **fields: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+@pytest.mark.parametrize(
+    ("file", "fields", "said"),
+    [
+        ("generation_config.json", {"decoder_start_token_id": 0}, "decoder_start_token_id is 0, and in config.json 2"),
+        ("generation_config.json", {"eos_token_id": [2, 20]}, r"eos_token_id is \[2, 20\], and in config.json 2"),
+        ("generation_config.json", {"forced_bos_token_id": "fra_Latn"}, "is the token of fra_Latn, and .* deu_Latn"),
+        ("config.json", {"decoder_start_token_id": 1}, "decoder_start_token_id must not be pad"),
+        ("tokenizer_config.json", {"legacy_behaviour": True}, "legacy_behaviour is not supported"),
+        ("tokenizer_config.json", {"tokenizer_class": "SMALL100Tokenizer"}, "tokenizer_class SMALL100Tokenizer"),
+    ],
+)
+def test_what_would_change_translations_is_refused(
+    tmp_path: Path, file: str, fields: dict[str, Any], said: str
+) -> None:
+    _, tokenizer = write_nllb(tmp_path / "model")
+    if "forced_bos_token_id" in fields:
+        fields = {"forced_bos_token_id": tokenizer.convert_tokens_to_ids("fra_Latn")}
+    changed(tmp_path / "model" / file, **fields)
+    with pytest.raises(InvalidArtifactError, match=said):
+        import_model(tmp_path / "model")
+    if "forced_bos_token_id" in fields:  # then the caller has chosen
+        assert import_model(tmp_path / "model", target_language="deu_Latn").config.target_language == "deu_Latn"
+
+
+@pytest.mark.parametrize("write", [write_m2m100, write_nllb])
+def test_tokens_that_were_added_to_the_tokenizer_are_refused(tmp_path: Path, write: Any) -> None:
+    model, tokenizer = write(tmp_path / "model")
+    tokenizer.add_tokens(["<formal>"])
+    model.resize_token_embeddings(max(len(tokenizer), model.config.vocab_size) + 1)
+    for made in (model, tokenizer):
+        made.save_pretrained(tmp_path / "model")
+    with pytest.raises(InvalidArtifactError, match="added to the tokenizer are not supported: <formal>"):
+        import_model(tmp_path / "model")
+
+
+def test_ids_of_languages_are_those_that_the_folder_states(tmp_path: Path) -> None:
+    """Also without tokenizer.json, as slow tokenizers write."""
+    folder = tmp_path / "model"
+    _, tokenizer = write_nllb(folder)
+    (folder / "tokenizer.json").unlink()
+    first = min(tokenizer.convert_tokens_to_ids(NLLB_CODES))
+    stated = {str(first + 3 - n): {"content": code, "special": True} for n, code in enumerate(NLLB_CODES)}
+    changed(folder / "tokenizer_config.json", added_tokens_decoder=stated, additional_special_tokens=NLLB_CODES)
+    read = import_model(folder).tokenizer
+    assert isinstance(read, MarianFiles)
+    assert read.languages is not None
+    assert json.loads(read.languages)["codes"] == {code: first + 3 - n for n, code in enumerate(NLLB_CODES)}
 
 
 def test_it_cannot_be_exported_as_marian(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def checkpoint_problems(path: Path) -> list[str]:
     if is_marian(path):
         return ["config.json is of a MarianMT model of Hugging Face, not of a checkpoint"]
     try:
-        config = _read_config(path)
+        config = read_config(path)
     except HmcError as error:
         return [*problems, str(error)]
     layout_problems: list[str] = []
@@ -156,7 +156,7 @@ def is_marian(path: Path) -> bool:
     return isinstance(config, dict) and config.get("model_type") == "marian" and "architecture" not in config
 
 
-def _read_config(path: Path) -> CheckpointConfig:
+def read_config(path: Path) -> CheckpointConfig:
     try:
         raw = json.loads((path / CONFIG).read_text(encoding="utf-8"))
         if isinstance(raw, dict) and raw.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
@@ -175,7 +175,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     path = Path(path)
     if problems := checkpoint_problems(path):
         raise InvalidArtifactError(f"checkpoint {path}", problems, IMPORT if is_marian(path) else FIX)
-    config = _read_config(path)
+    config = read_config(path)
     tensors = read_weights(path / WEIGHTS)
     if broken := [name for name, value in tensors.items() if not np.isfinite(value).all()]:
         raise InvalidArtifactError(f"checkpoint {path}", [f"tensor {n} holds NaN or infinity" for n in broken], FIX)

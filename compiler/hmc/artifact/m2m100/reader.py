@@ -12,8 +12,8 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig
 from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.m2m100.tokenizer_files import configured_languages, read_files
-from hmc.artifact.marian.generation import decoding_of
-from hmc.artifact.marian.layout import ACTIVATIONS, CONFIG, GENERATION, classes_of, read_json
+from hmc.artifact.marian.generation import decoding_of, id_problems
+from hmc.artifact.marian.layout import ACTIVATIONS, CONFIG, GENERATION, TOKENIZER_CONFIG, classes_of, read_json
 from hmc.artifact.model.architecture import (
     LOGITS_BIAS,
     OUTPUT,
@@ -24,6 +24,7 @@ from hmc.artifact.model.architecture import (
 )
 from hmc.artifact.storage.weight_files import Arrays, ReadPickled, not_finite, read_folder
 from hmc.artifact.tokenizer.files import UNK_PIECE, MarianFiles, parse_vocabulary
+from hmc.artifact.tokenizer.tokenizer import LanguageTokens
 
 MODEL_TYPE, CLASS = "m2m_100", "M2M100ForConditionalGeneration"
 FIX = (
@@ -69,6 +70,10 @@ def import_m2m100(
     problems += wrong
     arch, wrong = architecture_of(raw, _unknown(files), own_output=OUTPUT in found)
     problems += wrong
+    if arch:
+        problems += id_problems(arch, generation)
+    if files and target_language is None:
+        problems += _forced_problems(files, generation)
     tensors: Tensors = {}
     if arch and found:
         tensors, wrong = _checked(found, arch)
@@ -88,6 +93,20 @@ def import_m2m100(
         },
     )
     return Checkpoint(config=config, tensors=tensors, tokenizer=files)
+
+
+def _forced_problems(files: MarianFiles, generation: dict[str, Any]) -> list[str]:
+    """Whether generation_config.json begins every text with the token of another language than the tokenizer names."""
+    assert files.languages is not None
+    tokens = LanguageTokens.model_validate_json(files.languages)
+    forced = generation.get("forced_bos_token_id")
+    other = next((code for code, token in tokens.codes.items() if token == forced), None)
+    if other in (None, tokens.target):
+        return []
+    return [
+        f"{GENERATION}: forced_bos_token_id {forced} is the token of {other}, and {TOKENIZER_CONFIG} names the target "
+        f"language {tokens.target}: `hmc import --target-language` chooses one"
+    ]
 
 
 def _decoding(raw: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any]:
@@ -183,6 +202,8 @@ def architecture_of(raw: dict[str, Any], unk_id: int, *, own_output: bool) -> tu
         )
     if config.pad_token_id != 1:
         problems.append(f"{CONFIG}: pad_token_id {config.pad_token_id} must be 1: positions are counted from it")
+    if config.decoder_start_token_id == config.pad_token_id:
+        problems.append(f"{CONFIG}: decoder_start_token_id must not be pad, which has no position")
     if problems:
         return None, problems
     try:
@@ -206,7 +227,7 @@ def _architecture(config: M2M100Config, unk_id: int, own_output: bool) -> Archit
         pad_id=config.pad_token_id,
         eos_id=config.eos_token_id,
         unk_id=unk_id,
-        start_id=None if config.decoder_start_token_id == config.pad_token_id else config.decoder_start_token_id,
+        start_id=config.decoder_start_token_id,
         pre_norm=True,
         stack_norms=True,
         own_output=own_output,

@@ -12,7 +12,9 @@ from hmc.artifact.marian.layout import TOKENIZER_CONFIG, read_json
 from hmc.artifact.tokenizer.files import EOS_PIECE, PAD_PIECE, UNK_PIECE, VOCABULARY, MarianFiles, parse_vocabulary
 from hmc.artifact.tokenizer.tokenizer import LanguageTokens, load_pieces
 
-SPECIAL_TOKENS, TOKENIZER_JSON = "special_tokens_map.json", "tokenizer.json"
+SPECIAL_TOKENS, TOKENIZER_JSON, ADDED_TOKENS = "special_tokens_map.json", "tokenizer.json", "added_tokens.json"
+CLASSES = re.compile(r"(M2M100|Nllb)Tokenizer(Fast)?")
+"""Classes of Transformers that divide texts as HMC does."""
 M2M100_TOKEN = re.compile(r"__([a-z]{2,3})__")
 NLLB_TOKEN = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 OF_M2M100 = {
@@ -54,7 +56,7 @@ def read_files(
     nllb = not (folder / VOCABULARY).is_file()
     codes, problems = (nllb_languages if nllb else m2m100_languages)(folder, len(own))
     entries = own | {(code if nllb else f"__{code}__"): token for code, token in codes.items()}
-    problems += _size_problems(entries, codes, size)
+    problems += _size_problems(entries, codes, size) + _foreign_problems(folder, entries)
     chosen, wrong = _languages(codes, languages)
     if problems + wrong or chosen is None:
         return None, problems + wrong
@@ -84,6 +86,42 @@ def _size_problems(entries: dict[str, int], codes: dict[str, int], size: int) ->
     if highest < size and len(set(entries.values())) == len(entries):
         return []
     return [f"the tokenizer has ids up to {highest}, some of them twice or beyond the model's vocabulary of {size}"]
+
+
+def _foreign_problems(folder: Path, entries: dict[str, int]) -> list[str]:
+    """What else the tokenizer of Transformers would do."""
+    config = _json(folder / TOKENIZER_CONFIG)
+    problems = []
+    name = config.get("tokenizer_class")
+    if isinstance(name, str) and not CLASSES.fullmatch(name):
+        problems.append(
+            f"{TOKENIZER_CONFIG}: tokenizer_class {name} is not supported; supported: those of M2M100 and NLLB"
+        )
+    if config.get("legacy_behaviour"):
+        problems.append(
+            f"{TOKENIZER_CONFIG}: legacy_behaviour is not supported: the source's language comes first here"
+        )
+    added = [token for token in stated_tokens(folder) if token not in entries and token != MASK]
+    if added:
+        more = ", …" if len(added) > 3 else ""
+        problems.append(f"tokens that were added to the tokenizer are not supported: {', '.join(added[:3])}{more}")
+    return problems
+
+
+def stated_tokens(folder: Path) -> dict[str, int]:
+    """The tokens beside the SentencePiece model whose ids a directory states."""
+    found = dict[str, int]()
+    decoder = _json(folder / TOKENIZER_CONFIG).get("added_tokens_decoder")
+    for number, token in (decoder if isinstance(decoder, dict) else {}).items():
+        if str(number).isdecimal():
+            found[_text(token)] = int(number)
+    for text, number in _json(folder / ADDED_TOKENS).items():
+        if isinstance(number, int):
+            found[text] = number
+    for token in _json(folder / TOKENIZER_JSON).get("added_tokens", []):
+        if isinstance(token, dict) and isinstance(token.get("id"), int):
+            found[_text(token)] = token["id"]
+    return found
 
 
 def _languages(codes: dict[str, int], asked: tuple[str | None, str | None]) -> tuple[tuple[str, str] | None, list[str]]:
@@ -126,19 +164,15 @@ def m2m100_languages(folder: Path, size: int) -> tuple[dict[str, int], list[str]
     if not listed and kind not in OF_M2M100:
         return {}, [f"{TOKENIZER_CONFIG}: language_codes {kind!r} is unknown; known: {', '.join(OF_M2M100)}"]
     codes = listed or OF_M2M100[kind].split()
-    return {code: size + number for number, code in enumerate(dict.fromkeys(codes))}, []
+    stated = stated_tokens(folder)
+    return {code: stated.get(f"__{code}__", size + number) for number, code in enumerate(dict.fromkeys(codes))}, []
 
 
 def nllb_languages(folder: Path, size: int) -> tuple[dict[str, int], list[str]]:
-    """Language → its token: as tokenizer.json says, or else in the order of the listed tokens after `size` pieces."""
-    added = _json(folder / TOKENIZER_JSON).get("added_tokens", [])
-    found = {
-        str(token.get("content")): token.get("id")
-        for token in added
-        if isinstance(token, dict) and NLLB_TOKEN.fullmatch(str(token.get("content")))
-    }
-    if found and all(isinstance(number, int) for number in found.values()):
-        return {code: int(number or 0) for code, number in found.items()}, []
+    """Language → its token: as files state, or else in the order of the listed tokens after `size` pieces."""
+    found = {token: number for token, number in stated_tokens(folder).items() if NLLB_TOKEN.fullmatch(token)}
+    if found:
+        return found, []
     listed = [t for t in listed_tokens(folder, _json(folder / TOKENIZER_CONFIG)) if NLLB_TOKEN.fullmatch(t)]
     if not listed:
         return {}, [f"neither {TOKENIZER_JSON} nor {SPECIAL_TOKENS} lists languages such as eng_Latn: download it"]

@@ -52,7 +52,7 @@ def id_problems(arch: Architecture, generation: dict[str, Any]) -> list[str]:
     problems = []
     for name, expected, harmless in (
         ("eos_token_id", arch.eos_id, (None, arch.eos_id, arch.pad_id)),
-        ("decoder_start_token_id", arch.pad_id, (None, arch.pad_id)),
+        ("decoder_start_token_id", arch.decoder_start, (None, arch.decoder_start)),
     ):
         value = generation.get(name)
         ids = value if isinstance(value, list) else [value]

@@ -21,8 +21,8 @@ from hmc.artifact.model.layers import (
 )
 
 PositionForm = Literal["marian", "fairseq"]
-"""Marian: position 0 comes first. fairseq (M2M100, NLLB): the first token is at position 2, and frequencies are spaced
-a little wider."""
+"""marian: that of MarianMT in Transformers; position 0 comes first. fairseq (M2M100, NLLB): the first token is at
+position 2, and frequencies are spaced a little wider."""
 FIRST = 2
 """Position of the first token in fairseq's form: 0 and 1 belong to its padding."""
 Activation = Literal["relu", "swish", "gelu"]

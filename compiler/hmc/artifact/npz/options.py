@@ -24,6 +24,8 @@ WANTED = {
     "transformer-ffn-depth": ("2", "feed-forward layers must have two matrices"),
     "transformer-train-positions": ("false", "positions must be sinusoids"),
     "transformer-train-position-embeddings": ("false", "positions must be sinusoids"),
+    "transformer-disable-position-embeddings": ("false", "positions must be sinusoids"),
+    "right-left": ("false", "sentences that are written backwards are not supported"),
     "transformer-tied-layers": ([], "layers that share weights are not supported"),
     "lemma-dim-emb": ("0", "factored vocabularies are not supported"),
     "input-types": ([], "several inputs are not supported"),
