@@ -63,6 +63,29 @@ def test_a_training_is_told_and_not_begun(hmc: Hmc, corpus: str, tmp_path: Path)
         assert (ran.exit_code, message in ran.stderr) == (2, True), ran.output
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.headmask='random:10'", "random:10"),
+        ("train.headmask='important:2/attention'", "important:2/attention"),
+        ("model.layout='absent.json'", "absent.json"),
+        ("model.start_from='absent'", "absent"),
+        ("tokenizer.model='absent'", "absent"),
+        ("distill.weight=0.5", "distillation needs a teacher"),
+        ("distill.teacher='absent'", "nothing is learned from it"),
+    ],
+)
+def test_what_a_training_would_refuse_later_is_said_at_once(
+    hmc: Hmc, corpus: str, tmp_path: Path, setting: str, message: str
+) -> None:
+    recipe, out = tmp_path / "r.toml", tmp_path / "run"
+    recipe.write_text(RECIPE.replace("{text}", json.dumps(corpus)))
+    for words in (("--dry-run",), ()):
+        ran = hmc("train", recipe, "-o", out, "--set", setting, *words)
+        assert (ran.exit_code, message in ran.stderr) == (2, True), ran.output
+    assert not out.exists()
+
+
 def test_a_pruning_is_told_and_not_begun(hmc: Hmc, corpus: str, tmp_path: Path) -> None:
     checkpoint, out = tmp_path / "model", tmp_path / "out"
     tiny_checkpoint_at(checkpoint)

@@ -3,6 +3,7 @@
 import errno
 import gzip
 import io
+import lzma
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def test_clear_errors(tmp_path: Path) -> None:
     (tmp_path / "bad.en").write_bytes(b"\xff\n")
     (tmp_path / "wide.en").write_text("A dog.", encoding="utf-16")
     (tmp_path / "packed.en").write_bytes(gzip.compress(b"A dog."))
+    (tmp_path / "packed.en.xz").write_bytes(lzma.compress(b"A dog."))
     (tmp_path / "bad.tsv").write_text("no tab here\n")
     (tmp_path / "plain.en.gz").write_text("one\n")
     (tmp_path / "cut.en.gz").write_bytes(gzip.compress(b"one\ntwo\n" * 999)[:-12])
@@ -79,6 +81,7 @@ def test_clear_errors(tmp_path: Path) -> None:
         f"{tmp_path}/bad.en {tmp_path}/bad.en": "not UTF-8 .* iconv -f LATIN1",
         f"{tmp_path}/wide.en {tmp_path}/t.de": "iconv -f UTF-16 -t UTF-8",
         f"{tmp_path}/packed.en {tmp_path}/t.de": r"packed by gzip: give it a name that ends in \.gz",
+        f"{tmp_path}/packed.en.xz {tmp_path}/t.de": "packed by xz: unpack it first",
         f"{tmp_path}/bad.tsv": "line 1: no TAB",
         f"{tmp_path}/plain.en.gz {tmp_path}/t.de": "not a whole gzip file",
         f"{tmp_path}/cut.en.gz {tmp_path}/cut.en.gz": "not a whole gzip file",

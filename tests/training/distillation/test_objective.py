@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,32 @@ def test_an_update_with_a_teacher_does_not_wait_for_the_device(distill: DistillS
     with CountWaits() as counted:
         one.update(2)
         assert counted.found == {}
+
+
+def test_a_teacher_begins_with_its_own_start_token() -> None:
+    """As the models of M2M100, whose decoders start from another token than those that are trained here."""
+    model, batch, distill = another_model(), batches()[0], DistillSection(weight=0.5)
+    fed: list[torch.Tensor] = []
+    for module in (model.decoder_layers[0],):
+        module.register_forward_hook(lambda _m, given, _o: fed.append(given[0].detach()))
+    started = batch.target_in.clone()
+    started[:, 0] = 5
+    Teacher(model, distill, start_id=5).lesson(batch)
+    Teacher(model, distill).lesson(replace(batch, target_in=started))
+    Teacher(model, distill).lesson(batch)
+    assert torch.equal(fed[0], fed[1])
+    assert not torch.equal(fed[0], fed[2])
+
+
+def test_which_start_token_a_teacher_begins_with(tmp_path: Path) -> None:
+    arch = tiny_architecture(start_id=0)
+    teacher = tiny_checkpoint_at(tmp_path / "teacher", arch=arch)
+    distill = DistillSection(weight=0.5, teacher=str(tmp_path / "teacher"))
+    vocabulary = Vocabulary(teacher.tokenizer)
+    for student, start in ((arch, None), (tiny_architecture(), 0)):
+        loaded = load_teacher(distill, None, student, vocabulary, 9)
+        assert loaded is not None
+        assert loaded._start_id == start
 
 
 def test_passes_add_their_gradients_and_the_first_teaches_the_others() -> None:

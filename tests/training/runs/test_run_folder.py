@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from tests.processes import environment
 from tests.tiny import tiny_checkpoint_at
 
 from hmc.artifact import InvalidRequestError
-from hmc.training.runs.folder import check_pruning_folder, check_training_folder
+from hmc.training.runs.folder import check_pruning_folder, check_training_folder, hold
 
 
 def foreign(file: Path) -> Path:
@@ -56,3 +59,26 @@ def test_checkpoints_that_pruning_will_write(tmp_path: Path) -> None:
     check_pruning_folder(tmp_path, ["h5"])
     with pytest.raises(InvalidRequestError, match=r"h12 holds files that do not belong to a checkpoint: README\.md"):
         check_pruning_folder(tmp_path, ["h12"])
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from hmc.training.runs.folder import hold
+hold(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_two_processes_are_not_in_one_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(InvalidRequestError, match=r"another process is working in .*run; wait for it, or choose"):
+            hold(tmp_path / "run")
+        other.kill()
+    for _ in range(2):
+        hold(tmp_path / "run")
+    assert subprocess.run(command, check=False, capture_output=True, env=environment()).returncode == 1

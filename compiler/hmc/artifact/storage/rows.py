@@ -51,6 +51,8 @@ MARKS = {
     b"\xff\xfe": "convert it: iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "convert it: iconv -f UTF-16 -t UTF-8",
     b"\x1f\x8b": "it is packed by gzip: give it a name that ends in .gz",
+    b"\xfd7zXZ": "it is packed by xz: unpack it first",
+    b"\x28\xb5\x2f\xfd": "it is packed by zstd: unpack it first",
 }
 """How files of other forms begin → what to do with them."""
 

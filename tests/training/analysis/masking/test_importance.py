@@ -6,15 +6,17 @@ Other scores are saved and rank heads in the same way.
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.tiny import tiny_checkpoint_at
 from tests.training.analysis.helpers import LAYOUT, LOSS
 
-from hmc.artifact import InvalidRequestError, load_checkpoint
+from hmc.artifact import InvalidRequestError, load_checkpoint, save_checkpoint
 from hmc.artifact.checkpoint.extras import ScoreName
-from hmc.artifact.model.heads import rank_heads
+from hmc.artifact.model.heads import KINDS, HeadLayout, rank_heads
 from hmc.artifact.model.importance import Importance
 from hmc.training import corpus_importance, make_batch
 from hmc.training.analysis import relevance
@@ -80,6 +82,19 @@ def test_importance_of_another_model_does_not_rank_this_one(subject: Subject, te
         RankBy(write_result(result, tmp_path)).rank(subject, text)
     with pytest.raises(InvalidRequestError, match="not both"):
         RankBy(tmp_path, "a b")
+
+
+def test_importance_of_a_pruned_checkpoint_does_not_rank_the_whole_one(
+    subject: Subject, text: Text, tmp_path: Path
+) -> None:
+    checkpoint = subject.checkpoint
+    arch, (first, *kept) = checkpoint.architecture, checkpoint.layout.heads()
+    layout = HeadLayout.from_heads(kept, arch.encoder_layers, arch.decoder_layers)
+    scores = {kind: np.ones((len(layout[kind]), arch.heads), np.float32) for kind in KINDS}
+    pruned = tiny_checkpoint_at(tmp_path / "pruned", layout=layout, arch=arch)
+    save_checkpoint(replace(pruned, importance=scores), tmp_path / "scored")
+    with pytest.raises(InvalidRequestError, match=f"has no importance of {first}, which are closed in it"):
+        RankBy(tmp_path / "scored", name="importance").rank(subject, text)
 
 
 def test_every_score_is_added_to_a_checkpoint_and_ranks_its_heads(

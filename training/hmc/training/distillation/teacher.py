@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_checkpoint
@@ -19,15 +19,23 @@ from hmc.training.model.transformer import Transformer
 class Teacher:
     """A frozen model without dropout, with all the heads of its checkpoint open."""
 
-    def __init__(self, model: Transformer, settings: DistillSection, digest: str = "") -> None:
-        """digest: that of its checkpoint, by which a resumed run knows it again."""
+    def __init__(
+        self, model: Transformer, settings: DistillSection, digest: str = "", start_id: int | None = None
+    ) -> None:
+        """digest: that of its checkpoint, by which a resumed run knows it again. start_id: the token that its decoder
+        starts from where the student's starts from another."""
         self.model, self.settings, self.digest = model.eval().requires_grad_(False), settings, digest
+        self._start_id = start_id
 
     def lesson(self, batch: Batch) -> Lesson:
         """Returns what the teacher knows about a batch on its device. Nothing here makes a GPU wait.
 
         Without trained weights there is no graph. Grad mode stays on, because on a CPU it chooses the faster products.
         """
+        if self._start_id is not None:
+            target_in = batch.target_in.clone()
+            target_in[:, 0] = self._start_id
+            batch = replace(batch, target_in=target_in)
         return lesson_of(self.model, observe(self.model, batch, self.settings))
 
 
@@ -44,14 +52,9 @@ NOTHING = Distillation()
 """The loss is the cross entropy alone."""
 
 
-def load_teacher(
-    settings: DistillSection, default: Path | None, student: Architecture, vocabulary: Vocabulary, longest: int
-) -> Teacher | None:
-    """Loads the teacher that the settings name, else `default`. None: the settings learn nothing from a teacher.
-
-    vocabulary: the student's. longest: tokens in the longest sentence. Raises InvalidArtifactError for a checkpoint
-    that cannot be used, InvalidRequestError when there is none, or one that cannot teach this student.
-    """
+def teacher_path(settings: DistillSection, default: Path | None) -> Path | None:
+    """The checkpoint of the teacher. None: the settings learn nothing from one. Raises InvalidRequestError when the
+    settings contradict each other."""
     if not settings.active:
         if settings.teacher is not None:
             raise InvalidRequestError(
@@ -62,6 +65,20 @@ def load_teacher(
     path = Path(settings.teacher) if settings.teacher else default
     if path is None:
         raise InvalidRequestError("distillation needs a teacher: set distill.teacher or model.start_from")
+    return path
+
+
+def load_teacher(
+    settings: DistillSection, default: Path | None, student: Architecture, vocabulary: Vocabulary, longest: int
+) -> Teacher | None:
+    """Loads the teacher that the settings name, else `default`. None: the settings learn nothing from a teacher.
+
+    vocabulary: the student's. longest: tokens in the longest sentence. Raises InvalidArtifactError for a checkpoint
+    that cannot be used, InvalidRequestError when there is none, or one that cannot teach this student.
+    """
+    path = teacher_path(settings, default)
+    if path is None:
+        return None
     checkpoint = load_checkpoint(path)
     if problems := _problems(checkpoint.architecture, Vocabulary(checkpoint.tokenizer), student, vocabulary):
         raise InvalidRequestError(f"teacher {path}: {'; '.join(problems)}")
@@ -72,7 +89,9 @@ def load_teacher(
         )
     if settings.compares_layers and (problems := _layer_problems(checkpoint.architecture, student)):
         raise InvalidRequestError(f"teacher {path}: outputs of layers cannot be compared: {'; '.join(problems)}")
-    return Teacher(model_from_checkpoint(checkpoint), settings, checkpoint_digest(path))
+    start = checkpoint.architecture.decoder_start
+    own = None if start == student.decoder_start else start
+    return Teacher(model_from_checkpoint(checkpoint), settings, checkpoint_digest(path), own)
 
 
 def _problems(

@@ -26,7 +26,7 @@ from hmc.training.model.regimes import freeze, open_gates, select_layout
 from hmc.training.pruning.levels import Levels, nested_ranking, numbers_of, ranking_without_closing
 from hmc.training.pruning.request import prune_corpus, request_text
 from hmc.training.pruning.settings import PruneSettings
-from hmc.training.runs.folder import REQUEST, check_pruning_folder, take_over
+from hmc.training.runs.folder import REQUEST, check_pruning_folder, hold, take_over
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Objective, Schedule
 from hmc.training.runs.processes import first_process_first, make_fabric, seed_process
@@ -105,6 +105,8 @@ class NestedRun(Schedule):
             text = request_text(out, request | {"nested_steps": steps}, settings)
         self.fabric = make_fabric(settings.run)
         with first_process_first(self.fabric):
+            if self.fabric.is_global_zero:
+                hold(out)
             if text and self.fabric.is_global_zero:
                 take_over(out, REQUEST, text)
             corpus = prune_corpus(self.base, train, settings, out / "cache")

@@ -10,7 +10,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint, save_checkpoint
+from hmc.artifact.checkpoint.checkpoint import (
+    Checkpoint,
+    checkpoint_digest,
+    checkpoint_problems,
+    load_checkpoint,
+    save_checkpoint,
+)
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.budgets import HeadBudget
 from hmc.artifact.model.ffn import NeuronBudget
@@ -41,7 +47,7 @@ from hmc.training.pruning.schedule import ClosingSchedule, ClosingTarget
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import LatencyPlan, PruneProgress, Stage, as_budgets, plan_latency_stages, plan_stages
 from hmc.training.pruning.targets import HeadTarget, NeuronTarget
-from hmc.training.runs.folder import REQUEST, check_pruning_folder, take_over
+from hmc.training.runs.folder import REQUEST, check_pruning_folder, hold, take_over
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Objective, Schedule
 from hmc.training.runs.processes import first_process_first, make_fabric, seed_process
@@ -142,6 +148,8 @@ class PruningRun:
         teacher = load_teacher(settings.distill, source, config.architecture, self.vocabulary, longest)
         self.fabric = make_fabric(settings.run)
         with first_process_first(self.fabric):
+            if self.fabric.is_global_zero:
+                hold(out)
             if text and self.fabric.is_global_zero:
                 take_over(out, REQUEST, text)
             corpus = prune_corpus(self.source, train, settings, out / "cache")
@@ -200,7 +208,13 @@ class PruningRun:
                 # A recovery ends with an evaluation, which has shown that the weights can be used.
                 if self.loop.updater.tally.check() or stage.kind == "recover":
                     self.loop.save()
-        return [self.out / stage.folder for stage in self.stages if stage.kind == "recover"]
+        written = [self.out / stage.folder for stage in self.stages if stage.kind == "recover"]
+        for path in written:
+            if checkpoint_problems(path):
+                raise InvalidRequestError(
+                    f"{path}, which this run wrote, is missing or damaged; put it back, or choose another --out"
+                )
+        return written
 
     # -- closing -------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from hmc.artifact.checkpoint import checkpoint
 from hmc.artifact.errors import InvalidRequestError
@@ -15,7 +18,9 @@ from hmc.training.runs import state
 
 RECIPE, REQUEST = "recipe.json", "request.json"
 """The first file that `hmc train` and `hmc prune` write; it says what the run does."""
-WRITTEN = (RECIPE, REQUEST, "state", "cache", "tensorboard", "log.jsonl")
+LOCK = "lock"
+"""A file that the process of a run holds."""
+WRITTEN = (RECIPE, REQUEST, LOCK, "state", "cache", "tensorboard", "log.jsonl")
 TRAINING = (*WRITTEN, "checkpoints", "final", "layout.json", masks.FILE, *EVERY)
 PRUNING = (*WRITTEN, "nested", "nested-state", "nested-checkpoints", "trajectory.json")
 RESULTS = ("state", "checkpoints", "final", "nested", "nested-state", "nested-checkpoints", "trajectory.json")
@@ -41,6 +46,32 @@ def check_pruning_folder(out: Path, folders: Iterable[str]) -> None:
 def has_results(out: Path) -> bool:
     """True when the folder holds a state or a checkpoint. Until then another run may take it over."""
     return any((out / name).exists() for name in RESULTS) or any(out.glob("*/config.json"))
+
+
+_held: dict[Path, BinaryIO] = {}
+
+
+def hold(out: Path) -> None:
+    """Keeps other processes out of a run folder until this one ends.
+
+    Raises InvalidRequestError when another process is in it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    path = (out / LOCK).resolve()
+    if path in _held and path.exists():  # to open and close it again would give the lock back
+        return
+    file = path.open("wb")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            file.close()
+            raise InvalidRequestError(
+                f"another process is working in {out}; wait for it, or choose another --out"
+            ) from None
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
+            raise
+    _held[path] = file
 
 
 def take_over(out: Path, first: str, text: str) -> None:

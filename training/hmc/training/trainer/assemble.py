@@ -15,6 +15,8 @@ from hmc.artifact.tokenizer.files import EVERY, TokenizerFiles, read_tokenizer, 
 from hmc.training.data.corpus import Splitting, TokenCorpus
 from hmc.training.data.parallel_text import read_pairs
 from hmc.training.data.vocabulary import Vocabulary
+from hmc.training.distillation.teacher import teacher_path
+from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.checkpoints import deepened, import_tensors
 from hmc.training.model.transformer import Transformer, build_transformer
 from hmc.training.runs.recipe import Recipe
@@ -35,6 +37,24 @@ def check_shape(recipe: Recipe) -> None:
             f"data.max_length {longest} is above model.max_positions {model.max_positions}: set data.max_length to "
             f"{model.max_positions} or less, or raise model.max_positions"
         )
+
+
+def check_parts(recipe: Recipe) -> None:
+    """Reads the checkpoints, tokenizers and layouts that a recipe names, as far as that needs no vocabulary. Raises
+    InvalidRequestError or InvalidArtifactError for those that cannot be used."""
+    model = recipe.model
+    start_from = Path(model.start_from) if model.start_from else None
+    if start_from:
+        load_checkpoint(start_from)
+    elif recipe.tokenizer.model:
+        _tokenizer_at(Path(recipe.tokenizer.model))
+    if teacher := teacher_path(recipe.distill, start_from):
+        load_checkpoint(teacher)
+    layout = HeadLayout.full(model.encoder_layers, model.decoder_layers, model.heads)
+    if model.layout is not None:
+        layout = read_layout(Path(model.layout))
+    if recipe.train.headmask is not None:
+        HeadMaskSpec.parse(recipe.train.headmask).number(layout)
 
 
 def make_vocabulary(recipe: Recipe, out: Path) -> Vocabulary:

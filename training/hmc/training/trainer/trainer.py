@@ -28,7 +28,7 @@ from hmc.training.headmask.mask import HeadMask
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.checkpoints import export_tensors, import_tensors
 from hmc.training.model.evaluate import Scores, evaluate
-from hmc.training.runs.folder import RECIPE, check_training_folder, has_results, take_over
+from hmc.training.runs.folder import RECIPE, check_training_folder, has_results, hold, take_over
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Schedule
 from hmc.training.runs.processes import check_shared, first_process_first, make_fabric, seed_process
@@ -38,6 +38,7 @@ from hmc.training.runs.state import Inputs, RunProgress, updates_done
 from hmc.training.runs.updater import Update
 from hmc.training.trainer.assemble import (
     architecture,
+    check_parts,
     check_shape,
     head_layout,
     make_corpus,
@@ -70,6 +71,8 @@ def check_run(recipe: Recipe, out: Path) -> tuple[DevText, bool]:
     check_training_folder(out)
     path = out / RECIPE  # `[run]` is not compared: it may change when a run resumes
     same = path.is_file() and same_run(path.read_text(encoding="utf-8"), recipe)
+    if not has_results(out):  # a run that goes on has what it needs
+        check_parts(recipe)
     if not same and has_results(out):
         raise InvalidRequestError(f"{out} holds a run of another recipe; choose another --out or delete it")
     return dev, same
@@ -109,6 +112,8 @@ class TrainingRun(Schedule):
         self.fabric = make_fabric(recipe.run)  # after it, all processes have checked the folder: now it may be written
         check_shared(self.fabric, out, recipe.run.nodes)
         with first_process_first(self.fabric):  # it writes these files, the other processes read them
+            if self.fabric.is_global_zero:
+                hold(out)
             if self.fabric.is_global_zero and not (resumes and has_results(out)):
                 take_over(out, RECIPE, json.dumps(recipe.model_dump(mode="json", exclude={"run"}), indent=1))
             self.vocabulary = make_vocabulary(recipe, out)

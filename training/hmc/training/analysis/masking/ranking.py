@@ -90,7 +90,8 @@ def rank_by_result(subject: Subject, path: Path, name: ScoreName | None = None) 
 
 def rank_by_checkpoint(subject: Subject, path: Path, name: ScoreName) -> Ranking:
     """Ranks by a score of a checkpoint. Raises InvalidRequestError where it has none, or of other heads."""
-    scores = load_checkpoint(path).score(name)
+    checkpoint = load_checkpoint(path)
+    scores = checkpoint.score(name)
     if scores is None:
         raise InvalidRequestError(f"checkpoint {path} has no {name}; write it with {WRITTEN_BY[name]}")
     for kind, values in scores.items():
@@ -99,6 +100,12 @@ def rank_by_checkpoint(subject: Subject, path: Path, name: ScoreName) -> Ranking
             raise InvalidRequestError(
                 f"checkpoint {path}: {name} of {kind} has shape {values.shape}, needed is {expected}"
             )
+    measured = set(checkpoint.layout.heads())
+    if missing := [str(head) for head in subject.layout.heads() if head not in measured]:
+        raise InvalidRequestError(
+            f"checkpoint {path} has no {name} of {', '.join(missing)}, which are closed in it: measure the {name} of "
+            "the checkpoint that is ranked"
+        )
     return Ranking(tuple(rank_heads(scores, subject.layout)), {"by": _called(name), "from": str(path)})
 
 
