@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from experiments.support.counting.child import fresh
 from experiments.support.counting.process import Task
 from experiments.support.random_checkpoint import sized_checkpoint
+from tests.once import Once
 
 from hmc.compiler import LevelRequest, compile_bundle
 
@@ -28,14 +30,28 @@ TIMES = 6
 """How often a level becomes idle and is used again."""
 
 
+def _deep_at(path: Path) -> None:
+    """Six layers a side at fp16, as many as Transformer-base has, with all heads and with a quarter of them."""
+    sized_checkpoint(path / "checkpoint", "deep")
+    requests = [LevelRequest(path / "checkpoint", heads) for heads in (None, 36)]
+    compile_bundle(requests, path / "bundle", precisions=("fp16",))
+
+
+def _answer_at(path: Path, task: Task, libraries: Path) -> None:
+    path.mkdir()
+    (path / "answer.json").write_text(json.dumps(fresh(task, libraries)), encoding="utf-8")
+
+
+def answer(once: Once, task: Task, libraries: Path) -> dict[str, Any]:
+    """What `fresh` measures, once in a run."""
+    found: dict[str, Any] = json.loads((once(_answer_at, task, libraries) / "answer.json").read_text(encoding="utf-8"))
+    return found
+
+
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Task:
-    """Transformer-base at fp16, with all heads and with a quarter of them."""
-    folder = tmp_path_factory.mktemp("base")
-    sized_checkpoint(folder / "checkpoint")
-    requests = [LevelRequest(folder / "checkpoint", heads) for heads in (None, 36)]
-    compile_bundle(requests, folder / "bundle", precisions=("fp16",))
-    return Task(part="", bundle=str(folder / "bundle"), levels=LEVELS, provider={})
+def deep(once: Once) -> Task:
+    """A model of twelve layers, with random weights."""
+    return Task(part="", bundle=str(once(_deep_at) / "bundle"), levels=LEVELS, provider={})
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +61,16 @@ def embedded(embedded_on_cuda: Path) -> Task:
 
 
 @pytest.fixture(scope="module")
-def served(base: Task, counting_libraries: Path) -> dict[str, Any]:
+def served(deep: Task, counting_libraries: Path, once: Once) -> dict[str, Any]:
     """Steps as they are served."""
-    return fresh(base.but(part="steps", settings=(*SETTINGS, *PREFIXES)), counting_libraries)
+    return answer(once, deep.but(part="steps", settings=(*SETTINGS, *PREFIXES)), counting_libraries)
 
 
 @pytest.fixture(scope="module")
-def uncaptured(base: Task, counting_libraries: Path) -> dict[str, Any]:
+def uncaptured(deep: Task, counting_libraries: Path, once: Once) -> dict[str, Any]:
     """Steps without captured graphs, where ONNX Runtime chooses how attention is computed."""
     options = {"enable_cuda_graph": "0", "sdpa_kernel": "0"}
-    return fresh(base.but(part="steps", settings=PREFIXES, provider=options), counting_libraries)
+    return answer(once, deep.but(part="steps", settings=PREFIXES, provider=options), counting_libraries)
 
 
 def test_nothing_grows_after_the_warm_up(embedded: Task, counting_libraries: Path) -> None:
@@ -115,8 +131,8 @@ def test_launches_without_captured_graphs(uncaptured: dict[str, Any], setting: s
     assert 50 < uncaptured[setting]["middle"]["launches"] <= 126
 
 
-def test_levels_and_graphs_share_one_copy_of_the_weights(base: Task, counting_libraries: Path) -> None:
-    found = fresh(base.but(part="memory", rows=16), counting_libraries)
+def test_levels_and_graphs_share_one_copy_of_the_weights(deep: Task, counting_libraries: Path) -> None:
+    found = fresh(deep.but(part="memory", rows=16), counting_libraries)
     assert found["opened"] <= 1.15 * found["weights"]
     assert found["idle"] < found["used"] / 2
 

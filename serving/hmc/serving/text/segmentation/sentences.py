@@ -30,7 +30,6 @@ ANY_ORDINAL, AFTER_ORDINAL = (
     re.compile(r"\b\d{1,3}\.\s*$"),
     re.compile(r"(?:Jh|Jahrhundert|Weltkrieg|Auflage|Klasse)\b"),
 )
-GERMAN_MONTH = re.compile(r"(?:Jan|Feb|März|Apr|Mai|Jun|Jul|Aug|Sep|Okt|Nov|Dez)")
 FRENCH_TITLE = re.compile(r"(?:^|[\s(])(?:MM?|Mmes?|Mlles?|Mgr|Dr|Drs|Pr|Me|Ste?)\.\s*$")
 OPEN_END = re.compile(r"[.…]['\"’”»)\]]*\s*$|['\"’”»]\s*$")
 
