@@ -81,10 +81,11 @@ $(VENV)/.demo-ready: pyproject.toml hatch_build.py constraints.txt | $(BIN)/pyth
 	@touch $@
 
 # Everything. PyTorch comes first and by its exact version: left to the resolver, a range takes the newest build there
-# is, with several gigabytes of libraries that nothing here is tested with.
+# is, with several gigabytes of libraries that nothing here is tested with. Most of the files are never imported: those
+# that are get their bytecode when they first are.
 $(VENV)/.dev-ready: pyproject.toml hatch_build.py constraints.txt | $(BIN)/python
-	$(PIP) install torch==2.13.0 $(TORCH_PIP_ARGS)
-	$(PIP) install -e '.[dev]' -c constraints.txt
+	$(PIP) install --no-compile torch==2.13.0 $(TORCH_PIP_ARGS)
+	$(PIP) install --no-compile -e '.[dev]' -c constraints.txt
 	@touch $@ $(VENV)/.demo-ready
 
 # The builder of the site alone.

@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 from sacrebleu.metrics import BLEU
 from tests.command import run_hmc
+from tests.support.files import write_lines
 from typer.testing import Result
 
 from hmc.artifact import validate
@@ -63,6 +64,7 @@ def test_json_is_all_there_is_on_standard_output(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo_steps, "HEADS", (12,))
+    monkeypatch.setattr(demo_steps, "PEER", "no_such_engine")
     ran = run("--checkpoint", tiny_checkpoint, "--out", tmp_path / "out", "--json")
     assert ran.exit_code == 0, ran.output
     assert json.loads(ran.stdout) == json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
@@ -70,14 +72,19 @@ def test_json_is_all_there_is_on_standard_output(
 
 
 @pytest.mark.slow
-def test_the_embedded_checkpoint(tmp_path: Path) -> None:
+def test_the_embedded_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At int8, calibrated on few sentences; test_operations.py compiles and serves the levels in fp32."""
+    few = write_lines(tmp_path / "few.en", read_sentences(demo_steps.CALIBRATION)[:16])
+    monkeypatch.setattr(demo_steps, "CALIBRATION", few)
+    monkeypatch.setattr(demo_steps, "PRECISIONS", ("int8",))
     demo = demo_steps.Demo(demo_steps.CHECKPOINT, demo_steps.LEVELS, demo_steps.FAST, tmp_path / "out")
     levels = demo.compile(lambda _: None).levels
-    assert [level.heads for level in levels if level.precision == "int8"] == [144, 75, 58, 36, 45]
+    assert [level.heads for level in levels] == [144, 75, 58, 36, 45]
     _, examples = demo.translate()
     for example in examples:
         assert set(example.translations) == {level.name for level in levels}
-        assert BLEU(effective_order=True).sentence_score(example.translations["full"], [example.reference]).score > 20
+        score = BLEU(effective_order=True).sentence_score(example.translations["full-int8"], [example.reference]).score
+        assert score > 20
 
 
 @pytest.mark.parametrize("name", ["results.json", "pareto.svg"])

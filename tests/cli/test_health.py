@@ -48,7 +48,7 @@ def test_what_stands_in_the_way_is_said(hmc: Hmc, arguments: tuple[str, ...], sa
 def test_the_port_of_http_is_told_apart(hmc: Hmc, fake_bundle: Path, factory: FakeFactory) -> None:
     with BackgroundServer(fake_bundle, ServerSettings(port=0, http_port=0), factory) as running:
         address = url_of(running).removeprefix("http://")
-        for command in (("health", "--timeout", "10"), ("levels",), ("translate", "a")):
+        for command in (("health", "--timeout", "3"), ("levels",), ("translate", "a")):
             ran = hmc(*command, "--server", address)
             assert ran.exit_code == 2
             assert f"{address} speaks HTTP, and this is a client of gRPC: give the port of gRPC" in ran.stderr

@@ -32,7 +32,7 @@ from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 from hmc.artifact.checkpoint.checkpoint import save_checkpoint
 from hmc.cli.bench import DefaultGroup
 from hmc.cli.common.commands import RENAMED
-from hmc.cli.demo_steps import CALIBRATION, CHECKPOINT, LEVELS, REF, SRC
+from hmc.cli.demo_steps import REF, SRC
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
@@ -63,7 +63,7 @@ NOT_RUN = {
 
 QUICK = {
     "hmc bench compare": "--noise 1000",
-    "hmc bench bundle.* --batch": "--sentences 32 --rounds 2 --no-memory",
+    "hmc bench bundle.* --batch": "--sentences 8 --batch 1,8 --rounds 1 --no-memory",
     "hmc bench bundle(?!.* --batch)": "--sentences 8 --rounds 2 --no-memory",
     r"hmc bench bundle\S* --source test": "--levels full-int8,h36-int8",
     "hmc bench load": "--seconds 1 --rate 5",
@@ -152,17 +152,16 @@ def test_a_wrong_command_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None
 # ---- run ----
 
 
-def _bundle_at(path: Path) -> None:
-    """The embedded model at the levels that pages name, with quality and latency of a few sentences."""
+def _bundle_at(path: Path, checkpoint: Path) -> None:
+    """A model at the levels that pages name, with quality and latency of a few sentences."""
     few = path.with_suffix(".texts")
     few.mkdir(exist_ok=True)
     for side, file in (("en", SRC), ("de", REF)):
         (few / f"test.{side}").write_text("".join(file.read_text(encoding="utf-8").splitlines(keepends=True)[:8]))
     test = few / "test.en", few / "test.de"
     commands: tuple[list[str | Path], ...] = (
-        ["compile", f"full={CHECKPOINT}", f"h72={LEVELS}@72", f"h36={LEVELS}@36", "--precision", "fp32,int8",
-         "--calibrate", CALIBRATION,
-         "--eval", *test, "--beam", "1", "-o", path],
+        ["compile", f"full={checkpoint}", f"h72={checkpoint}@72", f"h36={checkpoint}@36", "--precision", "fp32,int8",
+         "--calibrate", test[0], "--eval", *test, "--beam", "1", "-o", path],
         ["bench", path, "--source", test[0], "--reference", test[1], "--batch", "1", "--beam", "1", "--rounds", "1",
          "--no-memory", "--record"],
     )  # fmt: skip
@@ -201,7 +200,7 @@ def _checkpoint_at(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def bundle(once: Once) -> Path:
-    return once(_bundle_at)
+    return once(_bundle_at, once(_checkpoint_at))
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.bundles import bundle_at
+from tests.once import Once
 from tests.support.trained import CHECKPOINT, ENGLISH, GERMAN
 
 from hmc.artifact import InvalidRequestError, read_manifest
@@ -14,26 +16,23 @@ from hmc.benchmark import BenchmarkSettings, run_benchmark
 from hmc.benchmark.measure.latency import RequestSize
 from hmc.benchmark.peers import peer as peers
 from hmc.benchmark.peers.peer import check_peers, opened_peers
-from hmc.compiler import LevelRequest, compile_bundle
 from hmc.serving import DecodeOptions
 
 
 @pytest.mark.slow
-def test_peers_are_measured_as_levels_are(tmp_path: Path) -> None:
+def test_peers_are_measured_as_levels_are(once: Once) -> None:
     pytest.importorskip("ctranslate2")
     pytest.importorskip("transformers")
-    bundle = tmp_path / "bundle"
-    compile_bundle([LevelRequest(CHECKPOINT)], bundle)
     report = run_benchmark(
         BenchmarkSettings(
-            bundle=bundle,
+            bundle=once(bundle_at, CHECKPOINT),
             src=ENGLISH,
             ref=GERMAN,
             limit=24,
-            latency_limit=4,
-            batches=(1, 4),
+            latency_limit=2,
+            batches=(1, 2),
             beams=(4,),
-            rounds=2,
+            rounds=1,
             memory=False,
             peers=("ctranslate2", "transformers"),
             checkpoint=CHECKPOINT,
@@ -42,8 +41,8 @@ def test_peers_are_measured_as_levels_are(tmp_path: Path) -> None:
     assert [system.name for system in report.systems] == ["full", "CTranslate2", "Transformers"]
     level = report.levels[0]
     for peer in report.peers:
-        assert peer.settings.keys() == {"batch 1, beam 4", "batch 4, beam 4"}
-        assert [len(at.samples_ms[0]) for at in peer.latency] == [4, 1]
+        assert peer.settings.keys() == {"batch 1, beam 4", "batch 2, beam 4"}
+        assert [len(at.samples_ms[0]) for at in peer.latency] == [2, 1]
         [quality] = peer.quality
         assert quality.reference_level == "full"
         assert quality.bleu == pytest.approx(level.quality[0].bleu, abs=4)  # int8 or bf16, on few sentences

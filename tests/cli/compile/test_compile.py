@@ -186,8 +186,8 @@ def test_shortlists_are_scored_beside_their_levels(
 
 
 @pytest.mark.slow
-def test_same_input_same_bytes_in_another_process(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """Another order of hashes, another folder."""
+def test_same_input_same_bytes_in_another_process(tiny_checkpoint: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+    """Another order of hashes, another folder; and the command writes what the function does."""
     calibration = tmp_path / "calibration.en"
     write_lines(calibration, SENTENCES)
     words: list[str | Path] = [
@@ -199,11 +199,10 @@ def test_same_input_same_bytes_in_another_process(tiny_checkpoint: Path, tmp_pat
         "fp32,int8",
         "--calibrate",
     ]
-    for seed, name in ((1, "a"), (2, "b")):
-        ran = in_a_process(seed, *words, calibration, "-o", tmp_path / name)
-        _, said = ran.communicate()
-        assert ran.returncode == 0, said
-    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+    ran = in_a_process(1, *words, calibration, "-o", tmp_path / "b")
+    _, said = ran.communicate()
+    assert ran.returncode == 0, said
+    assert bytes_of(tmp_path / "b") == bytes_of(tiny_bundle)
 
 
 def test_a_bundle_that_cannot_be_scored_stays_as_it_was(

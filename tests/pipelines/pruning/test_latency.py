@@ -10,7 +10,7 @@ import pytest
 from tests.pipelines.pruning.test_pruning_text import QUICK, english, run
 from tests.support.trained import CHECKPOINT, ENGLISH, GERMAN
 
-from hmc.artifact import load_checkpoint, validate
+from hmc.artifact import Precision, load_checkpoint, validate
 from hmc.artifact.checkpoint.checkpoint import checkpoint_digest
 from hmc.artifact.model.ffn import STACKS
 from hmc.artifact.model.heads import KINDS
@@ -22,13 +22,12 @@ __all__ = ["english"]
 SERVING = ("--serve-batch", "2", "--serve-beam", "2", "--serve-threads", "1")
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    """A table as if the machine took 0.5 ms for an open sub-layer, and for all of its parts as much again."""
+def table_at(path: Path, precision: Precision) -> Path:
+    """Writes a table as if the machine took 0.5 ms for an open sub-layer, and for all of its parts as much again."""
     loaded = load_checkpoint(CHECKPOINT)
     arch, sizes = loaded.architecture, sizes_of(loaded)
     made = LatencyTable(
-        setting=ServingSetting(precision="int8", batch=2, beam=2, source_tokens=12, target_tokens=12, threads=1),
+        setting=ServingSetting(precision=precision, batch=2, beam=2, source_tokens=12, target_tokens=12, threads=1),
         architecture=arch,
         checkpoint=checkpoint_digest(CHECKPOINT),
         fixed_ms=4.0,
@@ -37,22 +36,30 @@ def table(tmp_path: Path) -> Path:
         neurons=dict.fromkeys(STACKS, Cost(open_ms=0.5, each_ms=0.5 / arch.ffn_dim, step=16)),
     )
     made = made.model_copy(update={"observations": (Observation(sizes=sizes, ms=1.1 * made.ms(sizes)),)})
-    write_table(made, tmp_path / "table.json")
-    return tmp_path / "table.json"
+    write_table(made, path)
+    return path
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """The table of int8."""
+    return table_at(tmp_path / "table.json", "int8")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ["parallel", "plain"])
+@pytest.mark.parametrize(("text", "precision", "suffix"), [("parallel", "int8", "-int8"), ("plain", "fp32", "")])
 def test_from_a_model_to_served_levels(
-    table: Path, english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+    english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, precision: Precision, suffix: str
 ) -> None:
-    monkeypatch.setattr("hmc.pipelines.pruning.latency.SENTENCES", 12)  # every model on the way is calibrated on them
+    """In fp32 it is quicker: in int8, every model on the way is calibrated."""
+    monkeypatch.setattr("hmc.pipelines.pruning.latency.SENTENCES", 12)
+    table = table_at(tmp_path / "table.json", precision)
     out, data = tmp_path / "run", f"{ENGLISH} {GERMAN}"
     given = ("--data", data, "--dev", data, "--distill", "0.9") if text == "parallel" else ("--source", english)
     speedups = {"1.5x": 1.5} if text == "parallel" else {"2x": 2}
     ran = run(
         "prune", CHECKPOINT, *given, "--target-speedup", ",".join(speedups), "--latency-table", table, *SERVING, *QUICK,
-        "-o", out, "--json",
+        "--serve-precision", precision, "-o", out, "--json",
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     rows = json.loads(ran.stdout)
@@ -68,8 +75,8 @@ def test_from_a_model_to_served_levels(
         assert row["sizes"] == str(sizes_of(found))
         assert row["ms"] == pytest.approx(whole / row["speedup"])
         assert row["kept"] == (row["ms"] <= row["goal_ms"])
-    assert [level.name for level in validate(out / "bundle").levels] == [f"{row['name']}-int8" for row in rows]
-    with Translator(out / "bundle", f"{rows[-1]['name']}-int8", threads=1) as translator:
+    assert [level.name for level in validate(out / "bundle").levels] == [f"{row['name']}{suffix}" for row in rows]
+    with Translator(out / "bundle", f"{rows[-1]['name']}{suffix}", threads=1) as translator:
         assert translator.translate(["A dog runs across the grass."], segmentation="none")[0].text
 
 

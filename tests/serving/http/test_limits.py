@@ -19,7 +19,7 @@ from tests.serving.http.conftest import serving
 
 from hmc.artifact import InvalidRequestError
 from hmc.serving.http import bodies, libretranslate, listener
-from hmc.serving.http.exchange import Line, Lines
+from hmc.serving.http.exchange import BodyLine, Lines
 from hmc.serving.server.access.tokens import line_of
 from hmc.v1 import translation_pb2 as pb
 
@@ -143,7 +143,7 @@ def test_lines_are_the_same_however_they_arrive(size: int) -> None:
             for start in range(0, len(sent), size):
                 yield sent[start : start + size]
 
-    async def lines(most: int) -> list[Line]:
+    async def lines(most: int) -> list[BodyLine]:
         return [line async for line in Lines(cast(Request, Parts()), most)]
 
     found = asyncio.run(lines(100))

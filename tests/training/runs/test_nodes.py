@@ -115,8 +115,9 @@ def _waiting(*nodes: subprocess.Popen[str]) -> tuple[subprocess.Popen[str], subp
     return other, key.data, int(words[1])
 
 
-def test_after_a_node_is_killed_the_same_commands_go_on(corpus: Path, one_node: Path, tmp_path: Path) -> None:
-    """Process 1 is killed in update 8, and so is the torchrun of its node. The other node ends by itself."""
+def test_after_a_node_is_killed_the_run_goes_on(corpus: Path, one_node: Path, forks: Forks, tmp_path: Path) -> None:
+    """Process 1 is killed in update 8, and so is the torchrun of its node. The other node ends by itself. The same
+    processes go on, forked: what torchrun does at a start, another test shows."""
     settings = of_nodes(corpus, 2, 1)
     with (
         held_port() as port,
@@ -129,7 +130,7 @@ def test_after_a_node_is_killed_the_same_commands_go_on(corpus: Path, one_node: 
         assert left.wait(timeout=200) != 0
         assert killed.wait() == -signal.SIGKILL
     assert json.loads((tmp_path / "run" / "state" / "progress.json").read_text())["step"] == 6
-    assert run_all(settings, [tmp_path, tmp_path]) == [0, 0]
+    assert run_forked(forks, settings, [tmp_path, tmp_path]) == [0, 0]
     assert_equal(tmp_path / "run", one_node)
 
 

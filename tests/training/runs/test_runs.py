@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.once import Once
 from tests.support.files import write_pair
 from tests.support.forks import Forks, forking
 from tests.tiny import SENTENCES
@@ -23,11 +24,15 @@ STEPS = 12
 SCRIPT = Path(__file__).with_name("one_run.py")
 
 
+def _corpus_at(path: Path) -> None:
+    write_pair(path, SENTENCES * 4)
+
+
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+def corpus(once: Once) -> str:
     """'SRC TGT' of the tiny sentences; the target is the source in capitals."""
-    folder = tmp_path_factory.mktemp("corpus")
-    return write_pair(folder, SENTENCES * 4)
+    folder = once(_corpus_at)
+    return f"{folder / 't.en'} {folder / 't.de'}"
 
 
 def recipe(corpus: str, **run: object) -> Recipe:
@@ -60,13 +65,16 @@ def run(forks: Forks, settings: Recipe, out: Path, stop: int = 0) -> int:
     return forks.run(SCRIPT, description, out, str(stop))
 
 
-@pytest.fixture(scope="module")
-def trained(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run folder."""
-    out = tmp_path_factory.mktemp("run") / "run"
+def _trained_at(path: Path, corpus: str) -> None:
+    path.mkdir()
     with forking() as others:  # with another hash seed than that of runs that are compared with it
-        assert run(others, recipe(corpus), out) == 0
-    return out
+        assert run(others, recipe(corpus), path / "run") == 0
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: str, once: Once) -> Path:
+    """A finished run folder."""
+    return once(_trained_at, corpus) / "run"
 
 
 def test_a_run_leaves_checkpoints_logs_and_scores(trained: Path) -> None:

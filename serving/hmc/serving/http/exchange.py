@@ -106,7 +106,7 @@ class Answers(Response):
         return event(data) if self._events else data + b"\n"
 
 
-class Line(bytes):
+class BodyLine(bytes):
     """A line of a body."""
 
     number: int
@@ -124,7 +124,7 @@ class Lines:
         self._ended, self._broken = asyncio.Event(), False
         self._number = 0
 
-    async def __aiter__(self) -> AsyncGenerator[Line]:
+    async def __aiter__(self) -> AsyncGenerator[BodyLine]:
         """Raises CancelledError if the client leaves before the end."""
         rest = bytearray()
         try:
@@ -150,9 +150,9 @@ class Lines:
         finally:
             self._ended.set()
 
-    def _line(self, content: bytearray) -> Line:
+    def _line(self, content: bytearray) -> BodyLine:
         self._number += 1
-        line = Line(content[: self._most])
+        line = BodyLine(content[: self._most])
         line.number, line.is_cut = self._number, len(content) > self._most
         return line
 

@@ -27,7 +27,7 @@ from hmc.serving.http.bodies import (
     read_message,
 )
 from hmc.serving.http.call import PlainCall
-from hmc.serving.http.exchange import EVENTS, LINES, Answers, Line, Lines, gone, unless
+from hmc.serving.http.exchange import EVENTS, LINES, Answers, BodyLine, Lines, gone, unless
 from hmc.serving.http.methods import Given, Methods
 from hmc.serving.http.statuses import invalid
 from hmc.v1 import translation_pb2 as pb
@@ -120,7 +120,7 @@ def _route(methods: Methods, twin: Twin) -> Route:
 
 async def _of_line(line: bytes, kind: Descriptor) -> Message:
     """The message of a line. Raises InvalidRequestError, which names the line."""
-    assert isinstance(line, Line)
+    assert isinstance(line, BodyLine)
     if line.is_cut:
         raise InvalidRequestError(f"line {line.number} is longer than {MAX_BODY_BYTES // 2**20} MiB: split its text")
     try:

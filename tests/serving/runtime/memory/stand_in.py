@@ -74,7 +74,7 @@ def weights(bundle: Path) -> dict[str, object]:
 
 def life(bundle: Path) -> dict[str, object]:
     """Bytes after the start of a server, an unload, several reloads, and the end."""
-    settings = ServerSettings(device="cuda", levels=("h36-fp16",), default_level="full-fp16")
+    settings = ServerSettings(device="cuda", levels=("h36-fp16",), default_level="full-fp16", max_rows=16)
     host, base, found = open_models({"": bundle}, settings).first, live(), dict[str, object]()
     host.start()
     found["started"] = live() - base
@@ -106,7 +106,7 @@ def replicas(bundle: Path) -> dict[str, object]:
     one = open_all(bundle, manifest, LEVELS[0], Device("cuda", 0))
     alone = live() - base
     del one
-    with Translator(bundle, LEVELS[0], device="cuda:0,cuda:1") as translator:
+    with Translator(bundle, LEVELS[0], device="cuda:0,cuda:1", max_rows=16) as translator:
         found = {
             "device": translator.device,
             "accounts": [use.reserved for use in translator.device_use],

@@ -12,21 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bundles import bundle_at
+from tests.once import Once
 from tests.processes import REPOSITORY, ROOTS, environment
 from tests.support.trained import CHECKPOINT
-
-from hmc.compiler import LevelRequest, compile_bundle
 
 pytestmark = [pytest.mark.slow, pytest.mark.cuda_counts, pytest.mark.usefixtures("counting_libraries")]
 SCRIPT = Path(__file__).with_name("stand_in.py")
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(once: Once) -> Path:
     """The embedded model with all heads and with a quarter of them, for both kinds of device."""
-    path = tmp_path_factory.mktemp("bytes") / "bundle"
-    compile_bundle([LevelRequest(CHECKPOINT), LevelRequest(CHECKPOINT, 36)], path, precisions=("fp32", "fp16"))
-    return path
+    return once(bundle_at, CHECKPOINT, (None, 36), ("fp32", "fp16"))
 
 
 def counted(libraries: Path, measure: str, bundle: Path, **changes: str) -> dict[str, Any]:

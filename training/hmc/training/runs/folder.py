@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
 
 from hmc.artifact.checkpoint import checkpoint
 from hmc.artifact.errors import InvalidRequestError
@@ -48,7 +48,8 @@ def has_results(out: Path) -> bool:
     return any((out / name).exists() for name in RESULTS) or any(out.glob("*/config.json"))
 
 
-_held: dict[Path, BinaryIO] = {}
+_held: dict[Path, int] = {}
+"""Lock file of a run folder → its descriptor."""
 
 
 def hold(out: Path) -> None:
@@ -58,19 +59,22 @@ def hold(out: Path) -> None:
     """
     out.mkdir(parents=True, exist_ok=True)
     path = (out / LOCK).resolve()
-    if path in _held and path.exists():  # to open and close it again would give the lock back
-        return
-    file = path.open("wb")
+    held = _held.get(path)
+    if held is not None and path.exists() and os.path.samestat(os.fstat(held), path.stat()):
+        return  # to open and close it again would give the lock back
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EAGAIN):
-            file.close()
+            os.close(file)
             raise InvalidRequestError(
                 f"another process is working in {out}; wait for it, or choose another --out"
             ) from None
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
             raise
+    if held is not None:  # of a folder that was deleted since
+        os.close(held)
     _held[path] = file
 
 
