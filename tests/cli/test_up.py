@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import Hmc
 from tests.processes import environment
 from tests.support.files import write_lines
-from tests.tiny import SENTENCES
+from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact import validate
 from hmc.artifact.storage.rows import text_lines
@@ -124,3 +124,9 @@ def test_what_cannot_work_is_said_first(hmc: Hmc, opus: Path, tmp_path: Path) ->
         ran = hmc(*arguments, *(() if "-o" in arguments else ("-o", tmp_path / "out")))
         assert (ran.exit_code, said in ran.stderr) == (2, True), ran.output
     assert not (tmp_path / "out").exists()
+
+
+def test_a_checkpoint_has_its_languages(hmc: Hmc, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "model")
+    ran = hmc("up", tmp_path / "model", "-o", tmp_path / "out", "--source-language", "fr", "--no-serve")
+    assert (ran.exit_code, "leave them out" in ran.stderr) == (2, True), ran.output

@@ -244,6 +244,24 @@ def test_ids_of_languages_are_those_that_the_folder_states(tmp_path: Path) -> No
     assert json.loads(read.languages)["codes"] == {code: first + 3 - n for n, code in enumerate(NLLB_CODES)}
 
 
+def test_a_language_that_was_added_is_one_more(tmp_path: Path) -> None:
+    """As slow tokenizers save it: added_tokens.json has the new one alone."""
+    folder = tmp_path / "model"
+    model, tokenizer = write_nllb(folder)
+    (folder / "tokenizer.json").unlink()
+    changed(folder / "tokenizer_config.json", added_tokens_decoder={}, additional_special_tokens=NLLB_CODES)
+    new = len(tokenizer)
+    (folder / "added_tokens.json").write_text(json.dumps({"tyv_Cyrl": new}))
+    model.resize_token_embeddings(new + 1)
+    model.save_pretrained(folder)
+    read = import_model(folder).tokenizer
+    assert isinstance(read, MarianFiles)
+    assert read.languages is not None
+    codes = json.loads(read.languages)["codes"]
+    assert sorted(codes) == sorted([*NLLB_CODES, "tyv_Cyrl"])
+    assert codes["tyv_Cyrl"] == new
+
+
 def test_it_cannot_be_exported_as_marian(tmp_path: Path) -> None:
     write_m2m100(tmp_path / "model")
     with pytest.raises(InvalidRequestError, match="layers normalise before attention, and Transformers' MarianMTModel"):

@@ -152,6 +152,7 @@ def test_lines_are_the_same_however_they_arrive(size: int) -> None:
     cut = asyncio.run(lines(8))
     assert cut == [b"first", b"second l"]
     assert [line.is_cut for line in cut] == [False, True]
+    assert asyncio.run(lines(1))[-1].is_cut
 
 
 def half_sent(url: str, data: bytes) -> socket.socket:

@@ -127,6 +127,14 @@ def test_a_failed_request_does_not_block_the_folder(corpus: str, tmp_path: Path)
         PruningRun(tmp_path / "c", [9], [other], other, tmp_path / "p", SETTINGS.model_copy(update={"seed": 2}))
 
 
+def test_a_checkpoint_that_a_run_wrote_and_that_is_gone(corpus: str, tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    [path] = PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS).run()
+    path.rename(tmp_path / "elsewhere")
+    with pytest.raises(InvalidRequestError, match="which this run wrote, is missing or damaged; put it back"):
+        PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS).run()
+
+
 # -- resuming with other text ------------------------------------------------------------------------------------
 
 

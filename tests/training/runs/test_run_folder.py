@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ from tests.processes import environment
 from tests.tiny import tiny_checkpoint_at
 
 from hmc.artifact import InvalidRequestError
-from hmc.training.runs.folder import check_pruning_folder, check_training_folder, hold
+from hmc.training.runs.folder import check_pruning_folder, check_training_folder, hold, release
 
 
 def foreign(file: Path) -> Path:
@@ -81,4 +83,21 @@ def test_two_processes_are_not_in_one_folder(tmp_path: Path) -> None:
         other.kill()
     for _ in range(2):
         hold(tmp_path / "run")
-    assert subprocess.run(command, check=False, capture_output=True, env=environment()).returncode == 1
+    assert subprocess.run(command, input=b"", check=False, env=environment()).returncode == 1
+    release(tmp_path / "run")
+    assert subprocess.run(command, input=b"", check=False, env=environment()).returncode == 0
+    hold(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    hold(tmp_path / "run")  # it is another folder
+    assert subprocess.run(command, input=b"", check=False, env=environment()).returncode == 1
+    release(tmp_path / "run")
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.lockf", none)
+    hold(tmp_path)
+    check_training_folder(tmp_path)  # the file of the lock alone is nobody's run
+    release(tmp_path)

@@ -170,11 +170,16 @@ def read_config(path: Path) -> CheckpointConfig:
         raise HmcError(f"config.json is not JSON: {error}") from error
 
 
+def check_checkpoint(path: Path) -> None:
+    """Raises InvalidArtifactError with what `checkpoint_problems` finds."""
+    if problems := checkpoint_problems(path):
+        raise InvalidArtifactError(f"checkpoint {path}", problems, IMPORT if is_marian(path) else FIX)
+
+
 def load_checkpoint(path: Path | str) -> Checkpoint:
     """Reads a checkpoint directory. Raises InvalidArtifactError that lists every problem."""
     path = Path(path)
-    if problems := checkpoint_problems(path):
-        raise InvalidArtifactError(f"checkpoint {path}", problems, IMPORT if is_marian(path) else FIX)
+    check_checkpoint(path)
     config = read_config(path)
     tensors = read_weights(path / WEIGHTS)
     if broken := [name for name, value in tensors.items() if not np.isfinite(value).all()]:

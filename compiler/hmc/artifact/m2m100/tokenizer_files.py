@@ -169,14 +169,12 @@ def m2m100_languages(folder: Path, size: int) -> tuple[dict[str, int], list[str]
 
 
 def nllb_languages(folder: Path, size: int) -> tuple[dict[str, int], list[str]]:
-    """Language → its token: as files state, or else in the order of the listed tokens after `size` pieces."""
+    """Language → its token: in the order of the listed tokens after `size` pieces, or as files state."""
     found = {token: number for token, number in stated_tokens(folder).items() if NLLB_TOKEN.fullmatch(token)}
-    if found:
-        return found, []
     listed = [t for t in listed_tokens(folder, _json(folder / TOKENIZER_CONFIG)) if NLLB_TOKEN.fullmatch(t)]
-    if not listed:
+    if not listed and not found:
         return {}, [f"neither {TOKENIZER_JSON} nor {SPECIAL_TOKENS} lists languages such as eng_Latn: download it"]
-    return {code: size + number for number, code in enumerate(dict.fromkeys(listed))}, []
+    return {code: size + number for number, code in enumerate(dict.fromkeys(listed))} | found, []
 
 
 def _text(token: Any) -> str:

@@ -31,6 +31,7 @@ from hmc.training.data.parallel_text import read_pairs
 from hmc.training.pruning.run import PruningRun
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import LatencyPlan, goals_of, plan_latency_stages
+from hmc.training.runs.folder import release
 from hmc.training.runs.processes import check_processes
 
 TABLE, REPORT, BUNDLE = "latency.json", "latency-report.json", "bundle"
@@ -156,7 +157,10 @@ def prune_to_latency(  # noqa: PLR0913 - a run, its text, and three reports
         corpora, dev = [*corpora, text.train], dev or text.dev
     with _Measuring(checkpoint, loaded, sentences, serving, table) as measuring:
         plan = LatencyPlan(table, goals, measuring.ms)
-        written = PruningRun(checkpoint, [], corpora, dev or "", out, settings, latency=plan).run()
+        try:
+            written = PruningRun(checkpoint, [], corpora, dev or "", out, settings, latency=plan).run()
+        finally:
+            release(out)
     names = [goal.name for goal in goals]
     pruned = dict(zip(names, written, strict=True))
     with phase() as (_, step):

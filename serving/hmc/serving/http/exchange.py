@@ -133,7 +133,7 @@ class Lines:
                 rest += first
                 for each in following:
                     line = self._line(rest)
-                    if line.strip():
+                    if line.is_cut or line.strip():
                         yield line
                     if line.is_cut:
                         return

@@ -77,6 +77,9 @@ def test_what_holds_for_a_new_bundle_stays_when_the_next_process_takes_it(tmp_pa
     assert second.changes() == [default("h36")]
     second.replaced("", "2")
     assert second.changes() == []
+    first.note(*default("h72"))
+    first.drop(*default("h72"))
+    assert first.changes() == []
     first.note(*reload("other"))
     first.note(*default("h36"))
     first.replaced("", "2")

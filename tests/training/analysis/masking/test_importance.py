@@ -95,6 +95,8 @@ def test_importance_of_a_pruned_checkpoint_does_not_rank_the_whole_one(
     save_checkpoint(replace(pruned, importance=scores), tmp_path / "scored")
     with pytest.raises(InvalidRequestError, match=f"has no importance of {first}, which are closed in it"):
         RankBy(tmp_path / "scored", name="importance").rank(subject, text)
+    ranked = RankBy(tmp_path / "scored", name="gates").rank(subject, text)  # pruning keeps log α of every head
+    assert set(ranked.heads) == set(checkpoint.layout.heads())
 
 
 def test_every_score_is_added_to_a_checkpoint_and_ranks_its_heads(

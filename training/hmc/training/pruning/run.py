@@ -47,7 +47,7 @@ from hmc.training.pruning.schedule import ClosingSchedule, ClosingTarget
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import LatencyPlan, PruneProgress, Stage, as_budgets, plan_latency_stages, plan_stages
 from hmc.training.pruning.targets import HeadTarget, NeuronTarget
-from hmc.training.runs.folder import REQUEST, check_pruning_folder, hold, take_over
+from hmc.training.runs.folder import REQUEST, check_pruning_folder, hold, release, take_over
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Objective, Schedule
 from hmc.training.runs.processes import first_process_first, make_fabric, seed_process
@@ -182,6 +182,7 @@ class PruningRun:
 
     def run(self) -> list[Path]:
         """Runs, or resumes, every stage; returns the paths of the checkpoints in the order of the budgets."""
+        self._check_written()
         progress, first = self.progress, self.fabric.is_global_zero
         total = sum(s.steps for s in self.stages)
         done = sum(s.steps for s in self.stages[: progress.stage]) + progress.step
@@ -208,13 +209,16 @@ class PruningRun:
                 # A recovery ends with an evaluation, which has shown that the weights can be used.
                 if self.loop.updater.tally.check() or stage.kind == "recover":
                     self.loop.save()
-        written = [self.out / stage.folder for stage in self.stages if stage.kind == "recover"]
-        for path in written:
-            if checkpoint_problems(path):
+        return [self.out / stage.folder for stage in self.stages if stage.kind == "recover"]
+
+    def _check_written(self) -> None:
+        """Raises InvalidRequestError where a checkpoint of a stage that is done is no longer there."""
+        for stage in self.stages[: self.progress.stage]:
+            path = self.out / stage.folder
+            if stage.kind == "recover" and checkpoint_problems(path):
                 raise InvalidRequestError(
                     f"{path}, which this run wrote, is missing or damaged; put it back, or choose another --out"
                 )
-        return written
 
     # -- closing -------------------------------------------------------------------------------------------------
 
@@ -351,9 +355,12 @@ def prune(
     DeviceUnavailableError with what to do.
     """
     check_request(settings, neurons, nested_steps)
-    if settings.nested.heads != "checkpoints":
-        return [nested_finetune(source, [], train, dev, out, settings, nested_steps, targets)]
-    written = PruningRun(source, targets, train, dev, out, settings, neurons, nested_steps).run()
-    if nested_steps:
-        written.append(nested_finetune(source, written, train, dev, out, settings, nested_steps))
+    try:
+        if settings.nested.heads != "checkpoints":
+            return [nested_finetune(source, [], train, dev, out, settings, nested_steps, targets)]
+        written = PruningRun(source, targets, train, dev, out, settings, neurons, nested_steps).run()
+        if nested_steps:
+            written.append(nested_finetune(source, written, train, dev, out, settings, nested_steps))
+    finally:
+        release(out)
     return written

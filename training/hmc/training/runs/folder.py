@@ -53,7 +53,8 @@ _held: dict[Path, int] = {}
 
 
 def hold(out: Path) -> None:
-    """Keeps other processes out of a run folder until this one ends.
+    """Keeps other processes out of a run folder until `release`, or until this one ends. Does nothing where the file
+    system has no locks.
 
     Raises InvalidRequestError when another process is in it.
     """
@@ -71,11 +72,16 @@ def hold(out: Path) -> None:
             raise InvalidRequestError(
                 f"another process is working in {out}; wait for it, or choose another --out"
             ) from None
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
-            raise
     if held is not None:  # of a folder that was deleted since
         os.close(held)
     _held[path] = file
+
+
+def release(out: Path) -> None:
+    """Gives a folder back that `hold` took, if it did."""
+    held = _held.pop((out / LOCK).resolve(), None)
+    if held is not None:
+        os.close(held)
 
 
 def take_over(out: Path, first: str, text: str) -> None:
@@ -91,7 +97,8 @@ def take_over(out: Path, first: str, text: str) -> None:
 
 
 def _check(out: Path, first: str, written: Iterable[str], checkpoints: list[str]) -> None:
-    present = [name for name in dict.fromkeys((*written, *checkpoints)) if (out / name).exists()]
+    names = dict.fromkeys((*written, *checkpoints))
+    present = [name for name in names if name != LOCK and (out / name).exists()]
     # `first` is looked for last: another process of the same run may just have written it.
     if present and not (out / first).is_file():
         raise InvalidRequestError(

@@ -39,17 +39,21 @@ def check_shape(recipe: Recipe) -> None:
         )
 
 
-def check_parts(recipe: Recipe) -> None:
-    """Reads the checkpoints, tokenizers and layouts that a recipe names, as far as that needs no vocabulary. Raises
-    InvalidRequestError or InvalidArtifactError for those that cannot be used."""
+def check_parts(recipe: Recipe, *, begins: bool) -> None:
+    """Checks the checkpoints, tokenizers and layouts that a recipe names, as far as that needs no vocabulary.
+
+    begins: else the folder has tokenizer and layout already. Raises InvalidRequestError or InvalidArtifactError for
+    what cannot be used.
+    """
     model = recipe.model
     start_from = Path(model.start_from) if model.start_from else None
-    if start_from:
-        load_checkpoint(start_from)
-    elif recipe.tokenizer.model:
+    for path in dict.fromkeys((start_from, teacher_path(recipe.distill, start_from))):
+        if path:
+            checkpoint.check_checkpoint(path)
+    if not begins:
+        return
+    if recipe.tokenizer.model and not start_from:
         _tokenizer_at(Path(recipe.tokenizer.model))
-    if teacher := teacher_path(recipe.distill, start_from):
-        load_checkpoint(teacher)
     layout = HeadLayout.full(model.encoder_layers, model.decoder_layers, model.heads)
     if model.layout is not None:
         layout = read_layout(Path(model.layout))

@@ -28,7 +28,7 @@ from hmc.training.headmask.mask import HeadMask
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.checkpoints import export_tensors, import_tensors
 from hmc.training.model.evaluate import Scores, evaluate
-from hmc.training.runs.folder import RECIPE, check_training_folder, has_results, hold, take_over
+from hmc.training.runs.folder import RECIPE, check_training_folder, has_results, hold, release, take_over
 from hmc.training.runs.log import RunLog
 from hmc.training.runs.loop import Loop, Schedule
 from hmc.training.runs.processes import check_shared, first_process_first, make_fabric, seed_process
@@ -71,8 +71,7 @@ def check_run(recipe: Recipe, out: Path) -> tuple[DevText, bool]:
     check_training_folder(out)
     path = out / RECIPE  # `[run]` is not compared: it may change when a run resumes
     same = path.is_file() and same_run(path.read_text(encoding="utf-8"), recipe)
-    if not has_results(out):  # a run that goes on has what it needs
-        check_parts(recipe)
+    check_parts(recipe, begins=not has_results(out))
     if not same and has_results(out):
         raise InvalidRequestError(f"{out} holds a run of another recipe; choose another --out or delete it")
     return dev, same
@@ -266,4 +265,7 @@ def train(recipe: Recipe, out: Path) -> Path:
 
     Raises InvalidRequestError, InvalidArtifactError or DeviceUnavailableError with what to do.
     """
-    return TrainingRun(recipe, out).run()
+    try:
+        return TrainingRun(recipe, out).run()
+    finally:
+        release(out)

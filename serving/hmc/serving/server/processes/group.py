@@ -98,6 +98,10 @@ class Group:
         order = list(REQUESTS)
         self._keep(sorted([*kept, (method, fields)], key=lambda change: order.index(change[0])))
 
+    def drop(self, method: str, request: Message) -> None:
+        """Forgets a change. Call it in `changing`."""
+        self._keep([each for each in self._kept() if each != (method, MessageToDict(request))])
+
     def replaced(self, model: str, version: str) -> None:
         """Drops what held until the bundle of a model was replaced: its default level and what was unloaded. The first
         process that has the new version does so; what was changed since then holds. Call it in `changing`."""

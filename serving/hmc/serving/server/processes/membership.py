@@ -148,17 +148,20 @@ class Membership:
         async with self._group.changing():
             self._group.replaced(model, version)
             for method, request in self._group.changes():  # others may have been asked before this one was done
-                if method in ("SetDefaultLevel", "UnloadLevel") and request.model == model:  # type: ignore[attr-defined]
-                    await self._make(method, request)
+                its = request.model == model and method in ("SetDefaultLevel", "UnloadLevel")  # type: ignore[attr-defined]
+                if its and not await self._make(method, request):
+                    self._group.drop(method, request)  # of the bundle before; no process could begin with it
 
-    async def _make(self, method: str, request: Message, *, needed: bool = False) -> None:
-        """Makes a change that another process has made. needed: else what fails is logged."""
+    async def _make(self, method: str, request: Message, *, needed: bool = False) -> bool:
+        """Makes a change that another process has made. needed: else what fails is logged, and the result is False."""
         try:
             await getattr(self._admin, method)(request, None)
         except HmcError as error:
             if needed:
                 raise
             log.warning("%s, which another process has made, is left out: %s", method, error)
+            return False
+        return True
 
     async def end(self) -> None:
         """Takes no more part."""

@@ -100,8 +100,8 @@ def rank_by_checkpoint(subject: Subject, path: Path, name: ScoreName) -> Ranking
             raise InvalidRequestError(
                 f"checkpoint {path}: {name} of {kind} has shape {values.shape}, needed is {expected}"
             )
-    measured = set(checkpoint.layout.heads())
-    if missing := [str(head) for head in subject.layout.heads() if head not in measured]:
+    measured = set(checkpoint.layout.heads())  # log α is kept of heads that were closed, too
+    if name != "gates" and (missing := [str(head) for head in subject.layout.heads() if head not in measured]):
         raise InvalidRequestError(
             f"checkpoint {path} has no {name} of {', '.join(missing)}, which are closed in it: measure the {name} of "
             "the checkpoint that is ranked"
