@@ -334,7 +334,7 @@ def test_closed_streams(tiny_bundle: Path, arguments: list[str], closed: str, sa
     command = shlex.join([sys.executable, "-m", "hmc.cli", *given])
     ran = subprocess.run(
         ["sh", "-c", f"exec {command} {closed}"], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, text=True, env=environment(), timeout=60, check=False,
+        stdout=subprocess.DEVNULL, text=True, env=environment(), timeout=600, check=False,
     )  # fmt: skip
     assert ran.returncode == 2, ran.stderr
     assert ran.stderr.startswith(f"hmc: {said}")
@@ -347,7 +347,7 @@ def test_closed_streams_that_are_not_needed(tiny_bundle: Path) -> None:
         [sys.executable, "-m", "hmc.cli", "translate", "--bundle", str(tiny_bundle), "--beam", "1", "a"]
     )
     ran = subprocess.run(
-        ["sh", "-c", f"{command} <&-"], capture_output=True, env=environment(), timeout=60, check=False
+        ["sh", "-c", f"{command} <&-"], capture_output=True, env=environment(), timeout=600, check=False
     )
     said = b"hmc: text 1: the translation reached its greatest length and may be incomplete\n"
     assert (ran.returncode, ran.stderr) == (0, said)

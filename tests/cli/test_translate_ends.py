@@ -30,7 +30,7 @@ def start(bundle: Path, *options: str) -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str], code: int) -> str:
     assert process.stderr is not None
-    assert process.wait(60) == code, process.stderr.read()
+    assert process.wait(600) == code, process.stderr.read()
     reported = process.stderr.read()
     assert "Fatal" not in reported
     assert "terminate called" not in reported

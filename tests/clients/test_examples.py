@@ -96,7 +96,7 @@ def run(
     kept = environment(**variables)
     kept = {name: value for name, value in kept.items() if not name.startswith("HMC_") or name in variables}
     return subprocess.run(
-        [*program, address, *texts], capture_output=True, text=True, timeout=300, check=False, env=kept
+        [*program, address, *texts], capture_output=True, text=True, timeout=600, check=False, env=kept
     )
 
 
@@ -128,7 +128,7 @@ def test_tls(program: list[str], bundle: Path, tmp_path: Path) -> None:
 
 
 def test_a_wrong_command_line_says_how_to_call_it(program: list[str]) -> None:
-    ran = subprocess.run(program, capture_output=True, text=True, timeout=300, check=False, env=environment())
+    ran = subprocess.run(program, capture_output=True, text=True, timeout=600, check=False, env=environment())
     assert ran.returncode in (1, 2)
     assert "HOST:PORT" in ran.stderr or "URL" in ran.stderr
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["node", "client.mjs", *arguments], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False
+        ["node", "client.mjs", *arguments], cwd=FOLDER, capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -22,7 +22,7 @@ SERVERS = [path for path in DOCKERFILES if path.stem in ("cpu", "cuda")]
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def audit(tmp_path: Path, dependencies: list[dict[str, object]] | None) -> tuple
     report = "" if dependencies is None else json.dumps({"dependencies": dependencies})
     environment = {"PYTHONPATH": str(tmp_path), "REPORT": report, "PATH": ""}
     command = [sys.executable, str(REPOSITORY / ".ci" / "audit.py")]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
     return ran.returncode, ran.stderr
 
 

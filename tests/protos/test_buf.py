@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(BUF is None, reason="needs buf: `npm ci` in test
 
 def buf(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(BUF), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
 
 
 def copy(repository: Path, folder: Path, old: str, new: str) -> Path:

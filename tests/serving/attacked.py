@@ -57,7 +57,7 @@ def send_raw(address: str, data: bytes) -> bytes:
     """Sends bytes to a socket as they are, and returns what comes until the server closes. address: `HOST:PORT`."""
     host, _, port = address.rpartition(":")
     got = b""
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
+    with socket.create_connection((host, int(port)), timeout=600) as connection:
         try:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)

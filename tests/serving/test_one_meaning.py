@@ -76,10 +76,10 @@ def test_every_door_translates_every_sentence(
         ran = hmc("translate", *where, "--level", "full", "--document", stdin=text.encode())
         made[f"hmc translate {where[0]} --document"] = ran.stdout
     url = url_of(server)
-    found = httpx.post(f"{url}/v1/translate", json={"texts": [text]}, timeout=60).json()
+    found = httpx.post(f"{url}/v1/translate", json={"texts": [text]}, timeout=600).json()
     made["HTTP"] = found["translations"][0]["text"]
     asked = {"q": text, "source": "en", "target": "de"}
-    made["LibreTranslate"] = httpx.post(f"{url}/translate", json=asked, timeout=60).json()["translatedText"]
+    made["LibreTranslate"] = httpx.post(f"{url}/translate", json=asked, timeout=600).json()["translatedText"]
     assert made == dict.fromkeys(made, expected)
 
 

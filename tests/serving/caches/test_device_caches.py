@@ -92,7 +92,7 @@ def decode(
             running.submit(s, o, Constraints(*constrained(s, o)), certain[n].append if n % 3 == 0 else None)
             for n, (o, s) in enumerate(pairs)
         ]
-        results = [future.result(120) for future in futures]
+        results = [future.result(600) for future in futures]
     finally:
         running.close()
     hypotheses = [
@@ -113,7 +113,7 @@ def given_scores(sessions: LevelSessions, sources: list[list[int]], targets: lis
             running.submit(source, DecodeOptions(beam_size=1), Constraints(tuple(target), True))
             for source, target in zip(sources, targets, strict=True)
         ]
-        return [future.result(120).hypotheses[0].score for future in futures]
+        return [future.result(600).hypotheses[0].score for future in futures]
     finally:
         running.close()
 
@@ -211,7 +211,7 @@ def test_nothing_is_made_after_the_warm_up(on_device: Path) -> None:
     try:
         modes = [DecodeOptions(beam_size=b, patience=p) for b in (1, 4) for p in (None, 0.5)]
         for options in modes:
-            engine.submit([5, 0], options).result(120)
+            engine.submit([5, 0], options).result(600)
         sessions.warming_up = False
         batches = list(engine.workers[0]._batches.values())
         parts = [held_by(batch) for batch in batches]
@@ -223,11 +223,11 @@ def test_nothing_is_made_after_the_warm_up(on_device: Path) -> None:
         before, held = made(), sessions.memory.held
         assert [bindings for bindings, _ in before] == [sum(len(g.sizes()) for g in chain) for _, _, chain in parts]
         futures = [engine.submit(s, o) for s in some_sources(60) for o in modes]
-        assert all(future.result(120).hypotheses for future in futures)
+        assert all(future.result(600).hypotheses for future in futures)
         assert (made(), sessions.memory.held) == (before, held)
         banned = [Constraints(suppressed=tuple((t,) for t in range(5, n))) for n in (10, 25, 40, 60, 80, 100)]
         futures = [engine.submit(s, modes[-1], each) for s in some_sources(10) for each in banned]
-        assert all(future.result(120).hypotheses for future in futures)
+        assert all(future.result(600).hypotheses for future in futures)
         assert made() == before
         assert 0 < max(len(steps._uncaptured) for steps, _, _ in parts) <= MOST_UNCAPTURED
     finally:

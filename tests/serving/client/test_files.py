@@ -107,7 +107,7 @@ def test_a_killed_run_loses_few_lines(server: ScriptedServer, client: Client, so
     out = tmp_path / "out.txt"
     ran = subprocess.run(
         [sys.executable, "-c", KILLED, server.address, str(source), str(out)],
-        env=environment(), timeout=120, check=False, capture_output=True,
+        env=environment(), timeout=600, check=False, capture_output=True,
     )  # fmt: skip
     assert ran.returncode == -signal.SIGKILL, ran.stderr
     with (tmp_path / "out.txt.part").open("ab") as part:

@@ -52,5 +52,5 @@ def url(tmp_path_factory: pytest.TempPathFactory, fakes: FakeFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def web(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, timeout=30) as client:
+    with httpx.Client(base_url=url, timeout=600) as client:
         yield client

@@ -40,7 +40,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def as_(url: str, name: str) -> httpx.Client:
     """A client with the token of this name."""
-    return httpx.Client(base_url=url, headers={"Authorization": f"Bearer of-{name}"}, timeout=30)
+    return httpx.Client(base_url=url, headers={"Authorization": f"Bearer of-{name}"}, timeout=600)
 
 
 def test_scopes(guarded: str) -> None:
@@ -110,7 +110,7 @@ def test_a_new_certificate_under_requests(tmp_path: Path, factory: FakeFactory) 
     def ask(url: str, *, keep: bool) -> int:
         calls = 0
         while not stop.is_set():
-            with httpx.Client(base_url=url, verify=trusted, timeout=60) as web:
+            with httpx.Client(base_url=url, verify=trusted, timeout=600) as web:
                 while not stop.is_set():
                     said = web.post("/v1/translate", json={"texts": ["a"]}).json()
                     assert said["translations"][0]["text"] == "full:a"
@@ -124,14 +124,14 @@ def test_a_new_certificate_under_requests(tmp_path: Path, factory: FakeFactory) 
         address = ("127.0.0.1", int(url.rpartition(":")[2]))
         loads = [pool.submit(ask, url, keep=keep) for keep in (True, False, False)]
         try:
-            assert answered.acquire(timeout=60)
+            assert answered.acquire(timeout=600)
             assert ssl.get_server_certificate(address).strip() == old.strip()
             for made, used in zip(renewed, (cert, key), strict=True):  # put in place whole, the key last
                 shutil.copy(made, f"{used}.new")
                 Path(f"{used}.new").replace(used)
             eventually(lambda: ssl.get_server_certificate(address).strip() == new.strip(), 60)
             for _ in range(30):
-                assert answered.acquire(timeout=60)
+                assert answered.acquire(timeout=600)
         finally:
             stop.set()
         assert all(done.result(GUARD_S) for done in loads)

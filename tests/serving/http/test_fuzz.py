@@ -68,7 +68,7 @@ def server(tiny_bundle: Path) -> Iterator[Attacked]:
 
 def translated(server: Attacked) -> str:
     """What the server still says to a good request."""
-    response = httpx.post(f"{server.url}/v1/translate", json={"texts": ["A man rides a bicycle."]}, timeout=60)
+    response = httpx.post(f"{server.url}/v1/translate", json={"texts": ["A man rides a bicycle."]}, timeout=600)
     return str(response.json()["translations"][0]["text"])
 
 

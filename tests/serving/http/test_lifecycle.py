@@ -72,7 +72,7 @@ def test_draining_finishes_running_requests(tmp_path: Path, factory: FakeFactory
         eventually(lambda: running.server is not None and running.server.draining)
         factory["full"].release.set()
         response = call.result(GUARD_S)
-        stopping.join(20)
+        stopping.join(600)
         assert not stopping.is_alive()
         assert response.json()["translations"][0]["text"] == "full:hold"
         with pytest.raises(httpx.TransportError):

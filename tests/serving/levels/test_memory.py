@@ -71,7 +71,7 @@ def in_a_fresh_process(measure: Callable[..., Measured], *arguments: Any) -> Mea
     """Returns what `measure` does in a process whose heap is not fragmented by other tests."""
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=fresh) as process:
-        return process.submit(measure, *arguments).result(timeout=120)
+        return process.submit(measure, *arguments).result(timeout=600)
 
 
 def growth_by_a_second_level(bundle: Path, cache: Path | str) -> int:

@@ -272,7 +272,7 @@ def test_processes_may_pack_at_once(lively_bundle: Path, tmp_path: Path) -> None
         )
         for level in levels
     ]  # fmt: skip
-    outputs = [process.communicate(timeout=120) for process in started]
+    outputs = [process.communicate(timeout=600) for process in started]
     assert [process.returncode for process in started] == [0, 0, 0], outputs
     assert outputs[0] == outputs[2]
     for level, (out, errors) in zip(levels, outputs, strict=True):

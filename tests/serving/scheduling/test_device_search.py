@@ -86,7 +86,7 @@ def engine_of(bundle: Path, level: str = "full", max_rows: int = 64, max_tokens:
 
 def decode(engine: Engine, requests: Sequence[Request]) -> list[tuple[DecodedHypothesis, ...]]:
     futures = [engine.submit(source, options) for source, options in requests]
-    return [future.result(120).hypotheses for future in futures]
+    return [future.result(600).hypotheses for future in futures]
 
 
 def bits(found: tuple[DecodedHypothesis, ...]) -> list[tuple[object, ...]]:
@@ -197,7 +197,7 @@ def test_sentences_that_wait_are_encoded_with_those_that_begin(
         assert not {job.future for job in engine.queue} & set(cancelled)
     assert cancelled
     answered = [n for n, future in enumerate(futures) if future not in cancelled]
-    found = [bits(futures[n].result(120).hypotheses) for n in answered]
+    found = [bits(futures[n].result(600).hypotheses) for n in answered]
     eventually(lambda: not engine.pending)
     assert sum(calls) <= len(requests)  # none is encoded twice
     assert len(calls) <= 8
@@ -258,7 +258,7 @@ def test_caches_grow_while_sentences_run(
     futures = [engine.submit(*request) for request in requests[:-1]]
     futures[0].add_done_callback(lambda _: futures.append(engine.submit(*requests[-1])))
     wait(futures, 120)
-    found = [bits(future.result(120).hypotheses) for future in futures]
+    found = [bits(future.result(600).hypotheses) for future in futures]
     (batch,) = {id(batch): batch for batch in steps}.values()
     geometries = {geometry for geometry, _ in batch.searches._steps._captured}  # type: ignore[misc, has-type]
     assert {(geometry.bucket, geometry.full) for geometry in geometries} >= {(0, False), (0, True)}

@@ -72,8 +72,8 @@ def test_a_shorter_sentence_in_the_place_of_a_failed_one_is_as_if_alone(
     opened = LevelSessions.open(lively_bundle, manifest.architecture, manifest.level("full"), Device("cpu"), 1)
     engine = Engine(opened, queue_size=100, max_rows=16)
     short, long, going = [5, 9, 0], [6] * 30 + [0], replace(options, min_length=19)
-    expected = engine.submit(short, options).result(30).hypotheses
-    expected_beside = engine.submit(SOURCE, going).result(30).hypotheses
+    expected = engine.submit(short, options).result(600).hypotheses
+    expected_beside = engine.submit(SOURCE, going).result(600).hypotheses
     encode, encoded = LevelSessions.encode, threading.Semaphore(0)
 
     def broken(self: LevelSessions, sources: Any) -> tuple[Arrays, Any]:
@@ -87,11 +87,11 @@ def test_a_shorter_sentence_in_the_place_of_a_failed_one_is_as_if_alone(
     monkeypatch.setattr(LevelSessions, "encode", broken)
     for _ in range(3):
         others = [engine.submit(SOURCE, going) for _ in range(beside)]
-        assert not beside or encoded.acquire(timeout=30)
+        assert not beside or encoded.acquire(timeout=600)
         with pytest.raises(InternalServiceError, match="not finite"):
-            engine.submit(long, options).result(30)
-        assert engine.submit(short, options).result(30).hypotheses == expected
-        assert all(other.result(30).hypotheses == expected_beside for other in others)
+            engine.submit(long, options).result(600)
+        assert engine.submit(short, options).result(600).hypotheses == expected
+        assert all(other.result(600).hypotheses == expected_beside for other in others)
     engine.close()
 
 

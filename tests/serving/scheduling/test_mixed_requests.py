@@ -68,7 +68,7 @@ def begin(translator: Translator, request: Request, **how: Any) -> Future[Transl
 
 
 def answer(begun: Future[Translation] | str) -> Translation | str:
-    return begun if isinstance(begun, str) else begun.result(timeout=120)
+    return begun if isinstance(begun, str) else begun.result(timeout=600)
 
 
 def among_others(translator: Translator, requests: list[Request], draw: random.Random) -> list[Translation | str]:

@@ -65,7 +65,7 @@ def test_replicas_change_no_translation(replicas: list[LevelSessions], engine: E
 def test_both_devices_work_at_the_same_time(
     replicas: list[LevelSessions], engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meeting, met = threading.Barrier(2, timeout=30), list[LevelSessions]()
+    meeting, met = threading.Barrier(2, timeout=600), list[LevelSessions]()
 
     def meet(batch: HostBatch, _: object) -> None:
         if batch.sessions not in met:

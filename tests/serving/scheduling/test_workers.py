@@ -57,7 +57,7 @@ def test_workers_change_no_translation(sessions: LevelSessions, engine: Engine, 
 
 
 def test_sentences_are_shared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    meeting, taken = threading.Barrier(3, timeout=30), list[int]()
+    meeting, taken = threading.Barrier(3, timeout=600), list[int]()
 
     def meet(_: object, jobs: list[Job]) -> None:
         taken.append(len(jobs))

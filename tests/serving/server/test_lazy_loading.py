@@ -22,7 +22,7 @@ from hmc.serving.server.observing.metrics import Metrics
 from hmc.serving.server.settings import ServerSettings
 from hmc.serving.server.threads import ChangeThread
 
-GUARD_S = 20.0
+GUARD_S = 600.0
 """Seconds after which a test that hangs fails."""
 
 

@@ -27,7 +27,7 @@ from hmc.v1 import translation_pb2 as pb
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-GUARD_S = 20.0
+GUARD_S = 600.0
 """Seconds after which a server that does not stop fails its test; less than the drain of the fixture `server`."""
 
 

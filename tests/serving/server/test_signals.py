@@ -20,7 +20,7 @@ from hmc.serving.server.app import Server, open_models
 from hmc.serving.server.run import SWITCH_S, serve
 from hmc.serving.server.settings import ServerSettings
 
-GUARD_S = 30.0
+GUARD_S = 600.0
 """Seconds after which a server that does not end fails its test."""
 
 

@@ -73,7 +73,7 @@ def test_an_error_is_counted_and_the_server_translates_and_stops(
         assert errors_of(running, work) == 0.0
         broken.set()
         for _ in range(3):
-            assert calls.acquire(timeout=30), "it is not tried again"
+            assert calls.acquire(timeout=600), "it is not tried again"
         eventually(lambda: errors_of(running, work) >= 3)
         assert settings.tls_cert is not None
         with Client(running.address, token="of-root", tls_ca=settings.tls_cert) as client:

@@ -50,7 +50,7 @@ def node(settings: Recipe, folder: Path, port: int, stop: int = 0) -> Iterator[s
         yield process
     finally:
         process.terminate()  # torchrun ends its processes
-        process.communicate(timeout=60)
+        process.communicate(timeout=600)
         errors.close()
 
 
@@ -73,7 +73,7 @@ def run_all(settings: Recipe, folders: list[Path]) -> list[int]:
     with ExitStack() as running:
         port = running.enter_context(held_port())
         nodes = [running.enter_context(node(settings, folder, port)) for folder in folders]
-        return [process.wait(timeout=200) for process in nodes]
+        return [process.wait(timeout=600) for process in nodes]
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def _waiting(*nodes: subprocess.Popen[str]) -> tuple[subprocess.Popen[str], subp
         for process in nodes:
             assert process.stdout is not None
             selector.register(process.stdout, selectors.EVENT_READ, process)
-        [(key, _), *_] = selector.select(timeout=200)
+        [(key, _), *_] = selector.select(timeout=600)
     words = key.data.stdout.readline().split()
     assert words[:1] == ["waits"], words
     [other] = [process for process in nodes if process is not key.data]
@@ -127,7 +127,7 @@ def test_after_a_node_is_killed_the_run_goes_on(corpus: Path, one_node: Path, fo
         left, killed, worker = _waiting(first, second)
         killed.kill()
         os.kill(worker, signal.SIGKILL)
-        assert left.wait(timeout=200) != 0
+        assert left.wait(timeout=600) != 0
         assert killed.wait() == -signal.SIGKILL
     assert json.loads((tmp_path / "run" / "state" / "progress.json").read_text())["step"] == 6
     assert run_forked(forks, settings, [tmp_path, tmp_path]) == [0, 0]

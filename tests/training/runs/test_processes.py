@@ -111,7 +111,7 @@ def hmc_train(launcher: tuple[str, ...], corpus: str, folder: Path, *more: str) 
         [sys.executable, *launcher, "-m", "hmc.cli", "train", str(folder / "r.toml"), "--out", str(folder / "out"),
          "--json", *more],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=200, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def weights(bundle: Path) -> dict[str, object]:
 
 def life(bundle: Path) -> dict[str, object]:
     """Bytes after the start of a server, an unload, several reloads, and the end."""
-    settings = ServerSettings(device="cuda", levels=("h36-fp16",), default_level="full-fp16", max_rows=16)
+    settings = ServerSettings(device="cuda", levels=("h36-fp16",), default_level="full-fp16")
     host, base, found = open_models({"": bundle}, settings).first, live(), dict[str, object]()
     host.start()
     found["started"] = live() - base
@@ -83,7 +83,7 @@ def life(bundle: Path) -> dict[str, object]:
     for _ in range(3):
         host.reload()
         for future in host._retirement.freed():
-            future.result(60)
+            future.result(600)
         reloaded.append(live() - base)
     host.close()
     return {**found, "reloaded": reloaded, "closed": live() - base, "account": memory_of(Device("cuda")).held}

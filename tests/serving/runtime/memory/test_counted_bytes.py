@@ -94,7 +94,7 @@ def test_a_server_without_cudnn_names_it(counting_libraries: Path, bundle: Path,
     (incomplete / "libcudnn.so.9").unlink()
     command = [sys.executable, "-m", "hmc.cli", "serve", str(bundle), "--port", "0", "--json", "--device"]
     settings = environment(LD_LIBRARY_PATH=str(incomplete))
-    ran = subprocess.run([*command, "cuda"], capture_output=True, text=True, check=False, env=settings, timeout=120)
+    ran = subprocess.run([*command, "cuda"], capture_output=True, text=True, check=False, env=settings, timeout=600)
     assert ran.returncode == 2, ran.stderr
     assert "Traceback" not in ran.stderr
     assert "cuDNN is missing (libcudnn.so.9: cannot open shared object file" in ran.stderr

@@ -230,7 +230,7 @@ def test_a_connection_without_calls_is_closed(bundle: Path, factory: FakeFactory
         channel.subscribe(see)
         stub: Any = rpc.TranslationServiceStub(channel)
         assert stub.Translate(pb.TranslateRequest(texts=["a"])).level == "full"
-        assert closed.wait(20)
+        assert closed.wait(600)
         assert stub.Translate(pb.TranslateRequest(texts=["a"])).level == "full"
 
 
@@ -287,7 +287,7 @@ def closed_by(running: BackgroundServer, sent: bytes) -> bytes:
     """Sends bytes to the gRPC port, and returns what comes until the server closes. Fails if it never does."""
     host, _, port = running.address.rpartition(":")
     got = b""
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
+    with socket.create_connection((host, int(port)), timeout=600) as connection:
         connection.sendall(sent)
         try:
             while part := connection.recv(65536):

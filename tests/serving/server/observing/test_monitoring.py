@@ -137,7 +137,7 @@ def test_alerts_by_promtool() -> None:
         pytest.skip("promtool is not installed")
     for arguments in (["check", "rules", "alerts.yaml"], ["check", "config", "prometheus.yaml"]):
         ran = subprocess.run(
-            [promtool, *arguments], cwd=MONITORING, capture_output=True, text=True, timeout=60, check=False
+            [promtool, *arguments], cwd=MONITORING, capture_output=True, text=True, timeout=600, check=False
         )
         assert ran.returncode == 0, ran.stdout + ran.stderr
 
