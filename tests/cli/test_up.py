@@ -129,4 +129,4 @@ def test_what_cannot_work_is_said_first(hmc: Hmc, opus: Path, tmp_path: Path) ->
 def test_a_checkpoint_has_its_languages(hmc: Hmc, tmp_path: Path) -> None:
     tiny_checkpoint_at(tmp_path / "model")
     ran = hmc("up", tmp_path / "model", "-o", tmp_path / "out", "--source-language", "fr", "--no-serve")
-    assert (ran.exit_code, "leave them out" in ran.stderr) == (2, True), ran.output
+    assert (ran.exit_code, "has its languages: leave out --source-language" in ran.stderr) == (2, True), ran.output

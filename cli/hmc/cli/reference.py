@@ -78,7 +78,7 @@ def _commands(group: Any, path: str, parent: Context | None) -> Iterator[tuple[s
 
 
 SEVERAL = 4
-"""So many commands have an option with the same help: it is then described once."""
+"""An option with the same help in so many commands is described once."""
 
 
 def _rows(name: str, command: Command) -> list[str]:

@@ -88,7 +88,8 @@ def _imported(settings: UpSettings, done: Announce, step: Step) -> Path:
     if FORMAT.is_at(settings.model):
         if any(settings.languages):
             raise InvalidRequestError(
-                f"{settings.model} is a checkpoint, which names its languages: leave them out here"
+                f"{settings.model} is a checkpoint and has its languages: leave out --source-language and "
+                "--target-language"
             )
         return settings.model
     step(f"reading {settings.model}")

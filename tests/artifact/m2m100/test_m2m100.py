@@ -202,7 +202,11 @@ def changed(file: Path, **fields: Any) -> None:
         ("generation_config.json", {"eos_token_id": [2, 20]}, r"eos_token_id is \[2, 20\], and in config.json 2"),
         ("generation_config.json", {"forced_bos_token_id": "fra_Latn"}, "is the token of fra_Latn, and .* deu_Latn"),
         ("config.json", {"decoder_start_token_id": 1}, "decoder_start_token_id must not be pad"),
-        ("tokenizer_config.json", {"legacy_behaviour": True}, "legacy_behaviour is not supported"),
+        (
+            "tokenizer_config.json",
+            {"legacy_behaviour": True},
+            "legacy_behaviour, which puts the language of the source last, is not supported",
+        ),
         ("tokenizer_config.json", {"tokenizer_class": "SMALL100Tokenizer"}, "tokenizer_class SMALL100Tokenizer"),
     ],
 )

@@ -95,11 +95,11 @@ def _foreign_problems(folder: Path, entries: dict[str, int]) -> list[str]:
     name = config.get("tokenizer_class")
     if isinstance(name, str) and not CLASSES.fullmatch(name):
         problems.append(
-            f"{TOKENIZER_CONFIG}: tokenizer_class {name} is not supported; supported: those of M2M100 and NLLB"
+            f"{TOKENIZER_CONFIG}: tokenizer_class {name} is none of M2M100 or NLLB: it would divide texts otherwise"
         )
     if config.get("legacy_behaviour"):
         problems.append(
-            f"{TOKENIZER_CONFIG}: legacy_behaviour is not supported: the source's language comes first here"
+            f"{TOKENIZER_CONFIG}: legacy_behaviour, which puts the language of the source last, is not supported"
         )
     added = [token for token in stated_tokens(folder) if token not in entries and token != MASK]
     if added:

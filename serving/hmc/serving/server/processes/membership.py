@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
 
-from hmc.artifact.errors import FailedPreconditionError, HmcError
+from hmc.artifact.errors import FailedPreconditionError, HmcError, LevelNotFoundError
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import AccessGate, Allowance
 from hmc.serving.server.handlers import Handlers
@@ -149,19 +149,19 @@ class Membership:
             self._group.replaced(model, version)
             for method, request in self._group.changes():  # others may have been asked before this one was done
                 its = request.model == model and method in ("SetDefaultLevel", "UnloadLevel")  # type: ignore[attr-defined]
-                if its and not await self._make(method, request):
+                if its and isinstance(await self._make(method, request), LevelNotFoundError):
                     self._group.drop(method, request)  # of the bundle before; no process could begin with it
 
-    async def _make(self, method: str, request: Message, *, needed: bool = False) -> bool:
-        """Makes a change that another process has made. needed: else what fails is logged, and the result is False."""
+    async def _make(self, method: str, request: Message, *, needed: bool = False) -> HmcError | None:
+        """Makes a change that another process has made. needed: raises its error, which else is logged and returned."""
         try:
             await getattr(self._admin, method)(request, None)
         except HmcError as error:
             if needed:
                 raise
             log.warning("%s, which another process has made, is left out: %s", method, error)
-            return False
-        return True
+            return error
+        return None
 
     async def end(self) -> None:
         """Takes no more part."""
