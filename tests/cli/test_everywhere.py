@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Hmc
-from tests.command import hmc_command, run_hmc
+from tests.command import run_hmc
 
-from hmc.cli.common.commands import RENAMED
 from hmc.cli.reference import page
 from hmc.serving.server.background import BackgroundServer
 
@@ -90,28 +89,3 @@ def test_the_environment_names_the_server(server: BackgroundServer, fake_bundle:
     without = run_hmc(["translate", "A man."], env={"HMC_SERVER": None})
     assert without.exit_code == 2
     assert "--server" in without.stderr
-
-
-def test_an_old_name_works_and_says_the_new_one(fake_bundle: Path, server: BackgroundServer, tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_text("A man.\n", encoding="utf-8")
-    where = ["translate", "--server", server.address]
-    today = run_hmc([*where, "--source", text])
-    assert (today.exit_code, today.stderr) == (0, "")
-    for old in (["--file", text], [f"--file={text}"]):
-        ran = run_hmc([*where, *old])
-        assert (ran.exit_code, ran.stdout) == (0, today.stdout)
-        assert ran.stderr == "hmc: --file is now --source; the old name still works\n"
-        assert run_hmc([*where, *old, "-q"]).stderr == ""
-    as_text = run_hmc([*where, "--", "--file"])
-    assert (as_text.exit_code, as_text.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("name", RENAMED)
-def test_the_new_name_of_an_option_exists_and_the_old_one_does_not(name: str) -> None:
-    command = hmc_command()
-    for word in name.split():
-        command = command.get_command(None, word)
-    options = {option for each in command.params for option in each.opts}
-    assert set(RENAMED[name].values()) <= options
-    assert not set(RENAMED[name]) & options

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmc.cli.common.commands import RENAMED
-
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
 
@@ -37,13 +35,6 @@ This page is made from the code: `make docs` writes it. `hmc COMMAND -h` shows t
 
 Every command has `-h`, `--help`; `-q`, `--quiet`: say nothing but the result and errors; and `-v`, `--verbose`: log
 what happens inside, too.
-
-## Old and new names
-
-An old name still works; the command then tells the new one.
-
-| command | old name | new name |
-|---|---|---|
 """
 EVERYWHERE = ("help", "quiet", "verbose")
 """Options that every command has, described once."""
@@ -56,11 +47,9 @@ def page() -> str:
     from hmc.cli.main import build
 
     root: Any = get_command(build())
-    renamed = [(name, old, new) for name, options in RENAMED.items() for old, new in options.items()]
     rows = [row for name, command in _commands(root, "hmc", None) for row in _rows(name, command)]
     shared = {row for row in rows if rows.count(row) >= SEVERAL}
-    lines = [HEAD + "".join(f"| `hmc {name}` | `{old}` | `{new}` |\n" for name, old, new in renamed)]
-    lines += ["## Options of several commands\n", "| option | meaning |", "|---|---|", *sorted(shared), ""]
+    lines = [HEAD, "## Options of several commands\n", "| option | meaning |", "|---|---|", *sorted(shared), ""]
     for name, command in _commands(root, "hmc", None):
         lines += _of_command(name, command, shared)
     return "\n".join(lines)

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from types import FrameType
@@ -52,12 +52,6 @@ HINTS = {
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
 }
 """Advice for errors of writing. Such errors may name no file."""
-RENAMED = {
-    "translate": {"--file": "--source"},
-    "bench run": {"--src": "--source", "--ref": "--reference", "--limit": "--sentences"},
-    "bench load": {"--src": "--source", "--deadline": "--timeout"},
-}
-"""Command → option as it was called → as it is called now. Old names work, with a notice."""
 EXIT_CODE = 128 + signal.SIGTERM
 """The exit code that shells report for a process ended by SIGTERM."""
 
@@ -131,7 +125,7 @@ def _exit(_number: int, _frame: FrameType | None) -> None:
 
 
 class CheckedCommand(TyperCommand):
-    """A command whose options do not take another option for their value, and that knows their old names.
+    """A command whose options do not take another option for their value.
 
     click would read `--eval test.en -o bundle` as the two files `test.en` and `-o`. Write `--option=-o` for a value
     that is spelled like an option.
@@ -139,33 +133,8 @@ class CheckedCommand(TyperCommand):
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """As click does it. Raises BadParameter where an option stands in place of a value."""
-        args = _renamed(args, RENAMED.get(_path(ctx), {}))
         _check_values(self.get_params(ctx), list(takewhile(lambda word: word != "--", args)), ctx)
         return super().parse_args(ctx, args)
-
-
-def _path(ctx: Context) -> str:
-    """Such as `bench run`, however the program is called."""
-    names: list[str] = []
-    at: Context | None = ctx
-    while at is not None and at.parent is not None:
-        names.insert(0, str(at.info_name))
-        at = at.parent
-    return " ".join(names)
-
-
-def _renamed(args: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """The arguments with today's names, and a notice of each old one unless the command is to be quiet."""
-    found: list[str] = []
-    words = iter(args)
-    for word in words:
-        if word == "--":
-            return [*found, word, *words]
-        name, equals, value = word.partition("=")
-        found.append(f"{names.get(name, name)}{equals}{value}")
-        if name in names and not {"-q", "--quiet"} & set(args):
-            complain(f"{name} is now {names[name]}; the old name still works")
-    return found
 
 
 def _check_values(params: Sequence[Parameter], args: Sequence[str], ctx: Context) -> None:
