@@ -10,21 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmc.cli.common.commands import CheckedCommand, guarded
-from hmc.cli.common.options import SERVER, WHERE, Tls, TlsCa, TlsCert, TlsKey, Token
+from hmc.cli.common.options import SERVER, WHERE, Tls, TlsCa, TlsCert, TlsKey, Token, opt
 
 if TYPE_CHECKING:
     from hmc.serving.client import Client, LevelInfo, ServerStatus
 
 Name = Annotated[str, typer.Argument(help="Name of a level, as `hmc levels` lists it.", metavar="LEVEL")]
 Server = Annotated[str, SERVER]
-Model = Annotated[
-    str | None,
-    typer.Option(help="Name of the model, of a server of several. Default: the server's first.", rich_help_panel=WHERE),
-]
-Timeout = Annotated[
-    float | None,
-    typer.Option(help="Seconds to wait until the server is done. Default: no limit.", rich_help_panel=WHERE),
-]
+Model = Annotated[str | None, opt(WHERE, "Name of the model, of a server of several. Default: the server's first.")]
+Timeout = Annotated[float | None, opt(WHERE, "Seconds to wait until the server is done. Default: no limit.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -42,10 +36,7 @@ def group() -> typer.Typer:
 
 def status(
     server: Server,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Name of the model, of a server of several. Default: all.", rich_help_panel=WHERE),
-    ] = None,
+    model: Annotated[str | None, opt(WHERE, "Name of the model, of a server of several. Default: all.")] = None,
     token: Token = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from hmc.cli.common.options import opt
+
 TEXT, SEARCH, FILTER, WHERE, OUTPUT = "Text", "Search", "What is dropped", "Where it runs", "Output"
 
 
@@ -15,101 +17,71 @@ def command(
         Path, typer.Argument(help="The teacher: a checkpoint, or a MarianMT directory.", metavar="CHECKPOINT")
     ],
     source: Annotated[
-        list[Path],
-        typer.Option(
-            help="Source text, plain or .gz, one sentence a line. Repeatable.", metavar="FILE", rich_help_panel=TEXT
-        ),
+        list[Path], opt(TEXT, "Source text, plain or .gz, one sentence a line. Repeatable.", metavar="FILE")
     ],
     out: Annotated[
         Path,
-        typer.Option(
+        opt(
+            OUTPUT,
+            "Folder to write. The same command again goes on with an interrupted run.",
             "--out",
             "-o",
-            help="Folder to write. The same command again goes on with an interrupted run.",
             metavar="DIR",
-            rich_help_panel=OUTPUT,
         ),
     ],
     reference: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="With --n-best: human translations of --source, line for line; the training text gets the "
+        opt(
+            TEXT,
+            "With --n-best: human translations of --source, line for line; the training text gets the "
             "translation that is closest to them. Once for each --source.",
             metavar="FILE",
-            rich_help_panel=TEXT,
         ),
     ] = None,
     dev: Annotated[
-        int,
-        typer.Option(
-            help="Sentence pairs to hold out as dev text, spread evenly; at most a tenth of all.",
-            metavar="N",
-            rich_help_panel=TEXT,
-        ),
+        int, opt(TEXT, "Sentence pairs to hold out as dev text, spread evenly; at most a tenth of all.", metavar="N")
     ] = 0,
-    max_length: Annotated[
-        int,
-        typer.Option(help="Longest source sentence in tokens; longer ones are dropped.", rich_help_panel=TEXT),
-    ] = 128,
+    max_length: Annotated[int, opt(TEXT, "Longest source sentence in tokens; longer ones are dropped.")] = 128,
     keep_duplicates: Annotated[
-        bool,
-        typer.Option(
-            "--keep-duplicates", help="Translate a source line each time that it occurs.", rich_help_panel=TEXT
-        ),
+        bool, opt(TEXT, "Translate a source line each time that it occurs.", "--keep-duplicates")
     ] = False,
-    beam: Annotated[int, typer.Option(help="Hypotheses of the teacher's search.", rich_help_panel=SEARCH)] = 4,
+    beam: Annotated[int, opt(SEARCH, "Hypotheses of the teacher's search.")] = 4,
     n_best: Annotated[
         int,
-        typer.Option(
-            help="Translations kept of each sentence, with their scores; the best one goes into the training text, or "
+        opt(
+            SEARCH,
+            "Translations kept of each sentence, with their scores; the best one goes into the training text, or "
             "that of --reference.",
-            rich_help_panel=SEARCH,
         ),
     ] = 1,
-    length_penalty: Annotated[
-        float, typer.Option(help="Hypotheses are ranked by log P / length ^ this.", rich_help_panel=SEARCH)
-    ] = 1.0,
+    length_penalty: Annotated[float, opt(SEARCH, "Hypotheses are ranked by log P / length ^ this.")] = 1.0,
     keep: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Do not drop translations for this reason: unfinished, copy, loop or length_ratio. Repeatable.",
+        opt(
+            FILTER,
+            "Do not drop translations for this reason: unfinished, copy, loop or length_ratio. Repeatable.",
             metavar="REASON",
-            rich_help_panel=FILTER,
         ),
     ] = None,
     max_length_ratio: Annotated[
-        float,
-        typer.Option(
-            help="Drop a pair whose longer side has more tokens than this times the shorter one, plus 5.",
-            rich_help_panel=FILTER,
-        ),
+        float, opt(FILTER, "Drop a pair whose longer side has more tokens than this times the shorter one, plus 5.")
     ] = 2.5,
     max_repeats: Annotated[
         int,
-        typer.Option(
-            help="Drop a translation in which a sequence of words follows itself more often than this, unless the "
+        opt(
+            FILTER,
+            "Drop a translation in which a sequence of words follows itself more often than this, unless the "
             "source does the same.",
-            rich_help_panel=FILTER,
         ),
     ] = 2,
-    precision: Annotated[
-        str,
-        typer.Option(help="Precision of the teacher. auto: int8, and fp16 on CUDA.", rich_help_panel=WHERE),
-    ] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", rich_help_panel=WHERE)] = "auto",
-    workers: Annotated[
-        int,
-        typer.Option(help="Batches that run at once on a CPU. 0: one for each core.", rich_help_panel=WHERE),
-    ] = 0,
-    threads: Annotated[int, typer.Option(help="Threads of each worker. 0: one.", rich_help_panel=WHERE)] = 0,
+    precision: Annotated[str, opt(WHERE, "Precision of the teacher. auto: int8, and fp16 on CUDA.")] = "auto",
+    device: Annotated[str, opt(WHERE, "auto, cpu, cuda or cuda:N.")] = "auto",
+    workers: Annotated[int, opt(WHERE, "Batches that run at once on a CPU. 0: one for each core.")] = 0,
+    threads: Annotated[int, opt(WHERE, "Threads of each worker. 0: one.")] = 0,
     shard_lines: Annotated[
-        int,
-        typer.Option(
-            help="Source lines in each file of translations; a killed run repeats at most two files.",
-            rich_help_panel=OUTPUT,
-        ),
+        int, opt(OUTPUT, "Source lines in each file of translations; a killed run repeats at most two files.")
     ] = 2000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT)] = False,
+    as_json: Annotated[bool, opt(OUTPUT, "Print the result as JSON.", "--json")] = False,
 ) -> None:
     """Translate plain text with a model, as training text for a smaller one (sequence-level knowledge distillation).
 

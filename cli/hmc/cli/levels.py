@@ -18,6 +18,7 @@ from hmc.cli.common.options import (
     Token,
     check_no_server_options,
     chosen_server,
+    opt,
 )
 
 if TYPE_CHECKING:
@@ -29,17 +30,13 @@ if TYPE_CHECKING:
 def command(
     bundle: Annotated[Path | None, typer.Argument(help="Directory that `hmc compile` wrote.", metavar="BUNDLE")] = None,
     server: Server = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="With --server: name of the model. Default: the server's first.", rich_help_panel=WHERE),
-    ] = None,
+    model: Annotated[str | None, opt(WHERE, "With --server: name of the model. Default: the server's first.")] = None,
     token: Token = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     timeout: Annotated[
-        float | None,
-        typer.Option(help="Seconds to wait for the server's answer.", show_default="10.0", rich_help_panel=WHERE),
+        float | None, opt(WHERE, "Seconds to wait for the server's answer.", show_default="10.0")
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the levels as JSON.")] = False,
 ) -> None:

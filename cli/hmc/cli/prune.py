@@ -15,7 +15,7 @@ from hmc.cli.common.distill_options import (
     Temperature,
     option_of,
 )
-from hmc.cli.common.options import DRY_RUN
+from hmc.cli.common.options import DRY_RUN, opt
 
 LATENCY = "What to remove: by latency on this machine"
 DATA, BUDGET, SCHEDULE, TRAINING, OUTPUT = "Data", "What to remove", "How long", "Training", "Output"
@@ -32,230 +32,189 @@ def command(
     ],
     out: Annotated[
         Path,
-        typer.Option(
+        opt(
+            OUTPUT,
+            "Run folder, with one checkpoint for each budget. The same command again resumes an interrupted run.",
             "--out",
             "-o",
-            help="Run folder, with one checkpoint for each budget. The same command again resumes an interrupted run.",
             metavar="DIR",
-            rich_help_panel=OUTPUT,
         ),
     ],
     data: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Training corpus: 'SRC TGT', 'FILE.tsv', 'FILE.jsonl', 'FILE.parquet' or 'hub:NAME'. Repeatable.",
+        opt(
+            DATA,
+            "Training corpus: 'SRC TGT', 'FILE.tsv', 'FILE.jsonl', 'FILE.parquet' or 'hub:NAME'. Repeatable.",
             metavar="CORPUS",
-            rich_help_panel=DATA,
         ),
     ] = None,
-    dev: Annotated[
-        str | None, typer.Option(help="Dev corpus, written the same way.", metavar="CORPUS", rich_help_panel=DATA)
-    ] = None,
+    dev: Annotated[str | None, opt(DATA, "Dev corpus, written the same way.", metavar="CORPUS")] = None,
     source: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Plain source text, or .gz, one sentence a line: the model translates it first, and is pruned with "
+        opt(
+            DATA,
+            "Plain source text, or .gz, one sentence a line: the model translates it first, and is pruned with "
             "its own translations. Some are held out as dev text if --dev is not given. Repeatable; --data adds to it.",
             metavar="FILE",
-            rich_help_panel=DATA,
         ),
     ] = None,
     target_heads: Annotated[
         str,
-        typer.Option(
-            help="Number of heads in --scope that stay open: one budget or several, such as 72,36; shares of all "
+        opt(
+            BUDGET,
+            "Number of heads in --scope that stay open: one budget or several, such as 72,36; shares of all "
             "heads: 50%,25%; or a number for each kind: enc=10,dec=20,cross=24 (separate several with ';'). A kind "
             "that is not named keeps all its heads.",
-            rich_help_panel=BUDGET,
         ),
     ] = "",
     target_ffn: Annotated[
         str,
-        typer.Option(
-            help="Number of feed-forward neurons of the whole model that stay: 1536; a share: 50%; or several budgets: "
+        opt(
+            BUDGET,
+            "Number of feed-forward neurons of the whole model that stay: 1536; a share: 50%; or several budgets: "
             "50%,25%. With --target-heads: one number for all head budgets, or one for each.",
-            rich_help_panel=BUDGET,
         ),
     ] = "",
     target_speedup: Annotated[
         str,
-        typer.Option(
-            help="Instead of budgets: how much faster the model shall be on this machine, such as 2x, or several: "
+        opt(
+            LATENCY,
+            "Instead of budgets: how much faster the model shall be on this machine, such as 2x, or several: "
             "1.5x,2x. Heads, neurons and whole layers close together, each weighed by what it costs.",
             metavar="FACTOR",
-            rich_help_panel=LATENCY,
         ),
     ] = "",
     target_latency_ms: Annotated[
-        str,
-        typer.Option(
-            help="The same as milliseconds of one request, such as 12.5, or several: 20,12.5.",
-            metavar="MS",
-            rich_help_panel=LATENCY,
-        ),
+        str, opt(LATENCY, "The same as milliseconds of one request, such as 12.5, or several: 20,12.5.", metavar="MS")
     ] = "",
     serve_precision: Annotated[
-        str,
-        typer.Option(help="Precision that the model is served at: fp32, int8 or int4.", rich_help_panel=LATENCY),
+        str, opt(LATENCY, "Precision that the model is served at: fp32, int8 or int4.")
     ] = "int8",
-    serve_batch: Annotated[int, typer.Option(help="Sentences of a request.", metavar="N", rich_help_panel=LATENCY)] = 1,
-    serve_beam: Annotated[int, typer.Option(help="Beam of the search.", metavar="N", rich_help_panel=LATENCY)] = 4,
-    serve_threads: Annotated[
-        int,
-        typer.Option(help="Threads that serve it; 0 is one per physical core.", metavar="N", rich_help_panel=LATENCY),
-    ] = 0,
+    serve_batch: Annotated[int, opt(LATENCY, "Sentences of a request.", metavar="N")] = 1,
+    serve_beam: Annotated[int, opt(LATENCY, "Beam of the search.", metavar="N")] = 4,
+    serve_threads: Annotated[int, opt(LATENCY, "Threads that serve it; 0 is one per physical core.", metavar="N")] = 0,
     latency_table: Annotated[
         Path | None,
-        typer.Option(
-            help="Latency table to prune by, as an earlier run on this machine left it in DIR/latency.json. Without it "
+        opt(
+            LATENCY,
+            "Latency table to prune by, as an earlier run on this machine left it in DIR/latency.json. Without it "
             "the table is measured first.",
             metavar="FILE",
-            rich_help_panel=LATENCY,
         ),
     ] = None,
     l0_lambda: Annotated[
         float | None,
-        typer.Option(
-            help="Instead of budgets: the λ of Voita et al. 2019, in nats per token and open head. The loss is the "
+        opt(
+            BUDGET,
+            "Instead of budgets: the λ of Voita et al. 2019, in nats per token and open head. The loss is the "
             "paper's, L_xent + λ·Σ(1-P(g=0)), with nothing added; some gates may stay undecided.",
-            rich_help_panel=BUDGET,
         ),
     ] = None,
     settle_gates: Annotated[
         bool,
-        typer.Option(
+        opt(
+            BUDGET,
+            "With --l0-lambda: also press every gate to decide, and fix the decisions at the end, as budgets do.",
             "--settle-gates",
-            help="With --l0-lambda: also press every gate to decide, and fix the decisions at the end, as budgets do.",
-            rich_help_panel=BUDGET,
         ),
     ] = False,
     scope: Annotated[
         str,
-        typer.Option(
-            help="Kinds of heads that may close: all; or some of encoder_self, decoder_self, cross, separated by "
-            "commas.",
-            rich_help_panel=BUDGET,
+        opt(
+            BUDGET,
+            "Kinds of heads that may close: all; or some of encoder_self, decoder_self, cross, separated by commas.",
         ),
     ] = "all",
     freeze: Annotated[
         str | None,
-        typer.Option(
-            help="Stack whose weights are not trained; the embeddings are then not trained either. matrices: only "
+        opt(
+            TRAINING,
+            "Stack whose weights are not trained; the embeddings are then not trained either. matrices: only "
             "layer norms and biases are trained.",
             metavar="encoder|decoder|matrices",
-            rich_help_panel=TRAINING,
         ),
     ] = None,
-    close_steps: Annotated[
-        int, typer.Option(help="Updates for each budget in which gates close.", rich_help_panel=SCHEDULE)
-    ] = 1500,
+    close_steps: Annotated[int, opt(SCHEDULE, "Updates for each budget in which gates close.")] = 1500,
     recover_steps: Annotated[
-        int,
-        typer.Option(
-            help="Updates for each budget after the gates have closed; the heads no longer change.",
-            rich_help_panel=SCHEDULE,
-        ),
+        int, opt(SCHEDULE, "Updates for each budget after the gates have closed; the heads no longer change.")
     ] = 1500,
     nested_steps: Annotated[
         int,
-        typer.Option(
-            help="Updates of a last training of the full model, after which one set of weights serves all head "
+        opt(
+            SCHEDULE,
+            "Updates of a last training of the full model, after which one set of weights serves all head "
             "budgets. 0: none.",
-            rich_help_panel=SCHEDULE,
         ),
     ] = 0,
-    save_every: Annotated[
-        int, typer.Option(help="Updates between saved states, from which a run resumes.", rich_help_panel=SCHEDULE)
-    ] = 500,
+    save_every: Annotated[int, opt(SCHEDULE, "Updates between saved states, from which a run resumes.")] = 500,
     eval_every: Annotated[
         str,
-        typer.Option(
-            help="Updates of --nested-steps between dev scores of all levels, or epoch: after each pass over the text. "
+        opt(
+            NESTED,
+            "Updates of --nested-steps between dev scores of all levels, or epoch: after each pass over the text. "
             "The best checkpoints are averaged.",
             metavar="N|epoch",
-            rich_help_panel=NESTED,
         ),
     ] = "500",
-    learning_rate: Annotated[
-        float, typer.Option(help="Learning rate of the weights.", rich_help_panel=TRAINING)
-    ] = 3e-4,
+    learning_rate: Annotated[float, opt(TRAINING, "Learning rate of the weights.")] = 3e-4,
     optimizer: Annotated[
         str,
-        typer.Option(
-            help="adam, or muon: Muon for the matrices of the layers, Adam for all else.",
-            metavar="adam|muon",
-            rich_help_panel=TRAINING,
-        ),
+        opt(TRAINING, "adam, or muon: Muon for the matrices of the layers, Adam for all else.", metavar="adam|muon"),
     ] = "adam",
     warmup_steps: Annotated[
-        int,
-        typer.Option(
-            help="First updates of the run, over which the learning rate rises linearly.", rich_help_panel=TRAINING
-        ),
+        int, opt(TRAINING, "First updates of the run, over which the learning rate rises linearly.")
     ] = 1,
-    batch_tokens: Annotated[
-        int, typer.Option(help="Source and target tokens of a batch, padding included.", rich_help_panel=TRAINING)
-    ] = 4096,
-    accumulate: Annotated[
-        int, typer.Option(help="Batches in one update; their gradients are summed.", rich_help_panel=TRAINING)
-    ] = 1,
-    dropout: Annotated[
-        float, typer.Option(help="Share of activations dropped while training.", rich_help_panel=TRAINING)
-    ] = 0.1,
+    batch_tokens: Annotated[int, opt(TRAINING, "Source and target tokens of a batch, padding included.")] = 4096,
+    accumulate: Annotated[int, opt(TRAINING, "Batches in one update; their gradients are summed.")] = 1,
+    dropout: Annotated[float, opt(TRAINING, "Share of activations dropped while training.")] = 0.1,
     bpe_dropout: Annotated[
         float | None,
-        typer.Option(
-            help="Probability of skipping a BPE merge in training text. Default: as in the checkpoint's recipe.",
-            rich_help_panel=TRAINING,
-        ),
+        opt(TRAINING, "Probability of skipping a BPE merge in training text. Default: as in the checkpoint's recipe."),
     ] = None,
     bpe_dropout_copies: Annotated[
         int | None,
-        typer.Option(
-            help="Segmentations that BPE-dropout draws of each pair. Default: as in the checkpoint's recipe.",
-            rich_help_panel=TRAINING,
-        ),
+        opt(TRAINING, "Segmentations that BPE-dropout draws of each pair. Default: as in the checkpoint's recipe."),
     ] = None,
     nested_levels: Annotated[
         str,
-        typer.Option(
-            help="Levels that an update of --nested-steps trains: sandwich (the largest, the smallest and one "
+        opt(
+            NESTED,
+            "Levels that an update of --nested-steps trains: sandwich (the largest, the smallest and one "
             "between), one (drawn at random, a third of the time) or smallest (that one alone).",
             metavar="sandwich|one|smallest",
-            rich_help_panel=NESTED,
         ),
     ] = "sandwich",
     nested_between: Annotated[
         str,
-        typer.Option(
-            help="The level between: one of the budgets, or any number of heads from the smallest to the largest.",
+        opt(
+            NESTED,
+            "The level between: one of the budgets, or any number of heads from the smallest to the largest.",
             metavar="budgets|any",
-            rich_help_panel=NESTED,
         ),
     ] = "budgets",
     nested_teacher: Annotated[
         str,
-        typer.Option(
-            help="With --distill: levels learn from the frozen teacher, or from the largest level itself.",
+        opt(
+            NESTED,
+            "With --distill: levels learn from the frozen teacher, or from the largest level itself.",
             metavar="frozen|in-place",
-            rich_help_panel=NESTED,
         ),
     ] = "frozen",
     nested_shrink: Annotated[
         float,
-        typer.Option(
-            help="First share of the updates, over which the levels shrink from all heads to their budgets.",
+        opt(
+            NESTED,
+            "First share of the updates, over which the levels shrink from all heads to their budgets.",
             metavar="SHARE",
-            rich_help_panel=NESTED,
         ),
     ] = 0.0,
     nested_heads: Annotated[
         str,
-        typer.Option(
-            help="What ranks the heads: the checkpoints of each budget; or, without closing any gates first, the log α "
+        opt(
+            NESTED,
+            "What ranks the heads: the checkpoints of each budget; or, without closing any gates first, the log α "
             "of CHECKPOINT (gates), its importance, or both.",
             metavar="checkpoints|gates|importance|both",
-            rich_help_panel=NESTED,
         ),
     ] = "checkpoints",
     distill: Distill = 0.0,
@@ -263,23 +222,20 @@ def command(
     teacher: TeacherPath = None,
     distill_hidden: Hidden = 0.0,
     distill_attention: OutputsOfAttention = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of gates, batches and dropout.", rich_help_panel=TRAINING)] = 1,
-    precision: Annotated[str, typer.Option(help="32-true or bf16-mixed.", rich_help_panel=TRAINING)] = "32-true",
+    seed: Annotated[int, opt(TRAINING, "Seed of gates, batches and dropout.")] = 1,
+    precision: Annotated[str, opt(TRAINING, "32-true or bf16-mixed.")] = "32-true",
     compile_loss: Annotated[
         bool,
-        typer.Option(
+        opt(
+            TRAINING,
+            "On CUDA: let torch.compile write the kernels of an update. The first updates are slow.",
             "--compile",
-            help="On CUDA: let torch.compile write the kernels of an update. The first updates are slow.",
-            rich_help_panel=TRAINING,
         ),
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.", rich_help_panel=TRAINING)] = "auto",
-    eval_sentences: Annotated[
-        int,
-        typer.Option(help="Dev sentences scored before and after pruning.", metavar="N", rich_help_panel=DATA),
-    ] = 500,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN, rich_help_panel=OUTPUT)] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT)] = False,
+    device: Annotated[str, opt(TRAINING, "auto, cpu or cuda.")] = "auto",
+    eval_sentences: Annotated[int, opt(DATA, "Dev sentences scored before and after pruning.", metavar="N")] = 500,
+    dry_run: Annotated[bool, opt(OUTPUT, DRY_RUN, "--dry-run")] = False,
+    as_json: Annotated[bool, opt(OUTPUT, "Print the result as JSON.", "--json")] = False,
 ) -> None:
     """Find the heads and neurons that a model needs least, and remove them until exactly the given number is left.
 

@@ -26,6 +26,7 @@ from hmc.cli.common.options import (
     TlsKey,
     To,
     Token,
+    opt,
 )
 
 if TYPE_CHECKING:
@@ -51,30 +52,17 @@ def command(
     model: Model = None,
     source_language: From = None,
     to: To = None,
-    length_penalty: Annotated[
-        float, typer.Option(help="Scores are log P / length ^ this.", rich_help_panel=MODEL)
-    ] = 1.0,
+    length_penalty: Annotated[float, opt(MODEL, "Scores are log P / length ^ this.")] = 1.0,
     coverage_penalty: Annotated[
-        float,
-        typer.Option(
-            help="Weight of a penalty for source tokens that get little attention. 0: none.", rich_help_panel=MODEL
-        ),
+        float, opt(MODEL, "Weight of a penalty for source tokens that get little attention. 0: none.")
     ] = 0.0,
-    repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1: tokens that are repeated become less likely.", rich_help_panel=MODEL)
-    ] = 1.0,
-    token_scores: Annotated[
-        bool, typer.Option("--token-scores", help="With --json: the score of every token.", rich_help_panel=OUTPUT)
-    ] = False,
-    alignment: Annotated[
-        bool, typer.Option("--alignment", help="With --json: the attention of every token.", rich_help_panel=OUTPUT)
-    ] = False,
+    repetition_penalty: Annotated[float, opt(MODEL, "Above 1: tokens that are repeated become less likely.")] = 1.0,
+    token_scores: Annotated[bool, opt(OUTPUT, "With --json: the score of every token.", "--token-scores")] = False,
+    alignment: Annotated[bool, opt(OUTPUT, "With --json: the attention of every token.", "--alignment")] = False,
     attention_head: Annotated[
         list[str] | None,
-        typer.Option(
-            help="With --alignment: take the attention of this head, such as cross.5.3. Repeatable.",
-            metavar="HEAD",
-            rich_help_panel=OUTPUT,
+        opt(
+            OUTPUT, "With --alignment: take the attention of this head, such as cross.5.3. Repeatable.", metavar="HEAD"
         ),
     ] = None,
     device: Device = "auto",
@@ -84,14 +72,9 @@ def command(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     timeout: Annotated[
-        float | None,
-        typer.Option(
-            help="With --server: seconds that the whole command may take. Default: no limit.", rich_help_panel=WHERE
-        ),
+        float | None, opt(WHERE, "With --server: seconds that the whole command may take. Default: no limit.")
     ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one line of JSON for each pair.", rich_help_panel=OUTPUT)
-    ] = False,
+    json_output: Annotated[bool, opt(OUTPUT, "Print one line of JSON for each pair.", "--json")] = False,
 ) -> None:
     """Score given translations. Prints log P / length^penalty for each pair of lines; 0 means certain.
 

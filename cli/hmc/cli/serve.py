@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hmc.cli.common.options import opt
 from hmc.cli.common.serve_options import (
     AdminAddress,
     BundleRoot,
@@ -50,186 +51,169 @@ def command(
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(
-            help="Address to listen on; 0.0.0.0: every address of this machine.",
-            show_default="127.0.0.1",
-            rich_help_panel=OPERATION,
-        ),
+        opt(OPERATION, "Address to listen on; 0.0.0.0: every address of this machine.", show_default="127.0.0.1"),
     ] = None,
     port: Annotated[
-        int | None,
-        typer.Option(help="Port to listen on; 0 takes any free one.", show_default="50051", rich_help_panel=OPERATION),
+        int | None, opt(OPERATION, "Port to listen on; 0 takes any free one.", show_default="50051")
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(
-            help="auto, cpu, cuda, cuda:N, or several such as cuda:0,cuda:1: each gets a replica of every level. A "
+        opt(
+            RUNTIME,
+            "auto, cpu, cuda, cuda:N, or several such as cuda:0,cuda:1: each gets a replica of every level. A "
             "device that is missing is an error.",
             show_default="auto",
-            rich_help_panel=RUNTIME,
         ),
     ] = None,
     gpu_memory: Annotated[
         str | None,
-        typer.Option(
-            help="Most memory of each CUDA device for weights and caches, such as 8GiB, 500MB or 80% of what is free "
+        opt(
+            RUNTIME,
+            "Most memory of each CUDA device for weights and caches, such as 8GiB, 500MB or 80% of what is free "
             "at the start. Default: 80%.",
             metavar="SIZE",
-            rich_help_panel=RUNTIME,
         ),
     ] = None,
     gpu_attention: Annotated[
         str | None,
-        typer.Option(
-            help="How CUDA computes attention. plain: no plans for shapes; efficient: also fused kernels; cudnn: "
+        opt(
+            RUNTIME,
+            "How CUDA computes attention. plain: no plans for shapes; efficient: also fused kernels; cudnn: "
             "cuDNN, which builds a plan for every new shape.",
             metavar="NAME",
             show_default="plain",
-            rich_help_panel=RUNTIME,
         ),
     ] = None,
     levels: Annotated[
         str | None,
-        typer.Option(
-            help="Names of the levels to load, such as full,h36, or with their model, such as en-de/h36; all: every "
+        opt(
+            LEVELS,
+            "Names of the levels to load, such as full,h36, or with their model, such as en-de/h36; all: every "
             "level that runs on the device.",
             show_default="all",
-            rich_help_panel=LEVELS,
         ),
     ] = None,
     default_level: Annotated[
         str | None,
-        typer.Option(
-            help="Level for requests that choose none; for several models as en-de/h36,fr-en/full. Default: the "
+        opt(
+            LEVELS,
+            "Level for requests that choose none; for several models as en-de/h36,fr-en/full. Default: the "
             "bundle's default level.",
             metavar="NAME",
-            rich_help_panel=LEVELS,
         ),
     ] = None,
     lazy: Annotated[
         bool | None,
-        typer.Option(
-            "--lazy/--no-lazy",
-            help="Load a level when it is first requested. Of several models, only the first one and those of --levels "
+        opt(
+            LEVELS,
+            "Load a level when it is first requested. Of several models, only the first one and those of --levels "
             "load their default level at the start.",
-            rich_help_panel=LEVELS,
+            "--lazy/--no-lazy",
         ),
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option(
-            help="Most memory of this machine for the weights of all levels, such as 4GiB. With --lazy, a level that "
+        opt(
+            LEVELS,
+            "Most memory of this machine for the weights of all levels, such as 4GiB. With --lazy, a level that "
             "needs room takes that of idle ones, least recently used first.",
             metavar="SIZE",
             show_default="no limit",
-            rich_help_panel=LEVELS,
         ),
     ] = None,
     idle_unload: Annotated[
         float | None,
-        typer.Option(
-            help="With --lazy: unload a level that no request has used for so long, except default levels that were "
+        opt(
+            LEVELS,
+            "With --lazy: unload a level that no request has used for so long, except default levels that were "
             "loaded at the start.",
             metavar="SECONDS",
             show_default="never",
-            rich_help_panel=LEVELS,
         ),
     ] = None,
     queue_size: Annotated[
         int | None,
-        typer.Option(
-            help="Sentences that may wait at one level, and a quarter more of callers that have less than their part. "
+        opt(
+            CAPACITY,
+            "Sentences that may wait at one level, and a quarter more of callers that have less than their part. "
             "Others are refused.",
             show_default="1024",
-            rich_help_panel=CAPACITY,
         ),
     ] = None,
     max_rows: Annotated[
-        int | None,
-        typer.Option(
-            help="Most hypotheses that a level decodes in one batch.", show_default="128", rich_help_panel=CAPACITY
-        ),
+        int | None, opt(CAPACITY, "Most hypotheses that a level decodes in one batch.", show_default="128")
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option(
-            help="Limits the memory of a batch: most hypotheses × positions that its longest text may need.",
+        opt(
+            CAPACITY,
+            "Limits the memory of a batch: most hypotheses × positions that its longest text may need.",
             show_default="32768",
-            rich_help_panel=CAPACITY,
         ),
     ] = None,
     max_texts: Annotated[
-        int | None,
-        typer.Option(
-            help="Largest number of texts in a Translate or Score call.", show_default="1024", rich_help_panel=CAPACITY
-        ),
+        int | None, opt(CAPACITY, "Largest number of texts in a Translate or Score call.", show_default="1024")
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(
-            help="Threads of each worker. 0: as measured, or one for each physical core with --workers 1.",
+        opt(
+            RUNTIME,
+            "Threads of each worker. 0: as measured, or one for each physical core with --workers 1.",
             show_default="0",
-            rich_help_panel=RUNTIME,
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(
-            help="Batches that a level runs at the same time, each on --threads threads, or on one with --threads 0. "
+        opt(
+            RUNTIME,
+            "Batches that a level runs at the same time, each on --threads threads, or on one with --threads 0. "
             "More workers raise the throughput on a CPU, but a single sentence takes longer. 0: as measured here.",
             show_default="0",
-            rich_help_panel=RUNTIME,
         ),
     ] = None,
     processes: Annotated[
         int | None,
-        typer.Option(
-            help="Server processes that share the port, each on its share of the cores; weights are in memory once. "
+        opt(
+            RUNTIME,
+            "Server processes that share the port, each on its share of the cores; weights are in memory once. "
             "For more small calls than one process can carry. CPU only.",
             show_default="1",
-            rich_help_panel=RUNTIME,
         ),
     ] = None,
     cache: Annotated[
         str | None,
-        typer.Option(
-            help="Folder for weights in the form that this machine's kernels need. Levels and processes share them. "
+        opt(
+            RUNTIME,
+            "Folder for weights in the form that this machine's kernels need. Levels and processes share them. "
             "auto: HMC_CACHE, or the platform's cache folder; none: every level has its own copy in memory.",
             metavar="DIR",
             show_default="auto",
-            rich_help_panel=RUNTIME,
         ),
     ] = None,
     auto_pending: Annotated[
         int | None,
-        typer.Option(
-            help="`auto` skips a level while this many texts are pending there, and takes one with fewer heads. For a "
+        opt(
+            AUTO,
+            "`auto` skips a level while this many texts are pending there, and takes one with fewer heads. For a "
             "call of at most 32 texts, only texts of such calls count.",
             metavar="N",
             show_default="64",
-            rich_help_panel=AUTO,
         ),
     ] = None,
     auto_target_ms: Annotated[
         float | None,
-        typer.Option(
-            help="`auto` also takes fewer heads to keep the 95th percentile of queue and compute below this, for calls "
+        opt(
+            AUTO,
+            "`auto` also takes fewer heads to keep the 95th percentile of queue and compute below this, for calls "
             "of at most 32 texts. Default: no such limit.",
             metavar="MS",
-            rich_help_panel=AUTO,
         ),
     ] = None,
     drain_seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds that running calls get to finish after SIGTERM.",
-            show_default="30.0",
-            rich_help_panel=OPERATION,
-        ),
+        float | None, opt(OPERATION, "Seconds that running calls get to finish after SIGTERM.", show_default="30.0")
     ] = None,
     stream_window: Annotated[
-        int | None,
-        typer.Option(help="Most texts of one stream that are under way.", show_default="256", rich_help_panel=CAPACITY),
+        int | None, opt(CAPACITY, "Most texts of one stream that are under way.", show_default="256")
     ] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -247,15 +231,11 @@ def command(
     connection_grace_seconds: ConnectionGrace = None,
     connection_idle_seconds: ConnectionIdle = None,
     metrics_port: Annotated[
-        int | None,
-        typer.Option(help="Port for Prometheus metrics over HTTP. Default: no metrics.", rich_help_panel=OPERATION),
+        int | None, opt(OPERATION, "Port for Prometheus metrics over HTTP. Default: no metrics.")
     ] = None,
     http_port: Annotated[
         int | None,
-        typer.Option(
-            help="Port for HTTP: the playground, JSON, LibreTranslate's API, metrics. Default: no HTTP.",
-            rich_help_panel=OPERATION,
-        ),
+        opt(OPERATION, "Port for HTTP: the playground, JSON, LibreTranslate's API, metrics. Default: no HTTP."),
     ] = None,
     trace_to: TraceTo = None,
     log_format: LogFormat = None,
@@ -265,9 +245,7 @@ def command(
     print_config: PrintConfig = False,
     ray: Ray = False,
     replicas: Replicas = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print the address as a line of JSON.", rich_help_panel=OPERATION)
-    ] = False,
+    json_output: Annotated[bool, opt(OPERATION, "Print the address as a line of JSON.", "--json")] = False,
 ) -> None:
     """Serve bundles over gRPC, at the level that each request chooses.
 

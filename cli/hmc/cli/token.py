@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from hmc.cli.common.commands import CheckedCommand, guarded
+from hmc.cli.common.options import opt
 
 LIMITS = "Limits"
 
@@ -24,19 +25,10 @@ def new(
     scope: Annotated[
         list[str], typer.Option(help="What the token opens: translate, admin or metrics. Repeatable.", metavar="SCOPE")
     ],
-    texts_per_second: Annotated[
-        float | None, typer.Option(help="Texts a second. Default: no limit.", rich_help_panel=LIMITS)
-    ] = None,
-    burst: Annotated[
-        int | None,
-        typer.Option(help="Texts at once after a pause. Default: those of one second.", rich_help_panel=LIMITS),
-    ] = None,
-    max_characters: Annotated[
-        int | None, typer.Option(help="Characters in one call. Default: no limit.", rich_help_panel=LIMITS)
-    ] = None,
-    weight: Annotated[
-        float | None, typer.Option(help="Share of a busy server. Default: 1.", rich_help_panel=LIMITS)
-    ] = None,
+    texts_per_second: Annotated[float | None, opt(LIMITS, "Texts a second. Default: no limit.")] = None,
+    burst: Annotated[int | None, opt(LIMITS, "Texts at once after a pause. Default: those of one second.")] = None,
+    max_characters: Annotated[int | None, opt(LIMITS, "Characters in one call. Default: no limit.")] = None,
+    weight: Annotated[float | None, opt(LIMITS, "Share of a busy server. Default: 1.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print both as JSON.")] = False,
 ) -> None:
     """Make a random token. Prints it, this once, and the line for the tokens file, which holds only its hash."""

@@ -29,6 +29,7 @@ from hmc.cli.common.options import (
     To,
     Token,
     chosen_server,
+    opt,
 )
 
 if TYPE_CHECKING:
@@ -48,53 +49,41 @@ def command(
     ] = None,
     source: Annotated[
         list[str] | None,
-        typer.Option(
-            help="UTF-8 file with one text on each line; `-` is stdin. With --engine also .gz, JSONL, .parquet and "
+        opt(
+            INPUT,
+            "UTF-8 file with one text on each line; `-` is stdin. With --engine also .gz, JSONL, .parquet and "
             "URLs of stores, and repeatable.",
             metavar="FILE",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     document: Annotated[
-        bool,
-        typer.Option(
-            "--document",
-            help="The input is running text: it is divided into sentences, and its layout stays.",
-            rich_help_panel=INPUT,
-        ),
+        bool, opt(INPUT, "The input is running text: it is divided into sentences, and its layout stays.", "--document")
     ] = False,
     segmentation: Annotated[
         str | None,
-        typer.Option(
-            help="Where a text on the command line, or of --document, is divided: auto (at lines and sentences, if it "
+        opt(
+            INPUT,
+            "Where a text on the command line, or of --document, is divided: auto (at lines and sentences, if it "
             "has several), sentence or none.",
             show_default="auto; with --document sentence",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(
-            help="With --document: copy what this regular expression matches. Repeatable.",
-            metavar="REGEX",
-            rich_help_panel=INPUT,
-        ),
+        opt(INPUT, "With --document: copy what this regular expression matches. Repeatable.", metavar="REGEX"),
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option(
+        opt(
+            OUTPUT,
+            "With --source: write here instead of to standard output. The same command again resumes a run that "
+            "was stopped; until the end the lines are in FILE.part. With --engine: the folder to write.",
             "--out",
             "-o",
-            help="With --source: write here instead of to standard output. The same command again resumes a run that "
-            "was stopped; until the end the lines are in FILE.part. With --engine: the folder to write.",
             metavar="FILE",
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
-    restart: Annotated[
-        bool,
-        typer.Option("--restart", help="With --out: drop what a stopped run has left.", rich_help_panel=OUTPUT),
-    ] = False,
+    restart: Annotated[bool, opt(OUTPUT, "With --out: drop what a stopped run has left.", "--restart")] = False,
     engine: Engine = None,
     field: Field = None,
     output_format: Format = None,
@@ -113,10 +102,10 @@ def command(
     threads: Threads = 0,
     workers: Annotated[
         int | None,
-        typer.Option(
-            help="With --bundle: batches that run at once, each on --threads threads. More than 1 is faster for files.",
+        opt(
+            WHERE,
+            "With --bundle: batches that run at once, each on --threads threads. More than 1 is faster for files.",
             show_default="as measured; with --engine one for each core",
-            rich_help_panel=WHERE,
         ),
     ] = None,
     token: Token = None,
@@ -124,121 +113,64 @@ def command(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     timeout: Annotated[
-        float | None,
-        typer.Option(
-            help="With --server: seconds that the whole command may take. Default: no limit.", rich_help_panel=WHERE
-        ),
+        float | None, opt(WHERE, "With --server: seconds that the whole command may take. Default: no limit.")
     ] = None,
     beam: Annotated[
-        int,
-        typer.Option(
-            help="Number of hypotheses that the search keeps for each text; 1 is greedy search.", rich_help_panel=SEARCH
-        ),
+        int, opt(SEARCH, "Number of hypotheses that the search keeps for each text; 1 is greedy search.")
     ] = 4,
     n_best: Annotated[
-        int,
-        typer.Option(
-            help="Number of translations to print for each text, best first, separated by tabs.", rich_help_panel=SEARCH
-        ),
+        int, opt(SEARCH, "Number of translations to print for each text, best first, separated by tabs.")
     ] = 1,
-    length_penalty: Annotated[
-        float, typer.Option(help="Hypotheses are ranked by log P / length ^ this.", rich_help_panel=SEARCH)
-    ] = 1.0,
+    length_penalty: Annotated[float, opt(SEARCH, "Hypotheses are ranked by log P / length ^ this.")] = 1.0,
     coverage_penalty: Annotated[
-        float,
-        typer.Option(
-            help="Weight of a penalty for source tokens that get little attention. 0: none.", rich_help_panel=SEARCH
-        ),
+        float, opt(SEARCH, "Weight of a penalty for source tokens that get little attention. 0: none.")
     ] = 0.0,
     patience: Annotated[
         float | None,
-        typer.Option(
-            help="Stop when patience × beam hypotheses are finished. Default: stop when no better one can follow.",
-            rich_help_panel=SEARCH,
-        ),
+        opt(SEARCH, "Stop when patience × beam hypotheses are finished. Default: stop when no better one can follow."),
     ] = None,
     max_length: Annotated[
-        int | None,
-        typer.Option(
-            help="Most tokens of a translation. Default: computed from the length of the text.", rich_help_panel=LIMITS
-        ),
+        int | None, opt(LIMITS, "Most tokens of a translation. Default: computed from the length of the text.")
     ] = None,
-    min_length: Annotated[int, typer.Option(help="Fewest tokens of a translation.", rich_help_panel=LIMITS)] = 1,
-    target_prefix: Annotated[
-        str, typer.Option(help="Every translation begins with this text.", metavar="TEXT", rich_help_panel=LIMITS)
-    ] = "",
-    suppress_unknown: Annotated[
-        bool, typer.Option("--suppress-unknown", help="Never write the unknown token.", rich_help_panel=LIMITS)
-    ] = False,
+    min_length: Annotated[int, opt(LIMITS, "Fewest tokens of a translation.")] = 1,
+    target_prefix: Annotated[str, opt(LIMITS, "Every translation begins with this text.", metavar="TEXT")] = "",
+    suppress_unknown: Annotated[bool, opt(LIMITS, "Never write the unknown token.", "--suppress-unknown")] = False,
     suppress_token: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Never write this piece of the vocabulary. Repeatable.", metavar="PIECE", rich_help_panel=LIMITS
-        ),
+        list[str] | None, opt(LIMITS, "Never write this piece of the vocabulary. Repeatable.", metavar="PIECE")
     ] = None,
     suppress_phrase: Annotated[
-        list[str] | None,
-        typer.Option(help="Never write this phrase. Repeatable.", metavar="TEXT", rich_help_panel=LIMITS),
+        list[str] | None, opt(LIMITS, "Never write this phrase. Repeatable.", metavar="TEXT")
     ] = None,
     no_repeat_ngram: Annotated[
-        int,
-        typer.Option(
-            help="Length in tokens of sequences that may not occur twice. 0: no such rule.", rich_help_panel=LIMITS
-        ),
+        int, opt(LIMITS, "Length in tokens of sequences that may not occur twice. 0: no such rule.")
     ] = 0,
-    repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1: tokens that are repeated become less likely.", rich_help_panel=LIMITS)
-    ] = 1.0,
+    repetition_penalty: Annotated[float, opt(LIMITS, "Above 1: tokens that are repeated become less likely.")] = 1.0,
     sample: Annotated[
-        bool,
-        typer.Option(
-            "--sample", help="Draw tokens at random, instead of searching with a beam.", rich_help_panel=SAMPLE
-        ),
+        bool, opt(SAMPLE, "Draw tokens at random, instead of searching with a beam.", "--sample")
     ] = False,
     temperature: Annotated[
         float | None,
-        typer.Option(
-            help="With --sample: below 1, likely tokens become likelier; above 1, less likely. 1: the model's "
+        opt(
+            SAMPLE,
+            "With --sample: below 1, likely tokens become likelier; above 1, less likely. 1: the model's "
             "probabilities.",
-            rich_help_panel=SAMPLE,
         ),
     ] = None,
-    top_k: Annotated[
-        int | None,
-        typer.Option(help="With --sample: draw only among this many likeliest tokens.", rich_help_panel=SAMPLE),
-    ] = None,
+    top_k: Annotated[int | None, opt(SAMPLE, "With --sample: draw only among this many likeliest tokens.")] = None,
     top_p: Annotated[
-        float | None,
-        typer.Option(
-            help="With --sample: draw among the likeliest tokens whose probabilities add up to this.",
-            rich_help_panel=SAMPLE,
-        ),
+        float | None, opt(SAMPLE, "With --sample: draw among the likeliest tokens whose probabilities add up to this.")
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="With --sample: the same seed gives the same translations.", rich_help_panel=SAMPLE),
-    ] = None,
+    seed: Annotated[int | None, opt(SAMPLE, "With --sample: the same seed gives the same translations.")] = None,
     incremental: Annotated[
-        bool,
-        typer.Option(
-            "--incremental", help="Print each part of a translation as soon as it is certain.", rich_help_panel=OUTPUT
-        ),
+        bool, opt(OUTPUT, "Print each part of a translation as soon as it is certain.", "--incremental")
     ] = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print one line of JSON for each text.", rich_help_panel=OUTPUT)
-    ] = False,
-    token_scores: Annotated[
-        bool, typer.Option("--token-scores", help="With --json: the score of every token.", rich_help_panel=OUTPUT)
-    ] = False,
-    alignment: Annotated[
-        bool, typer.Option("--alignment", help="With --json: the attention of every token.", rich_help_panel=OUTPUT)
-    ] = False,
+    json_output: Annotated[bool, opt(OUTPUT, "Print one line of JSON for each text.", "--json")] = False,
+    token_scores: Annotated[bool, opt(OUTPUT, "With --json: the score of every token.", "--token-scores")] = False,
+    alignment: Annotated[bool, opt(OUTPUT, "With --json: the attention of every token.", "--alignment")] = False,
     attention_head: Annotated[
         list[str] | None,
-        typer.Option(
-            help="With --alignment: take the attention of this head, such as cross.5.3. Repeatable.",
-            metavar="HEAD",
-            rich_help_panel=OUTPUT,
+        opt(
+            OUTPUT, "With --alignment: take the attention of this head, such as cross.5.3. Repeatable.", metavar="HEAD"
         ),
     ] = None,
 ) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hmc.cli.common.options import opt
+
 if TYPE_CHECKING:
     from hmc.pipelines.up import StepDone
 
@@ -24,67 +26,48 @@ def command(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
+        opt(
+            OUTPUT,
+            "Folder that keeps the result of every step; the same command goes on from there. Default: "
+            "MODEL-hmc in the working directory.",
             "--out",
             "-o",
-            help="Folder that keeps the result of every step; the same command goes on from there. Default: "
-            "MODEL-hmc in the working directory.",
             metavar="DIR",
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
     source: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Plain text in the source language, one sentence a line: for pruning, and the first file for int8. "
+        opt(
+            MODEL,
+            "Plain text in the source language, one sentence a line: for pruning, and the first file for int8. "
             "Repeatable.",
             metavar="FILE",
-            rich_help_panel=MODEL,
         ),
     ] = None,
     precision: Annotated[
-        str | None,
-        typer.Option(
-            help="Precisions of the levels, such as fp32,int8. Default: int8 with --source, else fp32.",
-            rich_help_panel=MODEL,
-        ),
+        str | None, opt(MODEL, "Precisions of the levels, such as fp32,int8. Default: int8 with --source, else fp32.")
     ] = None,
-    source_language: Annotated[
-        str | None, typer.Option(help="Source language, if the model does not name it.", rich_help_panel=MODEL)
-    ] = None,
-    target_language: Annotated[
-        str | None, typer.Option(help="Target language, if the model does not name it.", rich_help_panel=MODEL)
-    ] = None,
+    source_language: Annotated[str | None, opt(MODEL, "Source language, if the model does not name it.")] = None,
+    target_language: Annotated[str | None, opt(MODEL, "Target language, if the model does not name it.")] = None,
     revision: Annotated[
-        str | None,
-        typer.Option(
-            help="Commit, tag or branch of a model on the hub. Default: its newest commit.", rich_help_panel=MODEL
-        ),
+        str | None, opt(MODEL, "Commit, tag or branch of a model on the hub. Default: its newest commit.")
     ] = None,
     target_heads: Annotated[
         str,
-        typer.Option(
-            help="Also levels with fewer heads, such as 50%,25% or 72,36: the model is pruned with its own "
+        opt(
+            PRUNING,
+            "Also levels with fewer heads, such as 50%,25% or 72,36: the model is pruned with its own "
             "translations of --source, which takes hours on a CPU.",
-            rich_help_panel=PRUNING,
         ),
     ] = "",
     prune_steps: Annotated[
         int | None,
-        typer.Option(
-            help="Updates for closing heads, and as many for recovery. Default: as `hmc prune`.",
-            min=10,
-            rich_help_panel=PRUNING,
-        ),
+        opt(PRUNING, "Updates for closing heads, and as many for recovery. Default: as `hmc prune`.", min=10),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=SERVER)] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.", rich_help_panel=SERVER)] = 50051,
-    serve: Annotated[
-        bool, typer.Option("--serve/--no-serve", help="Serve the bundle at the end.", rich_help_panel=SERVER)
-    ] = True,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the steps and the address as lines of JSON.", rich_help_panel=OUTPUT)
-    ] = False,
+    host: Annotated[str, opt(SERVER, "Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, opt(SERVER, "Port to listen on; 0 takes any free one.")] = 50051,
+    serve: Annotated[bool, opt(SERVER, "Serve the bundle at the end.", "--serve/--no-serve")] = True,
+    as_json: Annotated[bool, opt(OUTPUT, "Print the steps and the address as lines of JSON.", "--json")] = False,
 ) -> None:
     """Import, prune, compile and serve a model in one command. Steps that an earlier run finished are not repeated.
 

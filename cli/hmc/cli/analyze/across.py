@@ -9,24 +9,22 @@ import typer
 
 from hmc.artifact.precisions import PRECISIONS
 from hmc.cli.analyze.options import INPUT, MEASURE, AsJson, BatchTokens, Beam, Checkpoint, Device, Out, Seed, Sentences
+from hmc.cli.common.options import opt
 
 
 def correlate(
     checkpoint: Checkpoint,
     data: Annotated[
         list[str],
-        typer.Option(
-            help="Parallel text: 'SRC TGT', 'FILE.tsv', 'FILE.jsonl', 'FILE.parquet' or 'hub:NAME'. Give it twice.",
+        opt(
+            INPUT,
+            "Parallel text: 'SRC TGT', 'FILE.tsv', 'FILE.jsonl', 'FILE.parquet' or 'hub:NAME'. Give it twice.",
             metavar="CORPUS",
-            rich_help_panel=INPUT,
         ),
     ],
     out: Out,
     effect: Annotated[
-        str,
-        typer.Option(
-            help="loss or bleu: the change when the head is masked alone; importance: its I_h.", rich_help_panel=MEASURE
-        ),
+        str, opt(MEASURE, "loss or bleu: the change when the head is masked alone; importance: its I_h.")
     ] = "loss",
     sentences: Sentences = 0,
     beam: Beam = 1,
@@ -79,10 +77,10 @@ def survivors(
     out: Out,
     scores: Annotated[
         Path | None,
-        typer.Option(
-            help="importance.json of the model before pruning: counts survivors among its most important heads.",
+        opt(
+            INPUT,
+            "importance.json of the model before pruning: counts survivors among its most important heads.",
             metavar="FILE",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     as_json: AsJson = False,
@@ -101,10 +99,7 @@ def budgets(
         typer.Argument(help="Name of a series and its bundle, which was compiled with --eval.", metavar="NAME=BUNDLE…"),
     ],
     out: Out,
-    precision: Annotated[
-        str,
-        typer.Option(help=f"Precision of the levels: {', '.join(PRECISIONS)}.", rich_help_panel=INPUT),
-    ] = "fp32",
+    precision: Annotated[str, opt(INPUT, f"Precision of the levels: {', '.join(PRECISIONS)}.")] = "fp32",
     as_json: AsJson = False,
 ) -> None:
     """Plot BLEU against open heads, one series per bundle, with intervals."""

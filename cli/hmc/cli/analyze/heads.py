@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hmc.cli.analyze.options import INPUT, MEASURE, AsJson, Checkpoint, Data, Device, Forced, Out, Save, Sentences
+from hmc.cli.common.options import opt
 
 
 def confidence(
@@ -64,27 +65,18 @@ def roles(
     out: Out,
     trees: Annotated[
         Path | None,
-        typer.Option(
-            help="Gold trees in the source language (CoNLL-U, plain or .gz), for syntactic heads.",
-            metavar="FILE",
-            rich_help_panel=INPUT,
-        ),
+        opt(INPUT, "Gold trees in the source language (CoNLL-U, plain or .gz), for syntactic heads.", metavar="FILE"),
     ] = None,
     frequencies: Annotated[
         str | None,
-        typer.Option(
-            help="Training text whose source side decides which tokens are rare: one file, or named as --data.",
+        opt(
+            INPUT,
+            "Training text whose source side decides which tokens are rare: one file, or named as --data.",
             metavar="CORPUS",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     frequent: Annotated[
-        int,
-        typer.Option(
-            help="Leave out sentences whose rarest token is among the N most frequent ones.",
-            metavar="N",
-            rich_help_panel=MEASURE,
-        ),
+        int, opt(MEASURE, "Leave out sentences whose rarest token is among the N most frequent ones.", metavar="N")
     ] = 500,
     forced: Forced = False,
     sentences: Sentences = 0,
@@ -118,16 +110,10 @@ def attention(
     sentence: Annotated[str, typer.Argument(help="A sentence in the source language.")],
     out: Out,
     head: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Only this head, e.g. cross.0.3. Repeatable; default: encoder self-attention.", rich_help_panel=INPUT
-        ),
+        list[str] | None, opt(INPUT, "Only this head, e.g. cross.0.3. Repeatable; default: encoder self-attention.")
     ] = None,
     reference: Annotated[
-        str,
-        typer.Option(
-            help="Translation that the decoder reads; default: the model's own.", metavar="TEXT", rich_help_panel=INPUT
-        ),
+        str, opt(INPUT, "Translation that the decoder reads; default: the model's own.", metavar="TEXT")
     ] = "",
     device: Device = "auto",
     as_json: AsJson = False,

@@ -30,7 +30,7 @@ from hmc.cli.analyze.options import (
     Sentences,
     rank_by,
 )
-from hmc.cli.common.options import numbers
+from hmc.cli.common.options import numbers, opt
 
 if TYPE_CHECKING:
     from hmc.training.analysis.common.subject import Subject, Text
@@ -188,7 +188,7 @@ def profile(
     data: Data,
     out: Out,
     shares: Annotated[
-        str, typer.Option(help="Shares of the heads to mask, with commas.", rich_help_panel=MEASURE)
+        str, opt(MEASURE, "Shares of the heads to mask, with commas.")
     ] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9",
     rank_data: RankData = None,
     name_of_score: RankByName = None,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hmc.cli.common.options import opt
+
 if TYPE_CHECKING:
     from hmc.training.analysis.masking.ranking import RankBy
 
@@ -17,106 +19,67 @@ Checkpoint = Annotated[Path, typer.Argument(help="A checkpoint directory.", meta
 
 Data = Annotated[
     str,
-    typer.Option(
-        help="Parallel text: 'SRC TGT', 'FILE.tsv', 'FILE.jsonl', 'FILE.parquet' or 'hub:NAME'.",
-        metavar="CORPUS",
-        rich_help_panel=INPUT,
-    ),
+    opt(INPUT, "Parallel text: 'SRC TGT', 'FILE.tsv', 'FILE.jsonl', 'FILE.parquet' or 'hub:NAME'.", metavar="CORPUS"),
 ]
-Sentences = Annotated[
-    int, typer.Option(help="Use only the first N sentence pairs; 0: all.", metavar="N", rich_help_panel=INPUT)
-]
-Heads = Annotated[
-    list[str] | None,
-    typer.Option("--head", help="Only this head, e.g. cross.0.3. Repeatable; default: all.", rich_help_panel=INPUT),
-]
-Forced = Annotated[
-    bool,
-    typer.Option(
-        "--forced", help="The decoder reads the references, not the model's own translations.", rich_help_panel=INPUT
-    ),
-]
+Sentences = Annotated[int, opt(INPUT, "Use only the first N sentence pairs; 0: all.", metavar="N")]
+Heads = Annotated[list[str] | None, opt(INPUT, "Only this head, e.g. cross.0.3. Repeatable; default: all.", "--head")]
+Forced = Annotated[bool, opt(INPUT, "The decoder reads the references, not the model's own translations.", "--forced")]
 Scores = Annotated[
     Path | None,
-    typer.Option(
-        help="Rank heads by this result of `hmc analyze` importance, ablate, lrp or confidence, or by a score of this "
+    opt(
+        INPUT,
+        "Rank heads by this result of `hmc analyze` importance, ablate, lrp or confidence, or by a score of this "
         "checkpoint (--rank-by; default importance).",
         metavar="FILE",
-        rich_help_panel=INPUT,
     ),
 ]
 RankData = Annotated[
-    str | None,
-    typer.Option(
-        help="Rank heads by I_h on this text; default: the text of --data.", metavar="CORPUS", rich_help_panel=INPUT
-    ),
+    str | None, opt(INPUT, "Rank heads by I_h on this text; default: the text of --data.", metavar="CORPUS")
 ]
 
 RankByName = Annotated[
     str | None,
-    typer.Option(
+    opt(
+        INPUT,
+        "Rank heads by this score of the checkpoint: gates, importance, ablation, relevance or confidence.",
         "--rank-by",
-        help="Rank heads by this score of the checkpoint: gates, importance, ablation, relevance or confidence.",
         metavar="NAME",
-        rich_help_panel=INPUT,
     ),
 ]
 ImportanceWords = Annotated[
     str,
-    typer.Option(
-        "--importance",
-        help="How I_h is measured, words with commas: absolute values of each sentence (default), token or batch; "
+    opt(
+        MEASURE,
+        "How I_h is measured, words with commas: absolute values of each sentence (default), token or batch; "
         "layer: normalised by layer; signed: no absolute value.",
+        "--importance",
         metavar="WORDS",
-        rich_help_panel=MEASURE,
     ),
 ]
 
-Groups = Annotated[int, typer.Option(help="Number of groups that the heads are divided into.", rich_help_panel=MEASURE)]
-Bleu = Annotated[
-    bool,
-    typer.Option("--bleu/--no-bleu", help="Also score BLEU, which needs translations.", rich_help_panel=MEASURE),
-]
-Beam = Annotated[int, typer.Option(help="Beam size of the translations; 1 is greedy.", rich_help_panel=MEASURE)]
+Groups = Annotated[int, opt(MEASURE, "Number of groups that the heads are divided into.")]
+Bleu = Annotated[bool, opt(MEASURE, "Also score BLEU, which needs translations.", "--bleu/--no-bleu")]
+Beam = Annotated[int, opt(MEASURE, "Beam size of the translations; 1 is greedy.")]
 Resamples = Annotated[
-    int,
-    typer.Option(
-        help="Bootstrap resamples of the intervals, and random trials of the test for p-values.",
-        rich_help_panel=MEASURE,
-    ),
+    int, opt(MEASURE, "Bootstrap resamples of the intervals, and random trials of the test for p-values.")
 ]
-Seed = Annotated[
-    int,
-    typer.Option(help="Seed of the resamples and trials, from 1.", envvar="SACREBLEU_SEED", rich_help_panel=MEASURE),
-]
-BatchTokens = Annotated[
-    int,
-    typer.Option(help="Most padded positions of one forward pass, over all its masks.", rich_help_panel=MEASURE),
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", rich_help_panel=MEASURE)]
+Seed = Annotated[int, opt(MEASURE, "Seed of the resamples and trials, from 1.", envvar="SACREBLEU_SEED")]
+BatchTokens = Annotated[int, opt(MEASURE, "Most padded positions of one forward pass, over all its masks.")]
+Device = Annotated[str, opt(MEASURE, "auto, cpu, cuda or cuda:N.")]
 
 Out = Annotated[
-    Path,
-    typer.Option(
-        "--out",
-        "-o",
-        help="Folder for the JSON data and the figures (SVG and PNG).",
-        metavar="DIR",
-        rich_help_panel=OUTPUT,
-    ),
+    Path, opt(OUTPUT, "Folder for the JSON data and the figures (SVG and PNG).", "--out", "-o", metavar="DIR")
 ]
 Save = Annotated[
     Path | None,
-    typer.Option(
-        help="Also write a copy of the checkpoint that contains this score of its heads, by which `hmc compile "
+    opt(
+        OUTPUT,
+        "Also write a copy of the checkpoint that contains this score of its heads, by which `hmc compile "
         "--rank-by` and `hmc analyze --rank-by` can rank them. The path of the checkpoint itself adds the score to it.",
         metavar="CKPT",
-        rich_help_panel=OUTPUT,
     ),
 ]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, not as a table.", rich_help_panel=OUTPUT)
-]
+AsJson = Annotated[bool, opt(OUTPUT, "Print the result as JSON, not as a table.", "--json")]
 
 
 def rank_by(scores: Path | None, rank_data: str | None, name: str | None, importance: str, sentences: int) -> RankBy:

@@ -7,57 +7,41 @@ from typing import Annotated
 
 import typer
 
-from hmc.cli.common.options import SERVER, WHERE, TlsCa, Token, numbers
+from hmc.cli.common.options import SERVER, WHERE, TlsCa, Token, numbers, opt
 
 WHAT, WHEN, OUTPUT = "What is sent", "When", "Output"
 
 
 def command(
     server: Annotated[str, SERVER],
-    source: Annotated[
-        Path, typer.Option(help="Texts, one a line; each call has one.", metavar="FILE", rich_help_panel=WHAT)
-    ],
+    source: Annotated[Path, opt(WHAT, "Texts, one a line; each call has one.", metavar="FILE")],
     level: Annotated[
-        str | None,
-        typer.Option(
-            help="Level, or auto to leave it to the server. Default: the server's default level.", rich_help_panel=WHAT
-        ),
+        str | None, opt(WHAT, "Level, or auto to leave it to the server. Default: the server's default level.")
     ] = None,
-    beam: Annotated[int, typer.Option(help="Beam size.", rich_help_panel=WHAT)] = 4,
+    beam: Annotated[int, opt(WHAT, "Beam size.")] = 4,
     rate: Annotated[
         str,
-        typer.Option(
-            help="Calls a second; separate several with commas. Stops after the first that misses the objective. "
+        opt(
+            WHEN,
+            "Calls a second; separate several with commas. Stops after the first that misses the objective. "
             "Without: searches the highest rate that keeps it.",
-            rich_help_panel=WHEN,
         ),
     ] = "",
     arrivals: Annotated[
-        str,
-        typer.Option(
-            help="poisson (at random), constant, or a file of times in seconds, one a line.", rich_help_panel=WHEN
-        ),
+        str, opt(WHEN, "poisson (at random), constant, or a file of times in seconds, one a line.")
     ] = "poisson",
-    seconds: Annotated[float, typer.Option(help="Time of each rate.", rich_help_panel=WHEN)] = 20.0,
-    objective: Annotated[
-        float,
-        typer.Option(help="Milliseconds in which a call has to be answered.", metavar="MS", rich_help_panel=WHEN),
-    ] = 1000.0,
-    share: Annotated[
-        float, typer.Option(help="Share of the calls for which that has to hold.", rich_help_panel=WHEN)
-    ] = 0.99,
-    timeout: Annotated[float, typer.Option(help="Seconds after which a call fails.", rich_help_panel=WHEN)] = 30.0,
-    seed: Annotated[int, typer.Option(help="Seed of the random times.", rich_help_panel=WHEN)] = 1,
-    connections: Annotated[int, typer.Option(help="Connections, which calls use in turn.", rich_help_panel=WHERE)] = 8,
+    seconds: Annotated[float, opt(WHEN, "Time of each rate.")] = 20.0,
+    objective: Annotated[float, opt(WHEN, "Milliseconds in which a call has to be answered.", metavar="MS")] = 1000.0,
+    share: Annotated[float, opt(WHEN, "Share of the calls for which that has to hold.")] = 0.99,
+    timeout: Annotated[float, opt(WHEN, "Seconds after which a call fails.")] = 30.0,
+    seed: Annotated[int, opt(WHEN, "Seed of the random times.")] = 1,
+    connections: Annotated[int, opt(WHERE, "Connections, which calls use in turn.")] = 8,
     token: Token = None,
     tls_ca: TlsCa = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="Write every call to this file, as JSON.", metavar="FILE", rich_help_panel=OUTPUT
-        ),
+        Path | None, opt(OUTPUT, "Write every call to this file, as JSON.", "--out", "-o", metavar="FILE")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT)] = False,
+    as_json: Annotated[bool, opt(OUTPUT, "Print the result as JSON.", "--json")] = False,
 ) -> None:
     """Put load on a running server, in an open loop: calls come when they are due, answered or not.
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hmc.cli.common.options import opt
+
 if TYPE_CHECKING:
     from hmc.benchmark.settings import BenchmarkSettings
 
@@ -19,143 +21,106 @@ def command(
     bundle: Annotated[Path, typer.Argument(help="Directory that `hmc compile` wrote.", metavar="BUNDLE")],
     source: Annotated[
         Path | None,
-        typer.Option(
-            help="Source sentences, one a line; plain or .gz. Needed unless --test-set names a set of sacreBLEU.",
+        opt(
+            QUALITY,
+            "Source sentences, one a line; plain or .gz. Needed unless --test-set names a set of sacreBLEU.",
             metavar="FILE",
-            rich_help_panel=QUALITY,
         ),
     ] = None,
     reference: Annotated[
         Path | None,
-        typer.Option(
-            help="Their reference translations, line for line. Without them quality is not measured.",
+        opt(
+            QUALITY,
+            "Their reference translations, line for line. Without them quality is not measured.",
             metavar="FILE",
-            rich_help_panel=QUALITY,
         ),
     ] = None,
     levels: Annotated[
         str,
-        typer.Option(
-            help="Level names separated by commas, or all. With --reference the level that others are compared with, "
+        opt(
+            QUALITY,
+            "Level names separated by commas, or all. With --reference the level that others are compared with, "
             "`full`, is measured too.",
-            rich_help_panel=QUALITY,
         ),
     ] = "all",
-    sentences: Annotated[
-        int, typer.Option(help="Read only the first N sentence pairs. 0: all.", metavar="N", rich_help_panel=QUALITY)
-    ] = 0,
+    sentences: Annotated[int, opt(QUALITY, "Read only the first N sentence pairs. 0: all.", metavar="N")] = 0,
     test_set: Annotated[
         str | None,
-        typer.Option(
-            help="With --source: name of the test set in the report; default: the name of the source file without its "
+        opt(
+            QUALITY,
+            "With --source: name of the test set in the report; default: the name of the source file without its "
             "suffixes. Without: a set of sacreBLEU, such as wmt20, that is on this machine already.",
             metavar="NAME",
-            rich_help_panel=QUALITY,
         ),
     ] = None,
     batch: Annotated[
-        str | None,
-        typer.Option(
-            help="Sentences of one request; separate several sizes with commas. Default: 1,32.",
-            rich_help_panel=LATENCY,
-        ),
+        str | None, opt(LATENCY, "Sentences of one request; separate several sizes with commas. Default: 1,32.")
     ] = None,
-    beam: Annotated[
-        str, typer.Option(help="Beam size; separate several with commas.", rich_help_panel=LATENCY)
-    ] = "1,4",
+    beam: Annotated[str, opt(LATENCY, "Beam size; separate several with commas.")] = "1,4",
     rounds: Annotated[
-        int,
-        typer.Option(
-            help="Times that each level translates the timed sentences. Each round measures every level.",
-            rich_help_panel=LATENCY,
-        ),
+        int, opt(LATENCY, "Times that each level translates the timed sentences. Each round measures every level.")
     ] = 6,
     latency_limit: Annotated[
-        int,
-        typer.Option(
-            help="Time only the first N sentences. Quality is always measured on all.",
-            metavar="N",
-            rich_help_panel=LATENCY,
-        ),
+        int, opt(LATENCY, "Time only the first N sentences. Quality is always measured on all.", metavar="N")
     ] = 128,
     memory: Annotated[
         bool,
-        typer.Option(
+        opt(
+            LATENCY,
+            "Measure the peak memory and the cold start of each level, in a process of its own.",
             "--memory/--no-memory",
-            help="Measure the peak memory and the cold start of each level, in a process of its own.",
-            rich_help_panel=LATENCY,
         ),
     ] = True,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", rich_help_panel=DEVICE)] = "auto",
-    threads: Annotated[
-        int, typer.Option(help="Threads of each level. 0: one for each physical core.", rich_help_panel=DEVICE)
-    ] = 0,
-    workers: Annotated[
-        int,
-        typer.Option(
-            help="Batches that a level runs at the same time, each on --threads threads.", rich_help_panel=DEVICE
-        ),
-    ] = 1,
+    device: Annotated[str, opt(DEVICE, "auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int, opt(DEVICE, "Threads of each level. 0: one for each physical core.")] = 0,
+    workers: Annotated[int, opt(DEVICE, "Batches that a level runs at the same time, each on --threads threads.")] = 1,
     peers: Annotated[
         str,
-        typer.Option(
-            help="Other engines to measure with the same weights: ctranslate2, transformers, optimum; separate several "
+        opt(
+            PEERS,
+            "Other engines to measure with the same weights: ctranslate2, transformers, optimum; separate several "
             "with commas.",
-            rich_help_panel=PEERS,
         ),
     ] = "",
     checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --peers: the checkpoint that the bundle was compiled from.", metavar="DIR", rich_help_panel=PEERS
-        ),
+        Path | None, opt(PEERS, "With --peers: the checkpoint that the bundle was compiled from.", metavar="DIR")
     ] = None,
     load: Annotated[
         float | None,
-        typer.Option(
-            help="Add a load curve of each level: search the rate at which 99 % of the calls are answered within MS "
+        opt(
+            LOAD,
+            "Add a load curve of each level: search the rate at which 99 % of the calls are answered within MS "
             "milliseconds.",
             metavar="MS",
-            rich_help_panel=LOAD,
         ),
     ] = None,
-    load_seconds: Annotated[
-        float, typer.Option(help="With --load: time of each rate, in seconds.", rich_help_panel=LOAD)
-    ] = 10.0,
+    load_seconds: Annotated[float, opt(LOAD, "With --load: time of each rate, in seconds.")] = 10.0,
     out: Annotated[
         Path | None,
-        typer.Option(
+        opt(
+            OUTPUT,
+            "Write the report to this file, as JSON: every time and every translation, settings, machine, commit.",
             "--out",
             "-o",
-            help="Write the report to this file, as JSON: every time and every translation, settings, machine, commit.",
             metavar="FILE",
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
     html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the report to this file, as one page for a browser.", metavar="FILE", rich_help_panel=OUTPUT
-        ),
+        Path | None, opt(OUTPUT, "Write the report to this file, as one page for a browser.", metavar="FILE")
     ] = None,
     plot: Annotated[
-        Path | None,
-        typer.Option(
-            help="Plot BLEU against latency to PREFIX.png and PREFIX.svg.", metavar="PREFIX", rich_help_panel=OUTPUT
-        ),
+        Path | None, opt(OUTPUT, "Plot BLEU against latency to PREFIX.png and PREFIX.svg.", metavar="PREFIX")
     ] = None,
     record: Annotated[
         bool,
-        typer.Option(
-            "--record",
-            help="Write quality and latency into the bundle's manifest, where `hmc serve` finds them. Refused if fewer "
+        opt(
+            OUTPUT,
+            "Write quality and latency into the bundle's manifest, where `hmc serve` finds them. Refused if fewer "
             "sentences or another beam would replace a recorded quality.",
-            rich_help_panel=OUTPUT,
+            "--record",
         ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the report as JSON, not as tables.", rich_help_panel=OUTPUT)
-    ] = False,
+    as_json: Annotated[bool, opt(OUTPUT, "Print the report as JSON, not as tables.", "--json")] = False,
 ) -> None:
     """Measure the levels of a bundle: BLEU with its significance, latency and memory.
 

@@ -18,12 +18,13 @@ from itertools import takewhile
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
-from typer import BadParameter, Option
+from typer import BadParameter
 from typer.core import TyperCommand, TyperOption
 
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError, InternalServiceError
 from hmc.cli.common.consoles import say
+from hmc.cli.common.options import opt
 
 if TYPE_CHECKING:
     from typer._click.core import Context, Parameter
@@ -56,8 +57,8 @@ EXIT_CODE = 128 + signal.SIGTERM
 """The exit code that shells report for a process ended by SIGTERM."""
 
 
-QUIET = Annotated[bool, Option("--quiet", "-q", help="Say nothing but the result and errors.", rich_help_panel=SAYING)]
-VERBOSE = Annotated[bool, Option("--verbose", "-v", help="Log what happens inside, too.", rich_help_panel=SAYING)]
+QUIET = Annotated[bool, opt(SAYING, "Say nothing but the result and errors.", "--quiet", "-q")]
+VERBOSE = Annotated[bool, opt(SAYING, "Log what happens inside, too.", "--verbose", "-v")]
 
 
 def guarded(command: Callable[P, R]) -> Callable[..., R]:

@@ -6,45 +6,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from hmc.cli.common.options import opt
 
 PANEL = "Teacher"
 
 Distill = Annotated[
     float,
-    typer.Option(
-        help="Share of the loss that is the difference from a teacher's distributions, from 0 (off) to 1; the rest is "
+    opt(
+        PANEL,
+        "Share of the loss that is the difference from a teacher's distributions, from 0 (off) to 1; the rest is "
         "the cross entropy. An example is 0.9.",
         metavar="WEIGHT",
-        rich_help_panel=PANEL,
     ),
 ]
-Temperature = Annotated[
-    float, typer.Option(help="With --distill: divides the logits of teacher and student.", rich_help_panel=PANEL)
-]
+Temperature = Annotated[float, opt(PANEL, "With --distill: divides the logits of teacher and student.")]
 TeacherPath = Annotated[
     Path | None,
-    typer.Option(
-        help="With --distill: the teacher, with the same vocabulary. Default: CHECKPOINT itself.",
-        metavar="CKPT",
-        rich_help_panel=PANEL,
-    ),
+    opt(PANEL, "With --distill: the teacher, with the same vocabulary. Default: CHECKPOINT itself.", metavar="CKPT"),
 ]
 Hidden = Annotated[
-    float,
-    typer.Option(
-        help="Weight of the mean squared difference from the teacher's layer outputs.",
-        metavar="WEIGHT",
-        rich_help_panel=PANEL,
-    ),
+    float, opt(PANEL, "Weight of the mean squared difference from the teacher's layer outputs.", metavar="WEIGHT")
 ]
 OutputsOfAttention = Annotated[
-    float,
-    typer.Option(
-        help="Weight of the mean squared difference from the teacher's attention outputs.",
-        metavar="WEIGHT",
-        rich_help_panel=PANEL,
-    ),
+    float, opt(PANEL, "Weight of the mean squared difference from the teacher's attention outputs.", metavar="WEIGHT")
 ]
 
 

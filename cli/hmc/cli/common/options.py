@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -20,40 +20,31 @@ N = TypeVar("N", bound=float)
 WHERE, LEVEL = "Where", "Level"
 """Panels of `--help`."""
 
+
+def opt(panel: str, text: str, *names: str, metavar: str | None = None, **more: Any) -> Any:
+    """An option in a panel of `--help`. text: what the help says. names: where they do not follow from the parameter.
+    more: as `typer.Option` takes it."""
+    return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel, **more)
+
+
 TOKEN_VARIABLE, SERVER_VARIABLE = "HMC_TOKEN", "HMC_SERVER"
-SERVER = typer.Option(
-    help="Address of a running server.", metavar="HOST:PORT", envvar=SERVER_VARIABLE, rich_help_panel=WHERE
-)
+SERVER = opt(WHERE, "Address of a running server.", metavar="HOST:PORT", envvar=SERVER_VARIABLE)
 """Commands that always need a server use `Annotated[str, SERVER]`."""
 Server = Annotated[str | None, SERVER]
-Bundle = Annotated[
-    Path | None,
-    typer.Option(help="Bundle to load in this process, instead of a server.", metavar="DIR", rich_help_panel=WHERE),
-]
-Token = Annotated[
-    str | None,
-    typer.Option(help="Token, if the server requires one.", envvar=TOKEN_VARIABLE, rich_help_panel=WHERE),
-]
+Bundle = Annotated[Path | None, opt(WHERE, "Bundle to load in this process, instead of a server.", metavar="DIR")]
+Token = Annotated[str | None, opt(WHERE, "Token, if the server requires one.", envvar=TOKEN_VARIABLE)]
 TlsCa = Annotated[
-    Path | None,
-    typer.Option(
-        help="PEM file of the authorities to trust. With it the connection uses TLS.",
-        metavar="FILE",
-        rich_help_panel=WHERE,
-    ),
+    Path | None, opt(WHERE, "PEM file of the authorities to trust. With it the connection uses TLS.", metavar="FILE")
 ]
 TlsCert = Annotated[
     Path | None,
-    typer.Option(
-        help="PEM file of this client's certificate chain, for a server that asks for one (mutual TLS).",
+    opt(
+        WHERE,
+        "PEM file of this client's certificate chain, for a server that asks for one (mutual TLS).",
         metavar="FILE",
-        rich_help_panel=WHERE,
     ),
 ]
-TlsKey = Annotated[
-    Path | None,
-    typer.Option(help="PEM file of the key of --tls-cert, unencrypted.", metavar="FILE", rich_help_panel=WHERE),
-]
+TlsKey = Annotated[Path | None, opt(WHERE, "PEM file of the key of --tls-cert, unencrypted.", metavar="FILE")]
 DRY_RUN = "Check the inputs, say what would be done, and do nothing. Writes no file."
 """Help of `--dry-run`."""
 
@@ -109,65 +100,35 @@ def check_no_server_options(
         raise InvalidRequestError("--model is about --server: a bundle is one model")
 
 
-Device = Annotated[
-    str, typer.Option(help="With --bundle: device, one of auto, cpu, cuda and cuda:N.", rich_help_panel=WHERE)
-]
-Threads = Annotated[
-    int, typer.Option(help="With --bundle: number of threads. 0: one for each physical core.", rich_help_panel=WHERE)
-]
+Device = Annotated[str, opt(WHERE, "With --bundle: device, one of auto, cpu, cuda and cuda:N.")]
+Threads = Annotated[int, opt(WHERE, "With --bundle: number of threads. 0: one for each physical core.")]
 
 # The fields of `hmc.serving.levels.choosing.Selector`. A command line may give one of them.
-Level = Annotated[
-    str | None, typer.Option(help="Name of the level. Default: the bundle's default level.", rich_help_panel=LEVEL)
-]
-MaxHeads = Annotated[
-    int | None, typer.Option(help="Or: the best level with at most this many heads.", rich_help_panel=LEVEL)
-]
+Level = Annotated[str | None, opt(LEVEL, "Name of the level. Default: the bundle's default level.")]
+MaxHeads = Annotated[int | None, opt(LEVEL, "Or: the best level with at most this many heads.")]
 MaxBleuDrop = Annotated[
     float | None,
-    typer.Option(
-        help="Or: the level with the fewest heads whose measured loss is at most this much BLEU.",
-        metavar="BLEU",
-        rich_help_panel=LEVEL,
-    ),
+    opt(LEVEL, "Or: the level with the fewest heads whose measured loss is at most this much BLEU.", metavar="BLEU"),
 ]
 LatencyBudgetMs = Annotated[
-    int | None,
-    typer.Option(
-        help="Or: the best level whose 95th percentile of latency is at most this.",
-        metavar="MS",
-        rich_help_panel=LEVEL,
-    ),
+    int | None, opt(LEVEL, "Or: the best level whose 95th percentile of latency is at most this.", metavar="MS")
 ]
-Model = Annotated[
-    str | None,
-    typer.Option(help="Name of the model, of a server of several. Default: the server's first.", rich_help_panel=LEVEL),
-]
+Model = Annotated[str | None, opt(LEVEL, "Name of the model, of a server of several. Default: the server's first.")]
 To = Annotated[
     str | None,
-    typer.Option(
-        help="Language to translate into, such as de or deu: chooses the model, and the target token of a model of "
+    opt(
+        LEVEL,
+        "Language to translate into, such as de or deu: chooses the model, and the target token of a model of "
         "several languages.",
         metavar="LANGUAGE",
-        rich_help_panel=LEVEL,
     ),
 ]
 From = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        help="Language to translate from, such as en: chooses the model.",
-        metavar="LANGUAGE",
-        rich_help_panel=LEVEL,
-    ),
+    str | None, opt(LEVEL, "Language to translate from, such as en: chooses the model.", "--from", metavar="LANGUAGE")
 ]
 Auto = Annotated[
     bool,
-    typer.Option(
-        "--auto",
-        help="Or: the best level that the present load permits; `hmc serve --help` says how it is chosen.",
-        rich_help_panel=LEVEL,
-    ),
+    opt(LEVEL, "Or: the best level that the present load permits; `hmc serve --help` says how it is chosen.", "--auto"),
 ]
 
 

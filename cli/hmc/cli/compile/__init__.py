@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmc.artifact.precisions import names_for
+from hmc.cli.common.options import opt
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,127 +32,117 @@ def command(
             metavar="CHECKPOINT...",
         ),
     ],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Bundle directory to write.", metavar="DIR", rich_help_panel=OUTPUT)
-    ],
+    out: Annotated[Path, opt(OUTPUT, "Bundle directory to write.", "--out", "-o", metavar="DIR")],
     target_heads: Annotated[
         str,
-        typer.Option(
-            help="Numbers of heads that stay, one level each: 144,72,36; shares of all heads: 50%,25%; or a number for "
+        opt(
+            HEADS,
+            "Numbers of heads that stay, one level each: 144,72,36; shares of all heads: 50%,25%; or a number for "
             "each kind: enc=10,dec=20,cross=24 (separate several with ';'). A kind that is not named keeps all "
             "its heads. Without this option, one level with all heads.",
-            rich_help_panel=HEADS,
         ),
     ] = "",
     layout: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="One level with exactly the heads of this JSON file or of this other checkpoint. The level gets the "
+        opt(
+            HEADS,
+            "One level with exactly the heads of this JSON file or of this other checkpoint. The level gets the "
             "file's name. Repeatable.",
             metavar="PATH",
-            rich_help_panel=HEADS,
         ),
     ] = None,
     rank_by: Annotated[
         str | None,
-        typer.Option(
-            help="The score of the checkpoint by which heads stay, highest first: gates (learned by `hmc prune`), or "
+        opt(
+            HEADS,
+            "The score of the checkpoint by which heads stay, highest first: gates (learned by `hmc prune`), or "
             "importance, ablation, relevance or confidence (written by `hmc analyze … --save`). Default: gates if the "
             "checkpoint has them, else importance.",
             metavar="NAME",
-            rich_help_panel=HEADS,
         ),
     ] = None,
     max_bleu_drop: Annotated[
-        float | None,
-        typer.Option(
-            help="Find the fewest heads that lose at most this much BLEU on --eval.",
-            metavar="BLEU",
-            rich_help_panel=SEARCH,
-        ),
+        float | None, opt(SEARCH, "Find the fewest heads that lose at most this much BLEU on --eval.", metavar="BLEU")
     ] = None,
     max_latency_ms: Annotated[
         float | None,
-        typer.Option(
-            help="Find the most heads with which one sentence takes at most this long. With --max-bleu-drop: the "
+        opt(
+            SEARCH,
+            "Find the most heads with which one sentence takes at most this long. With --max-bleu-drop: the "
             "fewest heads that keep both limits.",
             metavar="MS",
-            rich_help_panel=SEARCH,
         ),
     ] = None,
     confidence: Annotated[
         float | None,
-        typer.Option(
-            help="Confidence with which --max-bleu-drop must be kept. Default 0.95; 0: the measured loss decides.",
+        opt(
+            SEARCH,
+            "Confidence with which --max-bleu-drop must be kept. Default 0.95; 0: the measured loss decides.",
             metavar="SHARE",
-            rich_help_panel=SEARCH,
         ),
     ] = None,
     precision: Annotated[
         str,
-        typer.Option(
-            help=f"Every level is written once for each of these: {names_for('cpu')} for CPUs, {names_for('cuda')} for "
+        opt(
+            PRECISION,
+            f"Every level is written once for each of these: {names_for('cpu')} for CPUs, {names_for('cuda')} for "
             "CUDA. Separate several with commas.",
-            rich_help_panel=PRECISION,
         ),
     ] = "fp32",
     calibrate: Annotated[
         Path | None,
-        typer.Option(
-            help="Source sentences, needed for int8 and int4; the scales are set from their activations. A few hundred "
+        opt(
+            PRECISION,
+            "Source sentences, needed for int8 and int4; the scales are set from their activations. A few hundred "
             "lines are enough.",
             metavar="FILE",
-            rich_help_panel=PRECISION,
         ),
     ] = None,
     shortlist: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(
-            help="Parallel text, source and target file. Each int8 and int4 level gets a second version, "
+        opt(
+            SHORTLISTS,
+            "Parallel text, source and target file. Each int8 and int4 level gets a second version, "
             "NAME-shortlist, which is faster because it chooses only among tokens that are likely for the sentence.",
             metavar="SRC TGT",
-            rich_help_panel=SHORTLISTS,
         ),
     ] = None,
     shortlist_frequent: Annotated[
         int | None,
-        typer.Option(
-            help="Number of the most frequent target tokens, which every shortlist holds. Default 100.",
+        opt(
+            SHORTLISTS,
+            "Number of the most frequent target tokens, which every shortlist holds. Default 100.",
             metavar="N",
-            rich_help_panel=SHORTLISTS,
         ),
     ] = None,
     shortlist_best: Annotated[
         int | None,
-        typer.Option(
-            help="Number of likely translations of each source token that the shortlist holds. Default 20.",
+        opt(
+            SHORTLISTS,
+            "Number of likely translations of each source token that the shortlist holds. Default 20.",
             metavar="N",
-            rich_help_panel=SHORTLISTS,
         ),
     ] = None,
     evaluate: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(
+        opt(
+            SCORING,
+            "Test set, source and reference file. Every level is scored on it, and the bundle records the scores.",
             "--eval",
-            help="Test set, source and reference file. Every level is scored on it, and the bundle records the scores.",
             metavar="SRC REF",
-            rich_help_panel=SCORING,
         ),
     ] = None,
-    beam: Annotated[int | None, typer.Option(help="Beam size for --eval. Default 4.", rich_help_panel=SCORING)] = None,
+    beam: Annotated[int | None, opt(SCORING, "Beam size for --eval. Default 4.")] = None,
     test_set: Annotated[
         str | None,
-        typer.Option(
-            help="Name of the test set in the bundle. Default: the name of the source file without its suffixes.",
+        opt(
+            SCORING,
+            "Name of the test set in the bundle. Default: the name of the source file without its suffixes.",
             metavar="NAME",
-            rich_help_panel=SCORING,
         ),
     ] = None,
     as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print the bundle's manifest, and what a search tried, as JSON.", rich_help_panel=OUTPUT
-        ),
+        bool, opt(OUTPUT, "Print the bundle's manifest, and what a search tried, as JSON.", "--json")
     ] = False,
 ) -> None:
     """Compile a checkpoint into a bundle: ONNX models with fewer heads, which `hmc serve` and `hmc translate` load.
