@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hmc.cli.common.distill_options import (
-    Distill,
-    Hidden,
-    OutputsOfAttention,
-    TeacherPath,
-    Temperature,
-    option_of,
-)
 from hmc.cli.common.options import DRY_RUN, opt
 
 LATENCY = "What to remove: by latency on this machine"
 DATA, BUDGET, SCHEDULE, TRAINING, OUTPUT = "Data", "What to remove", "How long", "Training", "Output"
-NESTED = "One set of weights for all budgets"
+NESTED, TEACHER = "One set of weights for all budgets", "Teacher"
 
 
 def command(
@@ -217,11 +210,31 @@ def command(
             metavar="checkpoints|gates|importance|both",
         ),
     ] = "checkpoints",
-    distill: Distill = 0.0,
-    temperature: Temperature = 1.0,
-    teacher: TeacherPath = None,
-    distill_hidden: Hidden = 0.0,
-    distill_attention: OutputsOfAttention = 0.0,
+    distill: Annotated[
+        float,
+        opt(
+            TEACHER,
+            "Share of the loss that is the difference from a teacher's distributions, from 0 (off) to 1; the rest is "
+            "the cross entropy. An example is 0.9.",
+            metavar="WEIGHT",
+        ),
+    ] = 0.0,
+    temperature: Annotated[float, opt(TEACHER, "With --distill: divides the logits of teacher and student.")] = 1.0,
+    teacher: Annotated[
+        Path | None,
+        opt(
+            TEACHER,
+            "With --distill: the teacher, with the same vocabulary. Default: CHECKPOINT itself.",
+            metavar="CKPT",
+        ),
+    ] = None,
+    distill_hidden: Annotated[
+        float, opt(TEACHER, "Weight of the mean squared difference from the teacher's layer outputs.", metavar="WEIGHT")
+    ] = 0.0,
+    distill_attention: Annotated[
+        float,
+        opt(TEACHER, "Weight of the mean squared difference from the teacher's attention outputs.", metavar="WEIGHT"),
+    ] = 0.0,
     seed: Annotated[int, opt(TRAINING, "Seed of gates, batches and dropout.")] = 1,
     precision: Annotated[str, opt(TRAINING, "32-true or bf16-mixed.")] = "32-true",
     compile_loss: Annotated[
@@ -328,7 +341,7 @@ def command(
             }
         )
     except ValidationError as error:
-        raise InvalidRequestError("; ".join(f"--{option_of(e['loc'])}: {e['msg']}" for e in error.errors())) from error
+        raise InvalidRequestError("; ".join(f"--{_option_of(e['loc'])}: {e['msg']}" for e in error.errors())) from error
     check_request(settings, neurons, nested_steps)
     if dry_run:
         plan = plan_pruning(checkpoint, targets, data or [], dev or "", out, settings, neurons, nested_steps)
@@ -359,3 +372,12 @@ def command(
     written = prune(checkpoint, targets, corpora, dev_corpus, out, settings, neurons, nested_steps)
     if is_first_process():
         show_checkpoints(written, as_json)
+
+
+def _option_of(location: Sequence[int | str]) -> str:
+    """Returns the option that sets a setting, from the setting's place: `distill.weight` is `distill`."""
+    section, name = str(location[0]), str(location[-1])
+    if section in ("distill", "nested") and len(location) > 1:
+        own = {"weight": "distill", "temperature": "temperature", "teacher": "teacher"} if section == "distill" else {}
+        name = own.get(name, f"{section}_{name}")
+    return name.replace("_", "-")

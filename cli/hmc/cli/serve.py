@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hmc.cli.common.options import opt
-from hmc.cli.common.serve_options import (
-    AdminAddress,
-    BundleRoot,
-    Config,
-    ConnectionAge,
-    ConnectionGrace,
-    ConnectionIdle,
-    LogCalls,
-    LogFormat,
-    LogTexts,
-    MaxConnections,
-    MaxMessageMib,
-    MaxMetadataKib,
-    MaxStreams,
-    OneToken,
-    PrintConfig,
-    Ray,
-    Replicas,
-    TlsCert,
-    TlsClientCa,
-    TlsKey,
-    Tokens,
-    TraceTo,
-    Watch,
-)
 
-LEVELS, CAPACITY, RUNTIME, AUTO, OPERATION = (
-    "Which levels", "How much at a time", "Device and threads", "The level `auto`", "Operation",
+LEVELS, CAPACITY, RUNTIME, AUTO, OPERATION, SECURITY, LIMITS, RAY = (
+    "Which levels", "How much at a time", "Device and threads", "The level `auto`", "Operation", "Security",
+    "Limits of connections", "Ray Serve",
 )  # fmt: skip
 
 
@@ -215,21 +192,95 @@ def command(
     stream_window: Annotated[
         int | None, opt(CAPACITY, "Most texts of one stream that are under way.", show_default="256")
     ] = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_client_ca: TlsClientCa = None,
-    token: OneToken = None,
-    tokens: Tokens = None,
-    admin_address: AdminAddress = None,
-    bundle_root: BundleRoot = None,
-    watch: Watch = None,
-    max_connections: MaxConnections = None,
-    max_streams: MaxStreams = None,
-    max_message_mib: MaxMessageMib = None,
-    max_metadata_kib: MaxMetadataKib = None,
-    connection_age_seconds: ConnectionAge = None,
-    connection_grace_seconds: ConnectionGrace = None,
-    connection_idle_seconds: ConnectionIdle = None,
+    tls_cert: Annotated[
+        Path | None,
+        opt(
+            SECURITY,
+            "PEM certificate chain. With it and --tls-key the server accepts only TLS. Read again when it changes.",
+            metavar="FILE",
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, opt(SECURITY, "PEM private key of the certificate, unencrypted.", metavar="FILE")
+    ] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        opt(
+            SECURITY,
+            "PEM file of authorities. Every client must then show a certificate of one of them (mutual TLS).",
+            metavar="FILE",
+        ),
+    ] = None,
+    token: Annotated[
+        str | None,
+        opt(
+            SECURITY,
+            "Token that opens everything. Set it in the environment (HMC_TOKEN): other users can see command lines.",
+        ),
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        opt(
+            SECURITY,
+            "TOML or JSON file of hashed tokens with scopes and limits; `hmc token new` writes its lines. Read again "
+            "when it changes.",
+            metavar="FILE",
+        ),
+    ] = None,
+    admin_address: Annotated[
+        str | None,
+        opt(
+            SECURITY,
+            "Serve AdminService only here: HOST:PORT, or unix:PATH. Default: beside TranslationService.",
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    bundle_root: Annotated[
+        Path | None,
+        opt(
+            SECURITY,
+            "Folder below which the bundles of a reload must lie. Default: the folder that holds the bundle.",
+            metavar="DIR",
+        ),
+    ] = None,
+    watch: Annotated[
+        float | None,
+        opt(
+            OPERATION,
+            "Look at the paths of the bundles this often, and load a new version that is put there. Default: never.",
+            metavar="SECONDS",
+        ),
+    ] = None,
+    max_connections: Annotated[
+        int | None, opt(LIMITS, "Most connections to each port; further ones are closed at once.", show_default="1024")
+    ] = None,
+    max_streams: Annotated[
+        int | None, opt(LIMITS, "Most calls at a time on one connection.", show_default="1024")
+    ] = None,
+    max_message_mib: Annotated[int | None, opt(LIMITS, "Largest request, in MiB.", show_default="64")] = None,
+    max_metadata_kib: Annotated[
+        int | None, opt(LIMITS, "Largest metadata of a call, in KiB.", show_default="16")
+    ] = None,
+    connection_age_seconds: Annotated[
+        float | None,
+        opt(
+            LIMITS,
+            "Seconds after which a connection takes no further calls, and the client opens another. 0: no limit.",
+            show_default="3600.0",
+        ),
+    ] = None,
+    connection_grace_seconds: Annotated[
+        float | None,
+        opt(
+            LIMITS,
+            "Seconds that running calls of a connection have left when it has reached its age. 0: no limit.",
+            show_default="0.0",
+        ),
+    ] = None,
+    connection_idle_seconds: Annotated[
+        float | None,
+        opt(LIMITS, "Seconds without a call after which a connection is closed. 0: no limit.", show_default="900.0"),
+    ] = None,
     metrics_port: Annotated[
         int | None, opt(OPERATION, "Port for Prometheus metrics over HTTP. Default: no metrics.")
     ] = None,
@@ -237,14 +288,48 @@ def command(
         int | None,
         opt(OPERATION, "Port for HTTP: the playground, JSON, LibreTranslate's API, metrics. Default: no HTTP."),
     ] = None,
-    trace_to: TraceTo = None,
-    log_format: LogFormat = None,
-    log_calls: LogCalls = None,
-    log_texts: LogTexts = None,
-    config: Config = None,
-    print_config: PrintConfig = False,
-    ray: Ray = False,
-    replicas: Replicas = None,
+    trace_to: Annotated[
+        str | None,
+        opt(
+            OPERATION,
+            "Send a span of every call to this OpenTelemetry collector (OTLP over HTTP), such as "
+            "http://localhost:4318. Needs the extra `tracing`. Default: no spans.",
+            metavar="URL",
+        ),
+    ] = None,
+    log_format: Annotated[str | None, opt(OPERATION, "text, or json: an object a line.", show_default="text")] = None,
+    log_calls: Annotated[
+        bool | None, opt(OPERATION, "Log a line for every call.", "--log-calls/--no-log-calls")
+    ] = None,
+    log_texts: Annotated[
+        bool | None,
+        opt(
+            OPERATION,
+            "Let the log hold texts: those of every call, and what unexpected errors quote.",
+            "--log-texts/--no-log-texts",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        opt(
+            OPERATION,
+            "TOML file of settings. The environment (HMC_PORT …) and options go before it. Default: HMC_CONFIG.",
+            metavar="FILE",
+        ),
+    ] = None,
+    print_config: Annotated[
+        bool, opt(OPERATION, "Print all settings and where each comes from, and exit.", "--print-config")
+    ] = False,
+    ray: Annotated[bool, opt(RAY, "Serve through Ray Serve: replicas of the levels behind one port.", "--ray")] = False,
+    replicas: Annotated[
+        str | None,
+        opt(
+            RAY,
+            "With --ray: their number, or two numbers such as 1:3, between which it follows the queued texts.",
+            metavar="N|MIN:MAX",
+            show_default="1",
+        ),
+    ] = None,
     json_output: Annotated[bool, opt(OPERATION, "Print the address as a line of JSON.", "--json")] = False,
 ) -> None:
     """Serve bundles over gRPC, at the level that each request chooses.
