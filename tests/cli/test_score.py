@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from tests.cli.conftest import Hmc
 from tests.support.files import write_lines
 
 from hmc.artifact.errors import FailedPreconditionError
-from hmc.cli.common.backends import BackendOptions, open_backend
-from hmc.serving import DecodeOptions, Selector
+from hmc.cli.common.backends import open_backend
+from hmc.cli.common.options import BackendOptions
+from hmc.serving import DecodeOptions
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 
@@ -91,13 +93,13 @@ def test_selectors_that_choose_nothing(
     assert said in ran.stderr
 
 
-@pytest.mark.parametrize("selector", [Selector(max_heads=12), Selector(latency_budget_ms=20)])
-def test_the_level_is_chosen_once_for_all_lines(server: BackgroundServer, selector: Selector) -> None:
+@pytest.mark.parametrize("chosen", [BackendOptions(max_heads=12), BackendOptions(latency_budget_ms=20)])
+def test_the_level_is_chosen_once_for_all_lines(server: BackgroundServer, chosen: BackendOptions) -> None:
     options = DecodeOptions(beam_size=1)
-    with open_backend(BackendOptions(server.address, None, selector)) as backend, Client(server.address) as client:
+    with open_backend(replace(chosen, server=server.address)) as backend, Client(server.address) as client:
         assert backend.score(["a"], ["b"], options)[0].level == "h12"
         client.unload_level("h12")
-        assert client.translate(["a"], selector).level == "h6"
+        assert client.translate(["a"], chosen.selector()).level == "h6"
         with pytest.raises(FailedPreconditionError, match="level 'h12' is not loaded; load it with `hmc admin load`"):
             backend.score(["a"], ["b"], options)
 

@@ -18,10 +18,11 @@ from tests.tiny import tiny_checkpoint_at
 
 from hmc.artifact import save_checkpoint
 from hmc.cli.common import backends
+from hmc.cli.common.options import BackendOptions
 from hmc.cli.common.records import plain, record
 from hmc.compiler import LevelRequest, compile_bundle
 from hmc.serving import Alternative, DecodeOptions, Translation
-from hmc.serving.client import Segmentation, Selector, StreamAnswer
+from hmc.serving.client import Segmentation, StreamAnswer
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -226,7 +227,7 @@ def test_the_timeout_is_that_of_the_whole_command(monkeypatch: pytest.MonkeyPatc
         level = bundle_version = "full"
 
     for timeout in (5.0, None):
-        chosen = backends.BackendOptions("server", None, Selector(), timeout=timeout)
+        chosen = BackendOptions("server", timeout=timeout)
         backend = backends.ServerBackend(cast(Any, Slow()), chosen)
         for n in range(3):
             backend.text(n, "a", DecodeOptions(), "", Segmentation.AUTO)

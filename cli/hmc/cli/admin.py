@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmc.cli.common.commands import CheckedCommand, guarded
-from hmc.cli.common.options import SERVER, WHERE, Tls, TlsCa, TlsCert, TlsKey, Token, opt
+from hmc.cli.common.options import NO_TLS, SERVER, WHERE, Tls, Token, opt
 
 if TYPE_CHECKING:
     from hmc.serving.client import Client, LevelInfo, ServerStatus
@@ -38,9 +38,7 @@ def status(
     server: Server,
     model: Annotated[str | None, opt(WHERE, "Name of the model, of a server of several. Default: all.")] = None,
     token: Token = None,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
+    tls: Tls = NO_TLS,
     timeout: Timeout = 10.0,
     json_output: AsJson = False,
 ) -> None:
@@ -48,7 +46,7 @@ def status(
     import json
     from dataclasses import asdict
 
-    with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
+    with _asking(server, token, tls, timeout) as client:
         found = client.status(timeout, model=model)
     typer.echo(json.dumps(asdict(found)) if json_output else "\n".join(_lines(found)))
 
@@ -90,15 +88,13 @@ def _level_command(
         server: Server,
         model: Model = None,
         token: Token = None,
-        tls_ca: TlsCa = None,
-        tls_cert: TlsCert = None,
-        tls_key: TlsKey = None,
+        tls: Tls = NO_TLS,
         timeout: Timeout = None,
         json_output: AsJson = False,
     ) -> None:
         from hmc.cli.common.consoles import levels_as_json
 
-        with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
+        with _asking(server, token, tls, timeout) as client:
             level = method(client)(name, timeout=timeout, model=model)
         typer.echo(levels_as_json(level) if json_output else f"{level.name} {done}.")
 
@@ -137,9 +133,7 @@ def reload(
     ] = None,
     model: Model = None,
     token: Token = None,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
+    tls: Tls = NO_TLS,
     timeout: Timeout = None,
     json_output: AsJson = False,
 ) -> None:
@@ -150,7 +144,7 @@ def reload(
 
     if bundle is not None and not Path(bundle).is_absolute():
         raise InvalidRequestError(f"bundle {bundle!r}: give an absolute path; it is looked up on the server's machine")
-    with _asking(server, token, Tls(tls_ca, tls_cert, tls_key), timeout) as client:
+    with _asking(server, token, tls, timeout) as client:
         version = client.reload(bundle, timeout=timeout, model=model)
     typer.echo(json.dumps({"bundle_version": version}) if json_output else f"Bundle {version} serves.")
 

@@ -7,14 +7,12 @@ from typing import Annotated
 
 import typer
 
-from hmc.cli.common.options import SERVER, Tls, TlsCa, TlsCert, TlsKey
+from hmc.cli.common.options import NO_TLS, SERVER, Tls
 
 
 def command(
     server: Annotated[str, SERVER] = "localhost:50051",
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
+    tls: Tls = NO_TLS,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until the server serves.")] = 2.0,
     json_output: Annotated[bool, typer.Option("--json", help="Print the address and the health as JSON.")] = False,
 ) -> None:
@@ -27,6 +25,6 @@ def command(
 
     if not timeout > 0:
         raise InvalidRequestError(f"--timeout {timeout:g}: choose more than 0 seconds")
-    with connected(server, None, Tls(tls_ca, tls_cert, tls_key)) as client:
+    with connected(server, None, tls) as client:
         client.wait_ready(timeout)
     typer.echo(json.dumps({"address": server, "status": "SERVING"}) if json_output else f"{server} is ready")

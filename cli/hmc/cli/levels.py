@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmc.cli.common.options import (
+    NO_TLS,
     WHERE,
     Server,
     Tls,
-    TlsCa,
-    TlsCert,
-    TlsKey,
     Token,
     check_no_server_options,
     chosen_server,
@@ -32,9 +30,7 @@ def command(
     server: Server = None,
     model: Annotated[str | None, opt(WHERE, "With --server: name of the model. Default: the server's first.")] = None,
     token: Token = None,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
+    tls: Tls = NO_TLS,
     timeout: Annotated[
         float | None, opt(WHERE, "Seconds to wait for the server's answer.", show_default="10.0")
     ] = None,
@@ -53,11 +49,11 @@ def command(
     check_stdout()
     server = chosen_server(server, bundle, "BUNDLE (a directory)")
     if bundle is not None:
-        check_no_server_options("BUNDLE", token=token, tls=Tls(tls_ca, tls_cert, tls_key), timeout=timeout, model=model)
+        check_no_server_options("BUNDLE", token=token, tls=tls, timeout=timeout, model=model)
     levels = (
         _of_bundle(bundle)
         if bundle is not None
-        else _of_server(str(server), model, token, Tls(tls_ca, tls_cert, tls_key), 10.0 if timeout is None else timeout)
+        else _of_server(str(server), model, token, tls, 10.0 if timeout is None else timeout)
     )
     if json_output:
         typer.echo(levels_as_json(levels))

@@ -7,27 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.common.options import (
-    WHERE,
-    Auto,
-    Bundle,
-    Device,
-    From,
-    LatencyBudgetMs,
-    Level,
-    MaxBleuDrop,
-    MaxHeads,
-    Model,
-    Server,
-    Threads,
-    Tls,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    To,
-    Token,
-    opt,
-)
+from hmc.cli.common.options import BackendOptions, opt
 
 if TYPE_CHECKING:
     from hmc.artifact.errors import InvalidRequestError
@@ -42,16 +22,7 @@ def command(
     reference: Annotated[
         Path, typer.Argument(help="UTF-8 file with their translations, line for line.", metavar="REFERENCE")
     ],
-    server: Server = None,
-    bundle: Bundle = None,
-    level: Level = None,
-    max_heads: MaxHeads = None,
-    max_bleu_drop: MaxBleuDrop = None,
-    latency_budget_ms: LatencyBudgetMs = None,
-    auto: Auto = False,
-    model: Model = None,
-    source_language: From = None,
-    to: To = None,
+    where: BackendOptions,
     length_penalty: Annotated[float, opt(MODEL, "Scores are log P / length ^ this.")] = 1.0,
     coverage_penalty: Annotated[
         float, opt(MODEL, "Weight of a penalty for source tokens that get little attention. 0: none.")
@@ -65,15 +36,6 @@ def command(
             OUTPUT, "With --alignment: take the attention of this head, such as cross.5.3. Repeatable.", metavar="HEAD"
         ),
     ] = None,
-    device: Device = "auto",
-    threads: Threads = 0,
-    token: Token = None,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    timeout: Annotated[
-        float | None, opt(WHERE, "With --server: seconds that the whole command may take. Default: no limit.")
-    ] = None,
     json_output: Annotated[bool, opt(OUTPUT, "Print one line of JSON for each pair.", "--json")] = False,
 ) -> None:
     """Score given translations. Prints log P / length^penalty for each pair of lines; 0 means certain.
@@ -83,11 +45,10 @@ def command(
     import json
 
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.cli.common.backends import BackendOptions, open_backend
+    from hmc.cli.common.backends import open_backend
     from hmc.cli.common.records import record, warn_if_cut
     from hmc.cli.common.texts.lines import check_stdout, open_lines
     from hmc.serving.requests.options import DecodeOptions
-    from hmc.serving.requests.selectors import Selector
 
     check_stdout()
     if (token_scores or alignment) and not json_output:
@@ -109,8 +70,6 @@ def command(
         raise InvalidRequestError(
             f"{source} has {len(texts)} lines and {reference} {len(references)}: each line needs one translation"
         )
-    selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto, model, source_language, to)
-    where = BackendOptions(server, bundle, selector, device, threads, 0, token, Tls(tls_ca, tls_cert, tls_key), timeout)
     with open_backend(where) as backend:
         for start in range(0, len(texts), CHUNK):
             chunk = slice(start, start + CHUNK)

@@ -8,32 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.common.bulk_options import Engine, Field, Format, ShardLines
-from hmc.cli.common.options import (
-    WHERE,
-    Auto,
-    Bundle,
-    Device,
-    From,
-    LatencyBudgetMs,
-    Level,
-    MaxBleuDrop,
-    MaxHeads,
-    Model,
-    Server,
-    Threads,
-    Tls,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    To,
-    Token,
-    chosen_server,
-    opt,
-)
+from hmc.cli.common.bulk_options import BulkOptions
+from hmc.cli.common.options import WHERE, BackendOptions, chosen_server, opt
 
 if TYPE_CHECKING:
-    from hmc.cli.common.backends import BackendOptions
     from hmc.serving.requests.options import Sampling, Segmentation
 
 INPUT, SEARCH, LIMITS, SAMPLE, OUTPUT = "Input", "Search", "Limits on the translation", "Sampling", "Output"
@@ -84,22 +62,9 @@ def command(
         ),
     ] = None,
     restart: Annotated[bool, opt(OUTPUT, "With --out: drop what a stopped run has left.", "--restart")] = False,
-    engine: Engine = None,
-    field: Field = None,
-    output_format: Format = None,
-    shard_lines: ShardLines = None,
-    server: Server = None,
-    bundle: Bundle = None,
-    level: Level = None,
-    max_heads: MaxHeads = None,
-    max_bleu_drop: MaxBleuDrop = None,
-    latency_budget_ms: LatencyBudgetMs = None,
-    auto: Auto = False,
-    model: Model = None,
-    source_language: From = None,
-    to: To = None,
-    device: Device = "auto",
-    threads: Threads = 0,
+    *,
+    bulk: BulkOptions,
+    where: BackendOptions,
     workers: Annotated[
         int | None,
         opt(
@@ -107,13 +72,6 @@ def command(
             "With --bundle: batches that run at once, each on --threads threads. More than 1 is faster for files.",
             show_default="as measured; with --engine one for each core",
         ),
-    ] = None,
-    token: Token = None,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    timeout: Annotated[
-        float | None, opt(WHERE, "With --server: seconds that the whole command may take. Default: no limit.")
     ] = None,
     beam: Annotated[
         int, opt(SEARCH, "Number of hypotheses that the search keeps for each text; 1 is greedy search.")
@@ -177,13 +135,12 @@ def command(
     """Translate texts. Each line of --source or stdin gives one line of output, as soon as it is ready. Empty lines
     stay empty. A text on the command line may have several sentences and lines: it is divided, and its layout stays."""
     from hmc.artifact.errors import InvalidRequestError
-    from hmc.cli.common.backends import BackendOptions, open_backend
+    from hmc.cli.common.backends import open_backend
     from hmc.cli.common.records import write_lines, write_pieces, write_texts
-    from hmc.cli.common.texts.bulk import BulkOptions, one_file, write_bulk
+    from hmc.cli.common.texts.bulk import one_file, write_bulk
     from hmc.cli.common.texts.files import check_files, opened, write_document, write_file
     from hmc.cli.common.texts.lines import check_stdout, open_lines
     from hmc.serving.requests.options import DecodeOptions
-    from hmc.serving.requests.selectors import Selector
 
     check_stdout()
     options = DecodeOptions(
@@ -208,12 +165,8 @@ def command(
         raise InvalidRequestError("--token-scores and --alignment are printed as JSON: add --json")
     if incremental and (json_output or n_best > 1):
         raise InvalidRequestError("--incremental writes one plain translation: leave out --json and --n-best")
-    bulk = BulkOptions(engine, field, output_format, shard_lines)
-    selector = Selector(level, max_heads, max_bleu_drop, latency_budget_ms, auto, model, source_language, to)
-    where = BackendOptions(
-        server, bundle, selector, device, threads, workers or 0, token, Tls(tls_ca, tls_cert, tls_key), timeout
-    )
-    if engine is not None:
+    selector = where.selector()
+    if bulk.engine is not None:
         if texts or document or segmentation or keep or incremental or restart:
             raise InvalidRequestError(
                 "--engine translates files: leave out texts, --document, --segmentation, --keep, --incremental and "
@@ -240,14 +193,14 @@ def command(
         read = check_files(texts or [], lines_of, target)
         key = {"selector": selector, "options": options, "prefix": target_prefix, "json": json_output}
         key |= _bundle_of(where)
-        with open_backend(where) as backend, opened(read, target, key, restart) as job:
+        with open_backend(where, workers or 0) as backend, opened(read, target, key, restart) as job:
             write_file(backend, job, options, target_prefix, json_output)
         return
     if document:
-        with open_backend(where) as backend:
+        with open_backend(where, workers or 0) as backend:
             write_document(backend, texts or [], lines_of, options, keep or [], divide)
         return
-    with open_lines(texts or [], lines_of) as lines, open_backend(where) as backend:
+    with open_lines(texts or [], lines_of) as lines, open_backend(where, workers or 0) as backend:
         if incremental:
             write_pieces(backend, lines, options, target_prefix)
         else:
@@ -263,7 +216,7 @@ def _bundle_of(where: BackendOptions) -> dict[str, object]:
     if where.bundle is None or chosen_server(where.server, where.bundle) is not None:
         return {}
     manifest = read_manifest(where.bundle)
-    level = level_of(manifest, where.selector, where.device) or manifest.default_level
+    level = level_of(manifest, where.selector(), where.device) or manifest.default_level
     return {"bundle": manifest.version, "level": level}
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated
+
 import pytest
+from typer import Argument, Option, Typer
+from typer.testing import CliRunner
 
 from hmc.artifact import HmcError, InvalidArtifactError
 from hmc.artifact.errors import InternalServiceError
@@ -81,3 +86,30 @@ def test_a_missing_module_of_our_own_is_a_bug() -> None:
 
     with pytest.raises(ModuleNotFoundError):
         guarded(command)()
+
+
+@dataclass(frozen=True)
+class Corner:
+    x: Annotated[int, Option("--left")] = 0
+
+
+@dataclass(frozen=True)
+class Box:
+    name: Annotated[str, Argument()]
+    corner: Corner = Corner()
+    y: int = 2
+
+
+def test_a_dataclass_stands_for_its_fields() -> None:
+    made = []
+    app = Typer()
+
+    @app.command()
+    @guarded
+    def command(first: int = 1, *, box: Box, last: int = 3) -> None:
+        made.append((first, box, last))
+
+    for words in (["a"], ["--left", "5", "b", "--y", "6", "--first", "4", "--last", "7"]):
+        ran = CliRunner().invoke(app, words)
+        assert ran.exit_code == 0, ran.output
+    assert made == [(1, Box("a"), 3), (4, Box("b", Corner(5), 6), 7)]

@@ -12,14 +12,13 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count, repeat, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from hmc.artifact.bundle.manifest import Manifest, read_manifest
 from hmc.artifact.errors import HmcError, InvalidRequestError, LevelNotFoundError
-from hmc.cli.common.options import NO_TLS, Tls, check_no_server_options, chosen_server, connected
+from hmc.cli.common.options import BackendOptions, chosen_server, connected
 from hmc.serving.documents.local import translate_document
 from hmc.serving.levels.choosing import LevelCandidate, choose, runs_on
 from hmc.serving.levels.languages import Languages, with_code
@@ -36,27 +35,6 @@ IN_FLIGHT = 256
 Answers: TypeAlias = Generator[StreamAnswer, None, None]
 READER_SECONDS = 0.5
 """Seconds that closing waits for the reading thread. It needs less to submit one line."""
-
-
-@dataclass(frozen=True)
-class BackendOptions:
-    """The options of a command that say where to translate, and at which level."""
-
-    server: str | None
-    bundle: Path | None
-    selector: Selector
-    device: str = "auto"
-    threads: int = 0
-    workers: int = 0
-    token: str | None = None
-    tls: Tls = NO_TLS
-    timeout: float | None = None
-
-    def check_no_server(self, instead: str) -> None:
-        """See `check_no_server_options`."""
-        check_no_server_options(
-            instead, token=self.token, tls=self.tls, timeout=self.timeout, model=self.selector.model
-        )
 
 
 class Backend(Protocol):
@@ -90,25 +68,23 @@ class Backend(Protocol):
 
 
 @contextmanager
-def open_backend(options: BackendOptions) -> Iterator[Backend]:
-    """Connects to the server or loads the bundle, and closes it at the end.
+def open_backend(options: BackendOptions, workers: int = 0) -> Iterator[Backend]:
+    """Connects to the server or loads the bundle, and closes it at the end. workers: as `Translator` takes them.
 
     Raises InvalidRequestError unless exactly one of the two is given, and for options that belong to the other one.
     Raises also what `Client` and `Translator` raise.
     """
     server = chosen_server(options.server, options.bundle)
     if server is not None:
-        if options.device != "auto" or options.threads or options.workers:
+        if options.device != "auto" or options.threads or workers:
             raise InvalidRequestError("--device, --threads and --workers are about --bundle: the server chose its own")
         with connected(server, options.token, options.tls) as client:
             yield ServerBackend(client, options)
     elif options.bundle is not None:
         options.check_no_server("--bundle")
-        manifest, selector = read_manifest(options.bundle), options.selector
+        manifest, selector = read_manifest(options.bundle), options.selector()
         level, code = level_of(manifest, selector, options.device), code_of(options.bundle, manifest, selector)
-        translator = Translator(
-            options.bundle, level, device=options.device, threads=options.threads, workers=options.workers
-        )
+        translator = Translator(options.bundle, level, device=options.device, threads=options.threads, workers=workers)
         try:
             yield BundleBackend(translator, code)
         finally:
@@ -119,7 +95,7 @@ class ServerBackend:
     """Translates through a server."""
 
     def __init__(self, client: Client, options: BackendOptions) -> None:
-        self._client, self._selector, self._given = client, options.selector, options.timeout
+        self._client, self._selector, self._given = client, options.selector(), options.timeout
         self._begun = time.monotonic()
 
     @property

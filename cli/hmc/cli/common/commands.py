@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from itertools import takewhile
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import BadParameter
 from typer.core import TyperCommand, TyperOption
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 SAYING = "Output"
 """The panel of `--help` with the options that every command has."""
-P = ParamSpec("P")
 R = TypeVar("R")
 EXTRA_OF_MODULE = {
     "datasets": "train",
@@ -61,15 +61,15 @@ QUIET = Annotated[bool, opt(SAYING, "Say nothing but the result and errors.", "-
 VERBOSE = Annotated[bool, opt(SAYING, "Log what happens inside, too.", "--verbose", "-v")]
 
 
-def guarded(command: Callable[P, R]) -> Callable[..., R]:
+def guarded(command: Callable[..., R]) -> Callable[..., R]:
     """Wraps a command: it takes --quiet and --verbose, and errors that a user can act on become a message and an exit
-    code, without a traceback."""
+    code, without a traceback. A parameter that is a dataclass stands for several options, its fields."""
 
     @functools.wraps(command)
-    def run(*args: Any, quiet: bool = False, verbose: bool = False, **kwargs: Any) -> R:
+    def run(*, quiet: bool = False, verbose: bool = False, **given: Any) -> R:
         try:
             say(quiet=quiet, verbose=verbose)
-            return command(*args, **kwargs)
+            return _called(command, given)  # type: ignore[no-any-return]
         except KeyboardInterrupt:
             code = 130
         except BrokenPipeError:
@@ -91,14 +91,29 @@ def guarded(command: Callable[P, R]) -> Callable[..., R]:
             code = complain(f"{where}{error.strerror}; {hint}")
         raise SystemExit(code)
 
-    signature = inspect.signature(command, eval_str=True)
     ours = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
         for name, kind in (("quiet", QUIET), ("verbose", VERBOSE))
     ]
-    changed = signature.replace(parameters=[*signature.parameters.values(), *ours])
-    run.__signature__ = changed  # type: ignore[attr-defined]  # what typer reads
+    run.__signature__ = inspect.Signature([*_options(command), *ours])  # type: ignore[attr-defined]  # what typer reads
     return run
+
+
+def _options(of: Any) -> Iterator[inspect.Parameter]:
+    """The parameters of a command, each dataclass replaced by its fields."""
+    for each in inspect.signature(of, eval_str=True).parameters.values():
+        if is_dataclass(each.annotation):
+            yield from _options(each.annotation)
+        else:
+            yield each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def _called(of: Any, values: Mapping[str, Any]) -> Any:
+    """What a command or a dataclass returns for the values of `_options`."""
+    arguments = {}
+    for name, each in inspect.signature(of, eval_str=True).parameters.items():
+        arguments[name] = _called(each.annotation, values) if is_dataclass(each.annotation) else values[name]
+    return of(**arguments)
 
 
 def complain(message: str, code: int = 2) -> int:

@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from hmc.artifact.precisions import Precision
     from hmc.serving.client import Client
-
+    from hmc.serving.requests.selectors import Selector
 
 N = TypeVar("N", bound=float)
 WHERE, LEVEL = "Where", "Level"
@@ -31,34 +31,100 @@ TOKEN_VARIABLE, SERVER_VARIABLE = "HMC_TOKEN", "HMC_SERVER"
 SERVER = opt(WHERE, "Address of a running server.", metavar="HOST:PORT", envvar=SERVER_VARIABLE)
 """Commands that always need a server use `Annotated[str, SERVER]`."""
 Server = Annotated[str | None, SERVER]
-Bundle = Annotated[Path | None, opt(WHERE, "Bundle to load in this process, instead of a server.", metavar="DIR")]
 Token = Annotated[str | None, opt(WHERE, "Token, if the server requires one.", envvar=TOKEN_VARIABLE)]
 TlsCa = Annotated[
-    Path | None, opt(WHERE, "PEM file of the authorities to trust. With it the connection uses TLS.", metavar="FILE")
-]
-TlsCert = Annotated[
     Path | None,
-    opt(
-        WHERE,
-        "PEM file of this client's certificate chain, for a server that asks for one (mutual TLS).",
-        metavar="FILE",
-    ),
+    opt(WHERE, "PEM file of the authorities to trust. With it the connection uses TLS.", "--tls-ca", metavar="FILE"),
 ]
-TlsKey = Annotated[Path | None, opt(WHERE, "PEM file of the key of --tls-cert, unencrypted.", metavar="FILE")]
 DRY_RUN = "Check the inputs, say what would be done, and do nothing. Writes no file."
 """Help of `--dry-run`."""
 
 
 @dataclass(frozen=True)
 class Tls:
-    """The files of a connection with TLS. None of them: a connection without."""
+    """The files of a connection with TLS, as options. None of them: a connection without."""
 
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
+    ca: TlsCa = None
+    cert: Annotated[
+        Path | None,
+        opt(
+            WHERE,
+            "PEM file of this client's certificate chain, for a server that asks for one (mutual TLS).",
+            "--tls-cert",
+            metavar="FILE",
+        ),
+    ] = None
+    key: Annotated[
+        Path | None, opt(WHERE, "PEM file of the key of --tls-cert, unencrypted.", "--tls-key", metavar="FILE")
+    ] = None
 
 
 NO_TLS = Tls()
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """Where to translate, and at which level, as options."""
+
+    server: Server = None
+    bundle: Annotated[
+        Path | None, opt(WHERE, "Bundle to load in this process, instead of a server.", metavar="DIR")
+    ] = None
+    level: Annotated[str | None, opt(LEVEL, "Name of the level. Default: the bundle's default level.")] = None
+    max_heads: Annotated[int | None, opt(LEVEL, "Or: the best level with at most this many heads.")] = None
+    max_bleu_drop: Annotated[
+        float | None,
+        opt(
+            LEVEL, "Or: the level with the fewest heads whose measured loss is at most this much BLEU.", metavar="BLEU"
+        ),
+    ] = None
+    latency_budget_ms: Annotated[
+        int | None, opt(LEVEL, "Or: the best level whose 95th percentile of latency is at most this.", metavar="MS")
+    ] = None
+    auto: Annotated[
+        bool,
+        opt(
+            LEVEL,
+            "Or: the best level that the present load permits; `hmc serve --help` says how it is chosen.",
+            "--auto",
+        ),
+    ] = False
+    model: Annotated[
+        str | None, opt(LEVEL, "Name of the model, of a server of several. Default: the server's first.")
+    ] = None
+    source_language: Annotated[
+        str | None,
+        opt(LEVEL, "Language to translate from, such as en: chooses the model.", "--from", metavar="LANGUAGE"),
+    ] = None
+    to: Annotated[
+        str | None,
+        opt(
+            LEVEL,
+            "Language to translate into, such as de or deu: chooses the model, and the target token of a model of "
+            "several languages.",
+            metavar="LANGUAGE",
+        ),
+    ] = None
+    device: Annotated[str, opt(WHERE, "With --bundle: device, one of auto, cpu, cuda and cuda:N.")] = "auto"
+    threads: Annotated[int, opt(WHERE, "With --bundle: number of threads. 0: one for each physical core.")] = 0
+    token: Token = None
+    tls: Tls = NO_TLS
+    timeout: Annotated[
+        float | None, opt(WHERE, "With --server: seconds that the whole command may take. Default: no limit.")
+    ] = None
+
+    def selector(self) -> Selector:
+        """The choice of a level. Raises InvalidRequestError if it is none."""
+        from hmc.serving.requests.selectors import Selector
+
+        return Selector(
+            self.level, self.max_heads, self.max_bleu_drop, self.latency_budget_ms, self.auto, self.model,
+            self.source_language, self.to,
+        )  # fmt: skip
+
+    def check_no_server(self, instead: str) -> None:
+        """See `check_no_server_options`."""
+        check_no_server_options(instead, token=self.token, tls=self.tls, timeout=self.timeout, model=self.model)
 
 
 def chosen_server(server: str | None, bundle: Path | None, name: str = "--bundle DIR") -> str | None:
@@ -98,38 +164,6 @@ def check_no_server_options(
         )
     if model is not None:
         raise InvalidRequestError("--model is about --server: a bundle is one model")
-
-
-Device = Annotated[str, opt(WHERE, "With --bundle: device, one of auto, cpu, cuda and cuda:N.")]
-Threads = Annotated[int, opt(WHERE, "With --bundle: number of threads. 0: one for each physical core.")]
-
-# The fields of `hmc.serving.levels.choosing.Selector`. A command line may give one of them.
-Level = Annotated[str | None, opt(LEVEL, "Name of the level. Default: the bundle's default level.")]
-MaxHeads = Annotated[int | None, opt(LEVEL, "Or: the best level with at most this many heads.")]
-MaxBleuDrop = Annotated[
-    float | None,
-    opt(LEVEL, "Or: the level with the fewest heads whose measured loss is at most this much BLEU.", metavar="BLEU"),
-]
-LatencyBudgetMs = Annotated[
-    int | None, opt(LEVEL, "Or: the best level whose 95th percentile of latency is at most this.", metavar="MS")
-]
-Model = Annotated[str | None, opt(LEVEL, "Name of the model, of a server of several. Default: the server's first.")]
-To = Annotated[
-    str | None,
-    opt(
-        LEVEL,
-        "Language to translate into, such as de or deu: chooses the model, and the target token of a model of "
-        "several languages.",
-        metavar="LANGUAGE",
-    ),
-]
-From = Annotated[
-    str | None, opt(LEVEL, "Language to translate from, such as en: chooses the model.", "--from", metavar="LANGUAGE")
-]
-Auto = Annotated[
-    bool,
-    opt(LEVEL, "Or: the best level that the present load permits; `hmc serve --help` says how it is chosen.", "--auto"),
-]
 
 
 def listed(text: str) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -13,9 +12,10 @@ import typer
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidRequestError
-from hmc.cli.common.backends import BackendOptions, code_of, level_of
+from hmc.cli.common.backends import code_of, level_of
+from hmc.cli.common.bulk_options import BulkOptions
 from hmc.cli.common.consoles import open_console
-from hmc.cli.common.options import chosen_server
+from hmc.cli.common.options import BackendOptions, chosen_server
 from hmc.cli.common.outputs import check_run_folder
 from hmc.cli.common.progress import translating
 from hmc.pipelines.bulk.engines import BulkLevel, EngineName
@@ -26,22 +26,6 @@ from hmc.serving.runtime.threads import cores
 
 if TYPE_CHECKING:
     from hmc.serving.requests.options import DecodeOptions
-
-
-@dataclass(frozen=True)
-class BulkOptions:
-    """The options that only a bulk translation has."""
-
-    engine: str | None = None
-    field: str | None = None
-    output: str | None = None
-    shard_lines: int | None = None
-
-    def check_absent(self) -> None:
-        """Raises InvalidRequestError if one is given without --engine."""
-        for name, value in (("field", self.field), ("format", self.output), ("shard-lines", self.shard_lines)):
-            if value is not None:
-                raise InvalidRequestError(f"--{name} is about --engine: add --engine local, or leave it out")
 
 
 def write_bulk(
@@ -58,10 +42,11 @@ def write_bulk(
     if not is_url(out):
         check_run_folder(Path(out))
     manifest = read_manifest(where.bundle)
-    name = level_of(manifest, where.selector, where.device) or manifest.default_level
+    selector = where.selector()
+    name = level_of(manifest, selector, where.device) or manifest.default_level
     level = BulkLevel(where.bundle, name, where.device, where.threads, _workers(engine, workers))
     settings = BulkSettings(
-        options, prefix, code_of(where.bundle, manifest, where.selector), bulk.field,
+        options, prefix, code_of(where.bundle, manifest, selector), bulk.field,
         bulk.output or "text",  # type: ignore[arg-type]  # checked there
         2000 if bulk.shard_lines is None else bulk.shard_lines,
     )  # fmt: skip
