@@ -74,6 +74,7 @@ def open_backend(options: BackendOptions, workers: int = 0) -> Iterator[Backend]
     Raises InvalidRequestError unless exactly one of the two is given, and for options that belong to the other one.
     Raises also what `Client` and `Translator` raise.
     """
+    selector = options.selector()
     server = chosen_server(options.server, options.bundle)
     if server is not None:
         if options.device != "auto" or options.threads or workers:
@@ -82,7 +83,7 @@ def open_backend(options: BackendOptions, workers: int = 0) -> Iterator[Backend]
             yield ServerBackend(client, options)
     elif options.bundle is not None:
         options.check_no_server("--bundle")
-        manifest, selector = read_manifest(options.bundle), options.selector()
+        manifest = read_manifest(options.bundle)
         level, code = level_of(manifest, selector, options.device), code_of(options.bundle, manifest, selector)
         translator = Translator(options.bundle, level, device=options.device, threads=options.threads, workers=workers)
         try:
