@@ -3,16 +3,251 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hmc.artifact.errors import InvalidRequestError
 from hmc.cli.common.options import DRY_RUN, opt
+
+if TYPE_CHECKING:
+    from hmc.artifact.model.heads import Kind
+    from hmc.training.pruning.settings import PruneSettings
 
 LATENCY = "What to remove: by latency on this machine"
 DATA, BUDGET, SCHEDULE, TRAINING, OUTPUT = "Data", "What to remove", "How long", "Training", "Output"
 NESTED, TEACHER = "One set of weights for all budgets", "Teacher"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What to remove."""
+
+    target_heads: Annotated[
+        str,
+        opt(
+            BUDGET,
+            "Number of heads in --scope that stay open: one budget or several, such as 72,36; shares of all "
+            "heads: 50%,25%; or a number for each kind: enc=10,dec=20,cross=24 (separate several with ';'). A kind "
+            "that is not named keeps all its heads.",
+        ),
+    ] = ""
+    target_ffn: Annotated[
+        str,
+        opt(
+            BUDGET,
+            "Number of feed-forward neurons of the whole model that stay: 1536; a share: 50%; or several budgets: "
+            "50%,25%. With --target-heads: one number for all head budgets, or one for each.",
+        ),
+    ] = ""
+    l0_lambda: Annotated[
+        float | None,
+        opt(
+            BUDGET,
+            "Instead of budgets: the λ of Voita et al. 2019, in nats per token and open head. The loss is the "
+            "paper's, L_xent + λ·Σ(1-P(g=0)), with nothing added; some gates may stay undecided.",
+        ),
+    ] = None
+    settle_gates: Annotated[
+        bool,
+        opt(
+            BUDGET,
+            "With --l0-lambda: also press every gate to decide, and fix the decisions at the end, as budgets do.",
+            "--settle-gates",
+        ),
+    ] = False
+    scope: Annotated[
+        str,
+        opt(
+            BUDGET,
+            "Kinds of heads that may close: all; or some of encoder_self, decoder_self, cross, separated by commas.",
+        ),
+    ] = "all"
+
+
+@dataclass(frozen=True)
+class Latency:
+    """What to remove, by latency on this machine."""
+
+    target_speedup: Annotated[
+        str,
+        opt(
+            LATENCY,
+            "Instead of budgets: how much faster the model shall be on this machine, such as 2x, or several: "
+            "1.5x,2x. Heads, neurons and whole layers close together, each weighed by what it costs.",
+            metavar="FACTOR",
+        ),
+    ] = ""
+    target_latency_ms: Annotated[
+        str, opt(LATENCY, "The same as milliseconds of one request, such as 12.5, or several: 20,12.5.", metavar="MS")
+    ] = ""
+    serve_precision: Annotated[str, opt(LATENCY, "Precision that the model is served at: fp32, int8 or int4.")] = "int8"
+    serve_batch: Annotated[int, opt(LATENCY, "Sentences of a request.", metavar="N")] = 1
+    serve_beam: Annotated[int, opt(LATENCY, "Beam of the search.", metavar="N")] = 4
+    serve_threads: Annotated[int, opt(LATENCY, "Threads that serve it; 0 is one per physical core.", metavar="N")] = 0
+    latency_table: Annotated[
+        Path | None,
+        opt(
+            LATENCY,
+            "Latency table to prune by, as an earlier run on this machine left it in DIR/latency.json. Without it "
+            "the table is measured first.",
+            metavar="FILE",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Training:
+    """How weights are trained meanwhile."""
+
+    freeze: Annotated[
+        str | None,
+        opt(
+            TRAINING,
+            "Stack whose weights are not trained; the embeddings are then not trained either. matrices: only "
+            "layer norms and biases are trained.",
+            metavar="encoder|decoder|matrices",
+        ),
+    ] = None
+    learning_rate: Annotated[float, opt(TRAINING, "Learning rate of the weights.")] = 3e-4
+    optimizer: Annotated[
+        str,
+        opt(TRAINING, "adam, or muon: Muon for the matrices of the layers, Adam for all else.", metavar="adam|muon"),
+    ] = "adam"
+    warmup_steps: Annotated[
+        int, opt(TRAINING, "First updates of the run, over which the learning rate rises linearly.")
+    ] = 1
+    batch_tokens: Annotated[int, opt(TRAINING, "Source and target tokens of a batch, padding included.")] = 4096
+    accumulate: Annotated[int, opt(TRAINING, "Batches in one update; their gradients are summed.")] = 1
+    dropout: Annotated[float, opt(TRAINING, "Share of activations dropped while training.")] = 0.1
+    bpe_dropout: Annotated[
+        float | None,
+        opt(TRAINING, "Probability of skipping a BPE merge in training text. Default: as in the checkpoint's recipe."),
+    ] = None
+    bpe_dropout_copies: Annotated[
+        int | None,
+        opt(TRAINING, "Segmentations that BPE-dropout draws of each pair. Default: as in the checkpoint's recipe."),
+    ] = None
+    seed: Annotated[int, opt(TRAINING, "Seed of gates, batches and dropout.")] = 1
+    precision: Annotated[str, opt(TRAINING, "32-true or bf16-mixed.")] = "32-true"
+    compile_loss: Annotated[
+        bool,
+        opt(
+            TRAINING,
+            "On CUDA: let torch.compile write the kernels of an update. The first updates are slow.",
+            "--compile",
+        ),
+    ] = False
+    device: Annotated[str, opt(TRAINING, "auto, cpu or cuda.")] = "auto"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long it takes, in updates."""
+
+    close_steps: Annotated[int, opt(SCHEDULE, "Updates for each budget in which gates close.")] = 1500
+    recover_steps: Annotated[
+        int, opt(SCHEDULE, "Updates for each budget after the gates have closed; the heads no longer change.")
+    ] = 1500
+    nested_steps: Annotated[
+        int,
+        opt(
+            SCHEDULE,
+            "Updates of a last training of the full model, after which one set of weights serves all head "
+            "budgets. 0: none.",
+        ),
+    ] = 0
+    save_every: Annotated[int, opt(SCHEDULE, "Updates between saved states, from which a run resumes.")] = 500
+
+
+@dataclass(frozen=True)
+class Nested:
+    """How one set of weights learns all budgets."""
+
+    eval_every: Annotated[
+        str,
+        opt(
+            NESTED,
+            "Updates of --nested-steps between dev scores of all levels, or epoch: after each pass over the text. "
+            "The best checkpoints are averaged.",
+            metavar="N|epoch",
+        ),
+    ] = "500"
+    nested_levels: Annotated[
+        str,
+        opt(
+            NESTED,
+            "Levels that an update of --nested-steps trains: sandwich (the largest, the smallest and one "
+            "between), one (drawn at random, a third of the time) or smallest (that one alone).",
+            metavar="sandwich|one|smallest",
+        ),
+    ] = "sandwich"
+    nested_between: Annotated[
+        str,
+        opt(
+            NESTED,
+            "The level between: one of the budgets, or any number of heads from the smallest to the largest.",
+            metavar="budgets|any",
+        ),
+    ] = "budgets"
+    nested_teacher: Annotated[
+        str,
+        opt(
+            NESTED,
+            "With --distill: levels learn from the frozen teacher, or from the largest level itself.",
+            metavar="frozen|in-place",
+        ),
+    ] = "frozen"
+    nested_shrink: Annotated[
+        float,
+        opt(
+            NESTED,
+            "First share of the updates, over which the levels shrink from all heads to their budgets.",
+            metavar="SHARE",
+        ),
+    ] = 0.0
+    nested_heads: Annotated[
+        str,
+        opt(
+            NESTED,
+            "What ranks the heads: the checkpoints of each budget; or, without closing any gates first, the log α "
+            "of CHECKPOINT (gates), its importance, or both.",
+            metavar="checkpoints|gates|importance|both",
+        ),
+    ] = "checkpoints"
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """What is learned from a teacher."""
+
+    distill: Annotated[
+        float,
+        opt(
+            TEACHER,
+            "Share of the loss that is the difference from a teacher's distributions, from 0 (off) to 1; the rest is "
+            "the cross entropy. An example is 0.9.",
+            metavar="WEIGHT",
+        ),
+    ] = 0.0
+    temperature: Annotated[float, opt(TEACHER, "With --distill: divides the logits of teacher and student.")] = 1.0
+    teacher: Annotated[
+        Path | None,
+        opt(
+            TEACHER,
+            "With --distill: the teacher, with the same vocabulary. Default: CHECKPOINT itself.",
+            metavar="CKPT",
+        ),
+    ] = None
+    distill_hidden: Annotated[
+        float, opt(TEACHER, "Weight of the mean squared difference from the teacher's layer outputs.", metavar="WEIGHT")
+    ] = 0.0
+    distill_attention: Annotated[
+        float,
+        opt(TEACHER, "Weight of the mean squared difference from the teacher's attention outputs.", metavar="WEIGHT"),
+    ] = 0.0
 
 
 def command(
@@ -51,204 +286,16 @@ def command(
             metavar="FILE",
         ),
     ] = None,
-    target_heads: Annotated[
-        str,
-        opt(
-            BUDGET,
-            "Number of heads in --scope that stay open: one budget or several, such as 72,36; shares of all "
-            "heads: 50%,25%; or a number for each kind: enc=10,dec=20,cross=24 (separate several with ';'). A kind "
-            "that is not named keeps all its heads.",
-        ),
-    ] = "",
-    target_ffn: Annotated[
-        str,
-        opt(
-            BUDGET,
-            "Number of feed-forward neurons of the whole model that stay: 1536; a share: 50%; or several budgets: "
-            "50%,25%. With --target-heads: one number for all head budgets, or one for each.",
-        ),
-    ] = "",
-    target_speedup: Annotated[
-        str,
-        opt(
-            LATENCY,
-            "Instead of budgets: how much faster the model shall be on this machine, such as 2x, or several: "
-            "1.5x,2x. Heads, neurons and whole layers close together, each weighed by what it costs.",
-            metavar="FACTOR",
-        ),
-    ] = "",
-    target_latency_ms: Annotated[
-        str, opt(LATENCY, "The same as milliseconds of one request, such as 12.5, or several: 20,12.5.", metavar="MS")
-    ] = "",
-    serve_precision: Annotated[
-        str, opt(LATENCY, "Precision that the model is served at: fp32, int8 or int4.")
-    ] = "int8",
-    serve_batch: Annotated[int, opt(LATENCY, "Sentences of a request.", metavar="N")] = 1,
-    serve_beam: Annotated[int, opt(LATENCY, "Beam of the search.", metavar="N")] = 4,
-    serve_threads: Annotated[int, opt(LATENCY, "Threads that serve it; 0 is one per physical core.", metavar="N")] = 0,
-    latency_table: Annotated[
-        Path | None,
-        opt(
-            LATENCY,
-            "Latency table to prune by, as an earlier run on this machine left it in DIR/latency.json. Without it "
-            "the table is measured first.",
-            metavar="FILE",
-        ),
-    ] = None,
-    l0_lambda: Annotated[
-        float | None,
-        opt(
-            BUDGET,
-            "Instead of budgets: the λ of Voita et al. 2019, in nats per token and open head. The loss is the "
-            "paper's, L_xent + λ·Σ(1-P(g=0)), with nothing added; some gates may stay undecided.",
-        ),
-    ] = None,
-    settle_gates: Annotated[
-        bool,
-        opt(
-            BUDGET,
-            "With --l0-lambda: also press every gate to decide, and fix the decisions at the end, as budgets do.",
-            "--settle-gates",
-        ),
-    ] = False,
-    scope: Annotated[
-        str,
-        opt(
-            BUDGET,
-            "Kinds of heads that may close: all; or some of encoder_self, decoder_self, cross, separated by commas.",
-        ),
-    ] = "all",
-    freeze: Annotated[
-        str | None,
-        opt(
-            TRAINING,
-            "Stack whose weights are not trained; the embeddings are then not trained either. matrices: only "
-            "layer norms and biases are trained.",
-            metavar="encoder|decoder|matrices",
-        ),
-    ] = None,
-    close_steps: Annotated[int, opt(SCHEDULE, "Updates for each budget in which gates close.")] = 1500,
-    recover_steps: Annotated[
-        int, opt(SCHEDULE, "Updates for each budget after the gates have closed; the heads no longer change.")
-    ] = 1500,
-    nested_steps: Annotated[
-        int,
-        opt(
-            SCHEDULE,
-            "Updates of a last training of the full model, after which one set of weights serves all head "
-            "budgets. 0: none.",
-        ),
-    ] = 0,
-    save_every: Annotated[int, opt(SCHEDULE, "Updates between saved states, from which a run resumes.")] = 500,
-    eval_every: Annotated[
-        str,
-        opt(
-            NESTED,
-            "Updates of --nested-steps between dev scores of all levels, or epoch: after each pass over the text. "
-            "The best checkpoints are averaged.",
-            metavar="N|epoch",
-        ),
-    ] = "500",
-    learning_rate: Annotated[float, opt(TRAINING, "Learning rate of the weights.")] = 3e-4,
-    optimizer: Annotated[
-        str,
-        opt(TRAINING, "adam, or muon: Muon for the matrices of the layers, Adam for all else.", metavar="adam|muon"),
-    ] = "adam",
-    warmup_steps: Annotated[
-        int, opt(TRAINING, "First updates of the run, over which the learning rate rises linearly.")
-    ] = 1,
-    batch_tokens: Annotated[int, opt(TRAINING, "Source and target tokens of a batch, padding included.")] = 4096,
-    accumulate: Annotated[int, opt(TRAINING, "Batches in one update; their gradients are summed.")] = 1,
-    dropout: Annotated[float, opt(TRAINING, "Share of activations dropped while training.")] = 0.1,
-    bpe_dropout: Annotated[
-        float | None,
-        opt(TRAINING, "Probability of skipping a BPE merge in training text. Default: as in the checkpoint's recipe."),
-    ] = None,
-    bpe_dropout_copies: Annotated[
-        int | None,
-        opt(TRAINING, "Segmentations that BPE-dropout draws of each pair. Default: as in the checkpoint's recipe."),
-    ] = None,
-    nested_levels: Annotated[
-        str,
-        opt(
-            NESTED,
-            "Levels that an update of --nested-steps trains: sandwich (the largest, the smallest and one "
-            "between), one (drawn at random, a third of the time) or smallest (that one alone).",
-            metavar="sandwich|one|smallest",
-        ),
-    ] = "sandwich",
-    nested_between: Annotated[
-        str,
-        opt(
-            NESTED,
-            "The level between: one of the budgets, or any number of heads from the smallest to the largest.",
-            metavar="budgets|any",
-        ),
-    ] = "budgets",
-    nested_teacher: Annotated[
-        str,
-        opt(
-            NESTED,
-            "With --distill: levels learn from the frozen teacher, or from the largest level itself.",
-            metavar="frozen|in-place",
-        ),
-    ] = "frozen",
-    nested_shrink: Annotated[
-        float,
-        opt(
-            NESTED,
-            "First share of the updates, over which the levels shrink from all heads to their budgets.",
-            metavar="SHARE",
-        ),
-    ] = 0.0,
-    nested_heads: Annotated[
-        str,
-        opt(
-            NESTED,
-            "What ranks the heads: the checkpoints of each budget; or, without closing any gates first, the log α "
-            "of CHECKPOINT (gates), its importance, or both.",
-            metavar="checkpoints|gates|importance|both",
-        ),
-    ] = "checkpoints",
-    distill: Annotated[
-        float,
-        opt(
-            TEACHER,
-            "Share of the loss that is the difference from a teacher's distributions, from 0 (off) to 1; the rest is "
-            "the cross entropy. An example is 0.9.",
-            metavar="WEIGHT",
-        ),
-    ] = 0.0,
-    temperature: Annotated[float, opt(TEACHER, "With --distill: divides the logits of teacher and student.")] = 1.0,
-    teacher: Annotated[
-        Path | None,
-        opt(
-            TEACHER,
-            "With --distill: the teacher, with the same vocabulary. Default: CHECKPOINT itself.",
-            metavar="CKPT",
-        ),
-    ] = None,
-    distill_hidden: Annotated[
-        float, opt(TEACHER, "Weight of the mean squared difference from the teacher's layer outputs.", metavar="WEIGHT")
-    ] = 0.0,
-    distill_attention: Annotated[
-        float,
-        opt(TEACHER, "Weight of the mean squared difference from the teacher's attention outputs.", metavar="WEIGHT"),
-    ] = 0.0,
-    seed: Annotated[int, opt(TRAINING, "Seed of gates, batches and dropout.")] = 1,
-    precision: Annotated[str, opt(TRAINING, "32-true or bf16-mixed.")] = "32-true",
-    compile_loss: Annotated[
-        bool,
-        opt(
-            TRAINING,
-            "On CUDA: let torch.compile write the kernels of an update. The first updates are slow.",
-            "--compile",
-        ),
-    ] = False,
-    device: Annotated[str, opt(TRAINING, "auto, cpu or cuda.")] = "auto",
     eval_sentences: Annotated[int, opt(DATA, "Dev sentences scored before and after pruning.", metavar="N")] = 500,
     dry_run: Annotated[bool, opt(OUTPUT, DRY_RUN, "--dry-run")] = False,
     as_json: Annotated[bool, opt(OUTPUT, "Print the result as JSON.", "--json")] = False,
+    *,
+    budget: Budget,
+    latency: Latency,
+    training: Training,
+    schedule: Schedule,
+    nested: Nested,
+    teaching: Teacher,
 ) -> None:
     """Find the heads and neurons that a model needs least, and remove them until exactly the given number is left.
 
@@ -257,104 +304,57 @@ def command(
     """
     from functools import partial
 
-    from pydantic import ValidationError
-
     from hmc.artifact.checkpoint.checkpoint import read_layout
-    from hmc.artifact.errors import InvalidRequestError
     from hmc.artifact.model.budgets import parse_budgets, parse_kinds
     from hmc.artifact.model.ffn import parse_neuron_budgets
     from hmc.cli.common.consoles import show_checkpoints, show_plan
     from hmc.cli.common.outputs import check_run_folder
     from hmc.training.pruning.request import check_request
     from hmc.training.pruning.run import plan_pruning, prune
-    from hmc.training.pruning.settings import PruneSettings
     from hmc.training.runs.processes import is_first_process
 
     check_run_folder(out)
     if not source and not (data and dev):
         raise InvalidRequestError("give --data and --dev (parallel text), or --source (plain source text)")
-    if dry_run and (source or target_speedup or target_latency_ms):
+    if dry_run and (source or latency.target_speedup or latency.target_latency_ms):
         raise InvalidRequestError(
             "--dry-run: what --source or a latency leads to is known only after translating or measuring; leave it "
             "out, or give --target-heads, --data and --dev"
         )
-    kinds = parse_kinds(scope, "--scope")
+    kinds = parse_kinds(budget.scope, "--scope")
     if source:
         from hmc.pipelines.pruning.text import imported  # with what the compiler and the engine need
 
         checkpoint = imported(checkpoint, out)
-    by_latency = bool(target_speedup or target_latency_ms)
-    if by_latency and (target_heads or target_ffn or nested_steps):
+    by_latency = bool(latency.target_speedup or latency.target_latency_ms)
+    if by_latency and (budget.target_heads or budget.target_ffn or schedule.nested_steps):
         raise InvalidRequestError(
             "a latency decides on heads, neurons and layers together: give it without --target-heads, --target-ffn and "
             "--nested-steps"
         )
-    if latency_table and not by_latency:
+    if latency.latency_table and not by_latency:
         raise InvalidRequestError("--latency-table belongs to --target-speedup or --target-latency-ms")
-    targets = parse_budgets(target_heads, kinds, partial(read_layout, checkpoint))
-    neurons = parse_neuron_budgets(target_ffn)
-    if nested_steps and neurons:
+    targets = parse_budgets(budget.target_heads, kinds, partial(read_layout, checkpoint))
+    neurons = parse_neuron_budgets(budget.target_ffn)
+    if schedule.nested_steps and neurons:
         raise InvalidRequestError(
             "--nested-steps serves head budgets with one set of weights: prune with --target-ffn alone first, then the "
             "heads of the result with --nested-steps"
         )
-    try:
-        settings = PruneSettings.model_validate(
-            {
-                "close_steps": close_steps,
-                "recover_steps": recover_steps,
-                "learning_rate": learning_rate,
-                "optimizer": optimizer,
-                "warmup_steps": warmup_steps,
-                "l0_lambda": l0_lambda,
-                "settle_gates": settle_gates,
-                "scope": kinds,
-                "freeze": freeze,
-                "batch_tokens": batch_tokens,
-                "accumulate": accumulate,
-                "dropout": dropout,
-                "bpe_dropout": bpe_dropout,
-                "bpe_dropout_copies": bpe_dropout_copies,
-                "seed": seed,
-                "distill": {
-                    "weight": distill,
-                    "temperature": temperature,
-                    "teacher": str(teacher) if teacher else None,
-                    "hidden": distill_hidden,
-                    "attention": distill_attention,
-                },
-                "nested": {
-                    "levels": nested_levels,
-                    "between": nested_between,
-                    "teacher": nested_teacher,
-                    "shrink": nested_shrink,
-                    "heads": nested_heads,
-                },
-                "run": {
-                    "precision": precision,
-                    "device": device,
-                    "compile": compile_loss,
-                    "save_every": save_every,
-                    "eval_every": eval_every,
-                    "eval_sentences": eval_sentences,
-                },
-            }
-        )
-    except ValidationError as error:
-        raise InvalidRequestError("; ".join(f"--{_option_of(e['loc'])}: {e['msg']}" for e in error.errors())) from error
-    check_request(settings, neurons, nested_steps)
+    settings = _settings(kinds, eval_sentences, budget, schedule, training, nested, teaching)
+    check_request(settings, neurons, schedule.nested_steps)
     if dry_run:
-        plan = plan_pruning(checkpoint, targets, data or [], dev or "", out, settings, neurons, nested_steps)
+        plan = plan_pruning(checkpoint, targets, data or [], dev or "", out, settings, neurons, schedule.nested_steps)
         show_plan(plan, as_json)
         return
     corpora, dev_corpus = list(data or ()), dev or ""
     if by_latency:
         from hmc.cli.latency_pruning import prune_by_latency
 
+        served = latency.serve_precision, latency.serve_batch, latency.serve_beam, latency.serve_threads
         prune_by_latency(
-            checkpoint, out, settings, (target_speedup, target_latency_ms),
-            (serve_precision, serve_batch, serve_beam, serve_threads), (corpora, dev, source or []),
-            latency_table, as_json,
+            checkpoint, out, settings, (latency.target_speedup, latency.target_latency_ms), served,
+            (corpora, dev, source or []), latency.latency_table, as_json,
         )  # fmt: skip
         return
     if source:
@@ -369,9 +369,50 @@ def command(
                 checkpoint, source, out, targets, neurons, settings, hold_out=not dev, report=report, step=step
             )
         corpora, dev_corpus = [*corpora, text.train], dev or text.dev
-    written = prune(checkpoint, targets, corpora, dev_corpus, out, settings, neurons, nested_steps)
+    written = prune(checkpoint, targets, corpora, dev_corpus, out, settings, neurons, schedule.nested_steps)
     if is_first_process():
         show_checkpoints(written, as_json)
+
+
+def _settings(
+    kinds: Sequence[Kind],
+    eval_sentences: int,
+    budget: Budget,
+    schedule: Schedule,
+    training: Training,
+    nested: Nested,
+    teaching: Teacher,
+) -> PruneSettings:
+    """Raises InvalidRequestError, which names the options, if a value is none that its setting takes."""
+    from pydantic import ValidationError
+
+    from hmc.training.pruning.settings import PruneSettings
+    from hmc.training.runs.recipe import RunSection
+
+    given = {**vars(budget), **vars(schedule), **vars(training), "scope": kinds}
+    given |= {"compile": training.compile_loss, "eval_every": nested.eval_every, "eval_sentences": eval_sentences}
+    sections = {
+        "distill": {
+            "weight": teaching.distill,
+            "temperature": teaching.temperature,
+            "teacher": str(teaching.teacher) if teaching.teacher else None,
+            "hidden": teaching.distill_hidden,
+            "attention": teaching.distill_attention,
+        },
+        "nested": {
+            "levels": nested.nested_levels,
+            "between": nested.nested_between,
+            "teacher": nested.nested_teacher,
+            "shrink": nested.nested_shrink,
+            "heads": nested.nested_heads,
+        },
+        "run": {name: given[name] for name in RunSection.model_fields if name in given},
+    }
+    own = {name: given[name] for name in PruneSettings.model_fields if name in given}
+    try:
+        return PruneSettings.model_validate(own | sections)
+    except ValidationError as error:
+        raise InvalidRequestError("; ".join(f"--{_option_of(e['loc'])}: {e['msg']}" for e in error.errors())) from error
 
 
 def _option_of(location: Sequence[int | str]) -> str:

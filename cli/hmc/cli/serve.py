@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,327 @@ LEVELS, CAPACITY, RUNTIME, AUTO, OPERATION, SECURITY, LIMITS, RAY = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Operation:
+    """Where the server listens, and what it tells."""
+
+    host: Annotated[
+        str | None,
+        opt(OPERATION, "Address to listen on; 0.0.0.0: every address of this machine.", show_default="127.0.0.1"),
+    ] = None
+    port: Annotated[int | None, opt(OPERATION, "Port to listen on; 0 takes any free one.", show_default="50051")] = None
+    drain_seconds: Annotated[
+        float | None, opt(OPERATION, "Seconds that running calls get to finish after SIGTERM.", show_default="30.0")
+    ] = None
+    watch: Annotated[
+        float | None,
+        opt(
+            OPERATION,
+            "Look at the paths of the bundles this often, and load a new version that is put there. Default: never.",
+            metavar="SECONDS",
+        ),
+    ] = None
+    metrics_port: Annotated[
+        int | None, opt(OPERATION, "Port for Prometheus metrics over HTTP. Default: no metrics.")
+    ] = None
+    http_port: Annotated[
+        int | None,
+        opt(OPERATION, "Port for HTTP: the playground, JSON, LibreTranslate's API, metrics. Default: no HTTP."),
+    ] = None
+    trace_to: Annotated[
+        str | None,
+        opt(
+            OPERATION,
+            "Send a span of every call to this OpenTelemetry collector (OTLP over HTTP), such as "
+            "http://localhost:4318. Needs the extra `tracing`. Default: no spans.",
+            metavar="URL",
+        ),
+    ] = None
+    log_format: Annotated[str | None, opt(OPERATION, "text, or json: an object a line.", show_default="text")] = None
+    log_calls: Annotated[bool | None, opt(OPERATION, "Log a line for every call.", "--log-calls/--no-log-calls")] = None
+    log_texts: Annotated[
+        bool | None,
+        opt(
+            OPERATION,
+            "Let the log hold texts: those of every call, and what unexpected errors quote.",
+            "--log-texts/--no-log-texts",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Devices, threads and processes."""
+
+    device: Annotated[
+        str | None,
+        opt(
+            RUNTIME,
+            "auto, cpu, cuda, cuda:N, or several such as cuda:0,cuda:1: each gets a replica of every level. A "
+            "device that is missing is an error.",
+            show_default="auto",
+        ),
+    ] = None
+    gpu_memory: Annotated[
+        str | None,
+        opt(
+            RUNTIME,
+            "Most memory of each CUDA device for weights and caches, such as 8GiB, 500MB or 80% of what is free "
+            "at the start. Default: 80%.",
+            metavar="SIZE",
+        ),
+    ] = None
+    gpu_attention: Annotated[
+        str | None,
+        opt(
+            RUNTIME,
+            "How CUDA computes attention. plain: no plans for shapes; efficient: also fused kernels; cudnn: "
+            "cuDNN, which builds a plan for every new shape.",
+            metavar="NAME",
+            show_default="plain",
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        opt(
+            RUNTIME,
+            "Threads of each worker. 0: as measured, or one for each physical core with --workers 1.",
+            show_default="0",
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        opt(
+            RUNTIME,
+            "Batches that a level runs at the same time, each on --threads threads, or on one with --threads 0. "
+            "More workers raise the throughput on a CPU, but a single sentence takes longer. 0: as measured here.",
+            show_default="0",
+        ),
+    ] = None
+    processes: Annotated[
+        int | None,
+        opt(
+            RUNTIME,
+            "Server processes that share the port, each on its share of the cores; weights are in memory once. "
+            "For more small calls than one process can carry. CPU only.",
+            show_default="1",
+        ),
+    ] = None
+    cache: Annotated[
+        str | None,
+        opt(
+            RUNTIME,
+            "Folder for weights in the form that this machine's kernels need. Levels and processes share them. "
+            "auto: HMC_CACHE, or the platform's cache folder; none: every level has its own copy in memory.",
+            metavar="DIR",
+            show_default="auto",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The levels that are loaded."""
+
+    levels: Annotated[
+        str | None,
+        opt(
+            LEVELS,
+            "Names of the levels to load, such as full,h36, or with their model, such as en-de/h36; all: every "
+            "level that runs on the device.",
+            show_default="all",
+        ),
+    ] = None
+    default_level: Annotated[
+        str | None,
+        opt(
+            LEVELS,
+            "Level for requests that choose none; for several models as en-de/h36,fr-en/full. Default: the "
+            "bundle's default level.",
+            metavar="NAME",
+        ),
+    ] = None
+    lazy: Annotated[
+        bool | None,
+        opt(
+            LEVELS,
+            "Load a level when it is first requested. Of several models, only the first one and those of --levels "
+            "load their default level at the start.",
+            "--lazy/--no-lazy",
+        ),
+    ] = None
+    memory: Annotated[
+        str | None,
+        opt(
+            LEVELS,
+            "Most memory of this machine for the weights of all levels, such as 4GiB. With --lazy, a level that "
+            "needs room takes that of idle ones, least recently used first.",
+            metavar="SIZE",
+            show_default="no limit",
+        ),
+    ] = None
+    idle_unload: Annotated[
+        float | None,
+        opt(
+            LEVELS,
+            "With --lazy: unload a level that no request has used for so long, except default levels that were "
+            "loaded at the start.",
+            metavar="SECONDS",
+            show_default="never",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How much is taken at a time."""
+
+    queue_size: Annotated[
+        int | None,
+        opt(
+            CAPACITY,
+            "Sentences that may wait at one level, and a quarter more of callers that have less than their part. "
+            "Others are refused.",
+            show_default="1024",
+        ),
+    ] = None
+    max_rows: Annotated[
+        int | None, opt(CAPACITY, "Most hypotheses that a level decodes in one batch.", show_default="128")
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        opt(
+            CAPACITY,
+            "Limits the memory of a batch: most hypotheses × positions that its longest text may need.",
+            show_default="32768",
+        ),
+    ] = None
+    max_texts: Annotated[
+        int | None, opt(CAPACITY, "Largest number of texts in a Translate or Score call.", show_default="1024")
+    ] = None
+    stream_window: Annotated[
+        int | None, opt(CAPACITY, "Most texts of one stream that are under way.", show_default="256")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Auto:
+    """When the level `auto` takes fewer heads."""
+
+    auto_pending: Annotated[
+        int | None,
+        opt(
+            AUTO,
+            "`auto` skips a level while this many texts are pending there, and takes one with fewer heads. For a "
+            "call of at most 32 texts, only texts of such calls count.",
+            metavar="N",
+            show_default="64",
+        ),
+    ] = None
+    auto_target_ms: Annotated[
+        float | None,
+        opt(
+            AUTO,
+            "`auto` also takes fewer heads to keep the 95th percentile of queue and compute below this, for calls "
+            "of at most 32 texts. Default: no such limit.",
+            metavar="MS",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Security:
+    """Who may do what."""
+
+    tls_cert: Annotated[
+        Path | None,
+        opt(
+            SECURITY,
+            "PEM certificate chain. With it and --tls-key the server accepts only TLS. Read again when it changes.",
+            metavar="FILE",
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None, opt(SECURITY, "PEM private key of the certificate, unencrypted.", metavar="FILE")
+    ] = None
+    tls_client_ca: Annotated[
+        Path | None,
+        opt(
+            SECURITY,
+            "PEM file of authorities. Every client must then show a certificate of one of them (mutual TLS).",
+            metavar="FILE",
+        ),
+    ] = None
+    token: Annotated[
+        str | None,
+        opt(
+            SECURITY,
+            "Token that opens everything. Set it in the environment (HMC_TOKEN): other users can see command lines.",
+        ),
+    ] = None
+    tokens: Annotated[
+        Path | None,
+        opt(
+            SECURITY,
+            "TOML or JSON file of hashed tokens with scopes and limits; `hmc token new` writes its lines. Read again "
+            "when it changes.",
+            metavar="FILE",
+        ),
+    ] = None
+    admin_address: Annotated[
+        str | None,
+        opt(
+            SECURITY,
+            "Serve AdminService only here: HOST:PORT, or unix:PATH. Default: beside TranslationService.",
+            metavar="ADDRESS",
+        ),
+    ] = None
+    bundle_root: Annotated[
+        Path | None,
+        opt(
+            SECURITY,
+            "Folder below which the bundles of a reload must lie. Default: the folder that holds the bundle.",
+            metavar="DIR",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of connections."""
+
+    max_connections: Annotated[
+        int | None, opt(LIMITS, "Most connections to each port; further ones are closed at once.", show_default="1024")
+    ] = None
+    max_streams: Annotated[int | None, opt(LIMITS, "Most calls at a time on one connection.", show_default="1024")] = (
+        None
+    )
+    max_message_mib: Annotated[int | None, opt(LIMITS, "Largest request, in MiB.", show_default="64")] = None
+    max_metadata_kib: Annotated[int | None, opt(LIMITS, "Largest metadata of a call, in KiB.", show_default="16")] = (
+        None
+    )
+    connection_age_seconds: Annotated[
+        float | None,
+        opt(
+            LIMITS,
+            "Seconds after which a connection takes no further calls, and the client opens another. 0: no limit.",
+            show_default="3600.0",
+        ),
+    ] = None
+    connection_grace_seconds: Annotated[
+        float | None,
+        opt(
+            LIMITS,
+            "Seconds that running calls of a connection have left when it has reached its age. 0: no limit.",
+            show_default="0.0",
+        ),
+    ] = None
+    connection_idle_seconds: Annotated[
+        float | None,
+        opt(LIMITS, "Seconds without a call after which a connection is closed. 0: no limit.", show_default="900.0"),
+    ] = None
+
+
 def command(
     bundles: Annotated[
         list[str] | None,
@@ -26,289 +348,8 @@ def command(
             show_default=False,
         ),
     ] = None,
-    host: Annotated[
-        str | None,
-        opt(OPERATION, "Address to listen on; 0.0.0.0: every address of this machine.", show_default="127.0.0.1"),
-    ] = None,
-    port: Annotated[
-        int | None, opt(OPERATION, "Port to listen on; 0 takes any free one.", show_default="50051")
-    ] = None,
-    device: Annotated[
-        str | None,
-        opt(
-            RUNTIME,
-            "auto, cpu, cuda, cuda:N, or several such as cuda:0,cuda:1: each gets a replica of every level. A "
-            "device that is missing is an error.",
-            show_default="auto",
-        ),
-    ] = None,
-    gpu_memory: Annotated[
-        str | None,
-        opt(
-            RUNTIME,
-            "Most memory of each CUDA device for weights and caches, such as 8GiB, 500MB or 80% of what is free "
-            "at the start. Default: 80%.",
-            metavar="SIZE",
-        ),
-    ] = None,
-    gpu_attention: Annotated[
-        str | None,
-        opt(
-            RUNTIME,
-            "How CUDA computes attention. plain: no plans for shapes; efficient: also fused kernels; cudnn: "
-            "cuDNN, which builds a plan for every new shape.",
-            metavar="NAME",
-            show_default="plain",
-        ),
-    ] = None,
-    levels: Annotated[
-        str | None,
-        opt(
-            LEVELS,
-            "Names of the levels to load, such as full,h36, or with their model, such as en-de/h36; all: every "
-            "level that runs on the device.",
-            show_default="all",
-        ),
-    ] = None,
-    default_level: Annotated[
-        str | None,
-        opt(
-            LEVELS,
-            "Level for requests that choose none; for several models as en-de/h36,fr-en/full. Default: the "
-            "bundle's default level.",
-            metavar="NAME",
-        ),
-    ] = None,
-    lazy: Annotated[
-        bool | None,
-        opt(
-            LEVELS,
-            "Load a level when it is first requested. Of several models, only the first one and those of --levels "
-            "load their default level at the start.",
-            "--lazy/--no-lazy",
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        opt(
-            LEVELS,
-            "Most memory of this machine for the weights of all levels, such as 4GiB. With --lazy, a level that "
-            "needs room takes that of idle ones, least recently used first.",
-            metavar="SIZE",
-            show_default="no limit",
-        ),
-    ] = None,
-    idle_unload: Annotated[
-        float | None,
-        opt(
-            LEVELS,
-            "With --lazy: unload a level that no request has used for so long, except default levels that were "
-            "loaded at the start.",
-            metavar="SECONDS",
-            show_default="never",
-        ),
-    ] = None,
-    queue_size: Annotated[
-        int | None,
-        opt(
-            CAPACITY,
-            "Sentences that may wait at one level, and a quarter more of callers that have less than their part. "
-            "Others are refused.",
-            show_default="1024",
-        ),
-    ] = None,
-    max_rows: Annotated[
-        int | None, opt(CAPACITY, "Most hypotheses that a level decodes in one batch.", show_default="128")
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        opt(
-            CAPACITY,
-            "Limits the memory of a batch: most hypotheses × positions that its longest text may need.",
-            show_default="32768",
-        ),
-    ] = None,
-    max_texts: Annotated[
-        int | None, opt(CAPACITY, "Largest number of texts in a Translate or Score call.", show_default="1024")
-    ] = None,
-    threads: Annotated[
-        int | None,
-        opt(
-            RUNTIME,
-            "Threads of each worker. 0: as measured, or one for each physical core with --workers 1.",
-            show_default="0",
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        opt(
-            RUNTIME,
-            "Batches that a level runs at the same time, each on --threads threads, or on one with --threads 0. "
-            "More workers raise the throughput on a CPU, but a single sentence takes longer. 0: as measured here.",
-            show_default="0",
-        ),
-    ] = None,
-    processes: Annotated[
-        int | None,
-        opt(
-            RUNTIME,
-            "Server processes that share the port, each on its share of the cores; weights are in memory once. "
-            "For more small calls than one process can carry. CPU only.",
-            show_default="1",
-        ),
-    ] = None,
-    cache: Annotated[
-        str | None,
-        opt(
-            RUNTIME,
-            "Folder for weights in the form that this machine's kernels need. Levels and processes share them. "
-            "auto: HMC_CACHE, or the platform's cache folder; none: every level has its own copy in memory.",
-            metavar="DIR",
-            show_default="auto",
-        ),
-    ] = None,
-    auto_pending: Annotated[
-        int | None,
-        opt(
-            AUTO,
-            "`auto` skips a level while this many texts are pending there, and takes one with fewer heads. For a "
-            "call of at most 32 texts, only texts of such calls count.",
-            metavar="N",
-            show_default="64",
-        ),
-    ] = None,
-    auto_target_ms: Annotated[
-        float | None,
-        opt(
-            AUTO,
-            "`auto` also takes fewer heads to keep the 95th percentile of queue and compute below this, for calls "
-            "of at most 32 texts. Default: no such limit.",
-            metavar="MS",
-        ),
-    ] = None,
-    drain_seconds: Annotated[
-        float | None, opt(OPERATION, "Seconds that running calls get to finish after SIGTERM.", show_default="30.0")
-    ] = None,
-    stream_window: Annotated[
-        int | None, opt(CAPACITY, "Most texts of one stream that are under way.", show_default="256")
-    ] = None,
-    tls_cert: Annotated[
-        Path | None,
-        opt(
-            SECURITY,
-            "PEM certificate chain. With it and --tls-key the server accepts only TLS. Read again when it changes.",
-            metavar="FILE",
-        ),
-    ] = None,
-    tls_key: Annotated[
-        Path | None, opt(SECURITY, "PEM private key of the certificate, unencrypted.", metavar="FILE")
-    ] = None,
-    tls_client_ca: Annotated[
-        Path | None,
-        opt(
-            SECURITY,
-            "PEM file of authorities. Every client must then show a certificate of one of them (mutual TLS).",
-            metavar="FILE",
-        ),
-    ] = None,
-    token: Annotated[
-        str | None,
-        opt(
-            SECURITY,
-            "Token that opens everything. Set it in the environment (HMC_TOKEN): other users can see command lines.",
-        ),
-    ] = None,
-    tokens: Annotated[
-        Path | None,
-        opt(
-            SECURITY,
-            "TOML or JSON file of hashed tokens with scopes and limits; `hmc token new` writes its lines. Read again "
-            "when it changes.",
-            metavar="FILE",
-        ),
-    ] = None,
-    admin_address: Annotated[
-        str | None,
-        opt(
-            SECURITY,
-            "Serve AdminService only here: HOST:PORT, or unix:PATH. Default: beside TranslationService.",
-            metavar="ADDRESS",
-        ),
-    ] = None,
-    bundle_root: Annotated[
-        Path | None,
-        opt(
-            SECURITY,
-            "Folder below which the bundles of a reload must lie. Default: the folder that holds the bundle.",
-            metavar="DIR",
-        ),
-    ] = None,
-    watch: Annotated[
-        float | None,
-        opt(
-            OPERATION,
-            "Look at the paths of the bundles this often, and load a new version that is put there. Default: never.",
-            metavar="SECONDS",
-        ),
-    ] = None,
-    max_connections: Annotated[
-        int | None, opt(LIMITS, "Most connections to each port; further ones are closed at once.", show_default="1024")
-    ] = None,
-    max_streams: Annotated[
-        int | None, opt(LIMITS, "Most calls at a time on one connection.", show_default="1024")
-    ] = None,
-    max_message_mib: Annotated[int | None, opt(LIMITS, "Largest request, in MiB.", show_default="64")] = None,
-    max_metadata_kib: Annotated[
-        int | None, opt(LIMITS, "Largest metadata of a call, in KiB.", show_default="16")
-    ] = None,
-    connection_age_seconds: Annotated[
-        float | None,
-        opt(
-            LIMITS,
-            "Seconds after which a connection takes no further calls, and the client opens another. 0: no limit.",
-            show_default="3600.0",
-        ),
-    ] = None,
-    connection_grace_seconds: Annotated[
-        float | None,
-        opt(
-            LIMITS,
-            "Seconds that running calls of a connection have left when it has reached its age. 0: no limit.",
-            show_default="0.0",
-        ),
-    ] = None,
-    connection_idle_seconds: Annotated[
-        float | None,
-        opt(LIMITS, "Seconds without a call after which a connection is closed. 0: no limit.", show_default="900.0"),
-    ] = None,
-    metrics_port: Annotated[
-        int | None, opt(OPERATION, "Port for Prometheus metrics over HTTP. Default: no metrics.")
-    ] = None,
-    http_port: Annotated[
-        int | None,
-        opt(OPERATION, "Port for HTTP: the playground, JSON, LibreTranslate's API, metrics. Default: no HTTP."),
-    ] = None,
-    trace_to: Annotated[
-        str | None,
-        opt(
-            OPERATION,
-            "Send a span of every call to this OpenTelemetry collector (OTLP over HTTP), such as "
-            "http://localhost:4318. Needs the extra `tracing`. Default: no spans.",
-            metavar="URL",
-        ),
-    ] = None,
-    log_format: Annotated[str | None, opt(OPERATION, "text, or json: an object a line.", show_default="text")] = None,
-    log_calls: Annotated[
-        bool | None, opt(OPERATION, "Log a line for every call.", "--log-calls/--no-log-calls")
-    ] = None,
-    log_texts: Annotated[
-        bool | None,
-        opt(
-            OPERATION,
-            "Let the log hold texts: those of every call, and what unexpected errors quote.",
-            "--log-texts/--no-log-texts",
-        ),
-    ] = None,
+    *,
+    operation: Operation,
     config: Annotated[
         Path | None,
         opt(
@@ -320,6 +361,13 @@ def command(
     print_config: Annotated[
         bool, opt(OPERATION, "Print all settings and where each comes from, and exit.", "--print-config")
     ] = False,
+    json_output: Annotated[bool, opt(OPERATION, "Print the address as a line of JSON.", "--json")] = False,
+    runtime: Runtime,
+    loading: Levels,
+    capacity: Capacity,
+    auto: Auto,
+    security: Security,
+    limits: Limits,
     ray: Annotated[bool, opt(RAY, "Serve through Ray Serve: replicas of the levels behind one port.", "--ray")] = False,
     replicas: Annotated[
         str | None,
@@ -330,7 +378,6 @@ def command(
             show_default="1",
         ),
     ] = None,
-    json_output: Annotated[bool, opt(OPERATION, "Print the address as a line of JSON.", "--json")] = False,
 ) -> None:
     """Serve bundles over gRPC, at the level that each request chooses.
 
@@ -338,7 +385,6 @@ def command(
 
     After SIGTERM or Ctrl-C the server refuses new calls and finishes running ones. A second signal stops it at once.
     """
-    given = {name: value for name, value in locals().items() if value is not None}  # no option is named here twice
     import logging
     import os
 
@@ -349,8 +395,9 @@ def command(
     from hmc.serving.server.configuration.sources import load
     from hmc.serving.server.observing.logs import set_up
 
-    for name in ("config", "print_config", "json_output", "ray", "replicas"):
-        given.pop(name, None)
+    groups = (operation, runtime, loading, capacity, auto, security, limits)
+    options = {"bundles": bundles} | {name: value for group in groups for name, value in vars(group).items()}
+    given = {name: value for name, value in options.items() if value is not None}
     configuration = load(given, os.environ, config)
     settings = configuration.settings
     if print_config:
