@@ -18,7 +18,6 @@ class AttentionWriter(Protocol):
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
         """States `[R, d]` → those after the attention of `layer`, with residual and norm."""
-        ...
 
 
 def author_logits(

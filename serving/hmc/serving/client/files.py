@@ -16,7 +16,6 @@ from contextlib import aclosing, closing
 from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, TypedDict, Unpack
 
 from hmc.artifact.errors import InvalidRequestError
@@ -192,9 +191,7 @@ class FileTranslation:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._output.closed:
             self._save()
             self._output.close()
