@@ -51,9 +51,7 @@ protos: $(VENV)/.dev-ready ## Regenerate the committed gRPC stubs
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=protos --pyi_out=protos --grpc_python_out=protos $(PROTOS)
 
 docs: $(VENV)/.dev-ready ## Write the pages that are made from the code, and the tutorial's script
-	$(BIN)/python -m hmc.serving.wire.status docs/statuses.md
-	$(BIN)/python -m hmc.serving.server.configuration.report > docs/settings.md.new
-	mv docs/settings.md.new docs/settings.md
+	$(BIN)/python -m tests.pages
 	$(BIN)/python -m hmc.cli.reference docs/commands.md
 	$(BIN)/python -m tests.tutorial examples/tutorial.sh
 

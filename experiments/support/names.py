@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from dnslib import QTYPE, RR, A
@@ -39,8 +38,6 @@ class Names(BaseResolver):  # type: ignore[misc]  # dnslib has no types
         self._server.start_thread()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.stop()
         self._server.server.server_close()

@@ -10,9 +10,10 @@ from typing import Any
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
+from tests.pages import STATUSES_OF_TEXTS
 
 from hmc.serving.wire.messages import CODE_OF_NUMBER
-from hmc.serving.wire.status import STATUSES_OF_CALLS, STATUSES_OF_TEXTS
+from hmc.serving.wire.status import STATUSES_OF_CALLS
 from hmc.v1 import translation_pb2 as pb
 
 FILE: Any = pb.DESCRIPTOR

@@ -178,12 +178,12 @@ class Translator:
         """
         options, target = options or DecodeOptions(), target or Target()
         ids, truncated = self._tokenizer.encode(text)
-        constraints = self._codec.constraints(options, target, self._tokenizer.opening(text))
+        constraints = self._codec.constraints(options, target, self._tokenizer.tokenizer.opening(text))
         if len(ids) == 1 and not target.complete:
             blank: Future[Translation] = Future()
             blank.set_result(Translation("", 0.0, 0, 0))
             return blank
-        certain = CertainText(self._tokenizer, progress).update if progress else None
+        certain = CertainText(self._tokenizer.tokenizer, progress).update if progress else None
 
         def finish(decoded: Decoded) -> Translation:
             return self._codec.translation(decoded, options, ids, truncated)

@@ -26,7 +26,7 @@ from hmc.serving import DecodeOptions
 from hmc.serving.levels.slots import Slot
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
-from hmc.serving.wire.messages import options_to_proto
+from hmc.serving.wire.messages import to_proto
 from hmc.v1 import translation_pb2 as pb
 from hmc.v1 import translation_pb2_grpc as rpc
 
@@ -34,8 +34,8 @@ SECONDS = float(os.environ.get("HMC_CHAOS_SECONDS", "0"))
 pytestmark = pytest.mark.timeout(600 + SECONDS)
 CANCELLING, VANISHING, SLOW, BEHAVING = 200, 50, 20, 40
 LEVEL = "h12-int8"
-LONG = options_to_proto(DecodeOptions(beam_size=2, min_length=40, max_length=40))
-SHORT = options_to_proto(DecodeOptions(beam_size=2, max_length=8))
+LONG = to_proto(pb.DecodingOptions, DecodeOptions(beam_size=2, min_length=40, max_length=40))
+SHORT = to_proto(pb.DecodingOptions, DecodeOptions(beam_size=2, max_length=8))
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 

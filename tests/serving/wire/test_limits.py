@@ -11,6 +11,7 @@ from hmc.serving import Alternative, Token, Translation
 from hmc.serving.client import Answer, Segment
 from hmc.serving.wire import messages as converters
 from hmc.serving.wire.rules import AnswerSize, check_address, check_token, translation_bytes
+from hmc.v1 import translation_pb2 as pb
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_the_estimated_size_is_an_upper_bound(count: int) -> None:
     numbers = (2**31 - 1,) * 4
     segments = (Segment(*numbers, -2e7, 2**31 - 1, 2**31 - 1, True, tokens, pieces),) * count
     translation = dataclasses.replace(translation, segments=segments)
-    message = converters.answer_to_proto(Answer((translation,) * 3, "level", "version", 1.0, 1.0))
+    message = converters.to_proto(pb.TranslateResponse, Answer((translation,) * 3, "level", "version", 1.0, 1.0))
     assert message.ByteSize() <= 3 * translation_bytes(translation) + 1024
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hmc.serving.wire.status import MEANINGS, STATUSES_OF_CALLS, TABLE, page
+from tests.pages import statuses
+
+from hmc.serving.wire.status import MEANINGS, STATUSES_OF_CALLS, TABLE
 from hmc.v1 import translation_pb2 as pb
 
 
 def test_the_page_is_up_to_date(repository: Path) -> None:
     committed = (repository / "docs/statuses.md").read_text(encoding="utf-8")
-    assert committed == page(), "run `make docs`"
+    assert committed == statuses(), "run `make docs`"
 
 
 def test_every_status_has_a_meaning_and_every_call_its_statuses() -> None:

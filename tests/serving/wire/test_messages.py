@@ -21,7 +21,6 @@ from hmc.serving.client import (
     ServerStatus,
 )
 from hmc.serving.requests.work import BatchLoad
-from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters
 from hmc.v1 import translation_pb2 as pb
 
@@ -87,19 +86,19 @@ def test_no_selector_is_absent_and_auto_false_is_none() -> None:
     ],
 )
 def test_options_are_the_same_after_both_conversions(options: DecodeOptions) -> None:
-    assert converters.options_from_proto(converters.options_to_proto(options)) == options
+    assert converters.from_proto(DecodeOptions, converters.to_proto(pb.DecodingOptions, options)) == options
 
 
 def test_absent_options_take_defaults_and_zero_is_not_absent() -> None:
-    assert converters.options_from_proto(pb.DecodingOptions()) == DecodeOptions()
-    assert converters.options_from_proto(pb.DecodingOptions(length_penalty=0.0)).length_penalty == 0.0
+    assert converters.from_proto(DecodeOptions, pb.DecodingOptions()) == DecodeOptions()
+    assert converters.from_proto(DecodeOptions, pb.DecodingOptions(length_penalty=0.0)).length_penalty == 0.0
     with pytest.raises(InvalidRequestError, match="beam_size 0: choose 1 to 16"):
-        converters.options_from_proto(pb.DecodingOptions(beam_size=0))
+        converters.from_proto(DecodeOptions, pb.DecodingOptions(beam_size=0))
 
 
 def test_answers_are_the_same_after_both_conversions() -> None:
     answer = Answer((TRANSLATION, Translation("", 0.0, 0, 0)), "h72", "v1", 500.0, 1500.0)
-    back = converters.answer_from_proto(converters.answer_to_proto(answer))
+    back = converters.answer_from_proto(converters.to_proto(pb.TranslateResponse, answer))
     assert back == answer
     assert [t.text for t in back] == ["Grüße ☃", ""]
     assert (back[0].queue_s, back[0].compute_s) == (0.5, 1.5)
@@ -165,14 +164,14 @@ def test_levels_are_the_same_after_both_conversions() -> None:
         device="",
     )
     levels = LevelList((full, bare), "v1", "en", "de", "cpu", 2**41, (DeviceUse("cuda:0", 2**40, 2**41, 2**42),))
-    assert level_converters.levels_from_proto(level_converters.levels_to_proto(levels)) == levels
+    assert converters.levels_from_proto(converters.levels_to_proto(levels)) == levels
 
 
 def test_a_kind_of_a_newer_server_is_left_out() -> None:
     message = pb.Level(
         name="x", heads_by_kind=[pb.KindHeads(kind=pb.HEAD_KIND_CROSS, heads_per_layer=[1]), pb.KindHeads()]
     )
-    assert level_converters.level_from_proto(message).heads_by_kind == {"cross": [1]}
+    assert converters.level_from_proto(message).heads_by_kind == {"cross": [1]}
 
 
 def test_the_model_of_a_selector_goes_both_ways() -> None:
@@ -192,7 +191,8 @@ def test_the_model_of_a_selector_goes_both_ways() -> None:
 
 def test_models_go_both_ways() -> None:
     models = (ModelInfo("en-x", "en", ("de", "fr"), "v", 2), ModelInfo("a", "de", ("en",), "w", 0))
-    assert level_converters.models_from_proto(level_converters.models_to_proto(models)) == models
+    message = pb.ListModelsResponse(models=[converters.to_proto(pb.Model, model) for model in models])
+    assert converters.models_from_proto(message) == models
 
 
 def test_the_status_of_a_server_goes_both_ways() -> None:
@@ -200,5 +200,5 @@ def test_the_status_of_a_server_goes_both_ways() -> None:
     busy = LevelLoad("en-de", "h36", 5, 1024, 2, 128, batches, LevelBytes(1, 2), LevelBytes(3, 0), "it stopped")
     idle = LevelLoad("en-fr", "full", 0, 1024, 1, 128, ())
     status = ServerStatus((busy, idle), 1 << 40, (DeviceUse("cuda:0", 1, 2, 3),))
-    assert level_converters.status_from_proto(level_converters.status_to_proto(status)) == status
-    assert level_converters.status_from_proto(pb.GetStatusResponse()) == ServerStatus((), 0)
+    assert converters.from_proto(ServerStatus, converters.to_proto(pb.GetStatusResponse, status)) == status
+    assert converters.from_proto(ServerStatus, pb.GetStatusResponse()) == ServerStatus((), 0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hmc.artifact import InvalidRequestError
 from hmc.serving import DecodeOptions
 from hmc.serving.requests.options import MAX_TEXT_BYTES
-from hmc.serving.wire.messages import options_from_proto
+from hmc.serving.wire.messages import from_proto
 from hmc.serving.wire.rules import MAX_LISTED_BYTES, check_request
 from hmc.v1 import translation_pb2 as pb
 
@@ -92,12 +92,12 @@ def test_the_python_api_has_the_same_ranges(given_: dict[str, Any], data: st.Dat
     except InvalidRequestError:
         by_rules = False
     try:
-        options_from_proto(options)
+        from_proto(DecodeOptions, options)
     except InvalidRequestError:
         by_python = False
     assert by_rules == by_python, options
 
 
 def test_the_defaults_keep_the_rules() -> None:
-    assert options_from_proto(pb.DecodingOptions()) == DecodeOptions()
+    assert from_proto(DecodeOptions, pb.DecodingOptions()) == DecodeOptions()
     check_request(pb.DecodingOptions())

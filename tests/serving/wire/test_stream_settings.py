@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from hmc.artifact import InvalidRequestError
-from hmc.serving.wire.messages import options_from_proto, selector_from_proto
+from hmc.serving import DecodeOptions
+from hmc.serving.wire.messages import from_proto, selector_from_proto
 from hmc.serving.wire.rules import MAX_REMEMBERED_BYTES, check_request, checked_settings
 from hmc.v1 import translation_pb2 as pb
 
@@ -32,7 +33,7 @@ def test_the_answers_are_those_without_a_memory(settings: dict[str, object], tex
 
 def without_memory(request: pb.TranslateStreamRequest) -> object:
     check_request(request)
-    return selector_from_proto(request.level), options_from_proto(request.options)
+    return selector_from_proto(request.level), from_proto(DecodeOptions, request.options)
 
 
 def outcome(checks: Callable[[pb.TranslateStreamRequest], object], request: pb.TranslateStreamRequest) -> object:

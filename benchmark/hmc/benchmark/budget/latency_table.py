@@ -69,7 +69,6 @@ def measure_table(
     *,
     models: int = MODELS,
     held_out: int = HELD_OUT,
-    seed: int = 0,
     progress: Progress = silent,
 ) -> LatencyTable:
     """Measures what each part of a model costs when it is served as `serving` says.
@@ -81,7 +80,7 @@ def measure_table(
     if models < PARTS:
         raise InvalidRequestError(f"a latency table has {PARTS} costs: measure at least {PARTS} models")
     loaded = load_checkpoint(checkpoint)
-    rng, whole = np.random.default_rng(seed), sizes_of(loaded)
+    rng, whole = np.random.default_rng(0), sizes_of(loaded)
     sizes = {WHOLE: whole}
     sizes |= {f"m{number}": random_sizes(whole, rng) for number in range(1, models + held_out)}
     with TimedModels(checkpoint, loaded, sentences, serving, progress) as timed:

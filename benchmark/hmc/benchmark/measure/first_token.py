@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hmc.benchmark.measure.latency import Clock, median_of
+from hmc.benchmark.measure.latency import median_of
 from hmc.benchmark.measure.validity import percentile
 from hmc.serving import DecodeOptions, Translator
 
@@ -27,13 +27,13 @@ class FirstToken:
     """Until the whole translation."""
 
 
-def measure_first_token(translator: Translator, sentences: Sequence[str], beam: int, clock: Clock = time) -> FirstToken:
+def measure_first_token(translator: Translator, sentences: Sequence[str], beam: int) -> FirstToken:
     """Times the first `SENTENCES` sentences. A translation without a piece before its end counts in full."""
     options, firsts, wholes = DecodeOptions(beam_size=beam), list[float](), list[float]()
     for sentence in sentences[:SENTENCES]:
-        start, first = clock.perf_counter(), None
+        start, first = time.perf_counter(), None
         for _ in translator.stream(sentence, options):
-            first = first or clock.perf_counter() - start
-        wholes.append(1000.0 * (clock.perf_counter() - start))
+            first = first or time.perf_counter() - start
+        wholes.append(1000.0 * (time.perf_counter() - start))
         firsts.append(1000.0 * first if first else wholes[-1])
     return FirstToken(beam, len(firsts), median_of(firsts), percentile(firsts, 90), median_of(wholes))

@@ -14,7 +14,6 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import TypeVar
 
 from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_checkpoint
@@ -89,9 +88,7 @@ class Peer:
     def __enter__(self) -> Peer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
 
 

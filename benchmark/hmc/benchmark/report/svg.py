@@ -222,6 +222,6 @@ def _text(x: float, y: float, text: str, anchor: str, kind: str = "tick") -> str
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _svg(height: float, body: str, description: str, width: float = WIDTH) -> str:
+def _svg(height: float, body: str, description: str) -> str:
     said = escape(description)
-    return f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{said}">{body}</svg>'
+    return f'<svg class="chart" viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{said}">{body}</svg>'

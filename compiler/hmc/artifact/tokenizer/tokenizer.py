@@ -54,28 +54,22 @@ class Tokenizer(Protocol):
         dropout: probability of skipping a merge of a BPE model (BPE-dropout, Provilkov et al. 2020).
         Raises InvalidRequestError for a language code that the model does not have, and for dropout in a unigram model.
         """
-        ...
 
     def opening(self, text: str = "") -> list[int]:
         """The tokens with which a target begins, whatever the model prefers: the token of its language, where that is a
         target token. text: the source, which may name the language; without, it is the default one."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of target ids, without EOS, pad and the unknown token (as `skip_special_tokens` of Transformers)."""
-        ...
 
     def piece(self, token: int) -> str:
         """Spelling of a target token in the vocabulary; `▁` starts a word."""
-        ...
 
     def source_piece(self, token: int) -> str:
         """Spelling of a source token in the source vocabulary."""
-        ...
 
     def find(self, piece: str) -> int | None:
         """The target token that is spelled `piece`; None if there is none."""
-        ...
 
 
 def open_tokenizer(files: TokenizerFiles) -> Tokenizer:

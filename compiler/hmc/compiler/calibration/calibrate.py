@@ -20,6 +20,8 @@ from hmc.compiler.weights import SlimModel
 
 SCORED = 64
 """Sentences, about, whose translations are also scored."""
+MAX_LENGTH = 64
+"""Tokens of the longest translation."""
 KEPT_PER_CALL = 4096
 """Values of one tensor that are counted in each run, at least, beside the smallest and the largest."""
 COUNTED_AT_ONCE = 16384
@@ -154,9 +156,7 @@ class Calibration:
     """The fp32 log-probability of every token of `targets`, in one row `[N]`."""
 
 
-def calibrate(
-    model: SlimModel, sentences: Ids, derived: DerivedArrays | None = None, max_length: int = 64
-) -> Calibration:
+def calibrate(model: SlimModel, sentences: Ids, derived: DerivedArrays | None = None) -> Calibration:
     """Translates `sentences` (ids with EOS), and fits a range to every tensor that the graphs tap on the way.
 
     The sentences are translated twice: first to find the smallest and the largest value of every tensor, then to count
@@ -169,7 +169,7 @@ def calibrate(
 
     def translate(tap: Tap) -> Iterator[tuple[Sequence[int], list[int]]]:
         for batch in (ordered[part] for part in batches(ordered)):
-            limit = min(max_length, model.arch.max_positions - 1, 2 * len(batch[-1]) + 10)
+            limit = min(MAX_LENGTH, model.arch.max_positions - 1, 2 * len(batch[-1]) + 10)
             yield from zip(batch, runner.greedy(batch, limit, tap), strict=True)
 
     limits = _Limits()

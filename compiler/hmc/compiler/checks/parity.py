@@ -15,6 +15,8 @@ from hmc.compiler.weights import SlimModel
 
 TOLERANCE = 1e-4
 """Largest difference of fp32 log-probabilities. The two graphs add in different orders; nothing else differs."""
+MAX_LENGTH = 32
+"""Tokens of the longest translation along which they are compared."""
 
 
 class ParityError(HmcError):
@@ -22,7 +24,7 @@ class ParityError(HmcError):
 
 
 def check_parity(
-    checkpoint: Checkpoint, slim: SlimModel, sentences: Ids, derived: DerivedArrays | None = None, max_length: int = 32
+    checkpoint: Checkpoint, slim: SlimModel, sentences: Ids, derived: DerivedArrays | None = None
 ) -> float:
     """The largest absolute difference of log-probabilities between the slim and the masked graph, in fp32.
 
@@ -32,7 +34,7 @@ def check_parity(
     """
     arch, layout = checkpoint.architecture, checkpoint.layout
     linears = FloatLinears(derived=derived or DerivedArrays())
-    limit = min(max_length, arch.max_positions - 1)
+    limit = min(MAX_LENGTH, arch.max_positions - 1)
     runner = GraphRunner.author(slim.arch, slim.layout, slim.tensors, linears)
     targets, reached = runner.greedy_log_probs(sentences, limit)
     runner.close()  # before the next one is opened

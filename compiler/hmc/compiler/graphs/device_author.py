@@ -51,7 +51,6 @@ class DeviceAuthor(Author):
         return self.products(x, attention.query)
 
     def complete(self, query: ir.Value, attention: AttentionSpec) -> ir.Value:
-        """See `Author`."""
         bias = attention.query.bias
         heads = self.linears.derived.of(by_heads, self.tensors[bias], dim=self.arch.head_dim)
         return self._value("Add", [query, self._weight(bias, heads)])
@@ -77,7 +76,6 @@ class DeviceAuthor(Author):
         return self._weight(f"{attention.name}.query_bias", padded)
 
     def feed_forward(self, x: ir.Value, feed: FeedForwardSpec) -> ir.Value:
-        """See `Author`."""
         output, bias = feed.output, self.tensors[feed.output.bias]
         if output.weight not in self.tensors:
             return self._shifted(x, feed.norm, output.bias)
@@ -101,11 +99,9 @@ class DeviceAuthor(Author):
         assert_never(self.arch.activation)
 
     def closed_attention(self, x: ir.Value, attention: AttentionSpec) -> ir.Value:
-        """See `Author`."""
         return self._shifted(x, attention.norm, attention.output.bias)
 
     def embed(self, ids: ir.Value, table: str, pick: Callable[[ir.Value], ir.Value]) -> ir.Value:
-        """See `Author`."""
         rows = self.g.op("Gather", [self._weight(table, self._table(table)), ids], axis=0)
         positions = of_type(self.arch.positions(), self.linears.dtype)
         return self._value("Add", [rows, pick(self.g.weight("positions", positions))])

@@ -18,7 +18,6 @@ class AttentionWriter(Protocol):
 
     def author(self, x: ir.Value, layer: int) -> ir.Value:
         """States `[R, d]` → those after the attention of `layer`, with residual and norm."""
-        ...
 
 
 def author_logits(
@@ -61,20 +60,19 @@ def author_logits(
 def cross_attentions(
     a: Author,
     tokens: ir.Value,
-    lengths: ir.Value | None = None,
     *,
     greedy: bool = False,
     weights: dict[int, ir.Value] | None = None,
 ) -> dict[int, AttentionWriter]:
     """Layer → the writer of its cross-attention, for layers with open heads.
 
-    tokens: `[R]` or `[B, k]`. lengths: `[B]` int32, of the sources; None: they are the input `source_lengths`, which is
-    there if a layer has open heads. greedy: k is 1. weights: is filled as by `CrossAttention`.
+    tokens: `[R]` or `[B, k]`. greedy: k is 1. weights: is filled as by `CrossAttention`. The input `source_lengths`,
+    `[B]` int32, is there if a layer has open heads.
     """
     layers = [layer for layer in range(a.arch.decoder_layers) if a.heads("cross", layer)]
     if not layers:
         return {}
-    lengths = lengths or a.g.input("source_lengths", "int32", ["B"])
+    lengths = a.g.input("source_lengths", "int32", ["B"])
     by_row = [n for n in layers if greedy and a.linears.row_scales(a.arch.attention("cross", n))]
     found: dict[int, AttentionWriter] = dict.fromkeys(by_row, RowCrossAttention(a, lengths))
     if len(by_row) < len(layers):

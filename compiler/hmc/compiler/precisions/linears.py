@@ -35,36 +35,28 @@ class Linears(Protocol):
 
     def range_of(self, name: str) -> ActivationRange | None:
         """The range to which the input of a linear layer is quantised; None where it stays a float."""
-        ...
 
     def linear(self, g: GraphBuilder, name: str, x: ir.Value, weight: Array, bias: Array | None) -> ir.Value:
         """x `[N, in]`, weight `[out, in]`, bias `[out]` → `[N, out]`."""
-        ...
 
     def several(self, g: GraphBuilder, name: str, x: ir.Value, parts: Parts) -> Sequence[ir.Value]:
         """The results of `linear` for each of `parts`, all of the same input x. `name` names that input's range."""
-        ...
 
     def embedding(self, g: GraphBuilder, name: str, ids: ir.Value, weight: Array, factor: float) -> ir.Value:
         """ids of any shape; weight `[V, d]`, the checkpoint's tensor `name` → its rows times `factor`, `[…, d]`."""
-        ...
 
     def cache_dtype(self, attention: AttentionSpec, part: str) -> str:
         """Type in which an attention layer of the decoder keeps its `key` or `value`."""
-        ...
 
     def row_scales(self, attention: AttentionSpec) -> dict[str, float] | None:
         """Scales of `key` and `value` where attention over rows keeps them as int8; None where it keeps floats."""
-        ...
 
     def transposed(self, attention: AttentionSpec) -> bool:
         """Whether a cross-attention layer takes its keys as `[B, H, D, S]` and not `[B, H, S, D]`. Attention over rows
         always takes the latter."""
-        ...
 
     def cached(self, g: GraphBuilder, attention: AttentionSpec, part: str, x: ir.Value) -> ir.Value:
         """Keys or values of any shape, converted to the type in which they are kept."""
-        ...
 
     def attend(
         self,
@@ -77,7 +69,6 @@ class Linears(Protocol):
     ) -> tuple[ir.Value, ir.Value | None]:
         """query `[B, k, H, D]`, kept key and value `[B, H, N, D]` → the input of `out_proj`, `[R, H·D]`, in a type that
         `linear` takes; and the attention weights `[B, H, k, N]`, or None where a fused operator hides them."""
-        ...
 
 
 @dataclass

@@ -36,11 +36,9 @@ class BulkEngine(Protocol):
 
     def translate(self, shards: Iterator[Shard]) -> Iterator[Done]:
         """Yields each shard with what became of its lines, in any order. Reads few shards ahead."""
-        ...
 
     def close(self) -> None:
         """Ends what it has started."""
-        ...
 
 
 class LocalEngine:

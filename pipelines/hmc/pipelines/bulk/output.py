@@ -107,19 +107,15 @@ class Store(Protocol):
 
     def taken(self, request: Mapping[str, Any]) -> Any:
         """A context: the folder is of this request, see `hmc.pipelines.folders`."""
-        ...
 
     def names(self, folder: str) -> set[str]:
         """The names of the files in a folder below; empty if there is none."""
-        ...
 
     def read(self, name: str) -> bytes:
         """The bytes of a file that is there."""
-        ...
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a file whole or not at all."""
-        ...
 
 
 def open_store(place: str) -> Store:

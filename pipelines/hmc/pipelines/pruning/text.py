@@ -9,7 +9,6 @@ from pathlib import Path
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
 from hmc.artifact.model.budgets import HeadBudget
 from hmc.artifact.model.ffn import NeuronBudget
-from hmc.pipelines.distillation.filters import Filters
 from hmc.pipelines.distillation.results import Distilled
 from hmc.pipelines.distillation.run import distill
 from hmc.pipelines.distillation.settings import IMPORTED, DistillSettings
@@ -59,8 +58,6 @@ def translate_for_pruning(  # noqa: PLR0913 - a run, its text, and two reports
     targets: Sequence[int | HeadBudget],
     neurons: Sequence[NeuronBudget],
     settings: PruneSettings,
-    translation: DistillSettings | None = None,
-    filters: Filters | None = None,
     *,
     stages: Sequence[Stage] | None = None,
     hold_out: bool = True,
@@ -70,9 +67,8 @@ def translate_for_pruning(  # noqa: PLR0913 - a run, its text, and two reports
     """Translates plain source text with the model that a run in the folder `out` will prune; interrupted, it goes on.
 
     checkpoint: the model. targets, neurons, settings: those of the run, which are checked before the first sentence is
-    translated; stages: those of a run that was checked already, in place of targets and neurons. translation, filters:
-    as in `distill`. hold_out: hold out dev text. Translations stay in `out`/FOLDER. Raises as `distill` and
-    `PruningRun`.
+    translated; stages: those of a run that was checked already, in place of targets and neurons. hold_out: hold out dev
+    text. Translations stay in `out`/FOLDER. Raises as `distill` and `PruningRun`.
     """
     check_processes(settings.run)
     loaded = load_checkpoint(checkpoint)
@@ -80,15 +76,12 @@ def translate_for_pruning(  # noqa: PLR0913 - a run, its text, and two reports
         budgets = as_budgets(targets, settings)
         stages = plan_stages(budgets, loaded.layout, settings, neurons, loaded.ffn_widths.total)
     check_pruning_folder(out, dict.fromkeys(stage.folder for stage in stages))
-    folder = out / FOLDER
-    if translation is None:  # `auto` is decided by each library: PyTorch may have a GPU that ONNX Runtime has not
-        translation = DistillSettings(device="cpu" if settings.run.device == "cpu" else "auto")
     distilled = distill(
         checkpoint,
         sources,
-        folder,
-        translation,
-        filters,
+        out / FOLDER,
+        # `auto` is decided by each library: PyTorch may have a GPU that ONNX Runtime has not
+        DistillSettings(device="cpu" if settings.run.device == "cpu" else "auto"),
         held_out=HELD_OUT if hold_out else 0,
         report=report,
         step=step,

@@ -85,16 +85,13 @@ class DeviceCaches(Caches):
         self._map_rows()
 
     def clean(self, sentences: Sequence[int]) -> None:
-        """See `Caches`."""
         with turns.shared(self.device):
             self.pools.clean(self._present, self.slots[np.asarray(sentences, np.int64)].tolist())
 
     def reorder(self, parents: Ints) -> None:
-        """See `Caches`."""
         self.positions.reorder(parents)
 
     def run(self, step: Arrays) -> Arrays:
-        """See `Caches`."""
         self._last_step = step
         with turns.shared(self.device):
             outputs = self._run(dict(step))
@@ -119,11 +116,9 @@ class DeviceCaches(Caches):
 
     @property
     def steps_ahead(self) -> int:
-        """See `Caches`."""
         return self.positions.steps_ahead
 
     def run_next(self, tokens: Ints) -> Arrays:
-        """See `Caches`."""
         last = self._last_step
         return self.run({**last, "tokens": tokens.astype(np.int32), "lengths": last["lengths"] + 1})
 

@@ -63,7 +63,6 @@ class HostCaches(Caches):
         prefixes: Sequence[Sequence[int]],
         limits: Sequence[int] = (),  # noqa: ARG002 - buffers grow when they have to
     ) -> None:
-        """See `Caches`."""
         cross, lengths = self.sessions.encode(sources)
         new, start = len(lengths), self.count
         longest = round_up(int(lengths.max()), ROUND_SOURCE)
@@ -100,12 +99,10 @@ class HostCaches(Caches):
         self.count = len(order)
 
     def clean(self, sentences: Sequence[int]) -> None:
-        """See `Caches`."""
         for buffer in (*self.cross_attention.values(), *self.self_attention.values()):
             buffer.view[np.asarray(sentences, np.int64)] = 0
 
     def reorder(self, parents: Ints) -> None:
-        """See `Caches`."""
         self.positions.reorder(parents)
 
     def run(self, step: Arrays) -> Arrays:
@@ -135,11 +132,9 @@ class HostCaches(Caches):
 
     @property
     def steps_ahead(self) -> int:
-        """See `Caches`."""
         return self.positions.steps_ahead
 
     def run_next(self, tokens: Ints) -> Arrays:
-        """See `Caches`."""
         bound = self._bound
         bound["tokens"][...] = tokens
         bound["lengths"] += 1
@@ -211,14 +206,12 @@ class LoneRowCaches(HostCaches):
     def add(
         self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]], limits: Sequence[int] = ()
     ) -> None:
-        """See `Caches`."""
         if self._copied:
             super().keep([0])
         super().add(sources, prefixes, limits)
         self._duplicate()
 
     def keep(self, order: Sequence[int]) -> None:
-        """See `Caches`."""
         super().keep(order)
         self._duplicate()
 
@@ -228,11 +221,9 @@ class LoneRowCaches(HostCaches):
             super().keep([0] * COPIES)
 
     def clean(self, sentences: Sequence[int]) -> None:
-        """See `Caches`."""
         super().clean(range(self.count) if self._copied else sentences)
 
     def run(self, step: Arrays) -> Arrays:
-        """See `Caches`."""
         if self._copied:
             step = {n: value if n == "candidates" else value.repeat(COPIES, axis=0) for n, value in step.items()}
         return self._without_copy(super().run(step))

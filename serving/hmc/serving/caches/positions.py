@@ -84,7 +84,6 @@ class RowPositions(Positions):
         """Length of the longest row, the next token included."""
 
     def reset(self) -> None:
-        """See `Positions`."""
         super().reset()
         self._total = 0
 
@@ -117,7 +116,6 @@ class RowPositions(Positions):
         return {"total_length": np.array([self._total], np.int32)}
 
     def advance(self, inputs: Arrays) -> None:
-        """See `Positions`."""
         inputs["total_length"] += 1
         self._total += 1
 
@@ -141,21 +139,17 @@ class TreePositions(Positions):
         self._places: Ints = np.zeros((0, beam, 0, 3), np.int64)
 
     def reset(self) -> None:
-        """See `Positions`."""
         super().reset()
         self.seen = np.zeros((0, self._beam, self.capacity), bool)
         self._places = np.zeros((0, self._beam, 0, 3), np.int64)
 
     def add(self, sentences: int) -> None:
-        """See `Positions`."""
         self.seen = np.concatenate([self.seen, np.zeros((sentences, self._beam, self.capacity), bool)])
 
     def keep(self, order: Sequence[int]) -> None:
-        """See `Positions`."""
         self.seen = self.seen[np.asarray(order, np.int64)]
 
     def reorder(self, parents: Ints) -> None:
-        """See `Positions`."""
         beam = self._beam
         if beam > 1:
             parents = parents.reshape(-1, beam) % beam

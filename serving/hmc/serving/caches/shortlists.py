@@ -27,7 +27,6 @@ class Candidates(Protocol):
 
     def __call__(self, source: Sequence[int], known: Sequence[int], /) -> Ints:
         """`[C]`, ascending: candidates for a source, with the target tokens that are `known`."""
-        ...
 
 
 class Shortlists:

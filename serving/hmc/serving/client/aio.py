@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from contextlib import aclosing
 from itertools import repeat
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, TypeVar, Unpack
 
 import grpc
@@ -228,9 +227,7 @@ class AsyncClient(ClientCore):
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

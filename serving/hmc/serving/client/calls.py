@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar
 
@@ -25,7 +26,6 @@ from hmc.serving.requests.results import (
     StreamAnswer,
 )
 from hmc.serving.requests.selectors import Selector
-from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters
 from hmc.serving.wire.metadata import ALLOWED, KEY, new_id
 from hmc.v1 import translation_pb2 as pb
@@ -139,7 +139,7 @@ def translate_document(
     check_text(text, "text")
     chosen = settings(level, options, **model)
     request = pb.TranslateDocumentRequest(text=text, **_handling(segmentation, keep), **chosen)
-    return Call("TranslateDocument", request, converters.document_piece_from_proto, timeout, name(request_id))
+    return Call("TranslateDocument", request, partial(converters.from_proto, DocumentPiece), timeout, name(request_id))
 
 
 def translate_tokens(
@@ -194,19 +194,21 @@ def score(
 
 def models(timeout: float | None, request_id: str | None) -> Call[tuple[ModelInfo, ...]]:
     """See `Client.models`."""
-    return Call("ListModels", pb.ListModelsRequest(), level_converters.models_from_proto, timeout, name(request_id))
+    return Call("ListModels", pb.ListModelsRequest(), converters.models_from_proto, timeout, name(request_id))
 
 
 def levels(timeout: float | None, model: str | None, request_id: str | None) -> Call[LevelList]:
     """See `Client.levels`."""
     request = pb.ListLevelsRequest(model=model)
-    return Call("ListLevels", request, level_converters.levels_from_proto, timeout, name(request_id))
+    return Call("ListLevels", request, converters.levels_from_proto, timeout, name(request_id))
 
 
 def status(timeout: float | None, model: str | None, request_id: str | None) -> Call[ServerStatus]:
     """See `Client.status`."""
     request = pb.GetStatusRequest(model=model)
-    return Call("GetStatus", request, level_converters.status_from_proto, timeout, name(request_id), admin=True)
+    return Call(
+        "GetStatus", request, partial(converters.from_proto, ServerStatus), timeout, name(request_id), admin=True
+    )
 
 
 def change_level(
@@ -216,7 +218,7 @@ def change_level(
     check_text(level, "level")
     request = getattr(pb, f"{method}Request")(name=level, model=model)
     return Call(
-        method, request, lambda message: level_converters.level_from_proto(message.level), timeout, name(request_id),
+        method, request, lambda message: converters.level_from_proto(message.level), timeout, name(request_id),
         admin=True,
     )  # fmt: skip
 
@@ -247,7 +249,7 @@ def settings(
     )
     return {
         "level": converters.selector_to_proto(selector),
-        "options": converters.options_to_proto(options or DecodeOptions()),
+        "options": converters.to_proto(pb.DecodingOptions, options or DecodeOptions()),
     }
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import repeat
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, TypeVar, Unpack
 
 import grpc
@@ -241,9 +240,7 @@ class Client(ClientCore):
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -16,7 +16,6 @@ from contextlib import aclosing, closing
 from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, TypedDict, Unpack
 
 from hmc.artifact.errors import InvalidRequestError
@@ -25,6 +24,7 @@ from hmc.serving.client.calls import Level, Streaming
 from hmc.serving.requests.checks import decode_line, one_line
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import StreamAnswer
+from hmc.serving.requests.selectors import OF_THE_MODEL
 
 if TYPE_CHECKING:
     from hmc.serving.client.aio import AsyncClient
@@ -109,7 +109,7 @@ def _job(
 ) -> tuple[FileTranslation, dict[str, Any]]:
     """The run over the file, and the further arguments of its stream."""
     prefix, stream = more.get("target_prefix", ""), more.get("stream", {})
-    model = {key: value for key, value in stream.items() if key in ("model", "source_language", "target_language")}
+    model = {key: value for key, value in stream.items() if key in OF_THE_MODEL}
     settings = calls.settings(level, options, **model)  # type: ignore[arg-type]  # texts, all three
     key = {name: message and message.SerializeToString(deterministic=True).hex() for name, message in settings.items()}
     job = FileTranslation(
@@ -192,9 +192,7 @@ class FileTranslation:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._output.closed:
             self._save()
             self._output.close()

@@ -28,11 +28,9 @@ class Strategy(Protocol):
 
     def inputs(self, state: DecodeState, jobs: Sequence[Job]) -> Arrays:
         """The graph's inputs, without those that the caches add."""
-        ...
 
     def advance(self, state: DecodeState, jobs: Sequence[Job], outputs: Arrays) -> StepResult:
         """Chooses tokens by the graph's outputs, which it may change, and writes them to the state."""
-        ...
 
 
 def strategy_for(variant: Variant | None, arch: Architecture) -> Strategy:

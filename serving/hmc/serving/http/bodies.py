@@ -78,15 +78,15 @@ def check_unpacked(request: Request) -> None:
         raise invalid(f"the body is packed ({packed}): send it without Content-Encoding", 415)
 
 
-def check_json_type(request: Request) -> None:
-    """Raises HttpError unless the body is declared as JSON, and not packed.
+def check_type(request: Request, kind: str) -> None:
+    """Raises HttpError unless the body is declared as of this kind, such as `JSON`, and not packed.
 
     This is what keeps other web sites out of a browser's session: a page may send a form anywhere, but JSON only to
     servers that allow it.
     """
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if declared != JSON:
-        raise invalid(f"the content type is {declared or 'missing'}: send `Content-Type: application/json`", 415)
+    if declared != kind:
+        raise invalid(f"the content type is {declared or 'missing'}: send `Content-Type: {kind}`", 415)
     check_unpacked(request)
 
 

@@ -13,6 +13,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from hmc.artifact.distribution import VERSION
 from hmc.serving.http.bodies import JSON
+from hmc.serving.http.call import MAX_TIMEOUT_MS
 from hmc.serving.http.exchange import EVENTS, LINES
 from hmc.serving.http.openapi_paths import OTHER_PATHS, OTHER_SCHEMAS, Json, errors_of
 from hmc.serving.http.twins import Twin
@@ -36,7 +37,7 @@ TIMEOUT_HEADER: Json = {
     "name": "X-Timeout-Ms",
     "in": "header",
     "description": "The call is given up after so many milliseconds, with 504.",
-    "schema": {"type": "integer", "minimum": 1, "maximum": 86_400_000},
+    "schema": {"type": "integer", "minimum": 1, "maximum": MAX_TIMEOUT_MS},
 }
 NAMED = re.compile(r"^(?:message|enum|service|oneof)\s+(\w+)|^rpc\s+(\w+)|^(?:[\w.<>, ]+\s)?(\w+)\s*=\s*\d+")
 

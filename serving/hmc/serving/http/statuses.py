@@ -12,9 +12,10 @@ from google.protobuf import json_format
 from google.rpc import status_pb2
 from starlette.responses import JSONResponse
 
+from hmc.serving.wire.metadata import TRAILER
 from hmc.serving.wire.status import HTTP_STATUS
 
-STATUS_DETAILS, PUSHBACK = "grpc-status-details-bin", "grpc-retry-pushback-ms"
+STATUS_DETAILS = "grpc-status-details-bin"
 RETRY_AFTER_S = 1
 """Seconds in `Retry-After` where the refusal names none."""
 RETRIED = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
@@ -60,7 +61,7 @@ def error_of_call(code: grpc.StatusCode, message: str, trailing: Mapping[str, st
     if code is grpc.StatusCode.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = "Bearer"
     if code in RETRIED:
-        headers["Retry-After"] = str(max(1, math.ceil(_seconds(trailing.get(PUSHBACK, "")))))
+        headers["Retry-After"] = str(max(1, math.ceil(_seconds(trailing.get(TRAILER, "")))))
     return HttpError(code, message, _details(trailing.get(STATUS_DETAILS)), headers=headers)
 
 

@@ -18,10 +18,10 @@ from starlette.routing import Route
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.http.bodies import (
+    JSON,
     MAX_BODY_BYTES,
     Body,
-    check_json_type,
-    check_unpacked,
+    check_type,
     json_of,
     message_from_data,
     read_message,
@@ -29,7 +29,6 @@ from hmc.serving.http.bodies import (
 from hmc.serving.http.call import PlainCall
 from hmc.serving.http.exchange import EVENTS, LINES, Answers, BodyLine, Lines, gone, unless
 from hmc.serving.http.methods import Given, Methods
-from hmc.serving.http.statuses import invalid
 from hmc.v1 import translation_pb2 as pb
 
 ADMIN = "AdminService"
@@ -102,10 +101,7 @@ def _route(methods: Methods, twin: Twin) -> Route:
         return await _json(await unless(left, _together(answers)), call)
 
     async def stream(request: Request) -> Response:
-        declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if declared != LINES:
-            raise invalid(f"the content type is {declared or 'missing'}: send `Content-Type: {LINES}`", 415)
-        check_unpacked(request)
+        check_type(request, LINES)
         call = PlainCall.of(request)
         kind = twin.method.input_type
         sent = Lines(request, MAX_BODY_BYTES)
@@ -145,7 +141,7 @@ def _given(request: Request, twin: Twin) -> tuple[Given, Coroutine[Any, Any, Non
 
     if twin.verb != "POST":
         return asked, gone(request)
-    check_json_type(request)
+    check_type(request, JSON)
     return sent, body.left()
 
 

@@ -119,7 +119,6 @@ class TokenBudget(Budget):
         return job.longest
 
     def room(self, mode: Mode, longest: int) -> tuple[int, int]:  # noqa: ARG002 - pools have a number
-        """See `Budget`."""
         return UNLIMITED, UNLIMITED
 
     def take(self, mode: Mode, rows: int, longest: int) -> bool:
@@ -140,7 +139,6 @@ class TokenBudget(Budget):
         self._empty_since.pop(mode, None)
 
     def forget(self, mode: Mode) -> None:
-        """See `Budget`."""
         super().forget(mode)
         self._largest.pop(mode, None)
 
@@ -183,7 +181,6 @@ class PoolBudget(Budget):
         return self._chain(job.mode.rows).bucket_for(len(job.source), job.rules.limit)
 
     def room(self, mode: Mode, bucket: int) -> tuple[int, int]:
-        """See `Budget`."""
         held, present = self._running.get(mode, (0, 0))
         most = mode.rows * self._chain(mode.rows).slots(max(bucket, present))
         return most - held, most

@@ -253,15 +253,12 @@ class RunningBatch(Protocol):
         """Encodes new sentences; they take part from the next step on. upcoming: returns sentences that wait and will
         probably follow, in their order: a batch may encode some of them together with these, so that less is left to be
         done when they start."""
-        ...
 
     def step(self, undisturbed: Callable[[], bool]) -> Outcome:
         """Runs one step, or several while `undisturbed`."""
-        ...
 
     def close(self) -> None:
         """Gives the memory back. The batch may not be used afterwards."""
-        ...
 
 
 def batch_for(sessions: LevelSessions, mode: Mode, max_rows: int, max_tokens: int) -> RunningBatch:

@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry
 
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import UnavailableError
-from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.loading import SHUTTING_DOWN
 from hmc.serving.levels.models import Models
 from hmc.serving.levels.slots import TranslatorFactory
@@ -158,11 +157,6 @@ class Server:
 
     def _interceptor(self) -> EdgeInterceptor:
         return EdgeInterceptor(Entry(self._gate, self._check_running, self._calls), self._ended)
-
-    @property
-    def host(self) -> ModelHost:
-        """The first model."""
-        return self.models.first
 
     @property
     def registry(self) -> CollectorRegistry:

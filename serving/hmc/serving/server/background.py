@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.server.app import Server, open_models
@@ -82,7 +81,5 @@ class BackgroundServer:
         if self._error is not None:
             raise self._error
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import HmcError
-from hmc.serving.requests.options import Target, scoring_options, targets_of
+from hmc.serving.requests.options import DecodeOptions, Target, scoring_options, targets_of
 from hmc.serving.server.access.entry import check_stream_text
 from hmc.serving.server.handlers import Handlers
 from hmc.serving.server.streams import StreamText, answer_each
-from hmc.serving.wire import level_messages as level_converters
 from hmc.serving.wire import messages as converters
 from hmc.serving.wire.metadata import request_id
 from hmc.serving.wire.rules import check_request, checked_settings
@@ -37,21 +36,21 @@ class TranslationServicer(rpc.TranslationServiceServicer):
             self._handlers.check_count(len(request.texts))
             check_request(request)
             selector = converters.selector_from_proto(request.level)
-            options = converters.options_from_proto(request.options)
+            options = converters.from_proto(DecodeOptions, request.options)
             targets = targets_of(request.texts, request.target_prefixes, complete=False)
             texts = converters.text_options_from_proto(request)
             answer = await self._handlers.translate(record, request.texts, selector, options, targets, texts)
-        return converters.answer_to_proto(answer)
+        return converters.to_proto(pb.TranslateResponse, answer)
 
     async def Score(self, request: pb.ScoreRequest, _context: object) -> pb.ScoreResponse:
         with self._handlers.record() as record:
             self._handlers.check_count(len(request.texts))
             check_request(request)
             selector = converters.selector_from_proto(request.level)
-            options = scoring_options(converters.options_from_proto(request.options))
+            options = scoring_options(converters.from_proto(DecodeOptions, request.options))
             targets = targets_of(request.texts, request.references, complete=True)
             answer = await self._handlers.translate(record, request.texts, selector, options, targets)
-        return converters.scores_to_proto(answer)
+        return converters.to_proto(pb.ScoreResponse, answer)
 
     async def TranslateTokens(
         self, request: pb.TranslateTokensRequest, _context: object
@@ -59,7 +58,7 @@ class TranslationServicer(rpc.TranslationServiceServicer):
         with self._handlers.record() as record:
             check_request(request)
             selector = converters.selector_from_proto(request.level)
-            options, target = converters.options_from_proto(request.options), Target(request.target_prefix)
+            options, target = converters.from_proto(DecodeOptions, request.options), Target(request.target_prefix)
             async for piece in self._handlers.translate_tokens(record, request.text, selector, options, target):
                 yield converters.piece_to_proto(piece)
 
@@ -69,10 +68,10 @@ class TranslationServicer(rpc.TranslationServiceServicer):
         with self._handlers.record() as record:
             check_request(request)
             selector = converters.selector_from_proto(request.level)
-            options = converters.options_from_proto(request.options)
+            options = converters.from_proto(DecodeOptions, request.options)
             texts = converters.text_options_from_proto(request)
             async for piece in self._handlers.translate_document(record, request.text, selector, options, texts):
-                yield converters.document_piece_to_proto(piece)
+                yield converters.to_proto(pb.TranslateDocumentResponse, piece)
 
     async def TranslateStream(
         self, requests: AsyncIterator[pb.TranslateStreamRequest], _context: object
@@ -91,11 +90,11 @@ class TranslationServicer(rpc.TranslationServiceServicer):
 
     async def ListLevels(self, request: pb.ListLevelsRequest, _context: object) -> pb.ListLevelsResponse:
         check_request(request)
-        return level_converters.levels_to_proto(await self._handlers.levels(request.model))
+        return converters.levels_to_proto(await self._handlers.levels(request.model))
 
     async def ListModels(self, request: pb.ListModelsRequest, _context: object) -> pb.ListModelsResponse:
         check_request(request)
-        return level_converters.models_to_proto(self._handlers.models())
+        return pb.ListModelsResponse(models=[converters.to_proto(pb.Model, model) for model in self._handlers.models()])
 
 
 class _Streamed:
@@ -130,24 +129,24 @@ class AdminServicer(rpc.AdminServiceServicer):
     async def LoadLevel(self, request: pb.LoadLevelRequest, _context: object) -> pb.LoadLevelResponse:
         check_request(request)
         level = await self._handlers.load(request.name, request.model)
-        return pb.LoadLevelResponse(level=level_converters.level_to_proto(level))
+        return pb.LoadLevelResponse(level=converters.level_to_proto(level))
 
     async def UnloadLevel(self, request: pb.UnloadLevelRequest, _context: object) -> pb.UnloadLevelResponse:
         check_request(request)
         level = await self._handlers.unload(request.name, request.model)
-        return pb.UnloadLevelResponse(level=level_converters.level_to_proto(level))
+        return pb.UnloadLevelResponse(level=converters.level_to_proto(level))
 
     async def SetDefaultLevel(self, request: pb.SetDefaultLevelRequest, _context: object) -> pb.SetDefaultLevelResponse:
         check_request(request)
         level = await self._handlers.set_default(request.name, request.model)
-        return pb.SetDefaultLevelResponse(level=level_converters.level_to_proto(level))
+        return pb.SetDefaultLevelResponse(level=converters.level_to_proto(level))
 
     async def GetStatus(self, request: pb.GetStatusRequest, _context: object) -> pb.GetStatusResponse:
         check_request(request)
-        return level_converters.status_to_proto(await self._handlers.status(request.model))
+        return converters.to_proto(pb.GetStatusResponse, await self._handlers.status(request.model))
 
     async def Reload(self, request: pb.ReloadRequest, _context: object) -> pb.ReloadResponse:
         check_request(request)
         path = Path(request.bundle_path) if request.HasField("bundle_path") else None
-        levels = level_converters.levels_to_proto(await self._handlers.reload(path, request.model))
+        levels = converters.levels_to_proto(await self._handlers.reload(path, request.model))
         return pb.ReloadResponse(bundle_version=levels.bundle_version, levels=levels.levels)

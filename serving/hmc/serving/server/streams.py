@@ -185,11 +185,9 @@ class UnderWay(Protocol[Answered_co]):
     @property
     def future(self) -> asyncio.Future[Any]:
         """Done when there is an answer. Cancelling it gives the request up."""
-        ...
 
     def answer(self) -> Answered_co:
         """The answer; called once `future` is done. An error ends the stream."""
-        ...
 
 
 async def answer_each(

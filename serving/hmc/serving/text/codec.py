@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.tokenizer.tokenizer import Tokenizer
 from hmc.serving.decoding.constraints import Constraints
 from hmc.serving.requests.options import DecodeOptions, Target
 from hmc.serving.requests.results import (
@@ -27,7 +28,7 @@ class Codec:
     """Encodes constraints and decodes hypotheses with the tokenizer of one bundle. Thread-safe."""
 
     def __init__(self, tokenizer: BundleTokenizer, arch: Architecture) -> None:
-        self._tokenizer, self._arch = tokenizer, arch
+        self._encode_target, self._tokenizer, self._arch = tokenizer.encode_target, tokenizer.tokenizer, arch
         self._suppressed = lru_cache(maxsize=16)(self._read_suppressed)
 
     def constraints(self, options: DecodeOptions, target: Target, opening: Sequence[int] = ()) -> Constraints:
@@ -36,7 +37,7 @@ class Codec:
         Raises InvalidRequestError for a suppressed token that the vocabulary does not have, and for one that may not be
         suppressed.
         """
-        prefix, free = (*opening, *self._tokenizer.encode_target(target.text)), len(opening)
+        prefix, free = (*opening, *self._encode_target(target.text)), len(opening)
         if target.complete:
             return Constraints((*prefix, self._arch.eos_id), complete=True, free=free)
         suppressed = self._suppressed(options.suppressed_tokens, options.suppressed_phrases)
@@ -97,7 +98,7 @@ class Codec:
                 raise InvalidRequestError(f"suppressed token {piece!r} ends every translation: use min_length")
             read.append((token,))
         for phrase in phrases:
-            ids = tuple(self._tokenizer.encode_target(phrase))
+            ids = tuple(self._encode_target(phrase))
             if not ids:
                 raise InvalidRequestError("a suppressed phrase is blank: leave it out")
             if len(ids) > self._arch.max_positions:
@@ -112,7 +113,7 @@ log = logging.getLogger(__name__)
 class CertainText:
     """Gives the text of the certain tokens to `progress`, piece by piece."""
 
-    def __init__(self, tokenizer: BundleTokenizer, progress: TextProgress) -> None:
+    def __init__(self, tokenizer: Tokenizer, progress: TextProgress) -> None:
         self._tokenizer, self._progress, self._given = tokenizer, progress, ""
 
     def update(self, ids: tuple[int, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -26,7 +25,8 @@ class BundleTokenizer:
             check_unchanged(bundle, name, manifest.tokenizer_files)
         try:
             contents = {name: (bundle / name).read_bytes() for name in manifest.tokenizer_files}
-            self._tokenizer = open_tokenizer(from_contents(contents))
+            self.tokenizer = open_tokenizer(from_contents(contents))
+            """The tokenizer itself, which takes texts of any length."""
         except OSError as error:
             raise InvalidArtifactError(f"bundle {bundle}", [f"tokenizer: {error}"], FIX) from error
         except InvalidArtifactError as error:
@@ -39,7 +39,7 @@ class BundleTokenizer:
         target language that the model does not have.
         """
         _check(text)
-        ids = self._tokenizer.encode(text)
+        ids = self.tokenizer.encode(text)
         most = self._arch.max_positions - 1
         return [*ids[:most], self._arch.eos_id], len(ids) > most
 
@@ -51,19 +51,14 @@ class BundleTokenizer:
     def count(self, text: str) -> int:
         """Tokens of a source text, EOS not counted. Raises InvalidRequestError as `encode`."""
         _check(text)
-        return len(self._tokenizer.encode(text))
+        return len(self.tokenizer.encode(text))
 
     def code(self, text: str) -> str:
         """The code of the target language that a source text begins with, and the white space around it. Empty if it
         has none, or if the model knows none."""
-        codes: list[str] = getattr(self._tokenizer, "codes", [])
+        codes: list[str] = getattr(self.tokenizer, "codes", [])
         found = LANGUAGE_CODE.match(text) if codes else None
         return found[0] if found else ""
-
-    def opening(self, text: str) -> list[int]:
-        """The tokens with which the target of a source text begins in any case. Raises InvalidRequestError as
-        `encode`."""
-        return self._tokenizer.opening(text)
 
     def source_side(self, language: str, target_language: str) -> SourceSide:
         """What dividing texts needs to know. Languages are BCP 47 tags."""
@@ -72,23 +67,7 @@ class BundleTokenizer:
     def encode_target(self, text: str) -> list[int]:
         """Ids of a text in the target language, without EOS. Raises InvalidRequestError as `encode`."""
         _check(text)
-        return self._tokenizer.encode(text, target=True)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of target ids."""
-        return self._tokenizer.decode(ids)
-
-    def piece(self, token: int) -> str:
-        """The vocabulary's name of a target token; `▁` stands for the start of a word."""
-        return self._tokenizer.piece(token)
-
-    def source_piece(self, token: int) -> str:
-        """The vocabulary's name of a source token."""
-        return self._tokenizer.source_piece(token)
-
-    def find(self, piece: str) -> int | None:
-        """The target token of this name; None if the vocabulary has none."""
-        return self._tokenizer.find(piece)
+        return self.tokenizer.encode(text, target=True)
 
 
 _shared: WeakValueDictionary[str, BundleTokenizer] = WeakValueDictionary()

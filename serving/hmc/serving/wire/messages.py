@@ -1,19 +1,26 @@
-"""Converts requests and translations to `hmc.v1` messages and back. Server and client share these functions."""
+"""Converts plain data to `hmc.v1` messages and back: requests, translations, descriptions of levels and models. Server
+and client share these functions."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
+from hmc.artifact.bundle.manifest import Latency, Quality
 from hmc.artifact.errors import HmcError, InternalServiceError, InvalidRequestError, Violation
-from hmc.serving.requests.options import DecodeOptions, Sampling, Segmentation, TextOptions
+from hmc.serving.requests.options import Sampling, Segmentation, TextOptions
 from hmc.serving.requests.results import (
     Alternative,
     Answer,
-    DocumentPiece,
+    DeviceUse,
+    LatencySummary,
+    LevelBytes,
+    LevelInfo,
+    LevelList,
+    LevelLoad,
+    ModelInfo,
     Partial,
     Segment,
     StreamAnswer,
@@ -21,55 +28,86 @@ from hmc.serving.requests.results import (
     Translation,
 )
 from hmc.serving.requests.selectors import OF_THE_MODEL, Selector
+from hmc.serving.requests.work import BatchLoad
 from hmc.serving.wire.status import code_of, error_of, message_of
 from hmc.v1 import translation_pb2 as pb
 
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+M = TypeVar("M", bound="Message")
+T = TypeVar("T")
 CODE_OF_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
-SEGMENT_FIELDS = [field.name for field in dataclasses.fields(Segment) if field.name != "tokens"]
-"""Fields that a segment and its message have in common."""
+PLAIN: dict[str, Any] = {
+    "Alternative": Alternative,
+    "DeviceUse": DeviceUse,
+    "Latency": LatencySummary,
+    "LevelBytes": LevelBytes,
+    "LevelLoad": LevelLoad,
+    "Quality": Quality,
+    "RecordedLatency": Latency,
+    "RunningBatch": BatchLoad,
+    "Sampling": Sampling,
+    "Segment": Segment,
+    "Token": Token,
+}
+"""Kind of messages that others have inside → their class as plain data."""
+
+
+def to_proto(kind: type[M], data: object, /, **given: Any) -> M:
+    """A message of this kind, of plain data with fields of the same names. None leaves a field absent.
+
+    given: values of fields that the data has in another form, or not at all.
+    """
+    return kind(**_values(kind.DESCRIPTOR, data, **given))
+
+
+def _values(descriptor: Any, data: object, /, **given: Any) -> dict[str, Any]:
+    """The fields of a message; messages inside it are dicts."""
+    for name, repeated, _, inner in _fields(descriptor):
+        if name not in given:
+            value: Any = getattr(data, name)
+            if inner is not None and value is not None:
+                value = [_values(inner, each) for each in value] if repeated else _values(inner, value)
+            given[name] = value
+    return given
+
+
+def from_proto(kind: type[T], message: Message, /, **given: Any) -> T:
+    """The inverse of `to_proto`: plain data of this kind. Absent fields take their defaults.
+
+    Raises InvalidRequestError if an option or a selector is out of range.
+    """
+    for name, repeated, optional, inner in _fields(message.DESCRIPTOR):
+        if name not in given and (not optional or message.HasField(name)):
+            value = getattr(message, name)
+            if inner is not None:
+                plain = PLAIN[inner.name]
+                value = [from_proto(plain, each) for each in value] if repeated else from_proto(plain, value)
+            given[name] = tuple(value) if repeated else value
+    return kind(**given)
+
+
+@cache
+def _fields(descriptor: Any) -> list[tuple[str, bool, bool, Any]]:
+    """Of each field: its name, whether it is a list, whether it can be absent, and what messages inside it are."""
+    fields = descriptor.fields
+    return [(each.name, each.is_repeated, each.has_presence, each.message_type) for each in fields]
+
 
 # ---- requests ----
 
 
 def selector_from_proto(message: pb.LevelSelector) -> Selector:
     """Converts a selector. Raises InvalidRequestError if a value is out of range."""
-    chosen = message.WhichOneof("selector")
-    given = {name: value for name in OF_THE_MODEL if (value := getattr(message, name))}
-    return Selector(**({chosen: getattr(message, chosen)} if chosen else {}), **given)
+    return from_proto(Selector, message, **{name: getattr(message, name) or None for name in OF_THE_MODEL})
 
 
 def selector_to_proto(selector: Selector) -> pb.LevelSelector | None:
     """Converts a selector. Returns None for the default level of the first model, which is sent as an absent field."""
     if selector == Selector():
         return None
-    return pb.LevelSelector(
-        name=selector.name,
-        max_heads=selector.max_heads,
-        max_bleu_drop=selector.max_bleu_drop,
-        latency_budget_ms=selector.latency_budget_ms,
-        auto=selector.auto or None,
-        model=selector.model,
-        source_language=selector.source_language,
-        target_language=selector.target_language,
-    )
-
-
-def options_from_proto(message: pb.DecodingOptions) -> DecodeOptions:
-    """Converts options; absent fields take their defaults. Raises InvalidRequestError if a value is out of range."""
-    given: dict[str, Any] = {
-        field.name: tuple(value) if field.is_repeated else value for field, value in message.ListFields()
-    }
-    if message.HasField("sampling"):
-        given["sampling"] = Sampling(**{field.name: value for field, value in message.sampling.ListFields()})
-    return DecodeOptions(**given)
-
-
-def options_to_proto(options: DecodeOptions) -> pb.DecodingOptions:
-    """Converts options. Every option is sent, so that a server with other defaults decodes in the same way."""
-    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    if options.sampling is not None:
-        values["sampling"] = pb.Sampling(**dataclasses.asdict(options.sampling))
-    return pb.DecodingOptions(**values)
+    return to_proto(pb.LevelSelector, selector, auto=selector.auto or None)
 
 
 SEGMENTATIONS = {
@@ -98,123 +136,24 @@ def segmentation_to_proto(segmentation: Segmentation) -> pb.Segmentation:
 # ---- translations ----
 
 
-def translation_to_proto(translation: Translation) -> pb.Translation:
-    """Converts a translation without its times: the answer that contains it carries them."""
-    return pb.Translation(
-        text=translation.text,
-        score=translation.score,
-        source_tokens=translation.source_tokens,
-        target_tokens=translation.target_tokens,
-        source_truncated=translation.source_truncated,
-        hit_max_length=translation.hit_max_length,
-        alternatives=[
-            pb.Alternative(
-                text=other.text,
-                score=other.score,
-                target_tokens=other.target_tokens,
-                hit_max_length=other.hit_max_length,
-                tokens=_tokens_to_proto(other.tokens),
-            )
-            for other in translation.alternatives
-        ],
-        tokens=_tokens_to_proto(translation.tokens),
-        source_pieces=translation.source_pieces,
-        segments=[_segment_to_proto(segment) for segment in translation.segments],
-        much_shorter=translation.much_shorter,
-    )
-
-
-def translation_from_proto(message: pb.Translation, queue_ms: float = 0.0, compute_ms: float = 0.0) -> Translation:
-    """Converts a translation. queue_ms, compute_ms: times of the answer that contains it, in milliseconds."""
-    return Translation(
-        text=message.text,
-        score=message.score,
-        source_tokens=message.source_tokens,
-        target_tokens=message.target_tokens,
-        source_truncated=message.source_truncated,
-        hit_max_length=message.hit_max_length,
-        alternatives=tuple(
-            Alternative(
-                other.text, other.score, other.target_tokens, other.hit_max_length, _tokens_from_proto(other.tokens)
-            )
-            for other in message.alternatives
-        ),
-        tokens=_tokens_from_proto(message.tokens),
-        source_pieces=tuple(message.source_pieces),
-        segments=tuple(map(_segment_from_proto, message.segments)),
-        much_shorter=message.much_shorter,
-        queue_s=queue_ms / 1000.0,
-        compute_s=compute_ms / 1000.0,
-    )
-
-
-def _segment_to_proto(segment: Segment) -> pb.Segment:
-    fields = {name: getattr(segment, name) for name in SEGMENT_FIELDS}
-    return pb.Segment(**fields, tokens=_tokens_to_proto(segment.tokens))
-
-
-def _segment_from_proto(message: pb.Segment) -> Segment:
-    fields: dict[str, Any] = {name: getattr(message, name) for name in SEGMENT_FIELDS}
-    fields["source_pieces"] = tuple(message.source_pieces)
-    return Segment(**fields, tokens=_tokens_from_proto(message.tokens))
-
-
-def document_piece_to_proto(piece: DocumentPiece) -> pb.TranslateDocumentResponse:
-    """Converts a piece of a document."""
-    segment = None if piece.segment is None else _segment_to_proto(piece.segment)
-    return pb.TranslateDocumentResponse(
-        text=piece.text, segment=segment, level=piece.level, bundle_version=piece.bundle_version
-    )
-
-
-def document_piece_from_proto(message: pb.TranslateDocumentResponse) -> DocumentPiece:
-    """The inverse of `document_piece_to_proto`."""
-    segment = _segment_from_proto(message.segment) if message.HasField("segment") else None
-    return DocumentPiece(message.text, segment, message.level, message.bundle_version)
-
-
-def _tokens_to_proto(tokens: Sequence[Token]) -> list[pb.Token]:
-    return [pb.Token(piece=t.piece, score=t.score, attention=t.attention) for t in tokens]
-
-
-def _tokens_from_proto(messages: Iterable[pb.Token]) -> tuple[Token, ...]:
-    return tuple(Token(m.piece, m.score if m.HasField("score") else None, tuple(m.attention)) for m in messages)
-
-
-def answer_to_proto(answer: Answer) -> pb.TranslateResponse:
-    """Converts the answer to a call."""
-    return pb.TranslateResponse(
-        translations=[translation_to_proto(translation) for translation in answer],
-        level=answer.level,
-        bundle_version=answer.bundle_version,
-        queue_ms=answer.queue_ms,
-        compute_ms=answer.compute_ms,
-    )
-
-
-def scores_to_proto(answer: Answer) -> pb.ScoreResponse:
-    """Converts the answer to a Score call, which has the fields of TranslateResponse."""
-    return pb.ScoreResponse(
-        translations=[translation_to_proto(translation) for translation in answer],
-        level=answer.level,
-        bundle_version=answer.bundle_version,
-        queue_ms=answer.queue_ms,
-        compute_ms=answer.compute_ms,
-    )
-
-
 def answer_from_proto(message: pb.TranslateResponse | pb.ScoreResponse) -> Answer:
     """Converts the answer to a call. Each translation gets the times of the whole call."""
-    times = message.queue_ms, message.compute_ms
-    translations = tuple(translation_from_proto(translation, *times) for translation in message.translations)
-    return Answer(translations, message.level, message.bundle_version, *times)
+    translations = tuple(_translation(translation, message) for translation in message.translations)
+    return from_proto(Answer, message, translations=translations)
+
+
+def _translation(
+    message: pb.Translation, answer: pb.TranslateResponse | pb.ScoreResponse | pb.TranslateStreamResponse
+) -> Translation:
+    """A translation with the times of the answer that contains it."""
+    return from_proto(Translation, message, queue_s=answer.queue_ms / 1000.0, compute_s=answer.compute_ms / 1000.0)
 
 
 def piece_to_proto(piece: str | Answer) -> pb.TranslateTokensResponse:
     """Converts a piece of a translation, or the answer that ends the stream of pieces."""
     if isinstance(piece, str):
         return pb.TranslateTokensResponse(text=piece)
-    return pb.TranslateTokensResponse(done=answer_to_proto(piece))
+    return pb.TranslateTokensResponse(done=to_proto(pb.TranslateResponse, piece))
 
 
 def partial_from_proto(message: pb.TranslateTokensResponse) -> Partial:
@@ -226,14 +165,8 @@ def partial_from_proto(message: pb.TranslateTokensResponse) -> Partial:
 
 def stream_answer_to_proto(request_id: str, answer: Answer) -> pb.TranslateStreamResponse:
     """Converts the answer to one text of a stream. request_id: the id that the client gave the text."""
-    return pb.TranslateStreamResponse(
-        id=request_id,
-        translation=translation_to_proto(answer[0]),
-        level=answer.level,
-        bundle_version=answer.bundle_version,
-        queue_ms=answer.queue_ms,
-        compute_ms=answer.compute_ms,
-    )
+    translation = to_proto(pb.Translation, answer[0])
+    return to_proto(pb.TranslateStreamResponse, answer, id=request_id, translation=translation, error=None)
 
 
 def stream_error_to_proto(
@@ -256,7 +189,7 @@ def stream_answer_from_proto(message: pb.TranslateStreamResponse, index: int) ->
     error: HmcError | None = None
     match message.WhichOneof("outcome"):
         case "translation":
-            translation = translation_from_proto(message.translation, message.queue_ms, message.compute_ms)
+            translation = _translation(message.translation, message)
         case "error":
             code = CODE_OF_NUMBER.get(message.error.code, grpc.StatusCode.UNKNOWN)
             found = [Violation(one.field, one.description) for one in message.error.violations]
@@ -266,3 +199,40 @@ def stream_answer_from_proto(message: pb.TranslateStreamResponse, index: int) ->
                 "an answer has neither a translation nor an error: the server may be newer than this client; upgrade it"
             )
     return StreamAnswer(index, translation, error, message.level, message.bundle_version)
+
+
+# ---- levels ----
+
+KIND_OF_NAME = {
+    "encoder_self": pb.HEAD_KIND_ENCODER_SELF,
+    "decoder_self": pb.HEAD_KIND_DECODER_SELF,
+    "cross": pb.HEAD_KIND_CROSS,
+}
+NAME_OF_KIND = {number: name for name, number in KIND_OF_NAME.items()}
+
+
+def level_to_proto(info: LevelInfo) -> pb.Level:
+    """Converts the description of one level."""
+    kinds = [pb.KindHeads(kind=KIND_OF_NAME[k], heads_per_layer=r) for k, r in info.heads_by_kind.items()]
+    return to_proto(pb.Level, info, heads_by_kind=kinds)
+
+
+def level_from_proto(message: pb.Level) -> LevelInfo:
+    """The inverse of `level_to_proto`. Kinds of heads that this version does not know are left out."""
+    kinds = {NAME_OF_KIND[k.kind]: list(k.heads_per_layer) for k in message.heads_by_kind if k.kind in NAME_OF_KIND}
+    return from_proto(LevelInfo, message, heads_by_kind=kinds)
+
+
+def levels_to_proto(levels: LevelList) -> pb.ListLevelsResponse:
+    """Converts the answer to ListLevels."""
+    return to_proto(pb.ListLevelsResponse, levels, levels=[level_to_proto(level) for level in levels.levels])
+
+
+def levels_from_proto(message: pb.ListLevelsResponse) -> LevelList:
+    """The inverse of `levels_to_proto`."""
+    return from_proto(LevelList, message, levels=tuple(map(level_from_proto, message.levels)))
+
+
+def models_from_proto(message: pb.ListModelsResponse) -> tuple[ModelInfo, ...]:
+    """Converts the answer to ListModels."""
+    return tuple(from_proto(ModelInfo, model) for model in message.models)

@@ -14,7 +14,7 @@ from hmc.artifact.errors import InvalidRequestError, TooLargeError, Violation
 from hmc.serving.requests.options import DecodeOptions
 from hmc.serving.requests.results import Alternative, Token, Translation
 from hmc.serving.requests.selectors import Selector
-from hmc.serving.wire.messages import options_from_proto, selector_from_proto
+from hmc.serving.wire.messages import from_proto, selector_from_proto
 from hmc.v1 import translation_pb2 as pb
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def checked_settings(request: pb.TranslateStreamRequest) -> tuple[Selector, Deco
     known = _known(level, options) if len(level) + len(options) <= MAX_REMEMBERED_BYTES else None
     if known is None:
         check_request(request)
-        return selector_from_proto(request.level), options_from_proto(request.options)
+        return selector_from_proto(request.level), from_proto(DecodeOptions, request.options)
     timeout = request.timeout_ms if request.HasField("timeout_ms") else None
     check_request(
         pb.TranslateStreamRequest(
@@ -207,6 +207,6 @@ def _known(level: bytes, options: bytes) -> tuple[Selector, DecodeOptions] | Non
     )
     try:
         check_request(request)
-        return selector_from_proto(request.level), options_from_proto(request.options)
+        return selector_from_proto(request.level), from_proto(DecodeOptions, request.options)
     except InvalidRequestError:
         return None

@@ -1,16 +1,13 @@
 """The statuses of calls: errors as gRPC and HTTP statuses with their details, and what each means to a caller.
-
-docs/statuses.md is written from here: `python -m hmc.serving.wire.status docs/statuses.md`."""
+docs/statuses.md is written from here."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -33,7 +30,6 @@ from hmc.artifact.errors import (
     UnavailableError,
     Violation,
 )
-from hmc.v1 import translation_pb2 as pb
 
 MAX_MESSAGE = 2000
 """Bytes of the longest status message as gRPC writes it: three for each byte of UTF-8 that is not printable ASCII. A
@@ -241,59 +237,6 @@ STATUSES_OF_CALLS: dict[str, set[grpc.StatusCode]] = {
     "SetDefaultLevel": WITH_A_LEVEL,
     "GetStatus": EVERY_CALL | {Code.NOT_FOUND},
 }
-STATUSES_OF_TEXTS = WITH_A_LEVEL - {
-    Code.OK,
-    Code.CANCELLED,
-    Code.UNIMPLEMENTED,
-    Code.UNAUTHENTICATED,
-    Code.PERMISSION_DENIED,
-}
-"""Codes of the `Error` in the answer to one text of a stream."""
-INTRODUCTION = """# Statuses
-
-Every status that a call can end with, what it means and what to do. This page is written by `make docs` from
-`serving/hmc/serving/wire/status.py`, and a test compares both.
-
-The message of a status says what is wrong in English. The trailing metadata has `x-request-id`: the name that the
-call sent under this key, or one that the server made. The server's log has it with every unexpected error.
-
-With `INVALID_ARGUMENT`, the details of the status (`grpc-status-details-bin`) hold a `google.rpc.BadRequest`: each
-field at fault with its path and a description. Python: `InvalidRequestError.violations`. In a stream, the `Error` of a
-text has the same list as `violations`. Not all are listed for a request of more than 1 MiB (the first only), and when
-they do not fit into the trailers (the last one then says how many more there are).
-"""
-
-
-def page() -> str:
-    """The page of statuses, as Markdown."""
-    lines = [
-        INTRODUCTION,
-        "| status | code | HTTP | when | what to do | send again | in Python |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for code, meaning in MEANINGS.items():
-        number: int = code.value[0]
-        errors = ", ".join(f"`{kind.__name__}`" for kind, known in TABLE if known is code) or "–"
-        lines.append(
-            f"| `{code.name}` | {number} | {HTTP_STATUS[code]} | {meaning.when} | {meaning.what_to_do} "
-            f"| {meaning.again} | {errors} |"
-        )
-    lines += ["", "## By call", "", "| call | statuses |", "|---|---|"]
-    services: Any = pb.DESCRIPTOR.services_by_name
-    for service in services.values():
-        for method in service.methods:
-            lines.append(f"| `{service.name}.{method.name}` | {_names(STATUSES_OF_CALLS[method.name])} |")
-    lines.append(f"| one text of `TranslateStream` (`Error.code`) | {_names(STATUSES_OF_TEXTS)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _names(codes: set[grpc.StatusCode]) -> str:
-    return ", ".join(f"`{code.name}`" for code in MEANINGS if code in codes)
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
-
 
 MAX_DETAILS = 2000
 """Bytes of the longest details. With the message they must fit into the trailers, of which clients read 8 KiB."""

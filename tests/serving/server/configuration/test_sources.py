@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from tests.command import hmc_command
+from tests.pages import settings
 
 from hmc.artifact import InvalidRequestError
-from hmc.serving.server.configuration.report import as_toml, page, plain, shown
+from hmc.serving.server.configuration.report import as_toml, plain, shown
 from hmc.serving.server.configuration.schema import BUNDLES, schema
 from hmc.serving.server.configuration.sources import load
 from hmc.serving.server.settings import ServerSettings
@@ -131,4 +132,4 @@ def test_every_setting_has_a_meaning_and_an_option_with_its_default() -> None:
 
 def test_the_page_of_settings_is_up_to_date(repository: Path) -> None:
     written = (repository / "docs" / "settings.md").read_text(encoding="utf-8")
-    assert written == page(), "run `make docs`"
+    assert written == settings(), "run `make docs`"

@@ -143,7 +143,6 @@ def corpus_importance(
     model: Transformer,
     batches: Iterable[Batch],
     layout: HeadLayout | None = None,
-    label_smoothing: float = 0.0,
     how: Importance = DEFAULT,
 ) -> HeadScores:
     """Returns I_h over a text, without dropout: kind → `[layers, heads]` at original head indices.
@@ -158,7 +157,7 @@ def corpus_importance(
     total: Tensor | None = None
     try:
         for batch in batches:
-            sums = importance_sums(model, [batch.to(device)], how, label_smoothing)
+            sums = importance_sums(model, [batch.to(device)], how)
             if how.sign == "absolute":
                 sums = sums.abs()
             total = sums if total is None else total + sums

@@ -20,6 +20,8 @@ from hmc.training.model.transformer import Transformer
 
 STREAM = 0x47617465
 """Part of the seed of gates, so that other draws from the same seed are independent of them."""
+MARGIN = 0.05
+"""A gate is settled if its P(g ≠ 0) is less than this far from 0 or 1."""
 
 
 class GateSet:
@@ -84,10 +86,10 @@ class GateSet:
         sums: list[float] = torch.stack([g.open_probability().detach().sum() for _, g in self._gated]).tolist()
         return sums
 
-    def is_unsettled(self, margin: float = 0.05) -> Tensor:
-        """`[total]` booleans: gates whose P(g ≠ 0) lies between margin and 1 - margin."""
+    def is_unsettled(self) -> Tensor:
+        """`[total]` booleans: gates whose P(g ≠ 0) lies between MARGIN and 1 - MARGIN."""
         probability = self.open_probabilities().detach()
-        return (margin <= probability) & (probability <= 1 - margin)
+        return (probability >= MARGIN) & (probability <= 1 - MARGIN)
 
     def _by_module(self, values: Tensor) -> Sequence[Tensor]:
         return values.split_with_sizes([len(log_alpha) for log_alpha in self.parameters()])
@@ -122,10 +124,10 @@ class HeadGates(GateSet):
             found[kind] += value
         return found
 
-    def unsettled(self, margin: float = 0.05) -> dict[Head, float]:
-        """Returns the gates whose P(g ≠ 0) lies between margin and 1 - margin, with that probability."""
+    def unsettled(self) -> dict[Head, float]:
+        """Returns the gates whose P(g ≠ 0) lies between MARGIN and 1 - MARGIN, with that probability."""
         rows = zip(self.heads, self.open_probabilities().tolist(), strict=True)
-        return {head: probability for head, probability in rows if margin <= probability <= 1 - margin}
+        return {head: probability for head, probability in rows if MARGIN <= probability <= 1 - MARGIN}
 
     def scores(self, arch: Architecture) -> HeadScores:
         """Returns log α as `[layers, heads]` per kind, at original head indices.

@@ -35,7 +35,6 @@ class NumberTarget(ClosingTarget):
         self.pressures = [BudgetPressure(len(positions), device=closed.device) for positions, _ in self.parts]
 
     def begin(self) -> None:
-        """See `ClosingTarget`."""
         expected = self.own.gates.open_probabilities().detach()
         self.starts = [float(expected[positions].sum()) for positions, _ in self.parts]
 
@@ -51,7 +50,6 @@ class NumberTarget(ClosingTarget):
         return [start + (number - start) * fallen for start, (_, number) in zip(self.starts, self.parts, strict=True)]
 
     def pressure(self, fallen: float) -> Tensor:
-        """See `ClosingTarget`."""
         expected = self.own.gates.open_probabilities()
         if self.settings.l0_lambda is not None:
             return l0_penalty(expected, self.settings.l0_lambda)
@@ -61,7 +59,6 @@ class NumberTarget(ClosingTarget):
         return penalty
 
     def ascend(self, fallen: float) -> None:
-        """See `ClosingTarget`."""
         expected = self.own.gates.open_probabilities().detach()
         for (positions, _), pressure, budget in zip(self.parts, self.pressures, self.budgets(fallen), strict=True):
             pressure.ascend(expected[positions].sum(), budget)
@@ -106,11 +103,9 @@ class HeadTarget(NumberTarget):
         return super()._best(log_alpha)
 
     def restore(self, progress: PruneProgress) -> None:
-        """See `ClosingTarget`."""
         self._restore(progress.starts, progress.pressures)
 
     def note(self, progress: PruneProgress) -> None:
-        """See `ClosingTarget`."""
         progress.starts, progress.pressures = self.starts, [pressure.to_json() for pressure in self.pressures]
 
     def decide(self, progress: PruneProgress, say: Say) -> None:  # noqa: ARG002 - nothing to say yet
@@ -135,7 +130,6 @@ class HeadTarget(NumberTarget):
         return HeadLayout.from_heads(kept, len(whole.encoder_self), len(whole.decoder_self))
 
     def finish(self, progress: PruneProgress, say: Say) -> None:
-        """See `ClosingTarget`."""
         layout = self.layout()
         progress.layout = layout.to_json()
         counts = {kind: sum(map(len, layout[kind])) for kind in KINDS}
@@ -155,11 +149,9 @@ class NeuronTarget(NumberTarget):
         super().__init__(gates, "neurons", closed, [(every.nonzero()[:, 0], number)], settings)
 
     def restore(self, progress: PruneProgress) -> None:
-        """See `ClosingTarget`."""
         self._restore(progress.neuron_starts, progress.neuron_pressures)
 
     def note(self, progress: PruneProgress) -> None:
-        """See `ClosingTarget`."""
         progress.neuron_starts = self.starts
         progress.neuron_pressures = [pressure.to_json() for pressure in self.pressures]
 
@@ -179,6 +171,5 @@ class NeuronTarget(NumberTarget):
         return self.gates.chosen(self.keep()[0])
 
     def finish(self, progress: PruneProgress, say: Say) -> None:
-        """See `ClosingTarget`."""
         progress.neurons = self.kept()
         say(describe_neurons(progress.neurons, progress.neurons_undecided))

@@ -20,27 +20,21 @@ class CallInfo(Protocol):
 
     def peer(self) -> str:
         """The caller's address, such as `ipv4:127.0.0.1:50000`."""
-        ...
 
     def invocation_metadata(self) -> Any:
         """Pairs of names in lower case and values; None for none."""
-        ...
 
     def auth_context(self) -> Mapping[str, Any]:
         """Names of verified client certificates."""
-        ...
 
     def time_remaining(self) -> float | None:
         """Seconds until the caller's deadline; None if it gave none."""
-        ...
 
     def set_trailing_metadata(self, metadata: Any, /) -> None:
         """Sets what is sent after the answer: pairs of names and values."""
-        ...
 
     async def abort(self, code: grpc.StatusCode, message: str, metadata: Any, /) -> NoReturn:
         """Ends the call with this status, and raises. metadata: sent beside what was set."""
-        ...
 
 
 SCOPES_OF: Mapping[str, Scope] = {

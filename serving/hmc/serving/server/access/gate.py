@@ -152,7 +152,7 @@ class AccessGate:
         self._take(caller, 1, only_look=True)
 
     def charge(self, caller: Principal, units: int) -> None:
-        """Counts texts of a call against the caller's rate. units: see `rates.units`.
+        """Counts texts of a call against the caller's rate. units: see `units`.
 
         Raises RateLimitedError if the rate is used up; nothing is counted then.
         """

@@ -1,14 +1,12 @@
-"""The settings in force, without secrets: as TOML for people, and as plain data for the log. And docs/settings.md:
-`python -m hmc.serving.server.configuration.report > docs/settings.md`."""
+"""The settings in force, without secrets: as TOML for people, and as plain data for the log."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from hmc.serving.server.configuration.schema import Setting, schema
+from hmc.serving.server.configuration.schema import schema
 from hmc.serving.server.configuration.sources import DEFAULT, Configuration
 
 HIDDEN = "(set, not shown)"
@@ -44,31 +42,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(map(plain, value))
     return str(value) if isinstance(value, Path) else value
-
-
-HEAD = """# Settings of `hmc serve`
-
-This page is made from the code: `make docs` writes it. [Operations](operations.md#configure-a-server) says how
-settings are given and which of several wins.
-
-| key in a file | option | variable | default | meaning |
-|---|---|---|---|---|
-"""
-
-
-def page() -> str:
-    """The whole page in Markdown."""
-    return HEAD + "".join(map(_row, schema()))
-
-
-def _row(setting: Setting) -> str:
-    cells = (f"`{setting.key}`", f"`{setting.option}`", f"`{setting.variable}`", _default(setting.default))
-    return f"| {' | '.join(cells)} | {setting.meaning.replace('|', chr(92) + '|')} |\n"
-
-
-def _default(value: Any) -> str:
-    return "–" if value is None or value == () else f"`{json.dumps(plain(value))}`".replace('"', "")
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

@@ -32,7 +32,7 @@ ENDED_S = 0.5
 """Seconds in which the supervisor notices that a process has ended."""
 
 
-class GroupAdminServicer(rpc.AdminServiceServicer):
+class GroupAdminServicer(AdminServicer):
     """The service `hmc.v1.AdminService` of a process that has siblings.
 
     A change is made here first. If that fails, the others are not asked; the error is the one that a single process
@@ -40,23 +40,21 @@ class GroupAdminServicer(rpc.AdminServiceServicer):
     """
 
     def __init__(self, handlers: Handlers, group: Group) -> None:
-        self._own, self._handlers, self._group = AdminServicer(handlers), handlers, group
+        super().__init__(handlers)
+        self._group = group
         self._making: set[asyncio.Future[Any]] = set()
 
     async def LoadLevel(self, request: pb.LoadLevelRequest, context: object) -> pb.LoadLevelResponse:
-        return await self._everywhere("LoadLevel", request, self._own.LoadLevel(request, context))
+        return await self._everywhere("LoadLevel", request, super().LoadLevel(request, context))
 
     async def UnloadLevel(self, request: pb.UnloadLevelRequest, context: object) -> pb.UnloadLevelResponse:
-        return await self._everywhere("UnloadLevel", request, self._own.UnloadLevel(request, context))
+        return await self._everywhere("UnloadLevel", request, super().UnloadLevel(request, context))
 
     async def SetDefaultLevel(self, request: pb.SetDefaultLevelRequest, context: object) -> pb.SetDefaultLevelResponse:
-        return await self._everywhere("SetDefaultLevel", request, self._own.SetDefaultLevel(request, context))
+        return await self._everywhere("SetDefaultLevel", request, super().SetDefaultLevel(request, context))
 
     async def Reload(self, request: pb.ReloadRequest, context: object) -> pb.ReloadResponse:
-        return await self._everywhere("Reload", request, self._own.Reload(request, context))
-
-    async def GetStatus(self, request: pb.GetStatusRequest, context: object) -> pb.GetStatusResponse:
-        return await self._own.GetStatus(request, context)
+        return await self._everywhere("Reload", request, super().Reload(request, context))
 
     async def _everywhere(self, method: str, request: Message, here: Awaitable[T]) -> T:
         """Makes a change in this process and then in all others at once. Returns this process's answer.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -60,9 +59,7 @@ class RowMasks:
         self._former = [attention.gate for attention in (*self._encoder, *self._decoder)]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for attention, gate in zip((*self._encoder, *self._decoder), self._former, strict=True):
             attention.gate = gate
 

@@ -103,35 +103,35 @@ class Measurement:
             found["bleu"] = Estimate(float(self.bleu[mask]), *interval(self._bleus[:, mask])).to_json()
         return found
 
-    def deltas(self, mask: int, base: int = 0) -> dict[str, Any]:
-        """Loss and BLEU of `mask` minus those of mask `base`, with intervals and p-values."""
-        found = {"delta_loss": self.delta_loss(mask, base).to_json()}
+    def deltas(self, mask: int) -> dict[str, Any]:
+        """Loss and BLEU of `mask` minus those of the first mask, with intervals and p-values."""
+        found = {"delta_loss": self.delta_loss(mask).to_json()}
         if self.counts is not None:
-            value = float(self.bleu[mask] - self.bleu[base])
-            ends = interval(self._bleus[:, mask] - self._bleus[:, base])
-            p = p_value(self.counts[mask], self.counts[base], bleu, **self._trials)
+            value = float(self.bleu[mask] - self.bleu[0])
+            ends = interval(self._bleus[:, mask] - self._bleus[:, 0])
+            p = p_value(self.counts[mask], self.counts[0], bleu, **self._trials)
             found["delta_bleu"] = Estimate(value, *ends, p).to_json()
         return found
 
-    def delta_loss(self, mask: int, base: int = 0) -> Estimate:
-        """Loss of `mask` minus that of mask `base`, with interval and p-value."""
-        ends = interval(self._losses[:, mask] - self._losses[:, base])
-        rows = [np.stack([self.losses.sums[m], self.losses.tokens], axis=1) for m in (mask, base)]
+    def delta_loss(self, mask: int) -> Estimate:
+        """Loss of `mask` minus that of the first mask, with interval and p-value."""
+        ends = interval(self._losses[:, mask] - self._losses[:, 0])
+        rows = [np.stack([self.losses.sums[m], self.losses.tokens], axis=1) for m in (mask, 0)]
         p = p_value(rows[0], rows[1], _loss_per_token, **self._trials)
-        return Estimate(float(self.loss[mask] - self.loss[base]), *ends, p)
+        return Estimate(float(self.loss[mask] - self.loss[0]), *ends, p)
 
     @property
     def _trials(self) -> dict[str, int]:
         return {"trials": self.settings.resamples, "seed": self.settings.seed}
 
-    def relative_bleu(self, mask: int, base: int = 0) -> Estimate:
-        """BLEU of `mask` divided by that of mask `base`, which must not be 0.
+    def relative_bleu(self, mask: int) -> Estimate:
+        """BLEU of `mask` divided by that of the first mask, which must not be 0.
 
         Resamples in which the divisor is 0 are left out of the interval.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
-            resampled = self._bleus[:, mask] / self._bleus[:, base]
-        return Estimate(float(self.bleu[mask] / self.bleu[base]), *interval(resampled[np.isfinite(resampled)]))
+            resampled = self._bleus[:, mask] / self._bleus[:, 0]
+        return Estimate(float(self.bleu[mask] / self.bleu[0]), *interval(resampled[np.isfinite(resampled)]))
 
 
 def _loss_per_token(totals: npt.NDArray[Any]) -> Floats:

@@ -36,7 +36,7 @@ Row = dict[str, Any]
 """`kind`, `layer` and `index` of a head, and its values."""
 T = TypeVar("T")
 WITHIN = 1.0
-"""BLEU points that `masked_within` allows by default."""
+"""BLEU points that `masked_within` allows."""
 ORDERS = ("most_important_first", "least_important_first")
 
 
@@ -235,11 +235,11 @@ def parse_heads(names: Sequence[str], layout: HeadLayout) -> list[Head]:
     return found
 
 
-def masked_within(curve: Sequence[Mapping[str, Any]], drop: float = WITHIN) -> int:
-    """Largest number of heads masked, group by group, with BLEU at most `drop` points below that of all heads."""
+def masked_within(curve: Sequence[Mapping[str, Any]]) -> int:
+    """Largest number of heads masked, group by group, with BLEU at most WITHIN points below that of all heads."""
     whole, most = curve[0]["bleu"]["value"], 0
     for point in curve:
-        if whole - point["bleu"]["value"] > drop:
+        if whole - point["bleu"]["value"] > WITHIN:
             break
         most = point["masked"]
     return most

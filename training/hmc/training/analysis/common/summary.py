@@ -43,11 +43,11 @@ def change(estimate: Mapping[str, Any], digits: int = 2) -> str:
     return f"{value} ({low} to {high})"
 
 
-def spread_cell(spread: Mapping[str, float], digits: int = 1) -> str:
+def spread_cell(spread: Mapping[str, float]) -> str:
     """`12.7 (11 to 14)` of a mean and its extremes; the mean alone, as a whole number, where they are equal."""
     if spread["least"] == spread["most"]:
         return f"{spread['mean']:g}"
-    return f"{spread['mean']:.{digits}f} ({spread['least']:g} to {spread['most']:g})"
+    return f"{spread['mean']:.1f} ({spread['least']:g} to {spread['most']:g})"
 
 
 def probability(value: float | None) -> str:

@@ -35,6 +35,8 @@ THRESHOLD = 0.9
 """A head is positional if at least this share of queries has its largest weight at one offset."""
 COVERAGE = 0.5
 """An offset is considered only if at least this share of the queries sees a token there."""
+LONGEST = 8
+"""Largest offset considered. A query with a farther largest weight is a miss for all offsets."""
 COMMAND = "roles"
 ROLES = ("positional", "syntactic", "rare words")
 """Names of the roles, in the order in which a head's roles are listed."""
@@ -96,16 +98,14 @@ class PositionCounts:
     otherwise no head would reach 90 % on short sentences.
     """
 
-    def __init__(self, longest: int = 8) -> None:
-        """longest: largest distance considered. A query with a farther largest weight is a miss for all offsets."""
-        self.longest = longest
+    def __init__(self) -> None:
         self._hits: dict[Place, npt.NDArray[np.int64]] = {}
         self._seen: dict[Place, npt.NDArray[np.int64]] = {}
         self._queries: dict[Place, int] = {}
 
     def add(self, view: View) -> None:
         """Counts the queries of one batch."""
-        place, offsets = (view.kind, view.layer), range(-self.longest, self.longest + 1)
+        place, offsets = (view.kind, view.layer), range(-LONGEST, LONGEST + 1)
         _, at, counted = peaks(view, at_least=2)
         distance = at - torch.arange(at.size(-1), device=at.device)  # [B, H, T]
         seen = [visible_keys(view, offset) & counted for offset in offsets]  # each [B, T]
@@ -124,9 +124,9 @@ class PositionCounts:
         queries, seen = max(1, self._queries[place]), self._seen[place]
         shares = np.where(seen >= max(1, COVERAGE * queries), hits / np.maximum(seen, 1), -1.0)
         # For equal shares the nearest offset wins.
-        order = sorted(range(len(shares)), key=lambda i: (-shares[i], abs(i - self.longest), i))
+        order = sorted(range(len(shares)), key=lambda i: (-shares[i], abs(i - LONGEST), i))
         column = order[0]
-        return Position(column - self.longest, float(max(0.0, shares[column])), float(hits[column] / queries))
+        return Position(column - LONGEST, float(max(0.0, shares[column])), float(hits[column] / queries))
 
 
 def positions(views: Iterable[View]) -> dict[Place, list[Position]]:

@@ -68,11 +68,9 @@ class LatencyTarget(ClosingTarget):
         self._pressure = BudgetPressure(whole_ms, device=closed.device)
 
     def begin(self) -> None:
-        """See `ClosingTarget`."""
         self.start = float(self._expected().detach())
 
     def restore(self, progress: PruneProgress) -> None:
-        """See `ClosingTarget`."""
         saved = progress.latency
         self.start, self.aim, former = saved["start"], saved["aim"], saved["pressure"]
         self._pressure = BudgetPressure(
@@ -82,7 +80,6 @@ class LatencyTarget(ClosingTarget):
             self.fixed = self._chooser.restored(np.array(saved["fixed"], bool))
 
     def note(self, progress: PruneProgress) -> None:
-        """See `ClosingTarget`."""
         kept = np.concatenate(self.fixed.parts).tolist() if self.fixed else []
         pressure = self._pressure.to_json()
         progress.latency = {"start": self.start, "aim": self.aim, "pressure": pressure, "fixed": kept}
@@ -92,11 +89,9 @@ class LatencyTarget(ClosingTarget):
         return self.start + (self.aim - self.start) * fallen
 
     def pressure(self, fallen: float) -> Tensor:
-        """See `ClosingTarget`."""
         return self._pressure.penalty_of(self._expected(), self.budget(fallen))
 
     def ascend(self, fallen: float) -> None:
-        """See `ClosingTarget`."""
         self._pressure.ascend(self._expected().detach(), self.budget(fallen))
 
     def keep(self) -> list[Tensor]:
@@ -166,7 +161,6 @@ class LatencyTarget(ClosingTarget):
         return {"latency_budget_ms": self.budget(fallen), "latency_ms": float(self._expected().detach()), **open_}
 
     def finish(self, progress: PruneProgress, say: Say) -> None:
-        """See `ClosingTarget`."""
         choice = self.choose()
         layout, neurons, removed = kept_parts(self.gates, choice)
         progress.layout, progress.neurons = layout.to_json(), neurons

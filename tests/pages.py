@@ -1,0 +1,90 @@
+"""Writes docs/statuses.md and docs/settings.md, which are made from the code: `python -m tests.pages`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import grpc
+
+from hmc.serving.server.configuration.report import plain
+from hmc.serving.server.configuration.schema import Setting, schema
+from hmc.serving.wire.status import HTTP_STATUS, MEANINGS, STATUSES_OF_CALLS, TABLE, WITH_A_LEVEL
+from hmc.v1 import translation_pb2 as pb
+from tests.guards.pages import DOCS
+
+STATUSES_OF_TEXTS = WITH_A_LEVEL - {
+    grpc.StatusCode.OK,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+}
+"""Codes of the `Error` in the answer to one text of a stream."""
+STATUSES = """# Statuses
+
+Every status that a call can end with, what it means and what to do. This page is written by `make docs` from
+`serving/hmc/serving/wire/status.py`, and a test compares both.
+
+The message of a status says what is wrong in English. The trailing metadata has `x-request-id`: the name that the
+call sent under this key, or one that the server made. The server's log has it with every unexpected error.
+
+With `INVALID_ARGUMENT`, the details of the status (`grpc-status-details-bin`) hold a `google.rpc.BadRequest`: each
+field at fault with its path and a description. Python: `InvalidRequestError.violations`. In a stream, the `Error` of a
+text has the same list as `violations`. Not all are listed for a request of more than 1 MiB (the first only), and when
+they do not fit into the trailers (the last one then says how many more there are).
+"""
+SETTINGS = """# Settings of `hmc serve`
+
+This page is made from the code: `make docs` writes it. [Operations](operations.md#configure-a-server) says how
+settings are given and which of several wins.
+
+| key in a file | option | variable | default | meaning |
+|---|---|---|---|---|
+"""
+
+
+def statuses() -> str:
+    """docs/statuses.md: every status, from `hmc.serving.wire.status`."""
+    lines = [
+        STATUSES,
+        "| status | code | HTTP | when | what to do | send again | in Python |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for code, meaning in MEANINGS.items():
+        number: int = code.value[0]
+        errors = ", ".join(f"`{kind.__name__}`" for kind, known in TABLE if known is code) or "–"
+        lines.append(
+            f"| `{code.name}` | {number} | {HTTP_STATUS[code]} | {meaning.when} | {meaning.what_to_do} "
+            f"| {meaning.again} | {errors} |"
+        )
+    lines += ["", "## By call", "", "| call | statuses |", "|---|---|"]
+    services: Any = pb.DESCRIPTOR.services_by_name
+    for service in services.values():
+        for method in service.methods:
+            lines.append(f"| `{service.name}.{method.name}` | {_names(STATUSES_OF_CALLS[method.name])} |")
+    lines.append(f"| one text of `TranslateStream` (`Error.code`) | {_names(STATUSES_OF_TEXTS)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _names(codes: set[grpc.StatusCode]) -> str:
+    return ", ".join(f"`{code.name}`" for code in MEANINGS if code in codes)
+
+
+def settings() -> str:
+    """docs/settings.md: every setting of `hmc serve`, from `ServerSettings`."""
+    return SETTINGS + "".join(map(_row, schema()))
+
+
+def _row(setting: Setting) -> str:
+    cells = (f"`{setting.key}`", f"`{setting.option}`", f"`{setting.variable}`", _default(setting.default))
+    return f"| {' | '.join(cells)} | {setting.meaning.replace('|', chr(92) + '|')} |\n"
+
+
+def _default(value: Any) -> str:
+    return "–" if value is None or value == () else f"`{json.dumps(plain(value))}`".replace('"', "")
+
+
+if __name__ == "__main__":
+    (DOCS / "statuses.md").write_text(statuses(), encoding="utf-8")
+    (DOCS / "settings.md").write_text(settings(), encoding="utf-8")
