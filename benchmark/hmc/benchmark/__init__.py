@@ -32,4 +32,18 @@ if TYPE_CHECKING:
     from hmc.benchmark.runner import run_benchmark as run_benchmark
     from hmc.benchmark.settings import BenchmarkSettings as BenchmarkSettings
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "hmc.benchmark.budget.compile": ("CompilePlan", "compile_and_score"),
+        "hmc.benchmark.budget.find": ("BudgetSearch",),
+        "hmc.benchmark.budget.search": ("Candidate", "Limits", "Search"),
+        "hmc.benchmark.measure.quality": ("measure_quality", "record_quality"),
+        "hmc.benchmark.measure.text": ("TestSet", "read_sentences"),
+        "hmc.benchmark.report.plots": ("write_pareto",),
+        "hmc.benchmark.report.results": ("LevelReport", "Report"),
+        "hmc.benchmark.report.tables": ("tables",),
+        "hmc.benchmark.runner": ("record", "run_benchmark"),
+        "hmc.benchmark.settings": ("BenchmarkSettings",),
+    },
+)

@@ -34,4 +34,20 @@ if TYPE_CHECKING:
 # imports this package first. To allow the reports, set the variable to 0.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "hmc.artifact.model.budgets": ("HeadBudget",),
+        "hmc.artifact.bundle.manifest": ("Level", "Manifest", "read_manifest"),
+        "hmc.artifact.bundle.checks": ("bundle_problems", "validate"),
+        "hmc.artifact.checkpoint.checkpoint": (
+            "Checkpoint",
+            "checkpoint_problems",
+            "load_checkpoint",
+            "save_checkpoint",
+        ),
+        "hmc.artifact.errors": ("HmcError", "InvalidArtifactError", "InvalidRequestError"),
+        "hmc.artifact.model.heads": ("Head", "HeadLayout"),
+        "hmc.artifact.precisions": ("PRECISIONS", "Precision"),
+    },
+)

@@ -27,4 +27,15 @@ if TYPE_CHECKING:
     from hmc.compiler.weights import Ranking as Ranking
     from hmc.compiler.weights import Target as Target
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "hmc.compiler.bundle.builder": ("BundleBuilder",),
+        "hmc.compiler.bundle.requests": ("LevelRequest", "read_calibration"),
+        "hmc.compiler.bundle.writer": ("compile_bundle", "progress_steps"),
+        "hmc.compiler.checks.parity": ("ParityError",),
+        "hmc.compiler.checks.runs": ("BrokenGraphError",),
+        "hmc.compiler.lexicon": ("ShortlistText",),
+        "hmc.compiler.weights": ("Ranking", "Target"),
+    },
+)

@@ -19,4 +19,14 @@ if TYPE_CHECKING:
     from hmc.pipelines.pruning.text import PruningText as PruningText
     from hmc.pipelines.pruning.text import translate_for_pruning as translate_for_pruning
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "hmc.pipelines.distillation.filters": ("Filters",),
+        "hmc.pipelines.progress": ("Progress",),
+        "hmc.pipelines.distillation.results": ("Distilled",),
+        "hmc.pipelines.distillation.run": ("distill",),
+        "hmc.pipelines.distillation.settings": ("DistillSettings",),
+        "hmc.pipelines.pruning.text": ("PruningText", "translate_for_pruning"),
+    },
+)

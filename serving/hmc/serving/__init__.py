@@ -22,4 +22,12 @@ if TYPE_CHECKING:
     from hmc.serving.requests.selectors import Selector as Selector
     from hmc.serving.translator import Translator as Translator
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "hmc.serving.requests.options": ("DecodeOptions", "Sampling", "Target"),
+        "hmc.serving.requests.results": ("Alternative", "Partial", "Token", "Translation"),
+        "hmc.serving.requests.selectors": ("Selector",),
+        "hmc.serving.translator": ("Translator",),
+    },
+)

@@ -49,4 +49,27 @@ if TYPE_CHECKING:
     from hmc.training.trainer.trainer import TrainingRun as TrainingRun
     from hmc.training.trainer.trainer import train as train
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "hmc.training.data.batches": ("Batch", "make_batch"),
+        "hmc.training.data.vocabulary": ("Vocabulary",),
+        "hmc.training.headmask.mask": ("HeadMask",),
+        "hmc.training.headmask.spec": ("HeadMaskSpec",),
+        "hmc.training.model.beam_search": ("Hypothesis", "beam_search"),
+        "hmc.training.model.checkpoints": ("average_tensors", "export_tensors", "model_from_checkpoint"),
+        "hmc.training.model.evaluate": ("Scores", "evaluate", "score", "translate"),
+        "hmc.training.model.gates": (
+            "FixedMask", "Gate", "HardConcrete", "ImportanceGate", "OpenGate", "SampledGate",
+        ),
+        "hmc.training.model.importance": ("corpus_importance", "sentence_importance"),
+        "hmc.training.model.regimes": ("freeze", "mask_neurons", "mask_to_layout", "open_gates"),
+        "hmc.training.model.transformer": ("Transformer", "build_transformer"),
+        "hmc.training.pruning.gate_sets": ("HeadGates", "NeuronGates"),
+        "hmc.training.pruning.nested": ("nested_finetune",),
+        "hmc.training.pruning.run": ("PruningRun", "prune"),
+        "hmc.training.pruning.settings": ("PruneSettings",),
+        "hmc.training.runs.recipe": ("Recipe", "load_recipe"),
+        "hmc.training.trainer.trainer": ("TrainingRun", "train"),
+    },
+)  # fmt: skip

@@ -40,4 +40,20 @@ if TYPE_CHECKING:
     from hmc.serving.requests.results import Translation as Translation
     from hmc.serving.requests.selectors import Selector as Selector
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "hmc.serving.client.aio": ("AsyncClient",),
+        "hmc.serving.client.calls": ("Level",),
+        "hmc.serving.client.client": ("Client",),
+        "hmc.serving.client.failures": ("ONCE", "Retry"),
+        "hmc.serving.client.files": ("FileProgress", "translate_file", "translate_file_async"),
+        "hmc.serving.requests.options": ("DecodeOptions", "Sampling", "Segmentation"),
+        "hmc.serving.requests.results": (
+            "Alternative", "Answer", "DeviceUse", "DocumentPiece", "LatencySummary", "LevelBytes", "LevelInfo",
+            "LevelList", "LevelLoad", "ModelInfo", "Partial", "Segment", "ServerStatus", "StreamAnswer", "Token",
+            "Translation",
+        ),
+        "hmc.serving.requests.selectors": ("Selector",),
+    },
+)  # fmt: skip
