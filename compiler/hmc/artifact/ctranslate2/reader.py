@@ -29,7 +29,7 @@ from hmc.artifact.tokenizer.files import (
     MarianFiles,
     vocabulary_problems,
 )
-from hmc.artifact.tokenizer.tokenizer import load_pieces
+from hmc.artifact.tokenizer.tokenizer import piece_problems
 
 WEIGHTS = "model.bin"
 SHARED, SIDES = "shared_vocabulary", ("source_vocabulary", "target_vocabulary")
@@ -212,8 +212,5 @@ def _piece_models(folder: Path) -> tuple[list[bytes], list[str]]:
             problems.append(f"{name} is missing: copy it from the model that was converted")
             continue
         models.append((folder / name).read_bytes())
-        try:
-            load_pieces(models[-1], name)
-        except InvalidArtifactError as error:
-            problems += [f"{problem}; copy or download it again" for problem in error.problems]
+        problems += piece_problems(models[-1], name)
     return models, problems

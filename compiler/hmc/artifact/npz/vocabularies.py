@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmc.artifact.errors import HmcError, InvalidArtifactError
-from hmc.artifact.npz.yaml_text import parse_yaml
+from hmc.artifact.npz.yaml_text import parse_yaml, utf8_text
 from hmc.artifact.tokenizer.files import EOS_PIECE, PAD_PIECE, UNK_PIECE
 from hmc.artifact.tokenizer.tokenizer import load_pieces
 
@@ -81,11 +81,7 @@ def _inserted(entries: Entries, pad: int) -> Entries:
 
 
 def _of_text(path: Path) -> Entries:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise HmcError(f"{path.name} is not UTF-8 (byte {error.start})") from error
-    raw = parse_yaml(text, path.name)
+    raw = parse_yaml(utf8_text(path), path.name)
     # Longer numbers are no ids, and Python refuses to read those of thousands of digits.
     wrong = [
         piece

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
@@ -104,8 +103,3 @@ def _read_safetensors(file: Path) -> tuple[Arrays, list[str]]:
         return {}, [f"{file.name} is not readable: {error}"]
     except TypeError as error:
         return {}, [f"{file.name} holds a type that needs ml_dtypes ({error}): {how_to_install('compile')}"]
-
-
-def not_finite(tensors: Iterable[tuple[str, npt.NDArray[Any]]]) -> list[str]:
-    """A problem for each tensor with NaN or infinity."""
-    return [f"tensor {name} holds NaN or infinity" for name, value in tensors if not np.isfinite(value).all()]

@@ -312,6 +312,15 @@ def load_pieces(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor
         raise InvalidArtifactError("tokenizer", [f"{name} is not a SentencePiece model: {error}"], FIX) from error
 
 
+def piece_problems(model: bytes, name: str) -> list[str]:
+    """Why bytes from elsewhere are no SentencePiece model; empty if they are one. name: of their file."""
+    try:
+        load_pieces(model, name)
+    except InvalidArtifactError as error:
+        return [f"{problem}; copy or download it again" for problem in error.problems]
+    return []
+
+
 def sampling(pieces: sentencepiece.SentencePieceProcessor, dropout: float) -> dict[str, Any]:
     """SentencePiece's options for a probability of skipping merges. Raises InvalidRequestError for a unigram model,
     where the same number would smooth probabilities: the smaller it is, the more is split."""
