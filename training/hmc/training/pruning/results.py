@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
-from hmc.artifact.checkpoint.slimming import slim_ffn, slim_layers, slim_tensors
+from hmc.artifact.checkpoint.slimming import slim_ffn, slim_layers, slim_tensors, slimmed
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons
 from hmc.artifact.model.heads import HeadLayout, HeadScores
 from hmc.artifact.model.latency import Sizes
@@ -81,17 +82,8 @@ def cut_model(
     source: Checkpoint, model: Transformer, layout: HeadLayout, neurons: Neurons, removed: RemovedLayers
 ) -> Checkpoint:
     """Returns the model as it is now, with these heads, neurons and layers, as a checkpoint without provenance."""
-    tensors = slim_tensors(export_tensors(model), source.architecture, source.layout, layout)
-    tensors = slim_layers(slim_ffn(tensors, source.architecture, neurons), removed)
-    config = source.config.model_copy(
-        update={
-            "head_layout": layout.to_json(),
-            "ffn_widths": FfnWidths.of(neurons),
-            "removed_layers": removed,
-            "provenance": {},
-        }
-    )
-    return Checkpoint(config=config, tensors=tensors, tokenizer=source.tokenizer)
+    found = slimmed(replace(source, tensors=export_tensors(model)), layout, neurons, removed)
+    return replace(found, config=found.config.model_copy(update={"provenance": {}}), metrics={})
 
 
 def finite(scores: HeadScores) -> HeadScores:
