@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hmc.artifact.checkpoint.extras import EXTRAS, Extras, ScoreName, read_extras, write_extras
 from hmc.artifact.checkpoint.weights import StoredAs, Tensors, read_weights, weights_problems, write_weights
-from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError
+from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError, field_problems
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.ffn import FfnWidths
 from hmc.artifact.model.heads import HeadLayout, HeadScores
@@ -164,8 +164,7 @@ def read_config(path: Path) -> CheckpointConfig:
             raise HmcError(f"config.json has schema version {version}; this hmc reads {SCHEMA_VERSION}: upgrade hmc")
         return CheckpointConfig.model_validate(raw)
     except ValidationError as error:
-        details = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise HmcError(f"config.json: {details}") from error
+        raise HmcError(f"config.json: {'; '.join(field_problems(error))}") from error
     except (ValueError, RecursionError) as error:
         raise HmcError(f"config.json is not JSON: {error}") from error
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig
 from hmc.artifact.checkpoint.weights import Tensors, fitted
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.errors import InvalidArtifactError, field_problems
 from hmc.artifact.m2m100.tokenizer_files import configured_languages, read_files
 from hmc.artifact.marian.generation import decoding_of, id_problems
 from hmc.artifact.marian.layout import CONFIG, GENERATION, TOKENIZER_CONFIG, SizesConfig, classes_of, read_json
@@ -167,7 +167,7 @@ def architecture_of(raw: dict[str, Any], unk_id: int, *, own_output: bool) -> tu
     try:
         config = M2M100Config.model_validate({name: value for name, value in raw.items() if value is not None})
     except ValidationError as error:
-        return None, [f"{CONFIG}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        return None, [f"{CONFIG}: {problem}" for problem in field_problems(error)]
     problems = config.problems()
     if config.pad_token_id != 1:
         problems.append(f"{CONFIG}: pad_token_id {config.pad_token_id} must be 1: positions are counted from it")
@@ -178,7 +178,7 @@ def architecture_of(raw: dict[str, Any], unk_id: int, *, own_output: bool) -> tu
     try:
         return _architecture(config, unk_id, own_output), []
     except ValidationError as error:
-        return None, [f"{CONFIG}: {'.'.join(map(str, e['loc']))} {e['msg']}".strip() for e in error.errors()]
+        return None, [f"{CONFIG}: {problem}" for problem in field_problems(error)]
 
 
 def _architecture(config: M2M100Config, unk_id: int, own_output: bool) -> Architecture:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from hmc.artifact.errors import field_problems
 from hmc.artifact.model.architecture import Activation, Architecture
 from hmc.artifact.storage.formats import Format
 from hmc.artifact.tokenizer.files import SEPARATE
@@ -141,7 +142,7 @@ def architecture_of(raw: dict[str, Any], unk_id: int) -> tuple[Architecture | No
     try:
         config = MarianConfig.model_validate(raw)
     except ValidationError as error:
-        return None, problems + [f"config.json: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        return None, problems + [f"config.json: {problem}" for problem in field_problems(error)]
     problems += config.problems() + _marian_problems(config)
     if problems:
         return None, problems

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import sentencepiece
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, model_validator
 
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, field_problems
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.tokenizer.files import (
     EOS_PIECE,
@@ -266,7 +266,7 @@ def read_languages(content: bytes) -> LanguageTokens:
     try:
         return LanguageTokens.model_validate_json(content)
     except ValidationError as error:
-        problems = [f"{LANGUAGES}: {'.'.join(map(str, each['loc']))} {each['msg']}".strip() for each in error.errors()]
+        problems = [f"{LANGUAGES}: {problem}" for problem in field_problems(error)]
         raise InvalidArtifactError("tokenizer", problems, FIX) from error
 
 
