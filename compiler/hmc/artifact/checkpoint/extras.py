@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import KINDS, HeadScores
 from hmc.artifact.model.layers import stack_of
+from hmc.artifact.storage.files import write_whole
 
 GATES, IMPORTANCE, SCORES, METRICS = "gates.safetensors", "importance.json", "scores.json", "metrics.json"
 EXTRAS = (GATES, IMPORTANCE, SCORES, METRICS)
@@ -124,12 +124,7 @@ def add_score(folder: Path, arch: Architecture, name: ScoreName, scores: HeadSco
         others = read_extras(folder, arch)[0].scores
         content = {key: _rows(value) for key, value in others.items()} | {name: content}
     path = folder / (IMPORTANCE if name == "importance" else SCORES)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as handle:
-        handle.write(json.dumps(content) + "\n")
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(path)
+    write_whole(path, json.dumps(content) + "\n", several=True)
     return path
 
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from hmc.artifact.storage.files import write_whole
 from hmc.artifact.storage.rows import needs
 from hmc.pipelines.bulk.places import file_system, is_url, local_path
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.bulk.shards import LineResult
-from hmc.pipelines.folders import First, taken_folder, write_whole
+from hmc.pipelines.folders import First, taken_folder
 from hmc.serving.requests.checks import one_line
 
 TRANSLATIONS, NOTES = "translations", "notes"

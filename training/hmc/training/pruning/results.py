@@ -16,6 +16,7 @@ from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons
 from hmc.artifact.model.heads import HeadLayout, HeadScores
 from hmc.artifact.model.latency import Sizes
 from hmc.artifact.model.layers import RemovedLayers
+from hmc.artifact.storage.files import write_whole
 from hmc.training.model.checkpoints import export_tensors
 from hmc.training.model.evaluate import Scores
 from hmc.training.model.transformer import Transformer
@@ -135,6 +136,4 @@ def describe_kept(progress: PruneProgress) -> str:
 
 def write_trajectory(folder: Path, trajectory: list[dict[str, Any]]) -> None:
     """Writes `trajectory.json` atomically: `{"stage", "step", "open", "open/KIND", "unsettled", …}`, oldest first."""
-    temporary = folder / ".trajectory.json"
-    temporary.write_text(json.dumps(trajectory, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(folder / "trajectory.json")
+    write_whole(folder / "trajectory.json", json.dumps(trajectory, indent=1) + "\n")
