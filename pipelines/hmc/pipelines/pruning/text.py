@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
@@ -24,23 +23,6 @@ FOLDER = "distilled"
 """Folder of the translations within the run folder."""
 HELD_OUT = 500
 """Sentence pairs held out as dev text. The number is fixed, since `--eval-sentences` may change when a run resumes."""
-
-
-@dataclass(frozen=True)
-class PruningText:
-    """What a pruning run reads in place of parallel text."""
-
-    distilled: Distilled
-
-    @property
-    def train(self) -> str:
-        """The training corpus."""
-        return self.distilled.corpus()
-
-    @property
-    def dev(self) -> str:
-        """The held-out dev corpus: its scores say how far the pruned model still writes what the whole one wrote."""
-        return self.distilled.dev_corpus()
 
 
 def imported(model: Path, out: Path) -> Path:
@@ -66,12 +48,13 @@ def translate_for_pruning(  # noqa: PLR0913 - a run, its text, and two reports
     hold_out: bool = True,
     report: Report = silent,
     step: Step = silent,
-) -> PruningText:
+) -> Distilled:
     """Translates plain source text with the model that a run in the folder `out` will prune; interrupted, it goes on.
 
     checkpoint: the model. targets, neurons, settings: those of the run, which are checked before the first sentence is
     translated; stages: those of a run that was checked already, in place of targets and neurons. translation, filters:
-    as in `distill`. hold_out: hold out dev text. Translations stay in `out`/FOLDER. Raises as `distill` and
+    as in `distill`. hold_out: hold out dev text, whose scores say how far the pruned model still writes what the whole
+    one wrote. Translations stay in `out`/FOLDER. Raises as `distill` and
     `PruningRun`.
     """
     check_processes(settings.run)
@@ -83,7 +66,7 @@ def translate_for_pruning(  # noqa: PLR0913 - a run, its text, and two reports
     folder = out / FOLDER
     if translation is None:  # `auto` is decided by each library: PyTorch may have a GPU that ONNX Runtime has not
         translation = DistillSettings(device="cpu" if settings.run.device == "cpu" else "auto")
-    distilled = distill(
+    return distill(
         checkpoint,
         sources,
         folder,
@@ -93,4 +76,3 @@ def translate_for_pruning(  # noqa: PLR0913 - a run, its text, and two reports
         report=report,
         step=step,
     )
-    return PruningText(distilled)
