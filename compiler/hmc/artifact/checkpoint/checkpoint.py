@@ -20,7 +20,7 @@ from hmc.artifact.model.ffn import FfnWidths
 from hmc.artifact.model.heads import HeadLayout, HeadScores
 from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
 from hmc.artifact.storage.files import replace_directory, sha256_file
-from hmc.artifact.storage.formats import Format
+from hmc.artifact.storage.formats import Format, read_json
 from hmc.artifact.tokenizer.files import (
     EVERY,
     TARGET_VOCABULARY,
@@ -149,11 +149,8 @@ def _tokenizer_problems(path: Path, arch: Architecture) -> list[str]:
 
 def is_marian(path: Path) -> bool:
     """Whether `path` is a Hugging Face MarianMT model, which has to be imported first. Any path may be asked about."""
-    try:
-        config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(config, dict) and config.get("model_type") == "marian" and "architecture" not in config
+    config, _ = read_json(path / CONFIG)
+    return config.get("model_type") == "marian" and "architecture" not in config
 
 
 def read_config(path: Path) -> CheckpointConfig:

@@ -16,6 +16,7 @@ from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import KINDS, HeadScores
 from hmc.artifact.model.layers import stack_of
 from hmc.artifact.storage.files import write_whole
+from hmc.artifact.storage.formats import read_json
 
 GATES, IMPORTANCE, SCORES, METRICS = "gates.safetensors", "importance.json", "scores.json", "metrics.json"
 EXTRAS = (GATES, IMPORTANCE, SCORES, METRICS)
@@ -64,13 +65,9 @@ def _read(folder: Path, arch: Architecture) -> tuple[Extras, list[str]]:
     for name in (IMPORTANCE, SCORES, METRICS):
         if not (folder / name).is_file():
             continue
-        try:
-            raw = json.loads((folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            problems.append(f"{name} is not JSON: {error}")
-            continue
-        if not isinstance(raw, dict):
-            problems.append(f"{name} must be one JSON object")
+        raw, wrong = read_json(folder / name)
+        if wrong:
+            problems += wrong
         elif name == METRICS:
             found.metrics = raw
         elif name == SCORES:

@@ -13,7 +13,7 @@ from hmc.artifact.checkpoint.weights import Tensors, fitted
 from hmc.artifact.errors import InvalidArtifactError, field_problems
 from hmc.artifact.m2m100.tokenizer_files import configured_languages, read_files
 from hmc.artifact.marian.generation import decoding_of, id_problems
-from hmc.artifact.marian.layout import CONFIG, GENERATION, TOKENIZER_CONFIG, SizesConfig, classes_of, read_json
+from hmc.artifact.marian.layout import CONFIG, GENERATION, TOKENIZER_CONFIG, SizesConfig, classes_of
 from hmc.artifact.model.architecture import (
     LOGITS_BIAS,
     OUTPUT,
@@ -21,6 +21,7 @@ from hmc.artifact.model.architecture import (
     TARGET_EMBEDDING,
     Architecture,
 )
+from hmc.artifact.storage.formats import read_json
 from hmc.artifact.storage.weight_files import Arrays, ReadPickled, read_folder
 from hmc.artifact.tokenizer.files import UNK_PIECE, MarianFiles, parse_vocabulary
 from hmc.artifact.tokenizer.tokenizer import LanguageTokens
@@ -38,8 +39,7 @@ POSITIONS = "embed_positions"
 
 def is_m2m100(folder: Path) -> bool:
     """Whether a directory holds such a model. Any path may be asked about."""
-    config = folder / CONFIG
-    return config.is_file() and read_json(config)[0].get("model_type") == MODEL_TYPE
+    return read_json(folder / CONFIG)[0].get("model_type") == MODEL_TYPE
 
 
 def import_m2m100(
@@ -56,7 +56,7 @@ def import_m2m100(
     Raises InvalidArtifactError that lists every problem.
     """
     raw, problems = read_json(folder / CONFIG)
-    generation = read_json(folder / GENERATION)[0] if (folder / GENERATION).is_file() else {}
+    generation, _ = read_json(folder / GENERATION)
     configured = configured_languages(folder)
     languages = source_language or configured[0], target_language or configured[1]
     stored, wrong = read_folder(folder, read_pickled)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -110,15 +109,6 @@ class MarianConfig(SizesConfig):
     def target_size(self) -> int:
         """Entries of the target vocabulary."""
         return self.vocab_size if self.decoder_vocab_size is None else self.decoder_vocab_size
-
-
-def read_json(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """The object in a JSON file, and its problems."""
-    try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of thousands of digits, too deep
-        return {}, [f"{file.name} is not JSON: {error}"]
-    return (raw, []) if isinstance(raw, dict) else ({}, [f"{file.name} must be one JSON object"])
 
 
 def classes_of(raw: dict[str, Any], default: str) -> list[str]:

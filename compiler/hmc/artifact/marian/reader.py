@@ -11,10 +11,11 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig
 from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.marian.generation import decoding_of, id_problems, start_of
-from hmc.artifact.marian.layout import CONFIG, GENERATION, LAYOUT, TOKENIZER_CONFIG, WEIGHTS, architecture_of, read_json
+from hmc.artifact.marian.layout import CONFIG, GENERATION, LAYOUT, TOKENIZER_CONFIG, WEIGHTS, architecture_of
 from hmc.artifact.marian.vocabulary import joint_if_equal
 from hmc.artifact.marian.weights import checked_weights
 from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.storage.formats import read_json
 from hmc.artifact.storage.weight_files import ReadPickled, read_folder, weights_at
 from hmc.artifact.tokenizer.files import (
     EOS_PIECE,
