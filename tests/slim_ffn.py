@@ -8,6 +8,7 @@ import numpy as np
 
 from hmc.artifact import Checkpoint
 from hmc.artifact.checkpoint.slimming import slim_ffn
+from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack
 
@@ -23,6 +24,18 @@ def random_neurons(arch: Architecture, seed: int) -> dict[Stack, list[list[int]]
         ]
         for stack in STACKS
     }
+
+
+def masked_ffn(tensors: Tensors, arch: Architecture, kept: Neurons) -> Tensors:
+    """Sets the `fc2` columns of all neurons but `kept` to zero, which closes their gates. Shapes do not change."""
+    masked = dict(tensors)
+    for stack in STACKS:
+        for layer, neurons in enumerate(kept[stack]):
+            name = arch.feed_forward(stack, layer).output.weight
+            if name in tensors:
+                columns = np.isin(np.arange(tensors[name].shape[1]), neurons)
+                masked[name] = np.where(columns, tensors[name], np.float32(0))
+    return masked
 
 
 def without_neurons(checkpoint: Checkpoint, kept: Neurons) -> Checkpoint:

@@ -32,7 +32,7 @@ def ctranslate2_peers(
 ) -> dict[str, Run]:
     """CTranslate2 in this process, at each precision and number of threads; with a lexicon also with a vocabulary map
     made of it. target: tokens to write, None: as many as the model wants."""
-    from hmc.benchmark.peers.ctranslate2_model import write_ctranslate2, write_vocabulary_map
+    from hmc.benchmark.peers.ctranslate2_model import write_ctranslate2
 
     arch = checkpoint.architecture
     pieces = [f"w{i}" for i in range(max(arch.vocab_size, arch.source_size))]
@@ -41,7 +41,7 @@ def ctranslate2_peers(
         if not (out / name).is_dir():
             write_ctranslate2(checkpoint, pieces, out / name, quantization)
         if lexicon:
-            write_vocabulary_map(lexicon, pieces, out / name)
+            _write_vocabulary_map(lexicon, pieces, out / name)
     systems = {}
     for threads, pair in CT2_THREADS.items():
         systems[f"ct2 int8 {threads}"] = _ctranslate2(out / "ct2-int8", pieces, target, pair, "int8")
@@ -51,6 +51,18 @@ def ctranslate2_peers(
             )
         systems[f"ct2 fp32 {threads}"] = _ctranslate2(out / "ct2-fp32", pieces, target, pair, "float32")
     return systems
+
+
+def _write_vocabulary_map(lexicon: Lexicon, pieces: Sequence[str], model: Path) -> None:
+    """Adds the lexicon to a model directory, in CTranslate2's form: a line of candidates for each source token, which
+    is its own candidate too where there is one vocabulary, and one for those that are always there."""
+    lines = ["\t" + " ".join(pieces[t] for t in lexicon.always)]
+    for token, piece in enumerate(pieces[: lexicon.source_size]):
+        if token != lexicon.pad_id:
+            found = lexicon.targets[lexicon.starts[token] : lexicon.starts[token + 1]].tolist()
+            own = [token] if lexicon.target_size is None else []
+            lines.append(f"{piece}\t" + " ".join(pieces[t] for t in dict.fromkeys([*own, *found])))
+    (model / "vmap.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def ctranslate2_on_cuda(checkpoint: Checkpoint, out: Path, target: int) -> dict[str, Run]:

@@ -368,7 +368,7 @@ def command(
             text = translate_for_pruning(
                 checkpoint, source, out, targets, neurons, settings, hold_out=not dev, report=report, step=step
             )
-        corpora, dev_corpus = [*corpora, text.train], dev or text.dev
+        corpora, dev_corpus = [*corpora, text.corpus()], dev or text.dev_corpus()
     written = prune(checkpoint, targets, corpora, dev_corpus, out, settings, neurons, schedule.nested_steps)
     if is_first_process():
         show_checkpoints(written, as_json)

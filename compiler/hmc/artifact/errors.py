@@ -1,7 +1,13 @@
 """The errors that all rooms raise. They have one base class, so that the CLI and the service map them in one place."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class HmcError(Exception):
@@ -113,3 +119,9 @@ class DeadlineExceededError(RetryableError):
 
 class InternalServiceError(HmcError):
     """The service failed in a way it should not: a bug there, to be found in its log."""
+
+
+def field_problems(error: ValidationError) -> list[str]:
+    """A line for each field that Pydantic refuses: its path, and what is wrong with it."""
+    lines = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_input=False))
+    return [line.removeprefix(": ") for line in lines]  # no path: it is about the whole

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from hmc.pipelines.distillation.run import distill as distill
     from hmc.pipelines.distillation.settings import DistillSettings as DistillSettings
     from hmc.pipelines.progress import Progress as Progress
-    from hmc.pipelines.pruning.text import PruningText as PruningText
     from hmc.pipelines.pruning.text import translate_for_pruning as translate_for_pruning
 
 __getattr__, __dir__, __all__ = lazy_names(
@@ -27,6 +26,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         "hmc.pipelines.distillation.results": ("Distilled",),
         "hmc.pipelines.distillation.run": ("distill",),
         "hmc.pipelines.distillation.settings": ("DistillSettings",),
-        "hmc.pipelines.pruning.text": ("PruningText", "translate_for_pruning"),
+        "hmc.pipelines.pruning.text": ("translate_for_pruning",),
     },
 )

@@ -1,39 +1,18 @@
-"""Folders of long jobs: files written whole or not at all, and a first file that says what the others are of: a job is
-refused if they are of another one.
-"""
+"""Folders of long jobs: a first file says what the others are of, and a job is refused if they are of another one."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import json
-import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Yields a file to write. On success it takes `path`'s place; otherwise `path` stays as it was, even if the machine
-    stops meanwhile."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all."""
-    with whole_file(path) as file:
-        file.write(content)
+from hmc.artifact.storage.files import unfinished, write_whole
 
 
 @dataclass(frozen=True)
@@ -78,7 +57,7 @@ class First:
 
     def check_empty(self, found: Collection[str], folder: str) -> None:
         """Raises InvalidRequestError if a folder without the first file holds anything else. found: names in it."""
-        if others := sorted(set(found) - {*self.may_exist, f".{self.name}.new"}):
+        if others := sorted(set(found) - {*self.may_exist, unfinished(self.name)}):
             raise InvalidRequestError(
                 f"{folder} holds {', '.join(others[:3])}, and no {self.name} that says whose translations these are; "
                 "choose another --out"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Progress:
         return (self.total - self.lines) / self.lines_per_second if self.lines_per_second else None
 
 
+Line = TypeVar("Line")
 Report = Callable[[Progress], None]
 Step = Callable[[str], None]
 """Called with a description of each step when it begins."""
@@ -46,6 +48,16 @@ class Meter:
         """Counts lines that an earlier run did."""
         self.skipped += lines
         self._say()
+
+    def left(
+        self, shards: Iterable[tuple[int, list[Line]]], missing: Collection[int]
+    ) -> Iterator[tuple[int, list[Line]]]:
+        """Yields the numbered shards that are missing, and counts the lines of all others as done by an earlier run."""
+        for number, lines in shards:
+            if number in missing:
+                yield number, lines
+            else:
+                self.skip(len(lines))
 
     def add(self, lines: int = 1) -> None:
         """Counts lines that this run did."""

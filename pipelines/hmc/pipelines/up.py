@@ -131,7 +131,7 @@ def _pruned(settings: UpSettings, checkpoint: Path, done: Announce, step: Step, 
             checkpoint, settings.sources, folder, targets, (), options, report=report, step=step
         )
         step("pruning")
-        written = prune(checkpoint, targets, [text.train], text.dev, folder, options)
+        written = prune(checkpoint, targets, [text.corpus()], text.dev_corpus(), folder, options)
         names = [path.relative_to(folder).as_posix() for path in written]
         marker.write_text(json.dumps(names) + "\n", encoding="utf-8")
     done(StepDone("prune", folder, kept))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tests.slim_ffn import random_neurons, without_neurons
+from tests.slim_ffn import masked_ffn, random_neurons, without_neurons
 from tests.tiny import random_tensors, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact import (
@@ -19,7 +19,7 @@ from hmc.artifact import (
     load_checkpoint,
     save_checkpoint,
 )
-from hmc.artifact.checkpoint.slimming import masked_ffn, padded_ffn, slim_ffn
+from hmc.artifact.checkpoint.slimming import padded_ffn, slim_ffn
 from hmc.artifact.model.architecture import parameter_count, tensor_shapes
 from hmc.artifact.model.ffn import FfnWidths, NeuronBudget, Stack, parse_neuron_budgets
 

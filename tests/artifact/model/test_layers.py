@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from tests.tiny import tiny_checkpoint_at
 
 from hmc.artifact import Checkpoint, HeadLayout, InvalidArtifactError, load_checkpoint, save_checkpoint
-from hmc.artifact.checkpoint.slimming import renumbered, slim_ffn, slim_layers, slim_tensors
+from hmc.artifact.checkpoint.slimming import renumbered, slimmed
 from hmc.artifact.model.architecture import parameter_count
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons
 from hmc.artifact.model.layers import RemovedLayers, stack_of
@@ -25,13 +24,7 @@ def without_layers(checkpoint: Checkpoint, removed: RemovedLayers) -> Checkpoint
     kept: Neurons = {
         stack: [[] if layer in removed[stack] else list(range(1, 48)) for layer in range(2)] for stack in STACKS
     }
-    tensors = slim_tensors(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, layout)
-    changes = {"head_layout": layout.to_json(), "ffn_widths": FfnWidths.of(kept), "removed_layers": removed}
-    return replace(
-        checkpoint,
-        config=checkpoint.config.model_copy(update=changes),
-        tensors=slim_layers(slim_ffn(tensors, checkpoint.architecture, kept), removed),
-    )
+    return slimmed(checkpoint, layout, kept, removed)
 
 
 def test_a_checkpoint_without_a_layer_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Directories are replaced whole or not at all, also when the process is killed or fails."""
+"""Directories and files are replaced whole or not at all, also when the process is killed or fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from hmc.artifact import InvalidRequestError
-from hmc.artifact.storage.files import exchange, replace_directory
+from hmc.artifact.storage.files import exchange, replace_directory, whole_file
 from hmc.artifact.storage.formats import Format
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -237,3 +237,19 @@ def test_other_errors_of_safetensors_are_left_as_they_are(place: Path) -> None:
 
     with pytest.raises(SafetensorError):
         rewrite(place, broken)
+
+
+def test_a_failure_leaves_the_former_file(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    with whole_file(path) as file:
+        file.write(b"former")
+
+    def fail() -> None:
+        with whole_file(path) as file:
+            file.write(b"half")
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
+    assert path.read_bytes() == b"former"
+    assert list(tmp_path.iterdir()) == [path]

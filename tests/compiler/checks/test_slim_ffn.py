@@ -11,11 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.slim_ffn import random_neurons, without_neurons
+from tests.slim_ffn import masked_ffn, random_neurons, without_neurons
 from tests.tiny import SENTENCES, random_layout, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact import Checkpoint, load_checkpoint, save_checkpoint, validate
-from hmc.artifact.checkpoint.slimming import masked_ffn
 from hmc.artifact.model.architecture import Activation, parameter_count
 from hmc.artifact.model.ffn import Neurons
 from hmc.compiler import LevelRequest, compile_bundle

@@ -9,7 +9,6 @@ import pytest
 
 from hmc.artifact import InvalidArtifactError
 from hmc.pipelines.distillation.shards import Record, TeacherHypothesis, read_shard, shard_path, write_shard
-from hmc.pipelines.folders import whole_file
 
 RECORDS = [
     Record(
@@ -51,18 +50,3 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: bytes | None) -> None:
         InvalidArtifactError, match=r"translations .*x\.jsonl\.gz cannot be used(.|\n)*Delete this file"
     ):
         list(read_shard(path))
-
-
-def test_a_failure_leaves_the_former_file(tmp_path: Path) -> None:
-    path = tmp_path / "text"
-    with whole_file(path) as file:
-        file.write(b"former")
-
-    def fail() -> None:
-        with whole_file(path) as file:
-            file.write(b"half")
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        fail()
-    assert path.read_bytes() == b"former"

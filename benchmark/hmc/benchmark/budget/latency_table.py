@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
-from hmc.artifact.checkpoint.slimming import slim_ffn, slim_layers, slim_tensors
+from hmc.artifact.checkpoint.slimming import slimmed
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout
@@ -260,9 +260,4 @@ def cut(checkpoint: Checkpoint, sizes: Sizes) -> Checkpoint:
         }
     )
     kept: Mapping[Stack, list[range]] = {stack: [range(n) for n in sizes.neurons[stack]] for stack in STACKS}
-    tensors = slim_tensors(checkpoint.tensors, checkpoint.architecture, checkpoint.layout, layout)
-    tensors = slim_layers(slim_ffn(tensors, checkpoint.architecture, kept), sizes.removed)
-    config = checkpoint.config.model_copy(
-        update={"head_layout": layout.to_json(), "ffn_widths": sizes.neurons, "removed_layers": sizes.removed}
-    )
-    return replace(checkpoint.without_scores(), config=config, tensors=tensors)
+    return slimmed(checkpoint, layout, kept, sizes.removed)

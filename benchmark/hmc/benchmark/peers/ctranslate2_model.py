@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from ctranslate2 import specs  # type: ignore[import-untyped]
 
-from hmc.artifact.bundle.shortlist import Lexicon
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.marian.weights import POSITIONS, starts_from_zero, with_zero_start
 from hmc.artifact.model.architecture import LOGITS_BIAS, TARGET_EMBEDDING
@@ -58,18 +57,6 @@ def write_ctranslate2(checkpoint: Checkpoint, pieces: Sequence[str], out: Path, 
     spec.optimize(quantization=quantization)
     out.mkdir(parents=True, exist_ok=True)
     spec.save(str(out))
-
-
-def write_vocabulary_map(lexicon: Lexicon, pieces: Sequence[str], model: Path) -> None:
-    """Adds the lexicon to a model directory, in CTranslate2's form: a line of candidates for each source token, which
-    is its own candidate too where there is one vocabulary, and one for those that are always there."""
-    lines = ["\t" + " ".join(pieces[t] for t in lexicon.always)]
-    for token, piece in enumerate(pieces[: lexicon.source_size]):
-        if token != lexicon.pad_id:
-            found = lexicon.targets[lexicon.starts[token] : lexicon.starts[token + 1]].tolist()
-            own = [token] if lexicon.target_size is None else []
-            lines.append(f"{piece}\t" + " ".join(pieces[t] for t in dict.fromkeys([*own, *found])))
-    (model / "vmap.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _layer(layer: Any, tensors: dict[str, np.ndarray], sublayers: Sequence[SubLayerSpec]) -> None:

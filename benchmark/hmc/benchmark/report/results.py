@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from hmc.artifact.bundle.manifest import Latency, Quality
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import InvalidRequestError, field_problems
 from hmc.artifact.significance import RESAMPLES, TRIALS
 from hmc.benchmark.load.results import LoadCurve
 from hmc.benchmark.measure.first_token import FirstToken
@@ -190,9 +190,7 @@ class Report:
         try:
             return TypeAdapter(cls).validate_json(text)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise InvalidRequestError(f"{path}: {where}: {first['msg']}; measure again with `hmc bench`") from error
+            raise InvalidRequestError(f"{path}: {field_problems(error)[0]}; measure again with `hmc bench`") from error
 
     def recorded_latency(self, level: LevelReport) -> Latency:
         """A level's latency at the headline setting, in the form that the manifest stores: percentiles of however many

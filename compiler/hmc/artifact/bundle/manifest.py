@@ -12,11 +12,11 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, LevelNotFoundError
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, LevelNotFoundError, field_problems
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import HeadLayout
 from hmc.artifact.precisions import PRECISIONS, Precision
-from hmc.artifact.storage.files import replace_directory
+from hmc.artifact.storage.files import replace_directory, unfinished, write_whole
 from hmc.artifact.storage.formats import Format, check_replaceable
 from hmc.artifact.tokenizer.files import EVERY, TOKENIZER
 
@@ -25,7 +25,6 @@ READABLE = (2, 3, 4, 5)
 """Schema versions that are read. 3 added shortlists, 4 the manifest's digest, 5 `Quality.significance`. The graphs of 1
 have other inputs."""
 MANIFEST, WEIGHTS = "bundle.json", "weights"
-TEMPORARY = f".{MANIFEST}.new"
 LEVEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 RESERVED = frozenset((MANIFEST, WEIGHTS, *EVERY))
 """Names in a bundle that no level can have."""
@@ -232,7 +231,7 @@ def read_manifest(path: Path | str) -> Manifest:
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:
-        problems = [f"{MANIFEST}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        problems = [f"{MANIFEST}: {problem}" for problem in field_problems(error)]
         raise InvalidArtifactError(f"bundle {path}", problems, FIX) from error
 
 
@@ -260,19 +259,16 @@ def manifest_digest(raw: dict[str, Any]) -> str:
 
 def write_manifest(manifest: Manifest, path: Path | str) -> None:
     """Writes bundle.json into the bundle directory, replacing it atomically."""
-    target = Path(path) / MANIFEST
-    temporary = target.with_name(TEMPORARY)
     described = manifest.model_dump(mode="json") | {"schema_version": SCHEMA_VERSION}
     described["digest"] = manifest_digest(described)
-    temporary.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(target)
+    write_whole(Path(path) / MANIFEST, json.dumps(described, indent=1) + "\n")
 
 
 def _files(manifest: dict[str, Any]) -> Iterable[str]:
     """Files that a manifest lists. It may be of any version, and invalid."""
     levels = [level for level in manifest["levels"] if isinstance(level, dict)]
     listed = {name for level in levels if isinstance(level.get("files"), dict) for name in level["files"]}
-    return listed | {TEMPORARY, *EVERY}
+    return listed | {unfinished(MANIFEST), *EVERY}
 
 
 FORMAT = Format("a bundle", MANIFEST, lambda content: isinstance(content.get("levels"), list), _files)

@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hmc.artifact.checkpoint.extras import EXTRAS, Extras, ScoreName, read_extras, write_extras
 from hmc.artifact.checkpoint.weights import StoredAs, Tensors, read_weights, weights_problems, write_weights
-from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError
+from hmc.artifact.errors import HmcError, InvalidArtifactError, InvalidRequestError, field_problems
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.ffn import FfnWidths
 from hmc.artifact.model.heads import HeadLayout, HeadScores
 from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
 from hmc.artifact.storage.files import replace_directory, sha256_file
-from hmc.artifact.storage.formats import Format
+from hmc.artifact.storage.formats import Format, read_json
 from hmc.artifact.tokenizer.files import (
     EVERY,
     TARGET_VOCABULARY,
@@ -149,11 +149,8 @@ def _tokenizer_problems(path: Path, arch: Architecture) -> list[str]:
 
 def is_marian(path: Path) -> bool:
     """Whether `path` is a Hugging Face MarianMT model, which has to be imported first. Any path may be asked about."""
-    try:
-        config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(config, dict) and config.get("model_type") == "marian" and "architecture" not in config
+    config, _ = read_json(path / CONFIG)
+    return config.get("model_type") == "marian" and "architecture" not in config
 
 
 def read_config(path: Path) -> CheckpointConfig:
@@ -164,8 +161,7 @@ def read_config(path: Path) -> CheckpointConfig:
             raise HmcError(f"config.json has schema version {version}; this hmc reads {SCHEMA_VERSION}: upgrade hmc")
         return CheckpointConfig.model_validate(raw)
     except ValidationError as error:
-        details = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise HmcError(f"config.json: {details}") from error
+        raise HmcError(f"config.json: {'; '.join(field_problems(error))}") from error
     except (ValueError, RecursionError) as error:
         raise HmcError(f"config.json is not JSON: {error}") from error
 

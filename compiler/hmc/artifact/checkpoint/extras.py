@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +15,8 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import KINDS, HeadScores
 from hmc.artifact.model.layers import stack_of
+from hmc.artifact.storage.files import write_whole
+from hmc.artifact.storage.formats import read_json
 
 GATES, IMPORTANCE, SCORES, METRICS = "gates.safetensors", "importance.json", "scores.json", "metrics.json"
 EXTRAS = (GATES, IMPORTANCE, SCORES, METRICS)
@@ -64,13 +65,9 @@ def _read(folder: Path, arch: Architecture) -> tuple[Extras, list[str]]:
     for name in (IMPORTANCE, SCORES, METRICS):
         if not (folder / name).is_file():
             continue
-        try:
-            raw = json.loads((folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            problems.append(f"{name} is not JSON: {error}")
-            continue
-        if not isinstance(raw, dict):
-            problems.append(f"{name} must be one JSON object")
+        raw, wrong = read_json(folder / name)
+        if wrong:
+            problems += wrong
         elif name == METRICS:
             found.metrics = raw
         elif name == SCORES:
@@ -124,12 +121,7 @@ def add_score(folder: Path, arch: Architecture, name: ScoreName, scores: HeadSco
         others = read_extras(folder, arch)[0].scores
         content = {key: _rows(value) for key, value in others.items()} | {name: content}
     path = folder / (IMPORTANCE if name == "importance" else SCORES)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as handle:
-        handle.write(json.dumps(content) + "\n")
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(path)
+    write_whole(path, json.dumps(content) + "\n", several=True)
     return path
 
 

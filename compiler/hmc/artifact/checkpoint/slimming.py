@@ -5,7 +5,7 @@ What a head or a neuron is in the weights is in `hmc.artifact.model.layers`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,6 @@ from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout
 from hmc.artifact.model.layers import (
     NONE_REMOVED,
-    FeedForwardSpec,
     RemovedLayers,
     SubLayerSpec,
     layer_name,
@@ -45,10 +44,12 @@ def slim_tensors(tensors: Tensors, arch: Architecture, current: HeadLayout, targ
 def slim_ffn(tensors: Tensors, arch: Architecture, kept: Neurons) -> Tensors:
     """Removes all neurons but `kept`. A layer that keeps none has only the bias of `fc2` and its norm."""
     slim = dict(tensors)
-    for sublayer, positions in _feed_forwards(arch, kept):
-        there = tensors.get(sublayer.output.weight)
-        if there is not None and len(positions) < there.shape[1]:
-            _keep(slim, sublayer, positions)
+    for stack in STACKS:
+        for layer, positions in enumerate(kept[stack]):
+            sublayer = arch.feed_forward(stack, layer)
+            there = tensors.get(sublayer.output.weight)
+            if there is not None and len(positions) < there.shape[1]:
+                _keep(slim, sublayer, positions)
     return slim
 
 
@@ -71,25 +72,12 @@ def masked_tensors(tensors: Tensors, arch: Architecture, current: HeadLayout, ta
     for kind in KINDS:
         for layer, positions in enumerate(kept[kind]):
             if current[kind][layer]:
-                _mask(masked, arch.attention(kind, layer), positions)
+                attention = arch.attention(kind, layer)
+                name = attention.output.weight
+                keep = np.zeros(tensors[name].shape[1], bool)
+                keep[attention.features(positions)] = True
+                masked[name] = np.where(keep[None, :], tensors[name], np.float32(0))
     return masked
-
-
-def masked_ffn(tensors: Tensors, arch: Architecture, kept: Neurons) -> Tensors:
-    """Sets the `fc2` columns of all neurons but `kept` to zero, which closes their gates. Shapes do not change."""
-    masked = dict(tensors)
-    for sublayer, positions in _feed_forwards(arch, kept):
-        if sublayer.output.weight in tensors:
-            _mask(masked, sublayer, positions)
-    return masked
-
-
-def _mask(tensors: Tensors, sublayer: SubLayerSpec, units: Sequence[int]) -> None:
-    """Sets the output columns of all units but these to zero."""
-    name = sublayer.output.weight
-    keep = np.zeros(tensors[name].shape[1], bool)
-    keep[sublayer.features(units)] = True
-    tensors[name] = np.where(keep[None, :], tensors[name], np.float32(0))
 
 
 def restored_tensors(tensors: Tensors, arch: Architecture, current: HeadLayout) -> Tensors:
@@ -133,6 +121,18 @@ def slim_layers(tensors: Tensors, removed: RemovedLayers) -> Tensors:
     return {name: tensor for name, tensor in tensors.items() if not removed.has_tensor(name)}
 
 
+def slimmed(checkpoint: Checkpoint, layout: HeadLayout, kept: Neurons, removed: RemovedLayers) -> Checkpoint:
+    """The checkpoint with these heads and neurons alone and without the removed layers. Scores of heads are left out,
+    because other heads make them wrong."""
+    arch = checkpoint.architecture
+    tensors = slim_tensors(checkpoint.tensors, arch, checkpoint.layout, layout)
+    tensors = slim_layers(slim_ffn(tensors, arch, kept), removed)
+    config = checkpoint.config.model_copy(
+        update={"head_layout": layout.to_json(), "ffn_widths": FfnWidths.of(kept), "removed_layers": removed}
+    )
+    return replace(checkpoint.without_scores(), config=config, tensors=tensors)
+
+
 def renumbered(checkpoint: Checkpoint) -> Checkpoint:
     """The same model without its removed layers: an architecture with fewer layers, which are numbered anew.
 
@@ -168,10 +168,3 @@ def renumbered(checkpoint: Checkpoint) -> Checkpoint:
         }
     )
     return replace(checkpoint.without_scores(), config=config, tensors=tensors)
-
-
-def _feed_forwards(arch: Architecture, kept: Neurons) -> Iterator[tuple[FeedForwardSpec, Sequence[int]]]:
-    """Every feed-forward sub-layer, and the positions in `kept`."""
-    for stack in STACKS:
-        for layer, positions in enumerate(kept[stack]):
-            yield arch.feed_forward(stack, layer), positions

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
+from hmc.artifact.model.architecture import Architecture, tensor_shapes
+
 Tensors = dict[str, npt.NDArray[np.float32]]
 StoredAs = Literal["float32", "float16", "int8"]
 """How weights are stored. `int8`: matrices as int8 `[rows, columns]` beside `NAME.scale`, fp32 `[rows]`, where a number
@@ -47,12 +49,45 @@ def weights_problems(file: Path, expected: Mapping[str, tuple[int, ...]]) -> lis
         return [f"{file.name} is not readable: {error}"]
     matrices = [name for name in integers if len(expected.get(name, ())) == 2]
     shapes = {**expected, **{name + SCALE: expected[name][:1] for name in matrices}}
-    problems = [f"tensor {name} is missing" for name in shapes if name not in found]
-    problems += [f"tensor {name} does not belong to this architecture" for name in found if name not in shapes]
-    problems += [f"tensor {name} is of 8 bits, and is no matrix" for name in integers if name not in matrices]
+    integer_problems = [f"tensor {name} is of 8 bits, and is no matrix" for name in integers if name not in matrices]
+    return _shape_problems(found, shapes, {}, "expected") + integer_problems
+
+
+def fitted(
+    found: Mapping[str, npt.NDArray[Any]],
+    arch: Architecture,
+    *,
+    file_names: Mapping[str, str] | None = None,
+    wanted: str = "expected",
+) -> tuple[Tensors, list[str]]:
+    """The tensors of another program's model as fp32 ones of the full layout, and every problem: missing, unknown or
+    misshapen tensors, NaN and infinity.
+
+    file_names: the name of a tensor in the file where it is not that of a checkpoint, for messages; so is `wanted`, the
+    words before the right shape.
+    """
+    expected = tensor_shapes(arch, arch.full_layout())
+    shapes = {name: value.shape for name, value in found.items()}
+    if problems := _shape_problems(shapes, expected, file_names or {}, wanted):
+        return {}, problems
+    tensors = {name: np.ascontiguousarray(found[name], np.float32) for name in expected}
+    return tensors, [
+        f"tensor {name} holds NaN or infinity" for name, value in tensors.items() if not np.isfinite(value).all()
+    ]
+
+
+def _shape_problems(
+    found: Mapping[str, tuple[int, ...]],
+    expected: Mapping[str, tuple[int, ...]],
+    file_names: Mapping[str, str],
+    wanted: str,
+) -> list[str]:
+    """Tensors that are missing, unknown or misshapen."""
+    problems = [f"tensor {file_names.get(name, name)} is missing" for name in expected if name not in found]
+    problems += [f"tensor {name} does not belong to this architecture" for name in found if name not in expected]
     return problems + [
-        f"tensor {name} has shape {list(found[name])}, expected {list(shape)}"
-        for name, shape in shapes.items()
+        f"tensor {file_names.get(name, name)} has shape {list(found[name])}, {wanted} {list(shape)}"
+        for name, shape in expected.items()
         if name in found and found[name] != shape
     ]
 

@@ -14,12 +14,13 @@ from hmc.artifact.ctranslate2.binary import Binary, read_binary
 from hmc.artifact.ctranslate2.options import CTranslate2Options, read_options
 from hmc.artifact.ctranslate2.tensors import Floats, Weights, checkpoint_tensors, embeddings_of, position_rows
 from hmc.artifact.errors import HmcError, InvalidArtifactError
-from hmc.artifact.marian.layout import CONFIG, read_json
+from hmc.artifact.marian.layout import CONFIG
 from hmc.artifact.marian.vocabulary import joint_if_equal
 from hmc.artifact.model.architecture import OUTPUT, SOURCE_EMBEDDING, TARGET_EMBEDDING, Architecture
 from hmc.artifact.model.layers import EPSILON
 from hmc.artifact.npz.reader import POSITIONS
-from hmc.artifact.npz.vocabularies import Entries, Vocabularies, checked_entries, with_pad
+from hmc.artifact.npz.vocabularies import Entries, Vocabularies, check_sides, checked_entries, with_pad
+from hmc.artifact.storage.formats import read_json
 from hmc.artifact.tokenizer.files import (
     EOS_PIECE,
     PAD_PIECE,
@@ -29,7 +30,7 @@ from hmc.artifact.tokenizer.files import (
     MarianFiles,
     vocabulary_problems,
 )
-from hmc.artifact.tokenizer.tokenizer import load_pieces
+from hmc.artifact.tokenizer.tokenizer import piece_problems
 
 WEIGHTS = "model.bin"
 SHARED, SIDES = "shared_vocabulary", ("source_vocabulary", "target_vocabulary")
@@ -148,11 +149,7 @@ def _vocabularies(folder: Path, embeddings: dict[str, Floats]) -> tuple[Vocabula
         made = with_pad(found, joint=joint)
         return made, made.pad_id
     source, target = found[0], found[-1]
-    for piece in (EOS_PIECE, UNK_PIECE, PAD_PIECE):
-        if source.get(piece) != target.get(piece):
-            raise HmcError(f"{piece!r} has the id {source.get(piece)} for sources and {target.get(piece)} for targets")
-    if joint and source != target:
-        raise HmcError("both sides share one embedding, and their vocabularies differ: they must be one")
+    check_sides(source, target, (EOS_PIECE, UNK_PIECE, PAD_PIECE), joint=joint)
     return Vocabularies(source, None if joint else target, source[PAD_PIECE]), None
 
 
@@ -212,8 +209,5 @@ def _piece_models(folder: Path) -> tuple[list[bytes], list[str]]:
             problems.append(f"{name} is missing: copy it from the model that was converted")
             continue
         models.append((folder / name).read_bytes())
-        try:
-            load_pieces(models[-1], name)
-        except InvalidArtifactError as error:
-            problems += [f"{problem}; copy or download it again" for problem in error.problems]
+        problems += piece_problems(models[-1], name)
     return models, problems

@@ -7,24 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hmc.artifact.checkpoint.weights import Tensors
+from hmc.artifact.checkpoint.weights import Tensors, fitted
 from hmc.artifact.ctranslate2.binary import Variable
 from hmc.artifact.ctranslate2.options import ABSENT, IGNORED
 from hmc.artifact.errors import HmcError
-from hmc.artifact.marian.weights import NEVER, moved_back
+from hmc.artifact.marian.weights import EXACT, NEVER, ROUGH, far_rows, moved_back
 from hmc.artifact.model.architecture import (
     LOGITS_BIAS,
     OUTPUT,
     SOURCE_EMBEDDING,
     TARGET_EMBEDDING,
     Architecture,
-    PositionForm,
-    position_table,
-    tensor_shapes,
 )
 from hmc.artifact.model.ffn import STACKS
 from hmc.artifact.model.layers import LinearSpec, NormSpec, SubLayerSpec
-from hmc.artifact.storage.weight_files import not_finite
 
 Floats = npt.NDArray[np.float32]
 EMBEDDINGS = {
@@ -33,8 +29,6 @@ EMBEDDINGS = {
     OUTPUT: "decoder/projection",
 }
 SCALARS = ("num_heads", "pre_norm", "activation", "scale_embeddings", "start_from_zero_embedding", *IGNORED, *ABSENT)
-EXACT, ROUGH = 1e-5, 1e-2
-"""How far positions may be from the sinusoids, in 32 and in 16 bits."""
 
 
 class Weights:
@@ -109,10 +103,11 @@ def position_rows(weights: Weights, width: int, *, starts_from_zero: bool) -> tu
         table = weights.floats(name)
         numbers.append(len(table))
         tolerance = EXACT if weights.kind(name) == "float32" else ROUGH
-        rows = _far_rows(table, "marian", width, tolerance)
+        shape = len(table), width
+        rows = far_rows(table, "marian", shape, tolerance)
         if rows == [0] and stack == "decoder" and starts_from_zero:
             moved = table
-        elif rows and not _far_rows(table, "fairseq", width, ROUGH):
+        elif rows and not far_rows(table, "fairseq", shape, ROUGH):
             problems.append(f"{name} holds the positions of M2M100 or NLLB: import that model as Transformers has it")
         elif rows:
             problems.append(f"{name} does not hold Marian's sinusoids: other positions cannot be expressed")
@@ -146,19 +141,10 @@ def checkpoint_tensors(
             found.update(zip(names, parts, strict=True))
         except (HmcError, ValueError) as error:  # ValueError: not divisible
             problems.append(str(error) if isinstance(error, HmcError) else f"array {theirs} has {error}")
-    expected = tensor_shapes(arch, arch.full_layout())
-    problems += [
-        f"tensor {name} has shape {list(found[name].shape)}, expected {list(shape)}"
-        for name, shape in expected.items()
-        if name in found and found[name].shape != shape
-    ]
     problems += weights.unused()
     if not problems and moved is not None and not moved_back(found, moved, arch):
         problems.append("the first position of the decoder is no sinusoid, and pad can be chosen or is not zero")
-    if problems:
-        return {}, problems
-    tensors = {name: np.ascontiguousarray(found[name], np.float32) for name in expected}
-    return tensors, not_finite(tensors.items())
+    return ({}, problems) if problems else fitted(found, arch)
 
 
 def _names(arch: Architecture) -> Iterator[tuple[list[str], str]]:
@@ -186,12 +172,3 @@ def _sublayer(ours: SubLayerSpec, theirs: str, *inputs: Sequence[LinearSpec]) ->
 def _norm(ours: NormSpec, theirs: str) -> Iterator[tuple[list[str], str]]:
     yield [ours.weight], f"{theirs}/gamma"
     yield [ours.bias], f"{theirs}/beta"
-
-
-def _far_rows(table: Floats, form: PositionForm, width: int, tolerance: float) -> list[int]:
-    """Positions where a table differs from the sinusoids of a form. A table of another shape: [-1]."""
-    if table.ndim != 2 or table.shape[1] != width:
-        return [-1]
-    close = np.abs(table - position_table(form, len(table), width)).max(axis=1) <= tolerance  # False for NaN
-    rows: list[int] = np.flatnonzero(~close).tolist()
-    return rows

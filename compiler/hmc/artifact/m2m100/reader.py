@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig
-from hmc.artifact.checkpoint.weights import Tensors
-from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.checkpoint.weights import Tensors, fitted
+from hmc.artifact.errors import InvalidArtifactError, field_problems
 from hmc.artifact.m2m100.tokenizer_files import configured_languages, read_files
 from hmc.artifact.marian.generation import decoding_of, id_problems
-from hmc.artifact.marian.layout import ACTIVATIONS, CONFIG, GENERATION, TOKENIZER_CONFIG, classes_of, read_json
+from hmc.artifact.marian.layout import CONFIG, GENERATION, TOKENIZER_CONFIG, SizesConfig, classes_of
 from hmc.artifact.model.architecture import (
     LOGITS_BIAS,
     OUTPUT,
     SOURCE_EMBEDDING,
     TARGET_EMBEDDING,
     Architecture,
-    tensor_shapes,
 )
-from hmc.artifact.storage.weight_files import Arrays, ReadPickled, not_finite, read_folder
+from hmc.artifact.storage.formats import read_json
+from hmc.artifact.storage.weight_files import Arrays, ReadPickled, read_folder
 from hmc.artifact.tokenizer.files import UNK_PIECE, MarianFiles, parse_vocabulary
 from hmc.artifact.tokenizer.tokenizer import LanguageTokens
 
@@ -39,8 +39,7 @@ POSITIONS = "embed_positions"
 
 def is_m2m100(folder: Path) -> bool:
     """Whether a directory holds such a model. Any path may be asked about."""
-    config = folder / CONFIG
-    return config.is_file() and read_json(config)[0].get("model_type") == MODEL_TYPE
+    return read_json(folder / CONFIG)[0].get("model_type") == MODEL_TYPE
 
 
 def import_m2m100(
@@ -57,7 +56,7 @@ def import_m2m100(
     Raises InvalidArtifactError that lists every problem.
     """
     raw, problems = read_json(folder / CONFIG)
-    generation = read_json(folder / GENERATION)[0] if (folder / GENERATION).is_file() else {}
+    generation, _ = read_json(folder / GENERATION)
     configured = configured_languages(folder)
     languages = source_language or configured[0], target_language or configured[1]
     stored, wrong = read_folder(folder, read_pickled)
@@ -76,7 +75,7 @@ def import_m2m100(
         problems += _forced_problems(files, generation)
     tensors: Tensors = {}
     if arch and found:
-        tensors, wrong = _checked(found, arch)
+        tensors, wrong = fitted(found, arch, wanted=f"{CONFIG} says")
         problems += wrong
     if problems or arch is None or files is None:
         raise InvalidArtifactError(f"M2M100 model {folder}", problems, FIX)
@@ -141,26 +140,8 @@ def _named(stored: Arrays) -> tuple[Arrays, list[str]]:
     return found, []
 
 
-def _checked(found: Arrays, arch: Architecture) -> tuple[Tensors, list[str]]:
-    """The tensors in fp32, and every problem: missing, unknown or misshapen tensors."""
-    expected = tensor_shapes(arch, arch.full_layout())
-    problems = [f"tensor {name} is missing" for name in expected if name not in found]
-    problems += [f"tensor {name} does not belong to this architecture" for name in found if name not in expected]
-    problems += [
-        f"tensor {name} has shape {list(found[name].shape)}, {CONFIG} says {list(shape)}"
-        for name, shape in expected.items()
-        if name in found and found[name].shape != shape
-    ]
-    if problems:
-        return {}, problems
-    tensors = {name: np.ascontiguousarray(found[name], np.float32) for name in expected}
-    return tensors, not_finite(tensors.items())
-
-
-class M2M100Config(BaseModel):
+class M2M100Config(SizesConfig):
     """The fields of config.json that change what a model computes. Defaults are those of Transformers."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     vocab_size: int = 128112
     max_position_embeddings: int = 1024
@@ -186,20 +167,8 @@ def architecture_of(raw: dict[str, Any], unk_id: int, *, own_output: bool) -> tu
     try:
         config = M2M100Config.model_validate({name: value for name, value in raw.items() if value is not None})
     except ValidationError as error:
-        return None, [f"{CONFIG}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-    problems = [
-        f"{CONFIG}: encoder_{name} {encoder} and decoder_{name} {decoder} must be equal"
-        for name in ("attention_heads", "ffn_dim")
-        if (encoder := getattr(config, f"encoder_{name}")) != (decoder := getattr(config, f"decoder_{name}"))
-    ]
-    heads = config.encoder_attention_heads
-    if heads < 1 or config.d_model % heads:
-        problems.append(f"{CONFIG}: d_model {config.d_model} is not a multiple of {heads} heads")
-    if config.activation_function not in ACTIVATIONS:
-        problems.append(
-            f"{CONFIG}: activation_function {config.activation_function!r} is unknown; "
-            f"supported: {', '.join(ACTIVATIONS)}"
-        )
+        return None, [f"{CONFIG}: {problem}" for problem in field_problems(error)]
+    problems = config.problems()
     if config.pad_token_id != 1:
         problems.append(f"{CONFIG}: pad_token_id {config.pad_token_id} must be 1: positions are counted from it")
     if config.decoder_start_token_id == config.pad_token_id:
@@ -209,27 +178,17 @@ def architecture_of(raw: dict[str, Any], unk_id: int, *, own_output: bool) -> tu
     try:
         return _architecture(config, unk_id, own_output), []
     except ValidationError as error:
-        return None, [f"{CONFIG}: {'.'.join(map(str, e['loc']))} {e['msg']}".strip() for e in error.errors()]
+        return None, [f"{CONFIG}: {problem}" for problem in field_problems(error)]
 
 
 def _architecture(config: M2M100Config, unk_id: int, own_output: bool) -> Architecture:
     return Architecture(
         vocab_size=config.vocab_size,
-        d_model=config.d_model,
-        ffn_dim=config.encoder_ffn_dim,
-        encoder_layers=config.encoder_layers,
-        decoder_layers=config.decoder_layers,
-        heads=config.encoder_attention_heads,
-        head_dim=config.d_model // config.encoder_attention_heads,
-        activation=ACTIVATIONS[config.activation_function],
-        max_positions=config.max_position_embeddings,
-        scale_embedding=config.scale_embedding,
-        pad_id=config.pad_token_id,
-        eos_id=config.eos_token_id,
         unk_id=unk_id,
         start_id=config.decoder_start_token_id,
         pre_norm=True,
         stack_norms=True,
         own_output=own_output,
         position_form="fairseq",
+        **config.sizes(),
     )

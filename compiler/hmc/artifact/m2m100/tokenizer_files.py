@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import InvalidArtifactError
-from hmc.artifact.marian.layout import TOKENIZER_CONFIG, read_json
+from hmc.artifact.marian.layout import TOKENIZER_CONFIG
+from hmc.artifact.storage.formats import read_json
 from hmc.artifact.tokenizer.files import EOS_PIECE, PAD_PIECE, UNK_PIECE, VOCABULARY, MarianFiles, parse_vocabulary
 from hmc.artifact.tokenizer.tokenizer import LanguageTokens, load_pieces
 
@@ -140,8 +141,7 @@ def _languages(codes: dict[str, int], asked: tuple[str | None, str | None]) -> t
 
 def configured_languages(folder: Path) -> tuple[str | None, str | None]:
     """src_lang and tgt_lang of tokenizer_config.json."""
-    path = folder / TOKENIZER_CONFIG
-    raw = read_json(path)[0] if path.is_file() else {}
+    raw = _json(folder / TOKENIZER_CONFIG)
     source, target = (raw.get(name) if isinstance(raw.get(name), str) else None for name in ("src_lang", "tgt_lang"))
     return source, target
 
@@ -182,4 +182,4 @@ def _text(token: Any) -> str:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    return read_json(file)[0] if file.is_file() else {}
+    return read_json(file)[0]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from hmc.artifact.errors import field_problems
 from hmc.artifact.model.architecture import Activation, Architecture
 from hmc.artifact.storage.formats import Format
 from hmc.artifact.tokenizer.files import SEPARATE
@@ -45,8 +45,8 @@ DECODING = (
 """Fields that say how Transformers decodes with a model. They are in config.json or generation_config.json."""
 
 
-class MarianConfig(BaseModel):
-    """The fields of config.json that change what a model computes. Those in `MUST_BE` have one supported value only."""
+class SizesConfig(BaseModel):
+    """The fields of config.json that MarianMT and M2M100 have both."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -61,25 +61,54 @@ class MarianConfig(BaseModel):
     activation_function: str
     max_position_embeddings: int
     scale_embedding: bool
-    share_encoder_decoder_embeddings: bool = True
     eos_token_id: int
     pad_token_id: int
     decoder_start_token_id: int
+
+    def problems(self) -> list[str]:
+        """Problems of sizes that a checkpoint stores only once, and of values that HMC does not support."""
+        problems = [
+            f"{CONFIG}: encoder_{name} {encoder} and decoder_{name} {decoder} must be equal"
+            for name in ("attention_heads", "ffn_dim")
+            if (encoder := getattr(self, f"encoder_{name}")) != (decoder := getattr(self, f"decoder_{name}"))
+        ]
+        heads = self.encoder_attention_heads
+        if heads < 1 or self.d_model % heads:
+            problems.append(f"{CONFIG}: d_model {self.d_model} is not a multiple of {heads} heads")
+        if self.activation_function not in ACTIVATIONS:
+            problems.append(
+                f"{CONFIG}: activation_function {self.activation_function!r} is unknown; "
+                f"supported: {', '.join(ACTIVATIONS)}"
+            )
+        return problems
+
+    def sizes(self) -> dict[str, Any]:
+        """The fields of an `Architecture` that these are. `problems` must have found none."""
+        return {
+            "d_model": self.d_model,
+            "ffn_dim": self.encoder_ffn_dim,
+            "encoder_layers": self.encoder_layers,
+            "decoder_layers": self.decoder_layers,
+            "heads": self.encoder_attention_heads,
+            "head_dim": self.d_model // self.encoder_attention_heads,
+            "activation": ACTIVATIONS[self.activation_function],
+            "max_positions": self.max_position_embeddings,
+            "scale_embedding": self.scale_embedding,
+            "pad_id": self.pad_token_id,
+            "eos_id": self.eos_token_id,
+        }
+
+
+class MarianConfig(SizesConfig):
+    """The fields of config.json that change what a model computes. Those in `MUST_BE` have one supported value only."""
+
+    share_encoder_decoder_embeddings: bool = True
     decoder_vocab_size: int | None = None
 
     @property
     def target_size(self) -> int:
         """Entries of the target vocabulary."""
         return self.vocab_size if self.decoder_vocab_size is None else self.decoder_vocab_size
-
-
-def read_json(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """The object in a JSON file, and its problems."""
-    try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of thousands of digits, too deep
-        return {}, [f"{file.name} is not JSON: {error}"]
-    return (raw, []) if isinstance(raw, dict) else ({}, [f"{file.name} must be one JSON object"])
 
 
 def classes_of(raw: dict[str, Any], default: str) -> list[str]:
@@ -103,8 +132,8 @@ def architecture_of(raw: dict[str, Any], unk_id: int) -> tuple[Architecture | No
     try:
         config = MarianConfig.model_validate(raw)
     except ValidationError as error:
-        return None, problems + [f"config.json: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-    problems += _size_problems(config)
+        return None, problems + [f"config.json: {problem}" for problem in field_problems(error)]
+    problems += config.problems() + _marian_problems(config)
     if problems:
         return None, problems
     try:
@@ -125,41 +154,18 @@ def _architecture(config: MarianConfig, unk_id: int) -> Architecture:
     return Architecture(
         vocab_size=config.target_size,
         source_vocab_size=None if config.share_encoder_decoder_embeddings else config.vocab_size,
-        d_model=config.d_model,
-        ffn_dim=config.encoder_ffn_dim,
-        encoder_layers=config.encoder_layers,
-        decoder_layers=config.decoder_layers,
-        heads=config.encoder_attention_heads,
-        head_dim=config.d_model // config.encoder_attention_heads,
-        activation=ACTIVATIONS[config.activation_function],
-        max_positions=config.max_position_embeddings,
-        scale_embedding=config.scale_embedding,
-        pad_id=config.pad_token_id,
-        eos_id=config.eos_token_id,
         unk_id=unk_id,
+        **config.sizes(),
     )
 
 
-def _size_problems(config: MarianConfig) -> list[str]:
-    """Problems of sizes that a checkpoint stores only once, and of values that HMC does not support."""
+def _marian_problems(config: MarianConfig) -> list[str]:
+    """Problems of fields that only MarianMT has, or that it restricts."""
     problems = []
-    for name in ("attention_heads", "ffn_dim"):
-        encoder, decoder = getattr(config, f"encoder_{name}"), getattr(config, f"decoder_{name}")
-        if encoder != decoder:
-            problems.append(f"config.json: encoder_{name} {encoder} and decoder_{name} {decoder} must be equal")
     if config.share_encoder_decoder_embeddings and config.target_size != config.vocab_size:
         problems.append(
             f"config.json: vocab_size {config.vocab_size} and decoder_vocab_size {config.target_size} must be equal "
             "where share_encoder_decoder_embeddings is true"
-        )
-    if config.encoder_attention_heads < 1 or config.d_model % config.encoder_attention_heads:
-        problems.append(
-            f"config.json: d_model {config.d_model} is not a multiple of {config.encoder_attention_heads} heads"
-        )
-    if config.activation_function not in ACTIVATIONS:
-        problems.append(
-            f"config.json: activation_function {config.activation_function!r} is unknown; "
-            f"supported: {', '.join(ACTIVATIONS)}"
         )
     if config.decoder_start_token_id != config.pad_token_id:
         problems.append(

@@ -11,10 +11,11 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig
 from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.marian.generation import decoding_of, id_problems, start_of
-from hmc.artifact.marian.layout import CONFIG, GENERATION, LAYOUT, TOKENIZER_CONFIG, WEIGHTS, architecture_of, read_json
+from hmc.artifact.marian.layout import CONFIG, GENERATION, LAYOUT, TOKENIZER_CONFIG, WEIGHTS, architecture_of
 from hmc.artifact.marian.vocabulary import joint_if_equal
 from hmc.artifact.marian.weights import checked_weights
 from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.storage.formats import read_json
 from hmc.artifact.storage.weight_files import ReadPickled, read_folder, weights_at
 from hmc.artifact.tokenizer.files import (
     EOS_PIECE,
@@ -29,7 +30,7 @@ from hmc.artifact.tokenizer.files import (
     parse_vocabulary,
     vocabulary_problems,
 )
-from hmc.artifact.tokenizer.tokenizer import load_pieces
+from hmc.artifact.tokenizer.tokenizer import piece_problems
 
 FIX = f"hmc imports MarianMT models in the layout of OPUS-MT: {LAYOUT}."
 OTHERS = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot")
@@ -63,7 +64,10 @@ def import_marian(
     )
     problems += _tokenizer_config_problems(raw[TOKENIZER_CONFIG], languages)
     files, wrong = _tokenizer_files(folder, raw)
-    problems += [*wrong, *_piece_problems(files)]
+    problems += wrong
+    for name in (SOURCE, TARGET):
+        if name in files:
+            problems += piece_problems(files[name], name)
     arch: Architecture | None = None
     if readable:
         if raw[CONFIG].get("decoder_start_token_id") is None:
@@ -152,17 +156,6 @@ def _vocabulary_problems(files: dict[str, bytes], arch: Architecture | None) -> 
     if arch is None:
         return [problem for name, content in there.items() for problem in parse_vocabulary(content, name)[1]]
     return vocabulary_problems(there, arch) if VOCABULARY in there else []
-
-
-def _piece_problems(files: dict[str, bytes]) -> list[str]:
-    problems = []
-    for name in (SOURCE, TARGET):
-        try:
-            if name in files:
-                load_pieces(files[name], name)
-        except InvalidArtifactError as error:
-            problems += [f"{problem}; copy or download it again" for problem in error.problems]
-    return problems
 
 
 def _missing(folder: Path) -> list[str]:

@@ -14,17 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
-from hmc.artifact.checkpoint.weights import Tensors
+from hmc.artifact.checkpoint.weights import Tensors, fitted
 from hmc.artifact.model.architecture import (
     LOGITS_BIAS,
     OUTPUT,
     SOURCE_EMBEDDING,
     TARGET_EMBEDDING,
     Architecture,
+    PositionForm,
+    position_table,
     sinusoidal_positions,
-    tensor_shapes,
 )
-from hmc.artifact.storage.weight_files import Arrays, not_finite
+from hmc.artifact.storage.weight_files import Arrays
 
 POSITIONS = "decoder.embed_positions.weight"
 NEVER = -1e4
@@ -34,6 +35,8 @@ TIED = (TARGET_EMBEDDING, SOURCE_EMBEDDING, DECODER, OUTPUT)
 """Names of the one tied matrix. A file has it under at least one of them."""
 TIED_TARGETS = (DECODER, OUTPUT)
 """The same, if sources have their own matrix."""
+EXACT, ROUGH = 1e-5, 1e-2
+"""How far positions may be from the sinusoids, in 32 and in 16 bits."""
 POSITION_TABLES = ("encoder.embed_positions.weight", POSITIONS)
 """Position tables, which older files have. They must be sinusoids, except for the first row of a decoder that starts
 from zeros (`with_zero_start`)."""
@@ -52,23 +55,13 @@ def checked_weights(stored: Arrays, arch: Architecture) -> tuple[Tensors, list[s
     # Transformers starts from zeros, and models without an output bias may leave the buffer out.
     found[LOGITS_BIAS] = found.get(LOGITS_BIAS, np.zeros(arch.vocab_size, np.float32)).reshape(-1)
     problems += _position_problems(tables, found, arch)
-    expected = tensor_shapes(arch, arch.full_layout())
-    problems += [f"tensor {_in_file(name, separate)} is missing" for name in expected if name not in found]
-    problems += [f"tensor {name} does not belong to this architecture" for name in found if name not in expected]
-    problems += [
-        f"tensor {name} has shape {list(found[name].shape)}, config.json says {list(shape)}"
-        for name, shape in expected.items()
-        if name in found and found[name].shape != shape
-    ]
-    if problems:
-        return {}, problems
-    tensors = {name: found[name].astype(np.float32) for name in expected}
-    return tensors, not_finite(tensors.items())
+    tensors, wrong = fitted(found, arch, file_names=_file_names(separate), wanted="config.json says")
+    return tensors, problems + wrong
 
 
-def _in_file(name: str, separate: bool) -> str:
-    """Name of a checkpoint's tensor in the file. separate: sources have their own embedding."""
-    return DECODER if separate and name == TARGET_EMBEDDING else name
+def _file_names(separate: bool) -> dict[str, str]:
+    """Name in a checkpoint → name in the file, where that is another. separate: sources have their own embedding."""
+    return {TARGET_EMBEDDING: DECODER} if separate else {}
 
 
 def _tie_problems(embeddings: dict[str, npt.NDArray[Any]], arch: Architecture) -> list[str]:
@@ -86,18 +79,18 @@ def _position_problems(tables: Arrays, found: Arrays, arch: Architecture) -> lis
     embedding of pad in `found`."""
     problems = []
     for name, table in tables.items():
-        rows = _rows_beyond_sinusoids(table, arch)
+        tolerance = EXACT if table.dtype.itemsize >= 4 else ROUGH
+        rows = far_rows(table, "marian", (arch.max_positions, arch.d_model), tolerance)
         if rows and not (name == POSITIONS and rows == [0] and moved_back(found, table, arch)):
             problems.append(f"tensor {name} does not hold sinusoids; only static positions are supported")
     return problems
 
 
-def _rows_beyond_sinusoids(table: npt.NDArray[Any], arch: Architecture) -> list[int]:
-    """Positions where a table, stored in 32 or 16 bits, differs from the sinusoids. A table of another shape: [-1]."""
-    if table.shape != (arch.max_positions, arch.d_model):
+def far_rows(table: npt.NDArray[Any], form: PositionForm, shape: tuple[int, int], tolerance: float) -> list[int]:
+    """Positions where a table differs from the sinusoids of a form. A table of another shape: [-1]."""
+    if table.shape != shape:
         return [-1]
-    expected = sinusoidal_positions(arch.max_positions, arch.d_model)
-    tolerance = 1e-5 if table.dtype.itemsize >= 4 else 1e-2
+    expected = position_table(form, *shape)
     close = np.abs(table.astype(np.float32) - expected).max(axis=1) <= tolerance  # False for NaN
     rows: list[int] = np.flatnonzero(~close).tolist()
     return rows
@@ -105,9 +98,9 @@ def _rows_beyond_sinusoids(table: npt.NDArray[Any], arch: Architecture) -> list[
 
 def marian_names(tensors: Tensors) -> Tensors:
     """Checkpoint tensors of the full layout under the names and shapes that MarianMTModel saves."""
-    separate = SOURCE_EMBEDDING in tensors
+    file_names = _file_names(SOURCE_EMBEDDING in tensors)
     named = {
-        f"model.{_in_file(name, separate)}": np.ascontiguousarray(value)
+        f"model.{file_names.get(name, name)}": np.ascontiguousarray(value)
         for name, value in tensors.items()
         if name != LOGITS_BIAS
     }

@@ -13,11 +13,12 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import InvalidRequestError, field_problems
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout, Kind
 from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers, stack_of
+from hmc.artifact.storage.files import write_whole
 
 SCHEMA_VERSION = 1
 
@@ -139,9 +140,7 @@ def rounded_up(number: int, step: int) -> int:
 
 def write_table(table: LatencyTable, file: Path) -> None:
     """Writes the table as JSON, whole or not at all."""
-    temporary = file.with_name(f".{file.name}")
-    temporary.write_text(table.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    temporary.replace(file)
+    write_whole(file, table.model_dump_json(indent=1) + "\n")
 
 
 def read_table(file: Path) -> LatencyTable:
@@ -158,8 +157,6 @@ def read_table(file: Path) -> LatencyTable:
     except OSError as error:
         raise InvalidRequestError(f"latency table {file} cannot be read ({error.strerror}); {advice}") from error
     except ValidationError as error:  # before ValueError, which it is
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InvalidRequestError(f"latency table {file}: {where}: {first['msg']}; {advice}") from error
+        raise InvalidRequestError(f"latency table {file}: {field_problems(error)[0]}; {advice}") from error
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"latency table {file} is not JSON ({error}); {advice}") from error

@@ -20,7 +20,7 @@ from hmc.artifact.npz.tensors import checkpoint_tensors, embeddings_of, member_p
 from hmc.artifact.npz.vocabularies import Vocabularies, read_vocabulary, with_pad
 from hmc.artifact.storage.weight_files import Arrays
 from hmc.artifact.tokenizer.files import EOS_PIECE, UNK_PIECE, MarianFiles, vocabulary_problems
-from hmc.artifact.tokenizer.tokenizer import load_pieces
+from hmc.artifact.tokenizer.tokenizer import piece_problems
 
 POSITIONS = 512
 """Positions of an imported model. Marian's sinusoids have no last one; caches and graphs need a bound."""
@@ -152,13 +152,9 @@ def _architecture(options: MarianOptions, embeddings: Arrays, vocabularies: Voca
 def _tokenizer(release: Release, vocabularies: Vocabularies) -> tuple[MarianFiles | None, list[str]]:
     problems, models = [], []
     for path in (release.source_pieces, release.target_pieces):
-        if path is None:
-            continue
-        models.append(path.read_bytes())
-        try:
-            load_pieces(models[-1], path.name)
-        except InvalidArtifactError as error:
-            problems += [f"{problem}; copy or download it again" for problem in error.problems]
+        if path is not None:
+            models.append(path.read_bytes())
+            problems += piece_problems(models[-1], path.name)
     if len(models) < 2 or problems:
         return None, problems
     return MarianFiles(models[0], models[1], *vocabularies.files()), []

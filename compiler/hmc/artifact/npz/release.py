@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import HmcError
-from hmc.artifact.npz.yaml_text import Value, parse_yaml
+from hmc.artifact.npz.yaml_text import Value, parse_yaml, utf8_text
 from hmc.artifact.tokenizer.files import SOURCE, TARGET
 
 DECODER = "decoder.yml"
@@ -58,7 +58,7 @@ def find_release(folder: Path, weights: Path | None = None) -> Release:
     options: dict[str, Value] = {}
     if (found.folder / DECODER).is_file():
         try:
-            options = parse_yaml(_text(found.folder / DECODER), DECODER)
+            options = parse_yaml(utf8_text(found.folder / DECODER), DECODER)
         except HmcError as error:
             found.problems.append(str(error))
     if weights is None:
@@ -155,17 +155,10 @@ def _decoding(options: dict[str, Value]) -> dict[str, Any]:
 
 def _languages(readme: Path) -> tuple[str | None, str | None]:
     """Source and target language of an OPUS-MT README: `* source language(s): eng`. Several are `mul`."""
-    text = _text(readme) if readme.is_file() else ""
+    text = utf8_text(readme) if readme.is_file() else ""
     found = []
     for side in ("source", "target"):
         line = re.search(rf"^\s*[*-]\s*{side} languages?(?:\(s\))?:\s*(.+)$", text, re.MULTILINE)
         names = re.findall(r"[A-Za-z]{2,3}(?:_[A-Za-z]{2,8})*", line[1]) if line else []
         found.append(None if not names else names[0] if len(set(names)) == 1 else SEVERAL)
     return found[0], found[1]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise HmcError(f"{path.name} is not UTF-8 (byte {error.start})") from error

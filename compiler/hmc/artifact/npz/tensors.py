@@ -5,7 +5,6 @@ Archives are from elsewhere. They are unpacked into a folder that is removed aft
 
 from __future__ import annotations
 
-import shutil
 import stat
 import zipfile
 import zlib
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmc.artifact.checkpoint.weights import Tensors
+from hmc.artifact.checkpoint.weights import Tensors, fitted
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.marian.weights import NEVER
 from hmc.artifact.model.architecture import (
@@ -32,7 +31,6 @@ from hmc.artifact.model.architecture import (
 from hmc.artifact.model.ffn import STACKS
 from hmc.artifact.model.layers import NormSpec
 from hmc.artifact.npz.options import OPTIONS
-from hmc.artifact.storage.weight_files import not_finite
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 JOINT, SIDES = "Wemb", ("encoder_Wemb", "decoder_Wemb")
@@ -76,28 +74,18 @@ def checkpoint_tensors(arrays: Arrays, arch: Architecture, places: tuple[int, in
         return {}, problems
     named = dict(_names(arch))
     used = {JOINT, *SIDES, *OUTPUT_WEIGHTS, OUTPUT_BIAS, OPTIONS, *named.values()}
-    problems += [f"tensor {name} does not belong to this model" for name in arrays if name not in used]
-    expected = tensor_shapes(arch, arch.full_layout())
+    problems = [f"tensor {name} does not belong to this model" for name in arrays if name not in used]
+    matrices = {name for name, shape in tensor_shapes(arch, arch.full_layout()).items() if len(shape) == 2}
     found: dict[str, npt.NDArray[Any]] = {}
     for ours, theirs in named.items():
-        if theirs not in arrays:
-            problems.append(f"tensor {theirs} is missing")
-            continue
-        value = arrays[theirs]
-        found[ours] = value.T if len(expected[ours]) == 2 else value.reshape(-1)
+        if theirs in arrays:
+            found[ours] = arrays[theirs].T if ours in matrices else arrays[theirs].reshape(-1)
     for name, matrix in embeddings.items():
         found[name] = np.insert(matrix, places[0 if name == SOURCE_EMBEDDING else 1], 0, axis=0)
     bias = arrays.get(OUTPUT_BIAS, np.zeros(len(embeddings[TARGET_EMBEDDING]), np.float32)).reshape(-1)
     found[LOGITS_BIAS] = np.insert(bias, places[1], NEVER)
-    problems += [
-        f"tensor {named.get(name, name)} has shape {list(found[name].shape)}, expected {list(shape)}"
-        for name, shape in expected.items()
-        if name in found and found[name].shape != shape
-    ]
-    if problems:
-        return {}, problems
-    tensors = {name: np.ascontiguousarray(found[name], np.float32) for name in expected}
-    return tensors, not_finite(tensors.items())
+    tensors, wrong = fitted(found, arch, file_names=named)
+    return tensors, problems + wrong
 
 
 def _names(arch: Architecture) -> Iterator[tuple[str, str]]:
@@ -133,8 +121,7 @@ def unpacked(archive: Path) -> Iterator[Path]:
         with zipfile.ZipFile(archive) as packed, TemporaryDirectory(prefix="hmc-import-") as folder:
             if problems := member_problems(packed):
                 raise InvalidArtifactError(what, problems, FIX)
-            for member in packed.infolist():
-                _extract(packed, member, Path(folder))
+            packed.extractall(folder)
             yield Path(folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise InvalidArtifactError(what, [f"it is no whole zip archive: {error}"], FIX) from error
@@ -167,14 +154,3 @@ def _member_problems(member: zipfile.ZipInfo) -> list[str]:
     if member.file_size > SMALL and member.file_size > RATIO * member.compress_size:
         problems.append(f"{name!r} would grow from {member.compress_size:,} to {member.file_size:,} bytes")
     return problems
-
-
-def _extract(packed: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> None:
-    """Writes one file or folder. No more is read than the archive says the file has."""
-    target = folder / member.filename
-    if member.is_dir():
-        target.mkdir(parents=True, exist_ok=True)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with packed.open(member) as source, target.open("wb") as out:
-        shutil.copyfileobj(source, out)

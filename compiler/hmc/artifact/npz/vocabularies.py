@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmc.artifact.errors import HmcError, InvalidArtifactError
-from hmc.artifact.npz.yaml_text import parse_yaml
+from hmc.artifact.npz.yaml_text import parse_yaml, utf8_text
 from hmc.artifact.tokenizer.files import EOS_PIECE, PAD_PIECE, UNK_PIECE
 from hmc.artifact.tokenizer.tokenizer import load_pieces
 
@@ -64,15 +64,21 @@ def with_pad(found: Sequence[Entries], *, joint: bool) -> Vocabularies:
     although the embedding is one, or if the special tokens of both sides have other ids.
     """
     source, target = found[0], found[-1]
+    check_sides(source, target, (EOS_PIECE, UNK_PIECE), joint=joint)
     if joint:
-        if source != target:
-            raise HmcError("both sides share one embedding, and their vocabularies differ: they must be one")
         return Vocabularies(_inserted(source, len(source)), None, len(source))
-    for piece in (EOS_PIECE, UNK_PIECE):
-        if source[piece] != target[piece]:
-            raise HmcError(f"{piece!r} has the id {source[piece]} for sources and {target[piece]} for targets")
     pad = min(len(source), len(target))
     return Vocabularies(_inserted(source, pad), _inserted(target, pad), pad)
+
+
+def check_sides(source: Entries, target: Entries, special: Sequence[str], *, joint: bool) -> None:
+    """Raises HmcError for two vocabularies that differ although both sides share one embedding (`joint`), and for
+    special pieces with another id on each side."""
+    if joint and source != target:
+        raise HmcError("both sides share one embedding, and their vocabularies differ: they must be one")
+    for piece in special:
+        if source.get(piece) != target.get(piece):
+            raise HmcError(f"{piece!r} has the id {source.get(piece)} for sources and {target.get(piece)} for targets")
 
 
 def _inserted(entries: Entries, pad: int) -> Entries:
@@ -81,11 +87,7 @@ def _inserted(entries: Entries, pad: int) -> Entries:
 
 
 def _of_text(path: Path) -> Entries:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise HmcError(f"{path.name} is not UTF-8 (byte {error.start})") from error
-    raw = parse_yaml(text, path.name)
+    raw = parse_yaml(utf8_text(path), path.name)
     # Longer numbers are no ids, and Python refuses to read those of thousands of digits.
     wrong = [
         piece

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from hmc.artifact.distribution import how_to_install
@@ -12,6 +13,14 @@ Value = str | list[Any] | dict[str, Any]
 """A scalar as it is written, a sequence or a mapping."""
 DEEPEST = 8
 """Sequences and mappings within each other."""
+
+
+def utf8_text(path: Path) -> str:
+    """The text of a file, without a byte order mark. Raises HmcError if it is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise HmcError(f"{path.name} is not UTF-8 (byte {error.start})") from error
 
 
 def parse_yaml(text: str, name: str) -> dict[str, Value]:

@@ -1,4 +1,4 @@
-"""Writing directories whole or not at all, and hashing files."""
+"""Writing directories and files whole or not at all, and hashing files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 
@@ -58,6 +58,37 @@ def replace_directory(path: Path, form: Format) -> Iterator[Path]:
         elif not exchange(new, path):
             path.replace(work / OLD)
             new.replace(path)
+
+
+def unfinished(name: str) -> str:
+    """Name of a file while `whole_file` writes it."""
+    return f".{name}.new"
+
+
+@contextmanager
+def whole_file(path: Path, *, several: bool = False) -> Iterator[BinaryIO]:
+    """Yields a file to write. On success it takes `path`'s place; otherwise `path` stays as it was, even if the machine
+    stops meanwhile.
+
+    several: whether several processes may write this file at once. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(unfinished(path.name) + (f".{os.getpid()}" if several else ""))
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: Path, content: bytes | str, *, several: bool = False) -> None:
+    """Writes a file whole or not at all, a text as UTF-8; else as `whole_file`."""
+    with whole_file(path, several=several) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager

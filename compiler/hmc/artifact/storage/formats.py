@@ -1,4 +1,6 @@
-"""Kinds of directories that HMC replaces whole. A directory with a file that HMC did not write is never replaced."""
+"""Kinds of directories that HMC replaces whole, known by a JSON file. A directory with a file that HMC did not write is
+never replaced.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +51,19 @@ class Format:
         return f"holds files that do not belong to {self.name}: {listed(found)}"
 
     def _marker_content(self, folder: Path) -> dict[str, Any] | None:
-        try:
-            content = json.loads((folder / self.marker).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return None
-        return content if isinstance(content, dict) and self.recognises(content) else None
+        content, problems = read_json(folder / self.marker)
+        return content if not problems and self.recognises(content) else None
+
+
+def read_json(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """The object in a JSON file, and its problems; an empty object for a file that is missing or has a problem."""
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        return {}, [f"{file.name} cannot be read: {error.strerror}"]
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of thousands of digits, too deep
+        return {}, [f"{file.name} is not JSON: {error}"]
+    return (raw, []) if isinstance(raw, dict) else ({}, [f"{file.name} must be one JSON object"])
 
 
 def check_replaceable(out: Path, form: Format, inputs: Iterable[Path] = ()) -> None:

@@ -36,15 +36,29 @@ def text_lines(path: Path) -> Iterator[str]:
     of the line.
     """
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, raw in enumerate(file, 1):
+        with path.open("rb") as file, unpacked(file, str(path)) as lines:
+            for number, raw in enumerate(lines, 1):
                 yield _decoded(raw, path, number).removesuffix("\n").removesuffix("\r")
     except FileNotFoundError as error:
         raise InvalidRequestError(f"{path}: no such file (paths are relative to the working directory)") from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InvalidRequestError(f"{path}: not a whole gzip file ({error}); copy it again, or unpack it") from error
     except OSError as error:
         raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+@contextmanager
+def unpacked(file: BinaryIO, place: str) -> Iterator[BinaryIO]:
+    """Yields the file, unpacked if its name ends in `.gz`. place: its name.
+
+    Raises InvalidRequestError if it is damaged, also later.
+    """
+    if not place.endswith(".gz"):
+        yield file
+        return
+    try:
+        with gzip.open(file) as content:
+            yield content  # type: ignore[misc]  # it reads as a binary file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InvalidRequestError(f"{place}: not a whole gzip file ({error}); copy it again, or unpack it") from error
 
 
 MARKS = {

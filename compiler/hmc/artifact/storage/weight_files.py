@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError
-from hmc.artifact.storage.formats import listed
+from hmc.artifact.storage.formats import listed, read_json
 
 Arrays = dict[str, npt.NDArray[Any]]
 """Name → tensor, in the type in which it is stored."""
@@ -74,11 +72,10 @@ def _read_several(folder: Path, index: str, read_pickled: ReadPickled | None) ->
 
 def _places(index: Path) -> tuple[dict[str, str], list[str]]:
     """Tensor → name of its file."""
-    try:
-        raw = json.loads(index.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        return {}, [f"{index.name} is not JSON: {error}"]
-    places = raw.get("weight_map") if isinstance(raw, dict) else None
+    raw, problems = read_json(index)
+    if problems:
+        return {}, problems
+    places = raw.get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
         return {}, [f"{index.name} has no weight_map from tensors to files"]
     return places, []
@@ -104,8 +101,3 @@ def _read_safetensors(file: Path) -> tuple[Arrays, list[str]]:
         return {}, [f"{file.name} is not readable: {error}"]
     except TypeError as error:
         return {}, [f"{file.name} holds a type that needs ml_dtypes ({error}): {how_to_install('compile')}"]
-
-
-def not_finite(tensors: Iterable[tuple[str, npt.NDArray[Any]]]) -> list[str]:
-    """A problem for each tensor with NaN or infinity."""
-    return [f"tensor {name} holds NaN or infinity" for name, value in tensors if not np.isfinite(value).all()]

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import sentencepiece
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError, model_validator
 
-from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
+from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError, field_problems
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.tokenizer.files import (
     EOS_PIECE,
@@ -260,7 +260,7 @@ def read_languages(content: bytes) -> LanguageTokens:
     try:
         return LanguageTokens.model_validate_json(content)
     except ValidationError as error:
-        problems = [f"{LANGUAGES}: {'.'.join(map(str, each['loc']))} {each['msg']}".strip() for each in error.errors()]
+        problems = [f"{LANGUAGES}: {problem}" for problem in field_problems(error)]
         raise InvalidArtifactError("tokenizer", problems, FIX) from error
 
 
@@ -304,6 +304,15 @@ def load_pieces(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
         raise InvalidArtifactError("tokenizer", [f"{name} is not a SentencePiece model: {error}"], FIX) from error
+
+
+def piece_problems(model: bytes, name: str) -> list[str]:
+    """Why bytes from elsewhere are no SentencePiece model; empty if they are one. name: of their file."""
+    try:
+        load_pieces(model, name)
+    except InvalidArtifactError as error:
+        return [f"{problem}; copy or download it again" for problem in error.problems]
+    return []
 
 
 def sampling(pieces: sentencepiece.SentencePieceProcessor, dropout: float) -> dict[str, Any]:

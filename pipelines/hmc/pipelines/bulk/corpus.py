@@ -5,17 +5,14 @@ A line that cannot be read is a line all the same: it keeps its number, and has 
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.storage.rows import TEXTS, has_lone_surrogate, json_row, parquet_batches, parquet_table
+from hmc.artifact.storage.rows import TEXTS, has_lone_surrogate, json_row, parquet_batches, parquet_table, unpacked
 from hmc.pipelines.bulk.places import opened
 from hmc.serving.requests.checks import decode_line, other_form
 
@@ -83,7 +80,7 @@ class Corpus:
         if place.endswith(".parquet"):
             return self._parquet_source(place)
         digest, lines, last = hashlib.sha256(), 0, b"\n"
-        with _unpacked(place) as file:
+        with opened(place) as packed, unpacked(packed, place) as file:
             while chunk := file.read(CHUNK):
                 if not lines and last == b"\n" and (advice := other_form(chunk)):  # the first one
                     raise InvalidRequestError(f"{place} is not UTF-8: {advice}")
@@ -173,26 +170,12 @@ def _json_line(raw: bytes, number: int, place: str, field: str | None) -> Corpus
 
 def _raw_lines(place: str) -> Iterator[bytes]:
     """Yields every line with its end. Of one that is too long, only the beginning is kept."""
-    with _unpacked(place) as file:
+    with opened(place) as packed, unpacked(packed, place) as file:
         while raw := file.readline(LONGEST + 1):
             whole = raw
             while not whole.endswith(b"\n") and (rest := file.readline(LONGEST)):
                 whole = rest
             yield raw
-
-
-@contextmanager
-def _unpacked(place: str) -> Iterator[BinaryIO]:
-    """Opens a file, unpacked if its name ends in `.gz`. Raises InvalidRequestError if it is damaged, also later."""
-    try:
-        with opened(place) as file:
-            if place.endswith(".gz"):
-                with gzip.open(file) as unpacked:
-                    yield unpacked  # type: ignore[misc]  # it reads as a binary file
-            else:
-                yield file
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InvalidRequestError(f"{place}: not a whole gzip file ({error}); copy it again, or unpack it") from error
 
 
 def _rows(place: str, column: str) -> Iterator[Raw]:

@@ -52,7 +52,7 @@ class RayEngine:
         self._task = ray.remote(num_cpus=self._threads, max_retries=RETRIES)(translate_task)
 
     def translate(self, shards: Iterator[Shard]) -> Iterator[Done]:
-        """See `Engine`."""
+        """See `BulkEngine`."""
         running = dict[Any, int]()
         try:
             while True:
@@ -89,7 +89,7 @@ class RayEngine:
         return found  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """See `Engine`."""
+        """See `BulkEngine`."""
         ray.shutdown()
 
 

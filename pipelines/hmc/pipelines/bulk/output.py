@@ -9,16 +9,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from hmc.artifact.storage.files import write_whole
 from hmc.artifact.storage.rows import needs
 from hmc.pipelines.bulk.places import file_system, is_url, local_path
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.bulk.shards import LineResult
-from hmc.pipelines.folders import First, taken_folder, write_whole
+from hmc.pipelines.folders import First, taken_folder
 from hmc.serving.requests.checks import one_line
 
 TRANSLATIONS, NOTES = "translations", "notes"
@@ -102,48 +103,27 @@ class ShardFiles:
         return file.getvalue()
 
 
-class Store(Protocol):
-    """A folder of files with names such as `translations/000000.txt`."""
-
-    def taken(self, request: Mapping[str, Any]) -> Any:
-        """A context: the folder is of this request, see `hmc.pipelines.folders`."""
-
-    def names(self, folder: str) -> set[str]:
-        """The names of the files in a folder below; empty if there is none."""
-
-    def read(self, name: str) -> bytes:
-        """The bytes of a file that is there."""
-
-    def write(self, name: str, content: bytes) -> None:
-        """Writes a file whole or not at all."""
-
-
-def open_store(place: str) -> Store:
-    """The folder `place`. Raises InvalidRequestError for a URL of an unknown store."""
-    return Remote(place) if is_url(place) else Local(local_path(place))
-
-
 class Local:
-    """A folder of this machine."""
+    """A folder of this machine, with files of names such as `translations/000000.txt`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def taken(self, request: Mapping[str, Any]) -> Any:
-        """See `Store`."""
+    def taken(self, request: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """A context: the folder is of this request, see `hmc.pipelines.folders`."""
         return taken_folder(self._folder, request, FIRST)
 
     def names(self, folder: str) -> set[str]:
-        """See `Store`."""
+        """The names of the files in a folder below; empty if there is none."""
         path = self._folder / folder
         return {entry.name for entry in path.iterdir()} if path.is_dir() else set()
 
     def read(self, name: str) -> bytes:
-        """See `Store`."""
+        """The bytes of a file that is there."""
         return (self._folder / name).read_bytes()
 
     def write(self, name: str, content: bytes) -> None:
-        """See `Store`."""
+        """Writes a file whole or not at all."""
         write_whole(self._folder / name, content)
 
 
@@ -156,7 +136,7 @@ class Remote:
 
     @contextmanager
     def taken(self, request: Mapping[str, Any]) -> Iterator[None]:
-        """See `Store`."""
+        """See `Local`."""
         if FIRST.name in (found := self.names("")):
             FIRST.check_same(self.read(FIRST.name), request, self._url)
         else:
@@ -165,7 +145,7 @@ class Remote:
         yield
 
     def names(self, folder: str) -> set[str]:
-        """See `Store`."""
+        """See `Local`."""
         path = f"{self._path}/{folder}".rstrip("/")
         self._system.invalidate_cache(path)
         try:
@@ -174,9 +154,17 @@ class Remote:
             return set()
 
     def read(self, name: str) -> bytes:
-        """See `Store`."""
+        """See `Local`."""
         return self._system.cat_file(f"{self._path}/{name}")  # type: ignore[no-any-return]
 
     def write(self, name: str, content: bytes) -> None:
-        """See `Store`."""
+        """See `Local`."""
         self._system.pipe_file(f"{self._path}/{name}", content)
+
+
+Store = Local | Remote
+
+
+def open_store(place: str) -> Store:
+    """The folder `place`. Raises InvalidRequestError for a URL of an unknown store."""
+    return Remote(place) if is_url(place) else Local(local_path(place))

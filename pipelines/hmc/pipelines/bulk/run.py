@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.pipelines.bulk.corpus import Corpus
-from hmc.pipelines.bulk.engines import BulkEngine, BulkLevel, EngineName, LocalEngine, Shard
+from hmc.pipelines.bulk.engines import BulkEngine, BulkLevel, EngineName, LocalEngine
 from hmc.pipelines.bulk.output import NOTES, TRANSLATIONS, ShardFiles, Store, open_store
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.progress import Meter, Report, Step, silent
@@ -101,7 +101,8 @@ def translate_corpus(
             running = start(engine, level, settings)
             began = time.monotonic()
             try:
-                for number, found in running.translate(_to_do(corpus, settings.shard_lines, missing, meter)):
+                left = meter.left(corpus.shards(settings.shard_lines), missing)
+                for number, found in running.translate((n, [line() for line in part]) for n, part in left):
                     # The notes come first: a shard whose translations are there is complete.
                     store.write(files.notes_name(number), files.notes(number, found))
                     store.write(files.translations_name(number), files.translations(number, found))
@@ -119,14 +120,6 @@ def translate_corpus(
 def _missing(store: Store, files: ShardFiles, shards: int) -> set[int]:
     there = {f"{folder}/{name}" for folder in (TRANSLATIONS, NOTES) for name in store.names(folder)}
     return {n for n in range(shards) if not {files.notes_name(n), files.translations_name(n)} <= there}
-
-
-def _to_do(corpus: Corpus, size: int, missing: set[int], meter: Meter) -> Iterator[Shard]:
-    for number, part in corpus.shards(size):
-        if number in missing:
-            yield number, [line() for line in part]
-        else:
-            meter.skip(len(part))
 
 
 def _write_report(store: Store, shards: int) -> dict[str, int]:

@@ -15,10 +15,10 @@ from sacrebleu.metrics import BLEU
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.significance import tokenizer_of
+from hmc.artifact.storage.files import whole_file, write_whole
 from hmc.pipelines.distillation.filters import Filters, Reason
 from hmc.pipelines.distillation.shards import Record, read_shard, shard_path
 from hmc.pipelines.distillation.sources import SourceFile, all_lines
-from hmc.pipelines.folders import whole_file, write_whole
 
 REPORT, DROPPED = "report.json", "dropped.tsv"
 TRAIN, DEV = ("train.source.txt", "train.target.txt"), ("dev.source.txt", "dev.target.txt")

@@ -128,21 +128,13 @@ def _translate(plan: _Plan, translator: Translator, out: Path, meter: Meter) -> 
     def submit(part: tuple[int, list[PlannedLine]]) -> list[Future[Translation] | None]:
         return longest_first(part[1], lambda planned: planned[0].text, submit_one)
 
-    for (number, part), futures in in_turn(_to_do(plan, meter), submit):
+    for (number, part), futures in in_turn(meter.left(plan.parts(), plan.missing), submit):
         records = []
         for (line, skipped), future in zip(part, futures, strict=True):
             done = Record(line.number, line.text, skipped=skipped) if future is None else _record(line, future.result())
             records.append(done)
             meter.add()
         write_shard(shard_path(out, number), records)
-
-
-def _to_do(plan: _Plan, meter: Meter) -> Iterator[tuple[int, list[PlannedLine]]]:
-    for number, part in plan.parts():
-        if number in plan.missing:
-            yield number, part
-        else:
-            meter.skip(len(part))
 
 
 def _record(line: SourceLine, translation: Translation) -> Record:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import InvalidArtifactError
+from hmc.artifact.storage.files import whole_file
 from hmc.pipelines.distillation.filters import Skipped
-from hmc.pipelines.folders import whole_file
 
 FOLDER = "translations"
 FIX = "Delete this file, and run the command again: it is translated anew."

@@ -86,7 +86,6 @@ def latency_table(
         if found.checkpoint == checkpoint_digest(checkpoint) and _is_of(found, serving):
             return found
     table = measure_table(checkpoint, sentences, serving, progress=progress)
-    file.parent.mkdir(parents=True, exist_ok=True)
     write_table(table, file)
     return table
 
@@ -154,7 +153,7 @@ def prune_to_latency(  # noqa: PLR0913 - a run, its text, and three reports
             text = translate_for_pruning(
                 checkpoint, source, out, [], [], settings, stages=stages, hold_out=not dev, report=report, step=step
             )
-        corpora, dev = [*corpora, text.train], dev or text.dev
+        corpora, dev = [*corpora, text.corpus()], dev or text.dev_corpus()
     with _Measuring(checkpoint, loaded, sentences, serving, table) as measuring:
         plan = LatencyPlan(table, goals, measuring.ms)
         try:

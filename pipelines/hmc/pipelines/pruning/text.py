@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
@@ -23,23 +22,6 @@ FOLDER = "distilled"
 """Folder of the translations within the run folder."""
 HELD_OUT = 500
 """Sentence pairs held out as dev text. The number is fixed, since `--eval-sentences` may change when a run resumes."""
-
-
-@dataclass(frozen=True)
-class PruningText:
-    """What a pruning run reads in place of parallel text."""
-
-    distilled: Distilled
-
-    @property
-    def train(self) -> str:
-        """The training corpus."""
-        return self.distilled.corpus()
-
-    @property
-    def dev(self) -> str:
-        """The held-out dev corpus: its scores say how far the pruned model still writes what the whole one wrote."""
-        return self.distilled.dev_corpus()
 
 
 def imported(model: Path, out: Path) -> Path:
@@ -63,12 +45,13 @@ def translate_for_pruning(  # noqa: PLR0913 - a run, its text, and two reports
     hold_out: bool = True,
     report: Report = silent,
     step: Step = silent,
-) -> PruningText:
+) -> Distilled:
     """Translates plain source text with the model that a run in the folder `out` will prune; interrupted, it goes on.
 
     checkpoint: the model. targets, neurons, settings: those of the run, which are checked before the first sentence is
     translated; stages: those of a run that was checked already, in place of targets and neurons. hold_out: hold out dev
-    text. Translations stay in `out`/FOLDER. Raises as `distill` and `PruningRun`.
+    text, whose scores say how far the pruned model still writes what the whole one wrote. Translations stay in
+    `out`/FOLDER. Raises as `distill` and `PruningRun`.
     """
     check_processes(settings.run)
     loaded = load_checkpoint(checkpoint)
@@ -76,7 +59,7 @@ def translate_for_pruning(  # noqa: PLR0913 - a run, its text, and two reports
         budgets = as_budgets(targets, settings)
         stages = plan_stages(budgets, loaded.layout, settings, neurons, loaded.ffn_widths.total)
     check_pruning_folder(out, dict.fromkeys(stage.folder for stage in stages))
-    distilled = distill(
+    return distill(
         checkpoint,
         sources,
         out / FOLDER,
@@ -86,4 +69,3 @@ def translate_for_pruning(  # noqa: PLR0913 - a run, its text, and two reports
         report=report,
         step=step,
     )
-    return PruningText(distilled)

@@ -11,7 +11,10 @@ from tests.compiler.graphs.search.search_run import SearchRun, open_session
 from tests.tiny import tiny_architecture
 
 from hmc.artifact.bundle.manifest import SearchVariant
-from hmc.compiler.graphs.search.graphs import author_search_alone
+from hmc.compiler.graph import GraphBuilder
+from hmc.compiler.graphs.search.graphs import author_search_end
+from hmc.compiler.graphs.search.state import SearchState
+from hmc.compiler.graphs.search.tree import SearchTree
 from hmc.serving.caches.positions import TreePositions
 from hmc.serving.decoding import beam, greedy
 from hmc.serving.decoding.state import DecodeState, Rules
@@ -61,11 +64,20 @@ class Host:
             self.done = 2 if failed else 1
 
 
+def search_alone(variant: SearchVariant) -> GraphBuilder:
+    """The search without a decoder: `log_probs` `[R, V]` fp32 is an input."""
+    g = GraphBuilder(variant)
+    state = SearchState.begin(g, ARCH.decoder_start, rows=1 if variant == "search_greedy" else "k")
+    tree = SearchTree.begin(state, "float32") if variant == "search_beam" else None
+    author_search_end(state, ARCH, g.input("log_probs", "float32", ["R", ARCH.vocab_size]), variant, tree)
+    return g
+
+
 def run_batch(variant: SearchVariant, k: int, seed: int, kinds: list[str], steps: int) -> int:
     """Compares `steps` steps of random batches. Returns how many sentences ended."""
     rng, slots, nodes = np.random.default_rng(seed), 5, 16 * k
     width = min(beam.candidates_needed(k), ARCH.vocab_size)
-    run = SearchRun(open_session(author_search_alone(ARCH, variant)), B=slots, k=k, P=16, N=nodes, K=width)
+    run = SearchRun(open_session(search_alone(variant)), B=slots, k=k, P=16, N=nodes, K=width)
     hosts: list[Host | None] = [None] * slots
     ended = 0
     for _ in range(steps):

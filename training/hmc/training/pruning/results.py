@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
-from hmc.artifact.checkpoint.slimming import slim_ffn, slim_layers, slim_tensors
+from hmc.artifact.checkpoint.slimming import slim_ffn, slim_layers, slim_tensors, slimmed
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Neurons
 from hmc.artifact.model.heads import HeadLayout, HeadScores
 from hmc.artifact.model.latency import Sizes
 from hmc.artifact.model.layers import RemovedLayers
+from hmc.artifact.storage.files import write_whole
 from hmc.training.model.checkpoints import export_tensors
 from hmc.training.model.evaluate import Scores
 from hmc.training.model.transformer import Transformer
@@ -81,17 +83,8 @@ def cut_model(
     source: Checkpoint, model: Transformer, layout: HeadLayout, neurons: Neurons, removed: RemovedLayers
 ) -> Checkpoint:
     """Returns the model as it is now, with these heads, neurons and layers, as a checkpoint without provenance."""
-    tensors = slim_tensors(export_tensors(model), source.architecture, source.layout, layout)
-    tensors = slim_layers(slim_ffn(tensors, source.architecture, neurons), removed)
-    config = source.config.model_copy(
-        update={
-            "head_layout": layout.to_json(),
-            "ffn_widths": FfnWidths.of(neurons),
-            "removed_layers": removed,
-            "provenance": {},
-        }
-    )
-    return Checkpoint(config=config, tensors=tensors, tokenizer=source.tokenizer)
+    found = slimmed(replace(source, tensors=export_tensors(model)), layout, neurons, removed)
+    return replace(found, config=found.config.model_copy(update={"provenance": {}}), metrics={})
 
 
 def finite(scores: HeadScores) -> HeadScores:
@@ -143,6 +136,4 @@ def describe_kept(progress: PruneProgress) -> str:
 
 def write_trajectory(folder: Path, trajectory: list[dict[str, Any]]) -> None:
     """Writes `trajectory.json` atomically: `{"stage", "step", "open", "open/KIND", "unsettled", …}`, oldest first."""
-    temporary = folder / ".trajectory.json"
-    temporary.write_text(json.dumps(trajectory, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(folder / "trajectory.json")
+    write_whole(folder / "trajectory.json", json.dumps(trajectory, indent=1) + "\n")

@@ -106,19 +106,6 @@ def author_search_end(
     g.output(ops.cast(both, "int32"), "report", "int32", [2])
 
 
-def author_search_alone(arch: Architecture, variant: SearchVariant, *, dtype: str = "float32") -> GraphBuilder:
-    """The search without a decoder: `log_probs` `[R, V]` fp32 is an input. For tests of the search.
-
-    dtype: of `node_bias`, which "search_beam" has.
-    """
-    g = GraphBuilder(variant)
-    state = SearchState.begin(g, arch.decoder_start, rows=1 if variant == "search_greedy" else "k")
-    tree = SearchTree.begin(state, dtype) if variant == "search_beam" else None
-    log_probs = g.input("log_probs", "float32", ["R", arch.vocab_size])
-    author_search_end(state, arch, log_probs, variant, tree)
-    return g
-
-
 def author_collect() -> GraphBuilder:
     """Writes the graph. It has no weights, so it is the same for every level.
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hmc.artifact.errors import InvalidRequestError, TooLargeError
+from hmc.artifact.errors import InvalidRequestError, TooLargeError, field_problems
 
 Scope = Literal["translate", "admin", "metrics"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -119,8 +119,7 @@ def read_tokens(path: Path) -> TokensFile:
     except OSError as error:
         raise InvalidRequestError(f"tokens: cannot read {path}: {error.strerror}; check the path") from error
     except ValidationError as error:
-        found = [f"  - {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_input=False)]
-        listed = "\n".join(found)
+        listed = "\n".join(f"  - {problem}" for problem in field_problems(error))
         raise InvalidRequestError(f"tokens: {path} cannot be used:\n{listed}\n{ADVICE}") from error
     except ValueError as error:  # not UTF-8, not TOML, not JSON
         raise InvalidRequestError(f"tokens: {path} cannot be read: {error}; {ADVICE}") from error

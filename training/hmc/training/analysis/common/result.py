@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -22,8 +20,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
 from hmc.artifact.distribution import VERSION
-from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.errors import InvalidRequestError, field_problems
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout, Kind
+from hmc.artifact.storage.files import write_whole
 
 SCHEMA_VERSION = 1
 NUMBERS = frozenset({"importance", "mean", "variance", "least", "most", "value", "low", "high"})
@@ -115,17 +114,8 @@ def _plain(value: Any) -> Any:
 
 def write_result(result: Result, folder: Path) -> Path:
     """Writes `folder / COMMAND.json` and returns its path. The file appears only when it is complete."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.command}.json"
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(result.to_json())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, result.to_json(), several=True)
     return path
 
 
@@ -139,12 +129,8 @@ def read_result(path: Path, commands: Sequence[str] = ()) -> Result:
         result = Result.model_validate(json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_a_number))
     except OSError as error:
         raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, ValidationError) as error:
-        detail = (
-            "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            if isinstance(error, ValidationError)
-            else str(error)
-        )
+    except ValueError as error:  # a ValidationError is one
+        detail = "; ".join(field_problems(error)) if isinstance(error, ValidationError) else str(error)
         raise InvalidRequestError(f"{path}: not a result of `hmc analyze`: {detail}") from error
     if result.schema_version != SCHEMA_VERSION:
         raise InvalidRequestError(
