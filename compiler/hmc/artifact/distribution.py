@@ -1,4 +1,4 @@
-"""The installed distribution: its version, and how to install more of it."""
+"""The installed distribution: its version, those of what it works with, and how to install more of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ NAME = "headmask"
 """On the package index, where `hmc` is another project. The import name and the command are `hmc`."""
 VERSION = "0.1.0"
 """The build reads it here, so that it is known also where the sources run without being installed."""
+
+
+def versions_of(*packages: str) -> dict[str, str]:
+    """Versions of HMC (`hmc`) and of those packages that are installed."""
+    from contextlib import suppress
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"hmc": VERSION}
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def how_to_install(extra: str) -> str:

@@ -7,12 +7,11 @@ import platform
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
-from hmc.artifact.distribution import VERSION
+from hmc.artifact.distribution import versions_of
 from hmc.serving.runtime.processor import instructions, processor
 
 PACKAGES = (
@@ -58,7 +57,7 @@ def this_machine(devices: Sequence[str]) -> Machine:
         memory_bytes=psutil.virtual_memory().total,
         os=platform.platform(),
         python=platform.python_version(),
-        versions=_versions(),
+        versions=versions_of(*PACKAGES),
         devices={device: _device_name(device) for device in dict.fromkeys(devices)},
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
     )
@@ -83,16 +82,6 @@ def _usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _versions() -> dict[str, str]:
-    found = {"hmc": VERSION}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def cpu_name() -> str:

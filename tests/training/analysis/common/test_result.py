@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from hmc.artifact import InvalidArtifactError, InvalidRequestError
-from hmc.training.analysis.common.result import Result, corpus_source, read_result, versions, write_result
+from hmc.training.analysis.common.result import Result, corpus_source, read_result, write_result
 from hmc.training.analysis.common.subject import choose_device, load_subject, read_text
 from hmc.training.analysis.common.summary import Summary
 
 
 def a_result(command: str = "ablate") -> Result:
-    return Result(command=command, settings={"seed": 1}, versions=versions(), data={"x": [1.5, math.nan], "ü": "Δ"})
+    return Result(command=command, settings={"seed": 1}, data={"x": [1.5, math.nan], "ü": "Δ"})
 
 
 def test_written_and_read_back(tmp_path: Path) -> None:

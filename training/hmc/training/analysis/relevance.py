@@ -30,7 +30,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hmc.training.analysis.common.result import Place, Result, head_of, head_rows, in_order, model_shape, versions
+from hmc.training.analysis.common.result import Place, Result, head_of, head_rows, in_order, model_shape
 from hmc.training.analysis.common.subject import Progress, Subject, Text, overflow, silent
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.analysis.common.trace import FeedForwardTrace, Trace, TracedAttention, trace_decoder, trace_encoder
@@ -64,17 +64,15 @@ def analyse(subject: Subject, text: Text, *, forced: bool = False, progress: Pro
         {"kind": kind, "layer": layer, "through_heads": share}
         for (kind, layer), share in sorted(scores.through_heads().items())
     ]
-    return Result(
-        command=COMMAND,
-        checkpoints=[subject.source],
-        corpora=[text.source],
+    return subject.result(
+        COMMAND,
+        text.source,
         settings={
             "explained": "top-1 logit of every generation step",
             "decoder_reads": READS[forced],
             "rule": "alpha-beta, 1/2 and 1/2; no bias, no stabiliser; softmax and norm statistics constant",
             "normalised": "over the heads of a layer, at every step",
         },
-        versions=versions(),
         data={
             **model_shape(subject.checkpoint),
             "heads": head_rows(subject.layout.heads(), values),

@@ -10,7 +10,7 @@ from typing import Any
 from hmc.artifact.bundle.manifest import Level, Manifest, read_manifest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.across.survivors import mean_and_range
-from hmc.training.analysis.common.result import CheckpointSource, Result, versions
+from hmc.training.analysis.common.result import CheckpointSource, Result
 from hmc.training.analysis.common.summary import Summary, change, plain, probability
 
 COMMAND = "budgets"
@@ -48,7 +48,6 @@ def analyse(bundles: Mapping[str, Path], precision: str = "fp32") -> Result:
         command=COMMAND,
         checkpoints=sources,
         settings={**common, "precision": precision, "p_values_by": list(tests)},
-        versions=versions(),
         data={"series": series},
     )
 

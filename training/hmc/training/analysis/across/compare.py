@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.training.analysis.common.result import ORDERS, WITHIN, Result, masked_within, read_result, versions
+from hmc.training.analysis.common.result import ORDERS, WITHIN, Result, masked_within, read_result
 from hmc.training.analysis.common.summary import Summary, interval, plain
 
 COMMAND = "compare"
@@ -62,7 +62,6 @@ def analyse(files: Mapping[str, Path]) -> Result:
         checkpoints=[source for result in results.values() for source in result.checkpoints],
         corpora=first.corpora,
         settings={name: result.settings for name, result in results.items()},
-        versions=versions(),
         data={"analysis": first.command, "systems": {name: result.data for name, result in results.items()}},
     )
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.common.measure import Settings
-from hmc.training.analysis.common.result import Result, head_rows, versions
+from hmc.training.analysis.common.result import Result, head_rows
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, interval, probability
 from hmc.training.analysis.masking import ablate
@@ -113,12 +113,10 @@ def analyse(
     first, second = (_effects(subject, text, effect, settings, progress) for text in texts)
     values = [{"first": float(a), "second": float(b)} for a, b in zip(first, second, strict=True)]
     how = {} if effect == "importance" else settings.to_json(texts[0])
-    return Result(
-        command=COMMAND,
-        checkpoints=[subject.source],
-        corpora=[text.source for text in texts],
+    return subject.result(
+        COMMAND,
+        *(text.source for text in texts),
         settings={**how, "effect": effect, "seed": settings.seed},
-        versions=versions(),
         data={
             "heads": head_rows(subject.layout.heads(), values),
             "pearson": pearson(first, second, settings.seed).to_json(),

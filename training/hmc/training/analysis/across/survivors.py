@@ -17,7 +17,7 @@ from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, lo
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout
-from hmc.training.analysis.common.result import CheckpointSource, Result, head_of, read_result, versions
+from hmc.training.analysis.common.result import CheckpointSource, Result, head_of, read_result
 from hmc.training.analysis.common.summary import Summary, plain, spread_cell
 
 COMMAND = "survivors"
@@ -65,7 +65,6 @@ def analyse(paths: Sequence[Path], scores: Path | None = None) -> Result:
         command=COMMAND,
         checkpoints=sources,
         settings={"scores": read_result(scores).checkpoints[0].model_dump() if scores else None},
-        versions=versions(),
         data={
             "heads_per_layer": arch.heads,
             "layers": {kind: len(checkpoints[0].layout[kind]) for kind in KINDS},

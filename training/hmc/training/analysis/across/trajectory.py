@@ -11,7 +11,7 @@ from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import KINDS
-from hmc.training.analysis.common.result import Result, versions
+from hmc.training.analysis.common.result import Result
 from hmc.training.analysis.common.summary import Summary, plain
 
 COMMAND = "trajectory"
@@ -36,7 +36,7 @@ def analyse(files: Mapping[str, Path]) -> Result:
     for name, path in files.items():
         points, digests[name] = _read(path)
         runs[name] = {"file": str(path), "points": _counted(points)}
-    return Result(command=COMMAND, settings={"sha256": digests}, versions=versions(), data={"runs": runs})
+    return Result(command=COMMAND, settings={"sha256": digests}, data={"runs": runs})
 
 
 def _read(path: Path) -> tuple[list[dict[str, Any]], str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from hmc.training.analysis.common.result import Place, Result, head_of, head_rows, in_order, model_shape, versions
+from hmc.training.analysis.common.result import Place, Result, head_of, head_rows, in_order, model_shape
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.analysis.common.views import READS, View, corpus_views, peaks, tokenize
@@ -40,12 +40,10 @@ def analyse(subject: Subject, text: Text, *, forced: bool = False, progress: Pro
     found = confidence(corpus_views(subject.model, prepared.pairs, progress))
     lists = {place: values.tolist() for place, values in found.items()}
     values = [{"confidence": value} for value in in_order(lists, subject.layout)]
-    return Result(
-        command=COMMAND,
-        checkpoints=[subject.source],
-        corpora=[text.source],
+    return subject.result(
+        COMMAND,
+        text.source,
         settings={"decoder_reads": READS[forced], "left_out": "end of sentence, start symbol, padding"},
-        versions=versions(),
         data={
             **model_shape(subject.checkpoint),
             "heads": head_rows(subject.layout.heads(), values),

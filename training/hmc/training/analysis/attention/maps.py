@@ -10,7 +10,7 @@ import torch
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import Head, Kind
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
-from hmc.training.analysis.common.result import Result, corpus_source, head_of, versions
+from hmc.training.analysis.common.result import Result, corpus_source, head_of
 from hmc.training.analysis.common.subject import Subject, Text
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.analysis.common.trace import trace_decoder, trace_encoder
@@ -33,12 +33,10 @@ def analyse(subject: Subject, sentence: str, heads: Sequence[Head] = (), referen
         raise InvalidRequestError("encoder self-attention has no open heads in this checkpoint; name heads with --head")
     text = Text(((sentence, reference),), corpus_source("sentence", [(sentence, reference)]))
     prepared = tokenize(subject, text, forced=bool(reference.strip()))
-    return Result(
-        command=COMMAND,
-        checkpoints=[subject.source],
-        corpora=[text.source],
+    return subject.result(
+        COMMAND,
+        text.source,
         settings={"sentence": sentence, "decoder_reads": READS[bool(reference.strip())]},
-        versions=versions(),
         data={"maps": attention_maps(subject, prepared.pairs[0], chosen), "sentences_cut": prepared.cut},
     )
 

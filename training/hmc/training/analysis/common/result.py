@@ -10,16 +10,14 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import python_version
 from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint
-from hmc.artifact.distribution import VERSION
+from hmc.artifact.distribution import versions_of
 from hmc.artifact.errors import InvalidRequestError, field_problems
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout, Kind
 from hmc.artifact.storage.files import write_whole
@@ -73,13 +71,9 @@ def corpus_source(name: str, sentences: Iterable[str | tuple[str, ...]]) -> Corp
     return CorpusSource(name=name, sentences=count, sha256=digest.hexdigest())
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python, HMC and the libraries that numbers depend on."""
-    found = {"python": python_version(), "hmc": VERSION}
-    for name in ("torch", "numpy", "sacrebleu", "sentencepiece"):
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+def _versions() -> dict[str, str]:
+    found = versions_of("torch", "numpy", "sacrebleu", "sentencepiece")
+    return {"python": python_version(), **found}
 
 
 class Result(BaseModel):
@@ -94,7 +88,8 @@ class Result(BaseModel):
     corpora: list[CorpusSource] = []
     settings: dict[str, Any] = {}
     """Options that change the numbers, including the seed."""
-    versions: dict[str, str] = {}
+    versions: dict[str, str] = Field(default_factory=_versions)
+    """Of Python, HMC and the libraries that numbers depend on."""
     data: dict[str, Any]
 
     def to_json(self) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
 from hmc.artifact.errors import DeviceUnavailableError, InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.heads import HeadLayout
-from hmc.training.analysis.common.result import CheckpointSource, CorpusSource, corpus_source
+from hmc.training.analysis.common.result import CheckpointSource, CorpusSource, Result, corpus_source
 from hmc.training.data.parallel_text import first_pairs, read_pairs
 from hmc.training.data.rows import Pair
 from hmc.training.data.vocabulary import Vocabulary
@@ -46,6 +47,11 @@ class Subject:
     def languages(self) -> tuple[str, str]:
         """Source and target language."""
         return self.checkpoint.config.source_language, self.checkpoint.config.target_language
+
+    def result(self, command: str, *corpora: CorpusSource, settings: dict[str, Any], data: dict[str, Any]) -> Result:
+        """What the analysis `command` of this checkpoint found in texts."""
+        read = list(corpora)
+        return Result(command=command, checkpoints=[self.source], corpora=read, settings=settings, data=data)
 
     def check_weights(self) -> None:
         """Raises InvalidArtifactError with the names of the tensors that hold NaN or infinity."""

@@ -10,7 +10,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import Head
 from hmc.training.analysis.common.masks import close_heads
 from hmc.training.analysis.common.measure import Settings, measure
-from hmc.training.analysis.common.result import Result, head_of, head_rows, model_shape, versions
+from hmc.training.analysis.common.result import Result, head_of, head_rows, model_shape
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, change, interval, probability
 
@@ -33,12 +33,10 @@ def analyse(
         raise InvalidRequestError("this checkpoint has no open heads, so there is nothing to mask")
     masks = np.stack([close_heads(subject.layout, closed) for closed in ([], *([head] for head in chosen))])
     found = measure(subject, text, masks, settings, progress)
-    return Result(
-        command=COMMAND,
-        checkpoints=[subject.source],
-        corpora=[text.source],
+    return subject.result(
+        COMMAND,
+        text.source,
         settings=settings.to_json(text),
-        versions=versions(),
         data={
             **model_shape(subject.checkpoint),
             "full": found.scores(0),

@@ -11,7 +11,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import KINDS, Head
 from hmc.training.analysis.common.masks import close_heads
 from hmc.training.analysis.common.measure import Settings, measure
-from hmc.training.analysis.common.result import Result, model_shape, versions
+from hmc.training.analysis.common.result import Result, model_shape
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, change, probability
 
@@ -58,12 +58,10 @@ def analyse(subject: Subject, text: Text, settings: Settings, progress: Progress
                 **scored.deltas(mask),
             }
         )
-    return Result(
-        command=COMMAND,
-        checkpoints=[subject.source],
-        corpora=[text.source],
+    return subject.result(
+        COMMAND,
+        text.source,
         settings=settings.to_json(text),
-        versions=versions(),
         data={**model_shape(subject.checkpoint), "full": scored.scores(0), "layers": layers},
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from hmc.training.analysis.common.masks import close_heads
 from hmc.training.analysis.common.measure import Settings, measure
-from hmc.training.analysis.common.result import ORDERS, WITHIN, Result, masked_within, versions
+from hmc.training.analysis.common.result import ORDERS, WITHIN, Result, masked_within
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, interval
 from hmc.training.analysis.masking.groups import GROUPS, split_heads
@@ -39,12 +39,10 @@ def analyse(
             {"masked": len(heads), **found.scores(start + n), **(found.deltas(start + n) if n else {})}
             for n, heads in enumerate(closed[order])
         ]
-    return Result(
-        command=COMMAND,
-        checkpoints=[subject.source],
-        corpora=[text.source],
+    return subject.result(
+        COMMAND,
+        text.source,
         settings={**settings.to_json(text), "rank": ranking.origin},
-        versions=versions(),
         data={
             "heads": len(ranking.heads),
             "curves": curves,

@@ -10,7 +10,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import Head
 from hmc.training.analysis.common.masks import close_heads
 from hmc.training.analysis.common.measure import Settings, measure
-from hmc.training.analysis.common.result import Result, versions
+from hmc.training.analysis.common.result import Result
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, change, interval, probability
 from hmc.training.analysis.masking.ranking import Ranking
@@ -53,12 +53,10 @@ def analyse(
         scores = {**found.scores(mask), **found.deltas(mask)}
         rows.append({"first": first, "last": first + len(part) - 1, "heads": names, **scores})
         first += len(part)
-    return Result(
-        command=COMMAND,
-        checkpoints=[subject.source],
-        corpora=[text.source],
+    return subject.result(
+        COMMAND,
+        text.source,
         settings={**settings.to_json(text), "rank": ranking.origin},
-        versions=versions(),
         data={"heads": len(ranking.heads), "full": found.scores(0), "groups": rows},
     )
 

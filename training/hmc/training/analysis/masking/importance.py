@@ -10,7 +10,7 @@ import numpy.typing as npt
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.model.importance import DEFAULT, Importance
 from hmc.training.analysis.common.masks import sentence_groups
-from hmc.training.analysis.common.result import Result, head_of, head_rows, model_shape, versions
+from hmc.training.analysis.common.result import Result, head_of, head_rows, model_shape
 from hmc.training.analysis.common.subject import Progress, Subject, Text, overflow, silent
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.data.batches import make_batch
@@ -78,16 +78,14 @@ def analyse(subject: Subject, text: Text, how: Importance = DEFAULT, progress: P
     heads = list(subject.layout.heads())
     per_head = [{"importance": float(m), "standard_error": float(e)} for m, e in zip(mean, error, strict=True)]
     of_kind = {kind: mean[[head.kind == kind for head in heads]] for kind in KINDS}
-    return Result(
-        command=COMMAND,
-        checkpoints=[subject.source],
-        corpora=[text.source],
+    return subject.result(
+        COMMAND,
+        text.source,
         settings={
             "importance": str(how),
             "loss": "summed cross-entropy of a sentence, no label smoothing",
             "variance": "over heads, n",
         },
-        versions=versions(),
         data={
             **model_shape(subject.checkpoint),
             "heads": head_rows(heads, per_head),

@@ -11,7 +11,7 @@ import numpy as np
 from hmc.artifact.errors import InvalidRequestError
 from hmc.training.analysis.common.masks import close_heads
 from hmc.training.analysis.common.measure import Measurement, Settings, measure
-from hmc.training.analysis.common.result import CheckpointSource, Result, versions
+from hmc.training.analysis.common.result import CheckpointSource, Result
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary, plain
 from hmc.training.analysis.masking.ranking import Ranking
@@ -70,7 +70,6 @@ def analyse(
         checkpoints=sources,
         corpora=corpora,
         settings=how,
-        versions=versions(),
         data={"shares": shares, "checkpoints": rows},
     )
 

@@ -22,7 +22,6 @@ from hmc.training.analysis.common.result import (
     head_rows,
     in_order,
     model_shape,
-    versions,
 )
 from hmc.training.analysis.common.subject import Progress, Subject, Text, silent
 from hmc.training.analysis.common.summary import Summary
@@ -225,12 +224,11 @@ def analyse(
     settings: dict[str, Any] = {"decoder_reads": READS[forced]}
     if frequencies:
         settings |= {"frequencies": frequencies.name, "frequent": frequencies.frequent}
-    return Result(
-        command=COMMAND,
-        checkpoints=[subject.source],
-        corpora=[text.source, *([trees.source] if trees else [])],
+    return subject.result(
+        COMMAND,
+        text.source,
+        *([trees.source] if trees else []),
         settings=settings,
-        versions=versions(),
         data=data,
     )
 
