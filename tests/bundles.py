@@ -1,9 +1,10 @@
-"""Bundles that tests only read; `Once` compiles each of them once in a run."""
+"""Bundles that tests only read, which `Once` compiles once in a run, and what a bundle translates to."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hmc.artifact import PRECISIONS, Precision
 from tests.tiny import SENTENCES
@@ -22,3 +23,11 @@ def bundle_at(
     requests = [LevelRequest(checkpoint, number) for number in heads]
     text = SENTENCES if any(PRECISIONS[precision].quantised for precision in precisions) else ()
     compile_bundle(requests, path, precisions=precisions, calibration=text, device_form=device_form)
+
+
+def translated(bundle: Path, texts: Sequence[str], level: str | None = None, **options: Any) -> list[str]:
+    """Translations of texts, each as one sentence, by HMC's engine. options: fields of `DecodeOptions`."""
+    from hmc.serving import DecodeOptions, Translator
+
+    with Translator(bundle, level, device="cpu", threads=1) as translator:
+        return [found.text for found in translator.translate(texts, DecodeOptions(**options), segmentation="none")]

@@ -28,3 +28,16 @@ def run_hmc(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("typer.testing._get_command", lambda _: hmc_command())
         return CliRunner().invoke(typer.Typer(), list(map(str, words)), input=stdin, env=env)
+
+
+def done(ran: Result) -> Result:
+    """The result of a command, which ended without an error."""
+    assert ran.exit_code == 0, ran.output
+    return ran
+
+
+def refused(ran: Result, *said: str) -> Result:
+    """The result of a command that was used wrongly, so that it ended with 2, and said so on stderr."""
+    assert ran.exit_code == 2, ran.output
+    assert [text for text in said if text not in ran.stderr] == [], ran.stderr
+    return ran

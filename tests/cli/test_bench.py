@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.benchmark import fakes
-from tests.command import run_hmc
+from tests.command import done, refused, run_hmc
 from tests.manifests import changed_manifest
 from typer.testing import Result
 
@@ -43,8 +43,7 @@ def test_contract_then_table_then_files(tiny_bundle: Path, tmp_path: Path, src: 
 
 
 def test_json_on_standard_output_is_all_there_is(tiny_bundle: Path, src: Path) -> None:
-    ran = run(tiny_bundle, "--source", src, "--levels", "full, h5", *SMALL, "--json")
-    assert ran.exit_code == 0, ran.output
+    ran = done(run(tiny_bundle, "--source", src, "--levels", "full, h5", *SMALL, "--json"))
     assert [level["name"] for level in json.loads(ran.stdout)["levels"]] == ["full", "h5"]
     assert ran.stderr.startswith("Timed: ")
 
@@ -70,9 +69,7 @@ def test_json_on_standard_output_is_all_there_is(tiny_bundle: Path, src: Path) -
 def test_refused_before_anything_is_measured(
     tiny_bundle: Path, src: Path, arguments: tuple[str, str], message: str
 ) -> None:
-    ran = run(tiny_bundle, "--source", src, *SMALL, *arguments)
-    assert ran.exit_code == 2
-    assert message in ran.stderr
+    ran = refused(run(tiny_bundle, "--source", src, *SMALL, *arguments), message)
     assert ran.stdout == ""
 
 
@@ -89,9 +86,7 @@ def test_what_is_read_is_not_written_over(tiny_bundle: Path, tmp_path: Path, src
         ("--out", bundle / "bundle.json"),
         ("--plot", bundle / "full" / "p"),
     ):
-        ran = run(bundle, "--source", src, "--reference", ref, *SMALL, option, out)
-        assert ran.exit_code == 2, ran.output
-        assert "would be written over" in ran.stderr
+        refused(run(bundle, "--source", src, "--reference", ref, *SMALL, option, out), "would be written over")
     assert before == {path: path.read_bytes() for path in before}
     both = ("--out", tmp_path / "p.svg", "--plot", tmp_path / "p")
     assert "which is --out's file too" in run(bundle, "--source", src, "--reference", ref, *SMALL, *both).stderr
@@ -122,8 +117,7 @@ def test_a_bundle_compiled_again_meanwhile_keeps_its_own_scores(
 
 def test_run_may_be_said_or_left_out(tiny_bundle: Path, src: Path) -> None:
     for words in ((), ("run",)):
-        ran = run(*words, tiny_bundle, "--source", src, "--levels", "h5", *SMALL, "--json")
-        assert ran.exit_code == 0, ran.output
+        done(run(*words, tiny_bundle, "--source", src, "--levels", "h5", *SMALL, "--json"))
     assert "compare" in run("--help").stdout
     assert run().exit_code == 2
 
@@ -131,8 +125,7 @@ def test_run_may_be_said_or_left_out(tiny_bundle: Path, src: Path) -> None:
 def test_a_page_and_two_reports_that_are_compared(tiny_bundle: Path, tmp_path: Path, src: Path, ref: Path) -> None:
     two = ("--batch", "1", "--beam", "2", "--rounds", "2", "--threads", "1", "--no-memory", "--levels", "full")
     a, b, html = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "page.html"
-    ran = run(tiny_bundle, "--source", src, "--reference", ref, *two, "-o", a, "--html", html)
-    assert ran.exit_code == 0, ran.output
+    done(run(tiny_bundle, "--source", src, "--reference", ref, *two, "-o", a, "--html", html))
     assert html.read_text(encoding="utf-8").startswith("<!doctype html>")
     report = json.loads(a.read_text(encoding="utf-8"))
     for at in report["levels"][0]["latency"]:
@@ -166,8 +159,7 @@ def test_load_on_a_server(tiny_bundle: Path, tmp_path: Path, src: Path) -> None:
     times.write_text("0\n0.01\n0.02\n", encoding="utf-8")
     with BackgroundServer(tiny_bundle, ServerSettings(port=0, levels=("h5",), device="cpu", threads=1)) as server:
         where = ("load", "--server", server.address, "--source", src, "--beam", "1", "--objective", "60000")
-        ran = run(*where, "--level", "h5", "--arrivals", times, "-o", out)
-        assert ran.exit_code == 0, ran.output
+        ran = done(run(*where, "--level", "h5", "--arrivals", times, "-o", out))
         assert "Load on h5, times arrivals, beam 1" in ran.stdout
         assert run(*where, "--level", "h7").exit_code == 2
         assert "--rate '1,x': write numbers with commas" in run(*where, "--rate", "1,x").stderr
@@ -188,8 +180,7 @@ def test_a_named_set_is_read_where_it_is_and_never_fetched(
     (tmp_path / "sets" / "wmt20").mkdir(parents=True)
     for field, file in (("src", src), ("ref", ref)):
         shutil.copy(file, tmp_path / "sets" / "wmt20" / f"wmt20.{pair}.{field}")
-    ran = run(tiny_bundle, "--test-set", "wmt20", *small)
-    assert ran.exit_code == 0, ran.output
+    ran = done(run(tiny_bundle, "--test-set", "wmt20", *small))
     assert json.loads(ran.stdout)["conditions"]["test_set"] == "wmt20"
     assert "sacreBLEU has no set of this name" in run(tiny_bundle, "--test-set", "wmt1820", *small).stderr
     assert "give sentences with --source FILE" in run(tiny_bundle, *small).stderr

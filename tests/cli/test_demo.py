@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 from sacrebleu.metrics import BLEU
-from tests.command import run_hmc
+from tests.command import done, refused, run_hmc
 from tests.support.files import write_lines
 from typer.testing import Result
 
@@ -37,8 +37,7 @@ def tiny_heads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick", "tiny_heads")
 def test_steps_files_and_next_commands(tiny_checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    ran = run("--checkpoint", tiny_checkpoint, "--out", out)
-    assert ran.exit_code == 0, ran.output
+    ran = done(run("--checkpoint", tiny_checkpoint, "--out", out))
     steps = ["1. compile", "1. done in", "2. serve", "2. done in", "3. benchmark", "Timed: ", "3. done in", "Try next:"]
     places = [ran.stdout.index(step) for step in steps]
     assert places == sorted(places)
@@ -55,8 +54,7 @@ def test_steps_files_and_next_commands(tiny_checkpoint: Path, tmp_path: Path) ->
 
     commands = [shlex.split(line)[1:] for line in ran.stdout.split("Try next:\n")[1].strip().splitlines()]
     assert [words[0] for words in commands] == ["serve", "translate", "bench"]
-    translated = run_hmc(commands[1])
-    assert translated.exit_code == 0, translated.output
+    done(run_hmc(commands[1]))
 
 
 @pytest.mark.usefixtures("quick")
@@ -65,8 +63,7 @@ def test_json_is_all_there_is_on_standard_output(
 ) -> None:
     monkeypatch.setattr(demo_steps, "HEADS", (12,))
     monkeypatch.setattr(demo_steps, "PEER", "no_such_engine")
-    ran = run("--checkpoint", tiny_checkpoint, "--out", tmp_path / "out", "--json")
-    assert ran.exit_code == 0, ran.output
+    ran = done(run("--checkpoint", tiny_checkpoint, "--out", tmp_path / "out", "--json"))
     assert json.loads(ran.stdout) == json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
     assert "Try next:" in ran.stderr
 
@@ -109,13 +106,9 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_a_checkpoint_that_is_not_there_and_an_output_that_is_a_file(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    ran = run("--checkpoint", tmp_path / "missing", "--out", tmp_path / "out")
-    assert ran.exit_code == 2
-    assert "missing: the checkpoint is missing" in ran.stderr
+    refused(run("--checkpoint", tmp_path / "missing", "--out", tmp_path / "out"), "missing: the checkpoint is missing")
     (tmp_path / "file").touch()
-    ran = run("--checkpoint", tiny_checkpoint, "--out", tmp_path / "file")
-    assert ran.exit_code == 2
-    assert "is a file; give a folder" in ran.stderr
+    refused(run("--checkpoint", tiny_checkpoint, "--out", tmp_path / "file"), "is a file; give a folder")
 
 
 def test_embedded_texts() -> None:

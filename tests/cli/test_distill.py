@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Hmc
+from tests.command import done
 from tests.support import trained
 from tests.support.files import write_lines
 from tests.support.trained import CHECKPOINT
@@ -26,8 +27,7 @@ def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_as_text_and_as_json(hmc: Hmc, english: Path, tmp_path: Path) -> None:
     out = tmp_path / "a folder"
     words = ("distill", CHECKPOINT, "--source", english, "-o", out, "--dev", "2", "--workers", "1")
-    ran = hmc(*words)
-    assert ran.exit_code == 0, ran.output
+    ran = done(hmc(*words))
     assert "and 2 held out as dev text" in ran.stdout
     assert "1 of 32 lines dropped: duplicate" in ran.stdout
     assert "1 of 32 lines dropped: empty" in ran.stdout

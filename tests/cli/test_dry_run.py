@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Hmc
+from tests.command import done
 from tests.support.files import bytes_of, write_pair
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
@@ -43,8 +44,7 @@ def corpus(tmp_path: Path) -> str:
 def test_a_training_is_told_and_not_begun(hmc: Hmc, corpus: str, tmp_path: Path) -> None:
     recipe, out = tmp_path / "r.toml", tmp_path / "run"
     recipe.write_text(RECIPE.replace("{text}", json.dumps(corpus)))
-    ran = hmc("train", recipe, "-o", out, "--dry-run", "--set", "train.optimizer=muon")
-    assert ran.exit_code == 0, ran.output
+    ran = done(hmc("train", recipe, "-o", out, "--dry-run", "--set", "train.optimizer=muon"))
     lines = dict(line.split(": ", 1) for line in ran.stdout.splitlines())
     assert lines["model"] == "1 + 2 layers of 2 heads, width 32, feed-forward 48"
     assert lines["updates"] == "4 of 256 tokens, by muon"
@@ -91,8 +91,7 @@ def test_a_pruning_is_told_and_not_begun(hmc: Hmc, corpus: str, tmp_path: Path) 
     tiny_checkpoint_at(checkpoint)
     text = ("--data", corpus, "--dev", corpus)
     words = ("prune", checkpoint, *text, "-o", out, "--target-heads", "12,6", "--recover-steps", "70", "--dry-run")
-    ran = hmc(*words)
-    assert ran.exit_code == 0, ran.output
+    ran = done(hmc(*words))
     assert f"{out / 'h12'}: close, 1,500 updates, recover, 70 updates\n" in ran.stdout
     assert f"{out / 'h6'}: " in ran.stdout
     assert "by adam" in ran.stdout
@@ -109,7 +108,6 @@ def test_a_pruning_is_told_and_not_begun(hmc: Hmc, corpus: str, tmp_path: Path) 
 def test_a_ranking_without_closing_is_told_as_one_training(hmc: Hmc, corpus: str, tmp_path: Path) -> None:
     tiny_checkpoint_at(tmp_path / "model")
     words = ("--target-heads", "12,6", "--nested-steps", "9", "--nested-heads", "importance", "--dry-run")
-    ran = hmc("prune", tmp_path / "model", "--data", corpus, "--dev", corpus, "-o", tmp_path / "out", *words)
-    assert ran.exit_code == 0, ran.output
+    ran = done(hmc("prune", tmp_path / "model", "--data", corpus, "--dev", corpus, "-o", tmp_path / "out", *words))
     assert "nested: 9 updates\n" in ran.stdout
     assert "close" not in ran.stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Hmc
-from tests.command import run_hmc
+from tests.command import refused, run_hmc
 
 from hmc.cli.reference import page
 from hmc.serving.server.background import BackgroundServer
@@ -57,9 +57,7 @@ def test_a_quiet_command_says_nothing_but_its_result(hmc: Hmc, tiny_checkpoint: 
     assert loud.exit_code == quiet.exit_code == 0
     assert "full" in loud.stderr
     assert quiet.stderr == ""
-    refused = hmc("compile", tmp_path / "nothing", "--out", tmp_path / "other", "--quiet")
-    assert refused.exit_code == 2
-    assert "nothing" in refused.stderr
+    refused(hmc("compile", tmp_path / "nothing", "--out", tmp_path / "other", "--quiet"), "nothing")
 
 
 def test_a_verbose_command_logs_more(hmc: Hmc, fake_bundle: Path) -> None:
@@ -70,22 +68,16 @@ def test_a_verbose_command_logs_more(hmc: Hmc, fake_bundle: Path) -> None:
 
 
 def test_quiet_and_verbose_exclude_each_other(hmc: Hmc, fake_bundle: Path) -> None:
-    ran = hmc("levels", fake_bundle, "-q", "-v")
-    assert ran.exit_code == 2
-    assert "--quiet and --verbose are opposites" in ran.stderr
+    refused(hmc("levels", fake_bundle, "-q", "-v"), "--quiet and --verbose are opposites")
 
 
 def test_the_environment_names_the_server(server: BackgroundServer, fake_bundle: Path, tmp_path: Path) -> None:
     there = {"HMC_SERVER": server.address}
-    asked = run_hmc(["levels", "--json"], env=there)
-    assert asked.exit_code == 0, asked.stderr
+    asked = done(run_hmc(["levels", "--json"], env=there))
     assert '"loaded": true' in asked.stdout
-    of_bundle = run_hmc(["levels", fake_bundle], env={"HMC_SERVER": "nowhere.invalid:1"})
-    assert of_bundle.exit_code == 0, of_bundle.stderr
+    done(run_hmc(["levels", fake_bundle], env={"HMC_SERVER": "nowhere.invalid:1"}))
     assert run_hmc(["admin", "status"], env=there).exit_code == 0
     assert run_hmc(["translate", "A man."], env=there).exit_code == 0
     both = run_hmc(["levels", fake_bundle, "--server", "other:1"], env=there)
     assert "give exactly one of BUNDLE (a directory) and --server HOST:PORT" in both.stderr
-    without = run_hmc(["translate", "A man."], env={"HMC_SERVER": None})
-    assert without.exit_code == 2
-    assert "--server" in without.stderr
+    refused(run_hmc(["translate", "A man."], env={"HMC_SERVER": None}), "--server")

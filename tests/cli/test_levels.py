@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from tests.cli.conftest import Hmc
+from tests.command import done, refused
 from tests.manifests import changed_manifest
 from tests.serving.fakes import FactoryOnDevices, FakeFactory
 
@@ -73,9 +74,7 @@ def test_bytes_of_devices(hmc: Hmc, fake_bundle: Path) -> None:
 
 def test_a_bundle_that_lacks_a_file_names_it(hmc: Hmc, fake_bundle: Path) -> None:
     (fake_bundle / "full" / "decoder.onnx").unlink()
-    ran = hmc("levels", fake_bundle)
-    assert ran.exit_code == 2
-    assert "full/decoder.onnx is missing" in ran.stderr
+    ran = refused(hmc("levels", fake_bundle), "full/decoder.onnx is missing")
     assert "Traceback" not in ran.stderr
 
 
@@ -88,8 +87,7 @@ def test_what_cannot_be_compared_is_told(hmc: Hmc, tiny_bundle: Path, tmp_path: 
             (tmp_path / name).write_text("A man runs.\n" * lines)
         files = ("--source", tmp_path / "a.en", "--reference", tmp_path / "a.de")
         few = ("--beam", "1", "--rounds", "1", "--threads", "1", "--no-memory")
-        ran = hmc("bench", bundle, *files, "--levels", level, "--batch", batch, *few, "--record")
-        assert ran.exit_code == 0, ran.output
+        done(hmc("bench", bundle, *files, "--levels", level, "--batch", batch, *few, "--record"))
 
     def reported() -> str:
         return " ".join(hmc("levels", bundle).stdout.split())
@@ -124,7 +122,6 @@ def test_names_are_no_markup(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> Non
         "--no-memory",
         "--record",
     )
-    ran = hmc("bench", bundle, "--source", text, "--reference", text, "--test-set", "dev[/short]", *few)
-    assert ran.exit_code == 0, ran.output
+    ran = done(hmc("bench", bundle, "--source", text, "--reference", text, "--test-set", "dev[/short]", *few))
     assert "dev[/short]" in ran.stdout
     assert "BLEU and chrF: dev[/short], 3 sentences" in hmc("levels", bundle).stdout

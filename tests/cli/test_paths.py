@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Hmc
+from tests.command import refused
 from tests.support.files import write_lines
 from tests.tiny import SENTENCES
 
@@ -76,8 +77,7 @@ def test_commands_refuse_before_they_work(hmc: Hmc, tiny_checkpoint: Path, tmp_p
     assert "give a folder of its own" in analysed.stderr
     assert {path: path.stat().st_mtime_ns for path in tiny_checkpoint.iterdir()} == before
     (tmp_path / "file").touch()
-    compiled = hmc("compile", tiny_checkpoint, "-o", tmp_path / "file" / "bundle")
-    assert compiled.exit_code == 2
+    compiled = refused(hmc("compile", tiny_checkpoint, "-o", tmp_path / "file" / "bundle"))
     said = f"hmc: {tmp_path / 'file'}: File exists; check the path and its permissions"
     assert compiled.stderr.splitlines() == [said]
 
@@ -91,9 +91,7 @@ def test_runs_do_not_write_over_files_of_other_programs(hmc: Hmc, tiny_checkpoin
         file.parent.mkdir(parents=True)
         file.touch()
     (tmp_path / "r.toml").write_text(f"[data]\ntrain = ['{corpus}']\ndev = '{corpus}'\n")
-    trained = hmc("train", tmp_path / "r.toml", "--out", out)
-    assert trained.exit_code == 2
-    assert "holds final, and no recipe.json" in trained.stderr
+    refused(hmc("train", tmp_path / "r.toml", "--out", out), "holds final, and no recipe.json")
     pruned = hmc("prune", tiny_checkpoint, "--target-heads", 12, "--data", corpus, "--dev", corpus, "--out", out)
     assert pruned.exit_code == 2
     assert "holds h12, and no request.json" in pruned.stderr
@@ -107,25 +105,19 @@ def test_results_do_not_write_over_what_they_come_from(hmc: Hmc, tiny_checkpoint
     assert "would overwrite the input" in ran.stderr
     assert (tmp_path / "trajectory.json").read_text() == "[]"
     both = ("--out", tmp_path / "x", "--save", tmp_path / "x")
-    ran = hmc("analyze", "importance", tiny_checkpoint, "--data", "a b", *both)
-    assert ran.exit_code == 2
-    assert "x is also --out" in ran.stderr
+    refused(hmc("analyze", "importance", tiny_checkpoint, "--data", "a b", *both), "x is also --out")
 
 
 def test_a_corpus_that_is_missing_leaves_the_run_folder_free(hmc: Hmc, tiny_checkpoint: Path, tmp_path: Path) -> None:
     words = ["prune", tiny_checkpoint, "--target-heads", 12, "--dev", "a b", "--out", tmp_path / "run"]
-    ran = hmc(*words, "--data", f"{tmp_path / 'a'} {tmp_path / 'b'}")
-    assert ran.exit_code == 2
-    assert "a: no such file" in ran.stderr
+    refused(hmc(*words, "--data", f"{tmp_path / 'a'} {tmp_path / 'b'}"), "a: no such file")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_recipe_that_cannot_be_read(hmc: Hmc, tmp_path: Path) -> None:
     (tmp_path / "bin.toml").write_bytes(b"\xff\xfe")
     for recipe, said in ((tmp_path, "cannot be read: Is a directory"), (tmp_path / "bin.toml", "is not TOML")):
-        ran = hmc("train", recipe, "--out", tmp_path / "run")
-        assert ran.exit_code == 2
-        assert said in ran.stderr
+        refused(hmc("train", recipe, "--out", tmp_path / "run"), said)
         assert not (tmp_path / "run").exists()
 
 

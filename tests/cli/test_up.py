@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Hmc
+from tests.command import refused
 from tests.processes import environment
 from tests.support.files import write_lines
 from tests.tiny import SENTENCES, tiny_checkpoint_at
@@ -107,9 +108,7 @@ def test_a_damaged_bundle_is_not_taken_for_a_finished_step(hmc: Hmc, opus: Path,
     bundle = Path(steps(hmc(*arguments).stdout)[-1]["folder"])
     weights = max(bundle.rglob("*"), key=lambda file: file.stat().st_size)
     weights.write_bytes(weights.read_bytes()[:100])
-    again = hmc(*arguments)
-    assert again.exit_code == 2
-    assert "Delete this folder, and give the same command again" in again.stderr
+    refused(hmc(*arguments), "Delete this folder, and give the same command again")
 
 
 def test_what_cannot_work_is_said_first(hmc: Hmc, opus: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
-from tests.command import run_hmc
+from tests.command import done, run_hmc
 from tests.processes import REPOSITORY
 from tests.serving.fakes import write_bundle
 
@@ -50,8 +50,7 @@ def settings(container: Any, tmp_path: Path) -> dict[str, Any]:
     """The settings of the server that the Deployment starts, in the environment of the image."""
     (tmp_path / "tokens.toml").write_text(f'tokens.a = {{ sha256 = "{"0" * 64}", scopes = ["translate"] }}\n')
     arguments = [argument.replace("/etc/hmc/tokens", str(tmp_path)) for argument in container["args"]]
-    ran = run_hmc([*arguments, "--print-config", "--json"], env=image_environment())
-    assert ran.exit_code == 0, ran.stderr
+    ran = done(run_hmc([*arguments, "--print-config", "--json"], env=image_environment()))
     return dict(json.loads(ran.stdout))
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 from tests import tutorial
-from tests.command import hmc_command, run_hmc
+from tests.command import done, hmc_command, run_hmc
 from tests.guards.pages import DOCS, OPERATORS, README, Shell, Step, calls_of, matches, pages, steps
 from tests.once import Once
 from tests.ports import held_port
@@ -161,8 +161,7 @@ def _bundle_at(path: Path, checkpoint: Path) -> None:
          "--no-memory", "--record"],
     )  # fmt: skip
     for words in commands:
-        ran = run_hmc(words)
-        assert ran.exit_code == 0, ran.output
+        done(run_hmc(words))
 
 
 def _texts_at(folder: Path) -> None:
@@ -262,8 +261,7 @@ def run_shell(shell: Shell, command: str, whole: bool) -> str:
     words = shlex.split(shell.here(command).replace("\\\n", " "), comments=True)
     if words[0] != "hmc" or OPERATORS & set(words) or "$" in command:
         return shell.run(command)
-    ran = run_hmc(words[1:], env={"COLUMNS": "120"})
-    assert ran.exit_code == 0, f"{command}\n{ran.output}"
+    ran = done(run_hmc(words[1:], env={"COLUMNS": "120"}))
     return ran.stdout
 
 

@@ -37,9 +37,9 @@ def test_public_names(package: str) -> None:
         assert value is getattr(import_module(where), name)
         if inspect.isclass(value) or inspect.isfunction(value):
             assert value.__module__ == where
-            assert inspect.getdoc(value), f"{package}.{name} has no docstring"
+            assert (value.__doc__ or "").strip(), f"{package}.{name} has no docstring"
     assert set(module.__all__) <= set(dir(module))
-    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'no_such_name'"):
         module.no_such_name  # noqa: B018
 
 

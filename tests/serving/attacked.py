@@ -38,10 +38,14 @@ class Attacked:
 
 
 @contextmanager
-def attacked(bundle: Path, *options: str) -> Iterator[Attacked]:
-    """Runs `hmc serve` with both ports; fails the test if it does not stop with 0 after SIGTERM."""
-    command = [sys.executable, "-m", "hmc.cli", "serve", str(bundle), "--json", "--port", "0", "--http-port", "0"]
-    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, env=environment())
+def attacked(bundle: Path) -> Iterator[Attacked]:
+    """Runs `hmc serve` with both ports and two levels; fails the test if it does not stop with 0 after SIGTERM."""
+    command = [
+        sys.executable, "-m", "hmc.cli", "serve", str(bundle), "--json", "--port", "0", "--http-port", "0",
+        "--levels", "full,h12-int8", "--default-level", "full", "--max-texts", "4",
+        "--device", "cpu", "--threads", "1", "--cache", "none",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
     try:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())

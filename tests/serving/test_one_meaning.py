@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.cli.conftest import Hmc
+from tests.command import done, run_hmc
 from tests.serving.http.conftest import url_of
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from hmc.cli.main import build
 from hmc.serving import DecodeOptions, Translator
 from hmc.serving.client import AsyncClient, Client
 from hmc.serving.server.background import BackgroundServer
@@ -29,7 +29,7 @@ def hmc() -> Hmc:
     """As in the tests of the command."""
 
     def run(*arguments: str | Path, stdin: bytes | None = None) -> Result:
-        return CliRunner().invoke(build(), [str(each) for each in arguments], input=stdin, env={"COLUMNS": "200"})
+        return run_hmc(arguments, stdin=stdin, env={"COLUMNS": "200"})
 
     return run
 
@@ -70,8 +70,7 @@ def test_every_door_translates_every_sentence(
 
     made["AsyncClient"] = asyncio.run(ask())
     for where in (("--bundle", lively_bundle), ("--server", server.address)):
-        ran = hmc("translate", *where, "--level", "full", text)
-        assert ran.exit_code == 0, ran.stderr
+        ran = done(hmc("translate", *where, "--level", "full", text))
         made[f"hmc translate {where[0]}"] = ran.stdout.removesuffix("\n")
         ran = hmc("translate", *where, "--level", "full", "--document", stdin=text.encode())
         made[f"hmc translate {where[0]} --document"] = ran.stdout

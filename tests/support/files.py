@@ -1,4 +1,4 @@
-"""Texts that tests write, and what a folder holds."""
+"""Texts that tests write, an object that must not be unpickled, and what a folder holds."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ def write_pair(folder: Path, sources: Sequence[str], targets: Sequence[str] | No
 def bytes_of(folder: Path) -> dict[str, bytes]:
     """Path below `folder` → content, of every file."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Hostile:
+    """Its pickle creates the file `target` when it is read."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.target,)

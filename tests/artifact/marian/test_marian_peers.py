@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.artifact.marian.opus import opus_directory
+from tests.bundles import bundle_at, translated
 from tests.tiny import SENTENCES, random_layout, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact import Checkpoint, load_checkpoint, save_checkpoint
@@ -29,17 +30,8 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoint:
 
 def ours(tmp_path: Path, beam: int) -> list[str]:
     """Translations of the checkpoint by HMC's engine."""
-    from hmc.compiler import LevelRequest, compile_bundle
-    from hmc.serving import DecodeOptions, Translator
-
-    compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")
-    with Translator(tmp_path / "b", device="cpu", threads=1) as translator:
-        return [
-            t.text
-            for t in translator.translate(
-                SENTENCES, DecodeOptions(beam_size=beam, max_length=LIMIT), segmentation="none"
-            )
-        ]
+    bundle_at(tmp_path / "b", tmp_path / "c")
+    return translated(tmp_path / "b", SENTENCES, beam_size=beam, max_length=LIMIT)
 
 
 def test_transformers_tokenizes_and_translates_alike(checkpoint: Checkpoint, tmp_path: Path) -> None:

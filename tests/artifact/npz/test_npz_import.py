@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.artifact.npz.marian_writer import marian_arrays, options_text, write_arrays, write_release
-from tests.support.files import write_lines
+from tests.support.files import Hostile, write_lines
 from tests.tiny import SENTENCES
 
 from hmc.artifact import InvalidArtifactError, checkpoint_problems, save_checkpoint
@@ -211,16 +211,6 @@ def test_models_that_cannot_be_imported(release: Path, damage: Callable[[Path], 
     damage(release)
     with pytest.raises(InvalidArtifactError, match=problem):
         import_release(release)
-
-
-class Hostile:
-    """Its pickle creates a file when it is read."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[object, tuple[Path]]:
-        return Path.touch, (self.target,)
 
 
 def test_objects_in_arrays_run_nothing(release: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from tests.artifact.npz.marian_writer import plain_entries, write_release
+from tests.bundles import bundle_at, translated
 from tests.tiny import SENTENCES
 
 from hmc.artifact import save_checkpoint
@@ -23,17 +24,12 @@ TEXTS = [*SENTENCES, f">>deu<< {SENTENCES[0]}", f">>nld<< {SENTENCES[1]}"]
 pytestmark = pytest.mark.filterwarnings("ignore")  # what other libraries warn of is not ours to fix
 
 
-def ours(release: Path, folder: Path, beam: int, penalty: float = 1.0) -> list[str]:
+def ours(release: Path, folder: Path, beam: int) -> list[str]:
     """Translations of the imported model by HMC's engine."""
-    from hmc.compiler import LevelRequest, compile_bundle
-    from hmc.serving import DecodeOptions, Translator
-
     if not folder.exists():
         save_checkpoint(import_release(release), folder / "c")
-        compile_bundle([LevelRequest(folder / "c")], folder / "b")
-    options = DecodeOptions(beam_size=beam, max_length=LIMIT, length_penalty=penalty)
-    with Translator(folder / "b", device="cpu", threads=1) as translator:
-        return [t.text for t in translator.translate(TEXTS, options, segmentation="none")]
+        bundle_at(folder / "b", folder / "c")
+    return translated(folder / "b", TEXTS, beam_size=beam, max_length=LIMIT)
 
 
 def write_transformers(folder: Path, release: Path, arch: Architecture, tensors: Tensors) -> None:

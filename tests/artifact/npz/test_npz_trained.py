@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 from tests.artifact.npz.marian_writer import marian_arrays, options_text, write_arrays, yaml_vocabulary
+from tests.bundles import bundle_at, translated
 
 from hmc.artifact import save_checkpoint
 from hmc.artifact.marian.reader import import_marian
@@ -58,13 +59,10 @@ def both(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
 
 def test_a_trained_model_translates_as_in_transformers(both: tuple[Path, Path], data: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    from hmc.compiler import LevelRequest, compile_bundle
-    from hmc.serving import DecodeOptions, Translator
-
     theirs, release = both
     texts = list(islice(text_lines(data / "multi30k" / "test_2016_flickr.en.gz"), SENTENCES))
     save_checkpoint(import_release(release), tmp_path / "c")
-    compile_bundle([LevelRequest(tmp_path / "c")], tmp_path / "b")
+    bundle_at(tmp_path / "b", tmp_path / "c")
     tokenizer = transformers.MarianTokenizer.from_pretrained(theirs)
     model = transformers.MarianMTModel.from_pretrained(theirs).eval()
     for beam in (1, 4):
@@ -73,11 +71,7 @@ def test_a_trained_model_translates_as_in_transformers(both: tuple[Path, Path], 
             batch = tokenizer(texts[start : start + 20], return_tensors="pt", padding=True)
             found = model.generate(**batch, num_beams=beam, max_length=129)
             expected += tokenizer.batch_decode(found, skip_special_tokens=True)
-        with Translator(tmp_path / "b", device="cpu") as translator:
-            ours = [
-                t.text
-                for t in translator.translate(texts, DecodeOptions(beam_size=beam, max_length=128), segmentation="none")
-            ]
+        ours = translated(tmp_path / "b", texts, beam_size=beam, max_length=128)
         equal = sum(a == b for a, b in zip(expected, ours, strict=True))
         print(f"beam {beam}: {equal} of {len(texts)} equal")
         assert equal >= len(texts) * (1 - NEAR_TIES)

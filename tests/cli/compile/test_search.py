@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import NEEDED, Hmc, in_a_process
+from tests.command import done, refused
 from tests.support.files import bytes_of
 from tests.tiny import tiny_checkpoint_at
 
@@ -19,8 +20,7 @@ from hmc.benchmark.budget.find import LevelMeter
 def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
     out = tmp_path / "b"
     words = ["--max-bleu-drop", "5", "--eval", *pairs, "--beam", "1"]
-    ran = hmc("compile", prunable, *words, "-o", out, "--json")
-    assert ran.exit_code == 0, ran.output
+    ran = done(hmc("compile", prunable, *words, "-o", out, "--json"))
     manifest = validate(out)
     assert [level.name for level in manifest.levels] == ["full", "h12"]
     assert manifest.default_level == "h12"
@@ -42,8 +42,7 @@ def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: P
     assert manifest.provenance["head_search"]["fp32"]["found"] == "h12"
 
     # Searched again: the same bytes. Compiled by its number of heads: the same levels.
-    again = hmc("compile", prunable, *words, "-o", tmp_path / "again")
-    assert again.exit_code == 0, again.output
+    done(hmc("compile", prunable, *words, "-o", tmp_path / "again"))
     assert bytes_of(tmp_path / "again") == bytes_of(out)
     assert hmc("compile", prunable, "--target-heads", "24,12", "-o", tmp_path / "given").exit_code == 0
     assert validate(tmp_path / "given").version == manifest.version
@@ -52,11 +51,10 @@ def test_the_fewest_heads_that_keep_a_drop(hmc: Hmc, prunable: Path, tmp_path: P
 def test_every_precision_is_searched_against_full(
     hmc: Hmc, prunable: Path, tmp_path: Path, few: tuple[Path, Path]
 ) -> None:
-    ran = hmc(
+    ran = done(hmc(
         "compile", prunable, "--max-bleu-drop", "60", "--max-latency-ms", "1e6", "--confidence", 0, "--eval", *few,
         "--beam", 1, "--precision", "int8,fp32", "--calibrate", few[0], "-o", tmp_path / "b",
-    )  # fmt: skip
-    assert ran.exit_code == 0, ran.output
+    ))  # fmt: skip
     manifest = validate(tmp_path / "b")
     names = [level.name for level in manifest.levels]
     assert names[:2] == ["full-int8", "full"]
@@ -74,12 +72,11 @@ def test_twins_with_shortlists_are_searched_too(
     text.mkdir()
     for side in few:
         (text / side.name).write_text("A dog sees a cat.\nTwo cats sleep.\n")
-    ran = hmc(
+    ran = done(hmc(
         "compile", prunable, "--max-bleu-drop", "100", "--confidence", 0, "--eval", *few, "--beam", 1,
         "--precision", "fp32,int8", "--calibrate", few[0],
         "--shortlist", *(text / side.name for side in few), "-o", tmp_path / "b", "--json",
-    )  # fmt: skip
-    assert ran.exit_code == 0, ran.output
+    ))  # fmt: skip
     manifest = validate(tmp_path / "b")
     whole, found = manifest.levels[:3], manifest.levels[3:]
     assert [level.name for level in whole] == ["full", "full-int8", "full-int8-shortlist"]
@@ -111,11 +108,10 @@ def test_a_twin_or_its_precision_may_find_nothing(
     monkeypatch.setattr(LevelMeter, "measure", timed)
     for side in few:
         (tmp_path / side.name).write_text("A dog sees a cat.\nTwo cats sleep.\n")
-    ran = hmc(
+    ran = done(hmc(
         "compile", prunable, "--max-latency-ms", 5, "--eval", *few, "--beam", 1, "--precision", "int8",
         "--calibrate", few[0], "--shortlist", *(tmp_path / side.name for side in few), "-o", tmp_path / "b",
-    )  # fmt: skip
-    assert ran.exit_code == 0, ran.output
+    ))  # fmt: skip
     manifest = validate(tmp_path / "b")
     assert [level.name for level in manifest.levels] == ["full-int8", "full-int8-shortlist"]
     assert manifest.default_level == default
@@ -133,11 +129,10 @@ def test_a_precision_that_finds_nothing_does_not_end_the_search(
         return replace(measure(meter, manifest, level), p50_ms=9.0 if level.precision == "fp32" else 1.0)
 
     monkeypatch.setattr(LevelMeter, "measure", timed)
-    ran = hmc(
+    ran = done(hmc(
         "compile", prunable, "--max-latency-ms", 5, "--eval", *few, "--beam", 1, "--precision", "fp32,int8",
         "--calibrate", few[0], "-o", tmp_path / "b",
-    )  # fmt: skip
-    assert ran.exit_code == 0, ran.output
+    ))  # fmt: skip
     manifest = validate(tmp_path / "b")
     assert manifest.default_level == "full-int8"
     found = {name: done["found"] for name, done in manifest.provenance["head_search"].items()}
@@ -146,8 +141,7 @@ def test_a_precision_that_finds_nothing_does_not_end_the_search(
 
 
 def test_all_heads_are_fast_enough(hmc: Hmc, prunable: Path, tmp_path: Path, pairs: tuple[Path, Path]) -> None:
-    ran = hmc("compile", prunable, "--max-latency-ms", "1e6", "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b")
-    assert ran.exit_code == 0, ran.output
+    done(hmc("compile", prunable, "--max-latency-ms", "1e6", "--eval", *pairs, "--beam", 1, "-o", tmp_path / "b"))
     assert [level.name for level in validate(tmp_path / "b").levels] == ["full"]
 
 
@@ -180,9 +174,7 @@ def test_fp16_is_not_searched_without_cuda(
 ) -> None:
     monkeypatch.setattr("hmc.serving.runtime.device.cuda_available", lambda: False)
     words = ["--max-bleu-drop", "1", "--eval", *pairs, "--precision", "fp16"]
-    ran = hmc("compile", prunable, *words, "-o", tmp_path / "b")
-    assert ran.exit_code == 2
-    assert "--precision fp16: such levels run on CUDA" in ran.stderr
+    refused(hmc("compile", prunable, *words, "-o", tmp_path / "b"), "--precision fp16: such levels run on CUDA")
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from hmc.compiler.serialize import BundleFolder
 from hmc.serving import DecodeOptions, Translator
 
 PROBE = [[5, 6, 7, 2], [8, 9, 2]]
+Change = Callable[[onnx.GraphProto], None]
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def compiled(tiny_checkpoint: Path, once: Once) -> Path:
     return once(bundle_at, tiny_checkpoint, precisions=("fp32", "int8"))
 
 
-def rewritten(bundle: Path, name: str, change: Callable[[onnx.GraphProto], None]) -> None:
+def rewritten(bundle: Path, name: str, change: Change) -> None:
     """Changes a graph file, but not its digest, which this check does not read."""
     model = onnx.load(str(bundle / name), load_external_data=False)
     change(model.graph)
@@ -153,7 +154,7 @@ def test_a_decoder_that_contradicts_the_plain_one_is_noticed(
     tmp_path: Path,
     level: str,
     variant: Variant,
-    change: Callable[[onnx.GraphProto], None],
+    change: Change,
     problem: str,
 ) -> None:
     bundle = Path(shutil.copytree(compiled, tmp_path / "b"))
@@ -163,3 +164,38 @@ def test_a_decoder_that_contradicts_the_plain_one_is_noticed(
     rewritten(bundle, decoder_path(level, variant), change)
     with pytest.raises(BrokenGraphError, match=problem):
         check_runs(manifest.architecture, found, bundle, PROBE)
+
+
+def worst_first(graph: onnx.GraphProto) -> None:
+    """Ranks the worst tokens first."""
+    first = next(node for node in graph.node if node.op_type == "TopK" and "candidates" in node.input)
+    first.attribute.append(onnx.helper.make_attribute("largest", 0))
+
+
+def exchanged(name: str) -> Change:
+    """Does not reorder one part of the state."""
+
+    def change(graph: onnx.GraphProto) -> None:
+        for node in graph.node:
+            if f"next_{name}" in node.output:
+                node.CopyFrom(onnx.helper.make_node("Identity", [name], [f"next_{name}"]))
+
+    return change
+
+
+BROKEN: dict[str, tuple[str, Change]] = {
+    "worst tokens, greedy": ("search_greedy", worst_first),
+    "totals that stay, beam": ("search_beam", exchanged("totals")),
+    "nodes that nobody sees, beam": ("search_beam", exchanged("node_bias")),
+    "tokens that stay, greedy": ("search_greedy", exchanged("tokens")),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_wrong_search_is_noticed(tiny_checkpoint: Path, once: Once, tmp_path: Path, case: str) -> None:
+    variant, change = BROKEN[case]
+    shutil.copytree(once(bundle_at, tiny_checkpoint, device_form=True), tmp_path / "b")
+    manifest = read_manifest(tmp_path / "b")
+    rewritten(tmp_path / "b", decoder_path(manifest.levels[0].name, variant), change)  # type: ignore[arg-type]
+    with pytest.raises(BrokenGraphError, match=f"decoder '{variant}'"):
+        check_runs(manifest.architecture, manifest.levels[0], tmp_path / "b", PROBE)

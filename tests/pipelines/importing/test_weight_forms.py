@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.support.files import Hostile
 
 from hmc.artifact import InvalidArtifactError
 from hmc.pipelines.importing import import_model
@@ -85,16 +86,6 @@ def test_half_precision_pickles_become_single(opus: Path) -> None:
     after = import_model(opus)
     assert {value.dtype for value in after.tensors.values()} == {np.dtype(np.float32)}
     assert all(np.allclose(before.tensors[n], after.tensors[n], rtol=1e-2, atol=1e-6) for n in before.tensors)
-
-
-class Hostile:
-    """Its pickle creates a file when it is read."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return Path.touch, (self.target,)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("new", [True, False], ids=["zip", "old form"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.artifact.marian.two_vocabularies import separated
-from tests.command import run_hmc
+from tests.command import done, refused, run_hmc
 from tests.support import trained
 from tests.support.files import write_lines
 from tests.support.trained import CHECKPOINT, ENGLISH, GERMAN
@@ -72,8 +72,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 @pytest.mark.parametrize("form", ["checkpoint", "marian", "two"])
 def test_from_a_model_and_english_to_served_levels(models: Models, english: Path, tmp_path: Path, form: str) -> None:
     model, out = models(form), tmp_path / "run"
-    ran = run("prune", model, "--source", english, "--target-heads", "50%,25%", *QUICK, "-o", out, "--json")
-    assert ran.exit_code == 0, ran.output
+    ran = done(run("prune", model, "--source", english, "--target-heads", "50%,25%", *QUICK, "-o", out, "--json"))
     pruned = json.loads(ran.stdout)
     whole = load_checkpoint(out / "distilled" / "checkpoint" if form != "checkpoint" else model)
     assert [row["heads"] for row in pruned] == [whole.layout.total // 2, whole.layout.total // 4]
@@ -108,18 +107,16 @@ def test_an_interrupted_run_translates_nothing_again(models: Models, english: Pa
     )
     assert run(*words).exit_code == 0
     texts = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "distilled").rglob("*")}
-    ran = run(*words)
-    assert ran.exit_code == 0, ran.output
+    done(run(*words))
     assert texts == {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "distilled").rglob("*")}
 
 
 def test_parallel_text_is_added(models: Models, english: Path, tmp_path: Path) -> None:
     data = f"{ENGLISH} {GERMAN}"
-    ran = run(
+    done(run(
         "prune", models("checkpoint"), "--source", english, "--data", data, "--dev", data, "--target-heads", "50%",
         *QUICK, "-o", tmp_path / "run",
-    )  # fmt: skip
-    assert ran.exit_code == 0, ran.output
+    ))  # fmt: skip
     request = json.loads((tmp_path / "run" / "request.json").read_text())
     assert request["train"][0] == data
     assert request["train"][1].endswith("train.target.txt")
@@ -143,9 +140,7 @@ def test_mistakes_are_found_before_anything_is_translated(
 ) -> None:
     given = [str(english) if word == "ENGLISH" else word for word in words]
     budget = () if "--target-heads" in words else ("--target-heads", "50%")
-    ran = run("prune", CHECKPOINT, *given, *budget, "-o", tmp_path / "run")
-    assert ran.exit_code == 2
-    assert message in ran.stderr
+    refused(run("prune", CHECKPOINT, *given, *budget, "-o", tmp_path / "run"), message)
     assert not (tmp_path / "run" / "distilled" / "teacher").exists()
 
 

@@ -33,17 +33,6 @@ def new(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
-def script() -> Script:
-    return Script()
-
-
-@pytest.fixture
-def server(script: Script) -> Iterator[ScriptedServer]:
-    with ScriptedServer(script) as running:
-        yield running
-
-
-@pytest.fixture
 def client(new: Any, server: ScriptedServer) -> Iterator[Any]:
     with new(server.address, retry=FAST) as connected:
         yield connected

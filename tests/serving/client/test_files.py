@@ -24,17 +24,6 @@ LINES = [f"line {number} ☃" for number in range(5 * SAVED_EVERY + 7)]
 
 
 @pytest.fixture
-def script() -> Script:
-    return Script()
-
-
-@pytest.fixture
-def server(script: Script) -> Iterator[ScriptedServer]:
-    with ScriptedServer(script) as running:
-        yield running
-
-
-@pytest.fixture
 def client(server: ScriptedServer) -> Iterator[Client]:
     with Client(server.address, retry=ONCE) as connected:
         yield connected

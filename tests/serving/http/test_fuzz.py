@@ -61,8 +61,7 @@ MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 
 @pytest.fixture(scope="module")
 def server(tiny_bundle: Path) -> Iterator[Attacked]:
-    levels = ("--levels", "full,h12-int8", "--default-level", "full", "--max-texts", "4")
-    with attacked(tiny_bundle, *levels, "--device", "cpu", "--threads", "1", "--cache", "none") as running:
+    with attacked(tiny_bundle) as running:
         yield running
 
 

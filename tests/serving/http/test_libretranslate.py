@@ -12,7 +12,7 @@ import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI
 from tests.serving.fakes import FakeFactory
-from tests.serving.http.conftest import serving
+from tests.serving.http.conftest import serving, url_of
 
 from hmc.serving import Translator
 from hmc.serving.server.access.tokens import line_of
@@ -26,8 +26,7 @@ PAIR = {"source": "en", "target": "de"}
 def real_url(lively_bundle: Path) -> Iterator[str]:
     settings = ServerSettings(port=0, http_port=0, levels=("full",), device="cpu", threads=1)
     with BackgroundServer(lively_bundle, settings) as running:
-        assert running.server is not None
-        yield str(running.server.http_address)
+        yield url_of(running)
 
 
 def test_its_own_client_on_a_real_model(real_url: str, lively_bundle: Path) -> None:

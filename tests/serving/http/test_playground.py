@@ -47,8 +47,7 @@ def browser() -> Iterator[Browser]:
 def address(lively_bundle: Path, browser: Browser) -> Iterator[str]:
     settings = ServerSettings(port=0, http_port=0, levels=("full", "h12", "h5"), device="cpu", threads=1)
     with BackgroundServer(lively_bundle, settings) as running:
-        assert running.server is not None
-        yield str(running.server.http_address)
+        yield url_of(running)
 
 
 def opened(browser: Browser, url: str, **context: Any) -> tuple[Page, list[str]]:

@@ -29,15 +29,19 @@ from hmc.serving.requests.caller import Priority
 OPTIONS = DecodeOptions()
 
 
+def started(bundle: Path, factory: FakeFactory, **settings: Any) -> ModelHost:
+    host = ModelHost(bundle, factory, **settings)
+    host.start()
+    return host
+
+
 def loaded(host: ModelHost) -> list[str]:
     return [x.name for x in host.status().levels if x.loaded]
 
 
 @pytest.fixture
 def host(bundle: Path, factory: FakeFactory) -> ModelHost:
-    made = ModelHost(bundle, factory)
-    made.start()
-    return made
+    return started(bundle, factory)
 
 
 def chosen(host: ModelHost, selector: Selector, priority: Priority = Priority.INTERACTIVE) -> str:
@@ -52,15 +56,13 @@ def test_start_loads_and_warms_the_default_first(host: ModelHost, factory: FakeF
 
 
 def test_only_the_levels_asked_for_and_the_default(bundle: Path, factory: FakeFactory) -> None:
-    host = ModelHost(bundle, factory, levels=["h6"], default_level="h12")
-    host.start()
+    host = started(bundle, factory, levels=["h6"], default_level="h12")
     assert loaded(host) == ["h12", "h6"]
     with host.lease() as lease:
         assert lease.level.name == "h12"
     with pytest.raises(LevelNotLoadedError, match=r"'full' is not loaded; load it with `hmc admin load`"):
         host.lease(Selector(name="full"))
-    with host.lease(Selector(max_heads=100)) as lease:
-        assert lease.level.name == "h12"
+    assert chosen(host, Selector(max_heads=100)) == "h12"
 
 
 def test_unknown_names_are_errors_at_once(bundle: Path, factory: FakeFactory) -> None:
@@ -71,8 +73,7 @@ def test_unknown_names_are_errors_at_once(bundle: Path, factory: FakeFactory) ->
 
 
 def test_lazy_chooses_among_all(bundle: Path, factory: FakeFactory) -> None:
-    host = ModelHost(bundle, factory, lazy=True)
-    host.start()
+    host = started(bundle, factory, lazy=True)
     assert loaded(host) == ["full"]
     with pytest.raises(LevelNotLoadedError) as raised:
         host.lease(Selector(max_heads=12))
@@ -83,13 +84,10 @@ def test_lazy_chooses_only_what_can_run(tmp_path: Path, factory: FakeFactory) ->
     bundle = write_bundle(tmp_path / "b")
     with changed_manifest(bundle) as raw:
         raw["levels"][0]["precision"] = raw["levels"][1]["precision"] = "fp16"
-    host = ModelHost(bundle, factory, lazy=True, device="cpu")
-    host.start()
-    with host.lease(Selector(max_heads=24)) as lease:
-        assert lease.level.name == "h6"
+    host = started(bundle, factory, lazy=True, device="cpu")
+    assert chosen(host, Selector(max_heads=24)) == "h6"
     # With `auto`, a missing device is found by trying it.
-    anywhere = ModelHost(bundle, factory, lazy=True, default_level="h6")
-    anywhere.start()
+    anywhere = started(bundle, factory, lazy=True, default_level="h6")
     factory.fail["full"] = factory.fail["h12"] = DeviceUnavailableError("no cuda")
     for name, heads in (("full", 24), ("h12", 12)):
         with pytest.raises(LevelNotLoadedError):
@@ -140,8 +138,7 @@ def test_a_request_gets_no_other_level_while_the_rest_load(
         with pytest.raises(UnavailableError, match=r"level 'h\d+', which this request chooses, is still loading"):
             host.lease(selector)
     else:
-        with host.lease(selector) as lease:
-            assert lease.level.name == level
+        assert chosen(host, selector) == level
     with pytest.raises(LevelNotFoundError, match="unknown level"):
         host.lease(Selector(name="nope"))
     factory.hold_at["h12"].set()
@@ -167,12 +164,10 @@ def test_auto_does_not_pass_over_a_level_that_is_still_loading(bundle: Path, fac
 
 def test_a_level_that_is_left_out_is_not_waited_for(bundle: Path, factory: FakeFactory) -> None:
     factory.fail["h12"] = DeviceUnavailableError("no cuda")
-    host = ModelHost(bundle, factory)
-    host.start()
+    host = started(bundle, factory)
     with pytest.raises(LevelNotLoadedError, match="'h12' is not loaded"):
         host.lease(Selector(name="h12"))
-    with host.lease(Selector(max_heads=12)) as lease:
-        assert lease.level.name == "h6"
+    assert chosen(host, Selector(max_heads=12)) == "h6"
 
 
 def test_nothing_is_loaded_once_it_stops(host: ModelHost, factory: FakeFactory, tmp_path: Path) -> None:
@@ -211,8 +206,7 @@ def test_a_failing_start_frees_what_it_loaded(bundle: Path, factory: FakeFactory
 
 def test_a_level_for_a_missing_device_is_left_out_unless_it_was_asked_for(bundle: Path, factory: FakeFactory) -> None:
     factory.fail["h6"] = DeviceUnavailableError("no cuda")
-    host = ModelHost(bundle, factory)
-    host.start()
+    host = started(bundle, factory)
     assert loaded(host) == ["full", "h12"]
     with pytest.raises(DeviceUnavailableError, match="no cuda"):
         ModelHost(bundle, factory, levels=["h6"]).start()
@@ -339,8 +333,7 @@ def test_a_bundle_without_a_level_of_the_start_is_refused(
     bundle: Path, factory: FakeFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One that was loaded later is left out, and the log says so."""
-    host = ModelHost(bundle, factory, levels=("full", "h6"))
-    host.start()
+    host = started(bundle, factory, levels=("full", "h6"))
     host.load("h12")
     with pytest.raises(LevelNotFoundError, match="unknown level 'h6'"):
         host.reload(write_bundle(tmp_path / "without", version="new", levels=("full", "h12")))

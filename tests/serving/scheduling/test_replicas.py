@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.serving.fakes import GUARD_S
+from tests.serving.scheduling.test_workers import decoded, sources
 from tests.serving.scheduling.watched import before_admissions
 
 from hmc.artifact import InvalidArtifactError, InvalidRequestError, read_manifest
@@ -22,11 +22,6 @@ from hmc.serving.scheduling.batch import HostBatch
 from hmc.serving.scheduling.engine import Engine
 
 GREEDY, BEAM = DecodeOptions(beam_size=1, max_length=20), DecodeOptions(max_length=20)
-
-
-def sources(count: int) -> list[list[int]]:
-    rng = np.random.default_rng(0)
-    return [[*rng.integers(3, 60, size=rng.integers(2, 12)).tolist(), 0] for _ in range(count)]
 
 
 @pytest.fixture
@@ -54,12 +49,9 @@ def ran_on(monkeypatch: pytest.MonkeyPatch) -> list[tuple[LevelSessions, Mode]]:
 @pytest.mark.parametrize("options", [GREEDY, BEAM])
 def test_replicas_change_no_translation(replicas: list[LevelSessions], engine: Engine, options: DecodeOptions) -> None:
     alone = Engine(replicas[0], queue_size=100, max_rows=16)
-    expected, found = (
-        [future.result().hypotheses for future in [one.submit(ids, options) for ids in sources(40)]]
-        for one in (alone, engine)
-    )
+    expected = decoded(alone, options)
     alone.close()
-    assert found == expected
+    assert decoded(engine, options) == expected
 
 
 def test_both_devices_work_at_the_same_time(

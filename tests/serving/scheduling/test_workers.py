@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,11 @@ def sources(count: int) -> list[list[int]]:
     return [[*rng.integers(3, 60, size=rng.integers(2, 12)).tolist(), 0] for _ in range(count)]
 
 
+def decoded(engine: Engine, options: DecodeOptions) -> list[Any]:
+    """The hypotheses of 40 sentences that are in the queue together."""
+    return [future.result().hypotheses for future in [engine.submit(ids, options) for ids in sources(40)]]
+
+
 @pytest.fixture
 def sessions(lively_bundle: Path) -> LevelSessions:
     manifest = read_manifest(lively_bundle)
@@ -47,12 +53,9 @@ def engine(sessions: LevelSessions) -> Iterator[Engine]:
 @pytest.mark.parametrize("options", OPTIONS)
 def test_workers_change_no_translation(sessions: LevelSessions, engine: Engine, options: DecodeOptions) -> None:
     alone = Engine(sessions, queue_size=100, max_rows=64)
-    expected, found = (
-        [future.result().hypotheses for future in [one.submit(ids, options) for ids in sources(40)]]
-        for one in (alone, engine)
-    )
+    expected = decoded(alone, options)
     alone.close()
-    assert found == expected
+    assert decoded(engine, options) == expected
     assert engine.pending == 0
 
 

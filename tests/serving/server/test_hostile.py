@@ -38,8 +38,7 @@ few = settings(
 
 @pytest.fixture(scope="module")
 def server(tiny_bundle: Path) -> Iterator[Attacked]:
-    levels = ("--levels", "full,h12-int8", "--default-level", "full", "--max-texts", "4")
-    with attacked(tiny_bundle, *levels, "--device", "cpu", "--threads", "1", "--cache", "none") as running:
+    with attacked(tiny_bundle) as running:
         yield running
 
 

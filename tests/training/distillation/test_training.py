@@ -7,24 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.files import write_pair
 from tests.support.updates import interrupted
-from tests.tiny import SENTENCES, tiny_checkpoint_at
+from tests.tiny import tiny_checkpoint_at
 
 from hmc.artifact import Checkpoint, InvalidRequestError, load_checkpoint
 from hmc.training import Recipe, train
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A teacher `c` of other widths than the student, and a corpus `t`."""
-    folder = tmp_path_factory.mktemp("taught")
-    tiny_checkpoint_at(folder / "c")
-    write_pair(folder, SENTENCES * 2)
-    return folder
-
-
 def recipe(folder: Path, **distill: Any) -> Recipe:
+    """The teacher `c` has other widths than the student."""
     corpus = f"{folder}/t.en {folder}/t.de"
     shape = {"d_model": 16, "ffn_dim": 24, "encoder_layers": 1, "decoder_layers": 1, "heads": 2, "max_positions": 128}
     return Recipe.model_validate(

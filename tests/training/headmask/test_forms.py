@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from tests.support.updates import interrupted
-from tests.training.headmask.test_headmask import FABRIC, LAYOUT, batches, headmask, masked, recipe
+from tests.training.headmask.test_headmask import FABRIC, LAYOUT, headmask, masked, recipe
+from tests.training.runs.test_updater import batches
 
 from hmc.artifact import HeadLayout, InvalidRequestError
 from hmc.artifact.model.heads import KINDS

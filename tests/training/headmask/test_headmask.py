@@ -9,22 +9,21 @@ import numpy as np
 import pytest
 import torch
 from tests.support.files import write_pair
+from tests.support.recipes import small_recipe
 from tests.support.updates import interrupted
-from tests.tiny import SENTENCES, random_layout, random_tensors, tiny_architecture, tiny_tokenizer
+from tests.tiny import SENTENCES, random_layout, random_tensors, tiny_architecture
+from tests.training.runs.test_updater import batches
 from torch import Tensor
 
 from hmc.artifact import Head, HeadLayout, InvalidRequestError, load_checkpoint
 from hmc.training import (
-    Batch,
     HeadMask,
     HeadMaskSpec,
     OpenGate,
     Recipe,
     Transformer,
-    Vocabulary,
     build_transformer,
     load_recipe,
-    make_batch,
     sentence_importance,
     train,
 )
@@ -44,13 +43,6 @@ def tiny_model(layout: HeadLayout | None = None) -> Transformer:
     model = build_transformer(arch, layout)
     import_tensors(model, random_tensors(arch, layout or arch.full_layout()))
     return model
-
-
-def batches() -> list[Batch]:
-    """Two batches of real sentences, each to be translated into the next one."""
-    vocabulary = Vocabulary(tiny_tokenizer())
-    ids = [vocabulary.encode(s) for s in SENTENCES]
-    return [make_batch(ids[a:b], ids[a + 1 : b + 1], vocabulary.pad_id) for a, b in ((0, 3), (3, 9))]
 
 
 def headmask(text: str, layout: HeadLayout | None = None, seed: int = 1) -> HeadMask:
@@ -194,18 +186,9 @@ def test_numbers_that_leave_nothing_to_mask_or_to_train(text: str) -> None:
 def recipe(folder: Path, **settings: object) -> Recipe:
     """A short run whose target is the source in capitals."""
     corpus = write_pair(folder, SENTENCES * 2)
-    shape = {"d_model": 32, "ffn_dim": 48, "encoder_layers": 1, "decoder_layers": 2, "heads": 4, "max_positions": 128}
-    basic = {"steps": 8, "batch_tokens": 512, "warmup_steps": 4, "dropout": 0.2, "accumulate": 2}
-    run = {"device": "cpu", "save_every": 3, "eval_every": 8, "eval_sentences": 2, "log_every": 2}
-    return Recipe.model_validate(
-        {
-            "data": {"train": [corpus], "dev": corpus},
-            "tokenizer": {"vocab_size": 120},
-            "model": shape,
-            "train": basic | settings,
-            "run": run,
-        }
-    )
+    basic = {"steps": 8, "dropout": 0.2, "accumulate": 2}
+    run = {"save_every": 3, "eval_every": 8, "eval_sentences": 2, "log_every": 2}
+    return small_recipe(corpus, train=basic | settings, run=run)
 
 
 @pytest.mark.parametrize("text", ["random:25%", "important:5"])

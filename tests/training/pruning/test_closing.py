@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.command import done, run_hmc
 from tests.support.files import write_pair
 from tests.support.updates import after_updates, interrupted
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
-from typer.testing import CliRunner
 
 from hmc.artifact import Checkpoint, HeadBudget, HeadLayout, InvalidRequestError, load_checkpoint
 from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.heads import KINDS, Kind
-from hmc.cli.main import build
 from hmc.training import HardConcrete, HeadGates, NeuronGates, PruneSettings, PruningRun, model_from_checkpoint
 from hmc.training.model.gates import CERTAINTY
 from hmc.training.pruning.pressure import BudgetPressure, sure_log_alpha, top
@@ -350,8 +349,7 @@ def test_the_command_prunes_by_kind_with_a_frozen_decoder(folder: Path, tmp_path
     arguments = ["prune", str(folder / "c"), "--data", corpus, "--dev", corpus, "--out", str(tmp_path / "p")]
     options = ["--target-heads", "enc=4", "--scope", "enc", "--freeze", "decoder", "--device", "cpu", "--json"]
     steps = ["--close-steps", "10", "--recover-steps", "1", "--eval-sentences", "1", "--batch-tokens", "512"]
-    result = CliRunner().invoke(build(), arguments + options + steps)
-    assert result.exit_code == 0, result.output
+    result = done(run_hmc(arguments + options + steps))
     [row] = json.loads(result.stdout)
     assert row["checkpoint"] == str(tmp_path / "p" / "enc4")
     assert row["heads"] == 4 + 48 + 48

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.files import write_pair
+from tests.command import done, run_hmc
 from tests.support.updates import interrupted
-from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
-from typer.testing import CliRunner
+from tests.tiny import tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact import InvalidRequestError, load_checkpoint
 from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.heads import KINDS, HeadScores, select_heads
-from hmc.cli.main import build
 from hmc.training import PruneSettings, average_tensors
 from hmc.training.distillation.settings import DistillSection
 from hmc.training.pruning.levels import Levels, ranking_without_closing
@@ -32,16 +30,6 @@ STEPS = 8
 def scores(seed: int) -> HeadScores:
     random = np.random.default_rng(seed)
     return {kind: random.standard_normal((2, 4)).astype(np.float32) for kind in KINDS}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint `c` of 24 heads with log α, another one `other`, and a corpus `t`."""
-    folder = tmp_path_factory.mktemp("levels")
-    tiny_checkpoint_at(folder / "c")
-    tiny_checkpoint_at(folder / "other", seed=5)
-    write_pair(folder, SENTENCES * 2)
-    return folder
 
 
 def nested(folder: Path, out: Path, budgets: str = "12,5", steps: int = STEPS, **settings: Any) -> NestedRun:
@@ -173,11 +161,12 @@ def test_the_result_is_the_average_of_the_checkpoints_of_highest_mean_bleu(
 
 
 def test_another_teacher_or_other_settings_do_not_resume(folder: Path, tmp_path: Path) -> None:
-    taught = DistillSection(weight=0.5, teacher=str(folder / "other"))
+    tiny_checkpoint_at(tmp_path / "other", seed=5)
+    taught = DistillSection(weight=0.5, teacher=str(tmp_path / "other"))
     run = nested(folder, tmp_path / "p", distill=taught)
     assert run.progress.teacher
     run.run()
-    tiny_checkpoint_at(folder / "other", seed=6)
+    tiny_checkpoint_at(tmp_path / "other", seed=6)
     with pytest.raises(InvalidRequestError, match="the teacher is not the one"):
         nested(folder, tmp_path / "p", distill=taught)
     with pytest.raises(InvalidRequestError, match="other settings"):
@@ -220,12 +209,11 @@ def test_the_command_makes_levels_with_a_teacher(folder: Path, tmp_path: Path) -
         "--device", "cpu", "--batch-tokens", "256", "--eval-sentences", "1", "--eval-every", "2",
         "--data", f"{folder}/t.en {folder}/t.de", "--dev", f"{folder}/t.en {folder}/t.de", "-o", str(tmp_path / "p"),
     ]  # fmt: skip
-    ran = CliRunner().invoke(build(), arguments)
-    assert ran.exit_code == 0, ran.output
+    done(run_hmc(arguments))
     made = load_checkpoint(tmp_path / "p" / "nested").config.provenance["settings"]
     assert made["distill"] == {"weight": 0.9, "temperature": 2, "hidden": 0, "attention": 0, "teacher": None}
     assert made["nested"]["heads"] == "both"
     for option, value in (("--distill", "1.5"), ("--nested-levels", "two")):
-        refused = CliRunner().invoke(build(), [*arguments, option, value])
+        refused = run_hmc([*arguments, option, value])
         assert refused.exit_code != 0
         assert f"{option}: " in refused.output

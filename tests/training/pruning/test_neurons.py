@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.command import done, refused, run_hmc
 from tests.slim_ffn import random_neurons, without_neurons
-from tests.support.files import write_pair
 from tests.support.updates import interrupted
-from tests.tiny import SENTENCES, tiny_checkpoint_at
-from typer.testing import CliRunner
 
 from hmc.artifact import Checkpoint, HeadBudget, InvalidRequestError, load_checkpoint, save_checkpoint
 from hmc.artifact.checkpoint.slimming import slim_ffn
 from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.ffn import NeuronBudget, parse_neuron_budgets
-from hmc.cli.main import build
 from hmc.training import (
     NeuronGates,
     PruneSettings,
@@ -47,15 +44,6 @@ SETTINGS = PruneSettings(
 )
 SOURCE = torch.tensor([[5, 9, 30, 11, 0], [7, 8, 0, 2, 2]])
 TARGET_IN = torch.tensor([[2, 40, 41, 42], [2, 50, 2, 2]])
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint `c` of 192 neurons and 24 heads, and a corpus of sentences and their capitals."""
-    folder = tmp_path_factory.mktemp("neurons")
-    tiny_checkpoint_at(folder / "c")
-    write_pair(folder, SENTENCES * 2)
-    return folder
 
 
 def corpus(folder: Path) -> str:
@@ -269,14 +257,12 @@ def test_the_command_prunes_neurons(folder: Path, tmp_path: Path) -> None:
     text = corpus(folder)
     arguments = ["prune", str(folder / "c"), "--data", text, "--dev", text, "--out", str(tmp_path / "p"), "--json"]
     options = ["--target-ffn", "25%", "--device", "cpu", "--close-steps", "10", "--recover-steps", "1"]
-    result = CliRunner().invoke(build(), [*arguments, *options, "--eval-sentences", "1", "--batch-tokens", "512"])
-    assert result.exit_code == 0, result.output
+    result = done(run_hmc([*arguments, *options, "--eval-sentences", "1", "--batch-tokens", "512"]))
     [row] = json.loads(result.stdout)
     assert row["checkpoint"] == str(tmp_path / "p" / "f48")
     assert load_checkpoint(tmp_path / "p" / "f48").ffn_widths.total == 48
-    refused = CliRunner().invoke(build(), [*arguments, *options, "--nested-steps", "5"])
-    assert refused.exit_code == 2
-    assert "--target-ffn alone first" in " ".join(refused.stderr.split())
+    ran = refused(run_hmc([*arguments, *options, "--nested-steps", "5"]))
+    assert "--target-ffn alone first" in " ".join(ran.stderr.split())
 
 
 def test_a_share_is_written_as_it_was_given() -> None:

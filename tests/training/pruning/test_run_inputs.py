@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.files import write_pair
+from tests.support.recipes import small_recipe
 from tests.tiny import SENTENCES, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact import HmcError, InvalidRequestError, load_checkpoint
@@ -30,15 +31,8 @@ def empty(tmp_path: Path) -> str:
 
 
 def recipe(corpus: str, **sections: dict[str, Any]) -> Recipe:
-    shape = {"d_model": 16, "ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1, "heads": 2, "max_positions": 128}
-    basic: dict[str, dict[str, Any]] = {
-        "data": {"train": [corpus], "dev": corpus},
-        "tokenizer": {"vocab_size": 120},
-        "model": shape,
-        "train": {"steps": 2, "batch_tokens": 256, "warmup_steps": 2},
-    }
-    merged = {name: section | sections.get(name, {}) for name, section in basic.items()}
-    return Recipe.model_validate(merged | {"run": RUN.model_dump()})
+    model = {"d_model": 16, "ffn_dim": 16, "decoder_layers": 1, "heads": 2} | sections.pop("model", {})
+    return small_recipe(corpus, model=model, run=RUN.model_dump(), **sections)
 
 
 def request(out: Path) -> dict[str, Any]:

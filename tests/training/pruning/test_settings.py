@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.command import done, run_hmc
 from tests.support.files import write_pair
 from tests.support.updates import after_updates
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 from torch.optim import Optimizer
-from typer.testing import CliRunner
 
 from hmc.artifact import InvalidRequestError, load_checkpoint, save_checkpoint
-from hmc.cli.main import build
 from hmc.training import PruneSettings, PruningRun
 from hmc.training.data.corpus import Splitting
 from hmc.training.distillation.settings import DistillSection
@@ -179,8 +178,7 @@ def test_the_command_takes_these_settings(folder: Path, tmp_path: Path) -> None:
     steps = ["--close-steps", "10", "--recover-steps", "0", "--eval-sentences", "1", "--batch-tokens", "512"]
     more = ["--accumulate", "2", "--warmup-steps", "3", "--save-every", "4", "--bpe-dropout", "0.1"]
     form = ["--l0-lambda", "0.1", "--settle-gates", "--device", "cpu"]
-    result = CliRunner().invoke(build(), [*arguments, *steps, *more, *form])
-    assert result.exit_code == 0, result.output
+    done(run_hmc([*arguments, *steps, *more, *form]))
     stored = json.loads((tmp_path / "p" / "request.json").read_text())["settings"]
     expected = {"accumulate": 2, "warmup_steps": 3, "settle_gates": True, "bpe_dropout": 0.1, "bpe_dropout_copies": 4}
     assert {name: stored[name] for name in expected} == expected

@@ -1,4 +1,4 @@
-"""Started by test_failing_processes.py in each of two processes; each writes what it saw to `rank-N.json`.
+"""Started by test_processes.py in each of two processes; each writes what it saw to `rank-N.json`.
 
 The first argument is a JSON description with a recipe and a folder. Two runs of the recipe go wrong: in `loss`,
 the loss of the second process is NaN in update 2; in `evaluation`, the first process fails at the first evaluation.

@@ -47,21 +47,30 @@ def test_a_gpu_that_cannot_compile_is_an_error(
         check_compilable(device)
 
 
-def test_one_graph_serves_every_shape_and_every_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`fullgraph` makes every break of the graph an error; the backend counts the graphs."""
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The graphs that `compiled` makes."""
     for module in ("layers", "transformer", "cpu.linear"):  # autocast does not know meta tensors
         monkeypatch.setattr(f"hmc.training.model.{module}.precision_of", lambda x: x.dtype)
-    graphs: list[Any] = []
+    torch._dynamo.reset()
+    return []
+
+
+def compiled(loss: SummedLoss, graphs: list[Any]) -> Any:
+    """`fullgraph` makes every break of the graph an error; the backend counts the graphs."""
 
     def backend(graph: Any, _: object) -> Any:
         graphs.append(graph)
         return graph
 
-    torch._dynamo.reset()
+    return torch.compile(loss, dynamic=True, backend=backend, fullgraph=True)
+
+
+def test_one_graph_serves_every_shape_and_every_mask(graphs: list[Any]) -> None:
     model = build_transformer(tiny_architecture(), dropout=0.1)
     every = model.arch.full_layout()
     model.to(META)
-    loss = torch.compile(SummedLoss(model, 0.1), dynamic=True, backend=backend, fullgraph=True)
+    loss = compiled(SummedLoss(model, 0.1), graphs)
 
     def update() -> int:
         for batch in batches():
@@ -78,19 +87,10 @@ def test_one_graph_serves_every_shape_and_every_mask(monkeypatch: pytest.MonkeyP
     assert [update(), update()] == [3, 3], "a third graph, for sampled gates"
 
 
-def test_one_graph_serves_every_shape_with_a_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("layers", "transformer", "cpu.linear"):
-        monkeypatch.setattr(f"hmc.training.model.{module}.precision_of", lambda x: x.dtype)
-    graphs: list[Any] = []
-
-    def backend(graph: Any, _: object) -> Any:
-        graphs.append(graph)
-        return graph
-
-    torch._dynamo.reset()
+def test_one_graph_serves_every_shape_with_a_teacher(graphs: list[Any]) -> None:
     distill = DistillSection(weight=0.5, temperature=2.0)
     model, teacher = (build_transformer(tiny_architecture(), dropout=0.1).to(META) for _ in range(2))
-    loss = torch.compile(SummedLoss(model, 0.1, distill), dynamic=True, backend=backend, fullgraph=True)
+    loss = compiled(SummedLoss(model, 0.1, distill), graphs)
     for batch in batches():
         on_meta = batch.to(META)
         fields = (on_meta.source, on_meta.target_in, on_meta.target_out, on_meta.real, on_meta.source_padded)

@@ -3,49 +3,38 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.command import refused, run_hmc
 from tests.support.files import write_pair
 from tests.support.forks import Forks
+from tests.support.recipes import small_recipe
 from tests.tiny import SENTENCES, tiny_checkpoint_at
-from typer.testing import CliRunner
 
 from hmc.artifact import Checkpoint, InvalidRequestError, load_checkpoint
-from hmc.cli.main import build
 from hmc.training import Recipe, Vocabulary, train
 from hmc.training.data.batches import plan_epoch
 from hmc.training.data.corpus import TokenCorpus
 
 pytestmark = pytest.mark.slow
+Seen = dict[str, dict[str, Any]]
+"""What a process saw, by run."""
 MASKS = (None, "random:3", "important:3")
 STEPS = 24
 
 
 def recipe(corpus: str, processes: int, steps: int, **settings: object) -> Recipe:
     """A run whose updates have two batches: one process accumulates them, two processes take one each."""
-    shape = {"d_model": 32, "ffn_dim": 48, "encoder_layers": 1, "decoder_layers": 2, "heads": 4, "max_positions": 128}
-    basic: dict[str, object] = {
-        "steps": steps,
-        "batch_tokens": 400,
-        "warmup_steps": 20,
-        "dropout": 0.0,
-        "adam_epsilon": 1e-6,
-    }
-    run = {"device": "cpu", "log_every": 1, "save_every": 6, "eval_every": steps, "eval_sentences": 1}
-    return Recipe.model_validate(
-        {
-            "data": {"train": [corpus], "dev": corpus},
-            "tokenizer": {"vocab_size": 120},
-            "model": shape,
-            "train": basic | {"accumulate": 2 // processes} | settings,
-            "run": run | {"devices": processes},
-        }
-    )
+    basic = {"steps": steps, "batch_tokens": 400, "warmup_steps": 20, "dropout": 0.0, "adam_epsilon": 1e-6}
+    run = {"devices": processes, "log_every": 1, "save_every": 6, "eval_every": steps}
+    return small_recipe(corpus, train=basic | {"accumulate": 2 // processes} | settings, run=run)
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +122,7 @@ def test_torchrun_of_a_run_of_one_process_is_refused(
     for name, value in {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "RANK": 0, "LOCAL_RANK": 0, "GROUP_RANK": 0}.items():
         monkeypatch.setenv(name, str(value))
     (tmp_path / "r.toml").write_text(TOML.format(corpus=corpus))
-    finished = CliRunner().invoke(build(), ["train", str(tmp_path / "r.toml"), "--out", str(tmp_path / "out")])
-    assert finished.exit_code == 2
+    finished = refused(run_hmc(["train", str(tmp_path / "r.toml"), "--out", str(tmp_path / "out")]))
     assert "2 processes were started" in " ".join(finished.stderr.split())
     assert not (tmp_path / "out").exists()
 
@@ -189,3 +177,39 @@ def test_two_processes_prune_neurons(folder: Path) -> None:
     pruned = load_checkpoint(folder / "neurons" / "f96")
     assert pruned.ffn_widths.total == 96
     assert pruned.config.provenance["unsettled_neurons"] == 0
+
+
+@pytest.fixture(scope="module")
+def failing(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both runs, one after the other in the same two processes: `loss` and `evaluation`."""
+    folder = tmp_path_factory.mktemp("failing")
+    settings = recipe(write_pair(folder / "text", SENTENCES * 4), 2, 4)
+    description = {"recipe": settings.model_dump(mode="json"), "folder": str(folder)}
+    (folder / "description.json").write_text(json.dumps(description))
+    script = Path(__file__).with_name("failing_processes.py")
+    statuses = forks.run_group(script, folder / "description.json", folders=[folder, folder], devices=2)
+    assert statuses == [0, 0], (folder / "stderr-0").read_text()[-4000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seen(failing: Path) -> tuple[Seen, Seen]:
+    """What each process saw of each run."""
+    first, second = (json.loads((failing / f"rank-{rank}.json").read_text()) for rank in (0, 1))
+    return first, second
+
+
+def test_a_loss_that_is_nan_in_one_process_is_skipped_in_both(failing: Path, seen: tuple[Seen, Seen]) -> None:
+    first, second = (each["loss"] for each in seen)
+    assert first == second
+    assert not first["error"]
+    assert all(math.isfinite(value) for value in first["sums"].values())
+    rows = [json.loads(line) for line in (failing / "loss" / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if row.get("skipped") == 1] == [2]
+    assert [row["step"] for row in rows if "loss" in row] == [1, 3, 4]
+
+
+def test_an_error_of_the_first_process_ends_both(seen: tuple[Seen, Seen]) -> None:
+    first, second = (each["evaluation"] for each in seen)
+    assert first["error"] == "the disk is full"
+    assert second["error"] == "the first process stopped: the disk is full"

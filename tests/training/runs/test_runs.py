@@ -14,6 +14,7 @@ import pytest
 from tests.once import Once
 from tests.support.files import write_pair
 from tests.support.forks import Forks, forking
+from tests.support.recipes import small_recipe
 from tests.tiny import SENTENCES
 
 from hmc.artifact import InvalidRequestError, load_checkpoint
@@ -37,22 +38,9 @@ def corpus(once: Once) -> str:
 
 def recipe(corpus: str, **run: object) -> Recipe:
     """A run of STEPS steps with dropout, so that random numbers matter."""
-    return Recipe.model_validate(
-        {
-            "data": {"train": [corpus], "dev": corpus},
-            "tokenizer": {"vocab_size": 120},
-            "model": {
-                "d_model": 32,
-                "ffn_dim": 48,
-                "encoder_layers": 1,
-                "decoder_layers": 2,
-                "heads": 2,
-                "max_positions": 128,
-            },
-            "train": {"steps": STEPS, "batch_tokens": 512, "warmup_steps": 4, "dropout": 0.2, "accumulate": 2},
-            "run": {"device": "cpu", "save_every": 3, "eval_every": 6, "eval_sentences": 3, "log_every": 3, **run},
-        }
-    )
+    settings = {"steps": STEPS, "dropout": 0.2, "accumulate": 2}
+    basic = {"save_every": 3, "eval_every": 6, "eval_sentences": 3, "log_every": 3}
+    return small_recipe(corpus, model={"heads": 2}, train=settings, run=basic | run)
 
 
 def run(forks: Forks, settings: Recipe, out: Path, stop: int = 0) -> int:

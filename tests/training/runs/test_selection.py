@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.files import write_pair
+from tests.support.recipes import small_recipe
 from tests.support.updates import interrupted
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact import InvalidRequestError, load_checkpoint
-from hmc.training import Recipe, Scores, load_recipe, train
+from hmc.training import Scores, load_recipe, train
 from hmc.training.runs.recipe import RunSection
 from hmc.training.runs.selection import AVERAGE_MARGIN, Selection
 
@@ -70,15 +71,8 @@ def test_times_of_evaluations_are_numbers_or_epochs(value: object) -> None:
 def test_an_evaluation_follows_each_epoch_of_a_resumed_run_too(tmp_path: Path) -> None:
     """An epoch has four batches, each update takes two: evaluations follow updates 2, 4 and 6, and the last one."""
     corpus = write_pair(tmp_path, SENTENCES[:4], SENTENCES[:4])
-    settings = Recipe.model_validate(
-        {
-            "data": {"train": [corpus], "dev": corpus},
-            "tokenizer": {"vocab_size": 120},
-            "model": {"d_model": 16, "ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1, "heads": 2},
-            "train": {"steps": 7, "batch_tokens": 16, "accumulate": 2},
-            "run": {"device": "cpu", "save_every": 1, "eval_every": "epoch", "eval_sentences": 1, "keep": "every"},
-        }
-    )
+    run = {"save_every": 1, "eval_every": "epoch", "keep": "every"}
+    settings = small_recipe(corpus, train={"steps": 7, "batch_tokens": 16, "accumulate": 2}, run=run)
     with interrupted(5):
         train(settings, tmp_path / "run")
     train(settings, tmp_path / "run")
@@ -105,19 +99,8 @@ def test_more_averaged_than_kept_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_keeps_more_than_it_averages(tmp_path: Path) -> None:
     corpus = write_pair(tmp_path, SENTENCES)
-    shape = {"d_model": 16, "ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1, "heads": 2, "max_positions": 128}
-    recipe = Recipe.model_validate(
-        {
-            "data": {"train": [corpus], "dev": corpus},
-            "tokenizer": {"vocab_size": 120},
-            "model": shape,
-            "train": {"steps": 4, "batch_tokens": 256, "warmup_steps": 2},
-            "run": {
-                "device": "cpu", "eval_every": 1, "eval_sentences": 1, "keep_checkpoints": 4, "average_checkpoints": 2,
-            },
-        }
-    )  # fmt: skip
-    final = load_checkpoint(train(recipe, tmp_path / "r"))
+    run = {"eval_every": 1, "keep_checkpoints": 4, "average_checkpoints": 2}
+    final = load_checkpoint(train(small_recipe(corpus, train={"steps": 4}, run=run), tmp_path / "r"))
     assert steps_in(tmp_path / "r" / "checkpoints") == [1, 2, 3, 4]
     assert len(final.config.provenance["checkpoints"]) in (1, 2)
     assert json.loads((tmp_path / "r" / "state" / "progress.json").read_text())["step"] == 4

@@ -56,7 +56,7 @@ class CountWaits(TorchDispatchMode):
 
 
 def batches() -> list[Batch]:
-    """Two padded batches of real sentences."""
+    """Two padded batches of real sentences, each to be translated into the next one."""
     vocabulary = Vocabulary(tiny_tokenizer())
     ids = [vocabulary.encode(s) for s in SENTENCES]
     return [make_batch(ids[a:b], ids[a + 1 : b + 1], vocabulary.pad_id) for a, b in ((0, 3), (3, 9))]

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.command import run_hmc
 from tests.support.files import write_pair
 from tests.tiny import SENTENCES
-from typer.testing import CliRunner
 
 from hmc.artifact import HeadLayout, load_checkpoint
 from hmc.artifact.model.architecture import parameter_count
-from hmc.cli.main import build
 
 LAYOUT = HeadLayout(encoder_self=((1,),), decoder_self=((), (0, 3)), cross=((0, 1, 2, 3), (2,)))
 
@@ -51,8 +50,8 @@ eval_sentences = 2
     return path
 
 
-def hmc(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(build(), [str(a) for a in arguments])
+def hmc(*arguments: str | Path) -> tuple[int, str]:
+    result = run_hmc(arguments)
     return result.exit_code, result.output + result.stderr
 
 

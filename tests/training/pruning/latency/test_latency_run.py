@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from tests.artifact.model.test_latency import table, whole
 from tests.artifact.model.test_layers import without_layers
-from tests.support.files import write_pair
 from tests.support.updates import interrupted
-from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact import Checkpoint, HeadBudget, InvalidRequestError, load_checkpoint, save_checkpoint
 from hmc.artifact.model.heads import KINDS
@@ -35,15 +33,6 @@ WHOLE_MS = table().ms(whole())
 
 def of(checkpoint: Checkpoint) -> Sizes:
     return Sizes.of(checkpoint.layout, checkpoint.ffn_widths, checkpoint.removed_layers)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint `c`, and a corpus of sentences and their capitals."""
-    folder = tmp_path_factory.mktemp("latency")
-    tiny_checkpoint_at(folder / "c")
-    write_pair(folder, SENTENCES * 2)
-    return folder
 
 
 def run(folder: Path, out: Path, plan: LatencyPlan, **changes: object) -> list[Checkpoint]:
