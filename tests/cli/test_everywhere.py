@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Hmc
-from tests.command import refused, run_hmc
+from tests.command import done, refused, run_hmc
 
 from hmc.cli.reference import page
 from hmc.serving.server.background import BackgroundServer
