@@ -7,8 +7,7 @@ from typing import Any
 
 import grpc
 
-from hmc.serving.server.configuration.report import plain
-from hmc.serving.server.configuration.schema import Setting, schema
+from hmc.serving.server.configuration import Setting, plain, schema
 from hmc.serving.wire.status import HTTP_STATUS, MEANINGS, STATUSES_OF_CALLS, TABLE, WITH_A_LEVEL
 from hmc.v1 import translation_pb2 as pb
 from tests.guards.pages import DOCS

@@ -18,8 +18,7 @@ from typing import Any
 import grpc
 
 from experiments.support.worker import serve
-from hmc.benchmark.load.arrivals import poisson
-from hmc.benchmark.load.open_loop import Reply, run_calls
+from hmc.benchmark.load.open_loop import Reply, poisson, run_calls
 from hmc.serving.wire.metadata import retry_after_s
 from hmc.v1 import translation_pb2 as pb
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from hmc.artifact.bundle.manifest import Quality
 from hmc.benchmark import LevelReport, Report
 from hmc.benchmark.load.results import LatencyObjective, LoadCall, LoadCurve, load_point
-from hmc.benchmark.measure.first_token import FirstToken
-from hmc.benchmark.measure.latency import LatencyResult, RequestSize
+from hmc.benchmark.measure.latency import FirstToken, LatencyResult, RequestSize
 from hmc.benchmark.measure.machine import Machine
 from hmc.benchmark.measure.memory import MemoryResult
 from hmc.benchmark.report.results import BundleInfo, Conditions, PeerReport, Sentence, contract

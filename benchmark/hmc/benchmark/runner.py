@@ -14,8 +14,7 @@ from hmc.artifact.bundle.manifest import Level, Manifest, Quality, read_manifest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.load.results import LatencyObjective, LoadCurve
 from hmc.benchmark.load.server_load import LoadSettings, load_server, own_server
-from hmc.benchmark.measure.first_token import FirstToken, measure_first_token
-from hmc.benchmark.measure.latency import LatencyResult, measure_latency
+from hmc.benchmark.measure.latency import FirstToken, LatencyResult, measure_first_token, measure_latency
 from hmc.benchmark.measure.levels import MeasuredLevels, choose_levels, reference_level
 from hmc.benchmark.measure.machine import this_commit, this_machine
 from hmc.benchmark.measure.memory import MemoryRequest, MemoryResult, measure_memory

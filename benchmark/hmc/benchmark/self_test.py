@@ -23,10 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.significance import bleu, bleu_statistics, p_value
-from hmc.benchmark.load.arrivals import constant, poisson
-from hmc.benchmark.load.open_loop import Reply, Send, measure_rate
+from hmc.benchmark.load.open_loop import Reply, Send, constant, measure_rate, poisson, search
 from hmc.benchmark.load.results import LatencyObjective, LoadPoint
-from hmc.benchmark.load.saturation import search
 from hmc.benchmark.measure.latency import Clock, LatencyResult, RequestSize, measure_latency
 from hmc.benchmark.measure.machine import this_machine
 from hmc.benchmark.report.changes import compare

@@ -72,7 +72,7 @@ SEVERAL = 4
 
 def _rows(name: str, command: Command) -> list[str]:
     """The options of a command, each as a line of a table; of `hmc serve` those that are no settings."""
-    from hmc.serving.server.configuration.schema import BUNDLES, schema
+    from hmc.serving.server.configuration import BUNDLES, schema
 
     settings = {each.key for each in schema()} - {BUNDLES}
 

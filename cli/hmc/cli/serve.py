@@ -391,8 +391,7 @@ def command(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are raised; gRPC's own log would only clutter the terminal
     from hmc.artifact.errors import InvalidRequestError
     from hmc.cli.running import serve_models, serve_on_ray
-    from hmc.serving.server.configuration.report import as_toml, shown
-    from hmc.serving.server.configuration.sources import load
+    from hmc.serving.server.configuration import as_toml, load, shown
     from hmc.serving.server.observing.logs import set_up
 
     groups = (operation, runtime, loading, capacity, auto, security, limits)

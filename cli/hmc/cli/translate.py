@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmc.cli.common.bulk_options import BulkOptions
-from hmc.cli.common.options import WHERE, BackendOptions, chosen_server, opt
+from hmc.cli.common.options import WHERE, BackendOptions, BulkOptions, chosen_server, opt
 
 if TYPE_CHECKING:
     from hmc.serving.requests.options import Sampling, Segmentation

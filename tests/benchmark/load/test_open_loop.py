@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from hmc.artifact import InvalidRequestError
-from hmc.benchmark.load.arrivals import constant, poisson, read_trace
-from hmc.benchmark.load.open_loop import Ran, Reply, run_calls
+from hmc.benchmark.load.open_loop import Ran, Reply, constant, poisson, read_trace, run_calls, search, sweep
 from hmc.benchmark.load.results import LatencyObjective, LoadCall, LoadCurve, LoadPoint, load_point
-from hmc.benchmark.load.saturation import search, sweep
 from hmc.benchmark.self_test import virtually
 
 

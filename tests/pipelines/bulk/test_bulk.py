@@ -22,10 +22,9 @@ from hmc.artifact import InvalidRequestError
 from hmc.artifact.errors import InternalServiceError
 from hmc.pipelines import Progress
 from hmc.pipelines.bulk.corpus import CorpusLine
-from hmc.pipelines.bulk.engines import BulkLevel
+from hmc.pipelines.bulk.engines import BulkLevel, translate_shard
 from hmc.pipelines.bulk.run import translate_corpus
 from hmc.pipelines.bulk.settings import BulkSettings
-from hmc.pipelines.bulk.shards import translate_shard
 from hmc.serving import DecodeOptions, Sampling, Translator
 
 KILLED = """

@@ -17,8 +17,7 @@ from hmc.artifact import HeadLayout, InvalidRequestError
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.model.importance import Importance
 from hmc.training import FixedMask, HeadMaskSpec, OpenGate, TrainingRun, train
-from hmc.training.headmask.log import FILE, MaskLog
-from hmc.training.headmask.mask import STREAM
+from hmc.training.headmask.mask import FILE, STREAM, MaskLog
 from hmc.training.model.importance import importance_of, importance_sums
 
 

@@ -21,7 +21,7 @@ from hmc.training import (
     sentence_importance,
 )
 from hmc.training.model.checkpoints import import_tensors
-from hmc.training.model.cpu.dropout import Dropout
+from hmc.training.model.cpu import Dropout
 from hmc.training.model.importance import heads_of_attentions, importance_of, importance_sums
 from hmc.training.model.loss import cross_entropy_sum
 

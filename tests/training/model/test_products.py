@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hmc.training.model.cpu import linear as products
-from hmc.training.model.cpu.dropout import Dropout, draw_kept
-from hmc.training.model.cpu.linear import Linear, linear
-from hmc.training.model.cpu.scaled_dot_product import KeyValues, attend
+from hmc.training.model import cpu as products
+from hmc.training.model.cpu import Dropout, KeyValues, Linear, attend, draw_kept, linear
 from hmc.training.model.gates import gated
 from hmc.training.model.loss import summed_cross_entropy
 

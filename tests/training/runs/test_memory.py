@@ -17,7 +17,7 @@ from hmc.training.runs.processes import configure_memory
 if sys.argv[1] == "bounded":
     configure_memory()
 import torch
-from hmc.training.model.cpu.linear import _product
+from hmc.training.model.cpu import _product
 class Info(ctypes.Structure):
     _fields_ = [(n, ctypes.c_size_t) for n in
                 "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]

@@ -2,6 +2,7 @@
 
 The models are cut from one checkpoint. Every model translates the same real sentences through the engine, in the same
 number of steps, so that times hold all that a request costs: tokenizer, encoder, steps of the decoder, search.
+Costs are fitted by least squares, and cannot be negative.
 """
 
 from __future__ import annotations
@@ -10,21 +11,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import numpy.typing as npt
 
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
 from hmc.artifact.checkpoint.slimming import slimmed
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import STACKS, FfnWidths, Stack
 from hmc.artifact.model.heads import KINDS, HeadLayout
-from hmc.artifact.model.latency import LatencyTable, Observation, ServingSetting, Sizes
+from hmc.artifact.model.latency import Cost, LatencyTable, Observation, ServingSetting, Sizes, rounded_up
 from hmc.artifact.model.layers import RemovedLayers, stack_of
 from hmc.artifact.precisions import PRECISIONS, Precision
 from hmc.artifact.tokenizer.tokenizer import open_tokenizer
-from hmc.benchmark.measure.cost_model import PARTS, fit_table
 from hmc.benchmark.measure.latency import time_requests
 from hmc.benchmark.measure.machine import this_machine
 from hmc.benchmark.measure.quality import Progress, silent
@@ -32,6 +35,98 @@ from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import TrialBuilder
 from hmc.serving import DecodeOptions
 from hmc.serving.translator import Translator
+
+STEPS = (1, 8, 16, 32, 64)
+"""Multiples that numbers of neurons may be rounded up to."""
+GAIN = 0.05
+"""How much smaller a coarser step has to make the squared error, to be more than chance."""
+PARTS = 1 + len(STACKS) + 2 * len(KINDS) + 2 * len(STACKS)
+"""Costs that are fitted."""
+Floats = npt.NDArray[np.float64]
+
+
+def fit_table(
+    observations: Sequence[Observation], architecture: Architecture, setting: ServingSetting, checkpoint: str = ""
+) -> LatencyTable:
+    """Fits the costs to the observations that are not held out, and finds the errors on those that are.
+
+    Errors are relative ones, so that small models count as much as large ones. checkpoint: digest of the model that the
+    observed ones were cut from. Raises InvalidRequestError when there are fewer observations than costs.
+    """
+    fitted = [o for o in observations if not o.held_out]
+    if len(fitted) < PARTS:
+        raise InvalidRequestError(f"a latency table has {PARTS} costs: measure more than {len(fitted)} models for it")
+    best, costs, step = np.inf, np.zeros(PARTS), 1
+    for candidate in STEPS:
+        if candidate > architecture.ffn_dim:
+            break
+        found, error = _fit(fitted, candidate)
+        if error < best * (1 - GAIN):
+            best, costs, step = error, found, candidate
+    fixed, *rest = (float(cost) for cost in costs)
+    layers = dict(zip(STACKS, rest, strict=False))
+    parts = iter(rest[len(STACKS) :])
+    heads = {kind: Cost(open_ms=next(parts), each_ms=next(parts)) for kind in KINDS}
+    neurons = {stack: Cost(open_ms=next(parts), each_ms=next(parts), step=step) for stack in STACKS}
+    table = LatencyTable(
+        setting=setting,
+        architecture=architecture,
+        checkpoint=checkpoint,
+        fixed_ms=fixed,
+        layers=layers,
+        heads=heads,
+        neurons=neurons,
+        observations=tuple(observations),
+    )
+    errors = [abs(table.ms(o.sizes) / o.ms - 1) for o in observations if o.held_out]
+    return table.model_copy(
+        update={"worst_error": max(errors, default=0.0), "mean_error": mean(errors) if errors else 0.0}
+    )
+
+
+def features(sizes: Sizes, step: int) -> Floats:
+    """How often a model has each cost `[PARTS]`: fixed, layers by stack, heads by kind, neurons by stack."""
+    found: list[float] = [1.0, *(len(sizes.layers(stack)) for stack in STACKS)]
+    for kind in KINDS:
+        numbers = [sizes.heads[kind][layer] for layer in sizes.layers(stack_of(kind))]
+        found += [sum(n > 0 for n in numbers), sum(numbers)]
+    for stack in STACKS:
+        numbers = [sizes.neurons[stack][layer] for layer in sizes.layers(stack)]
+        found += [sum(n > 0 for n in numbers), sum(rounded_up(n, step) for n in numbers)]
+    return np.array(found)
+
+
+def _fit(observations: Sequence[Observation], step: int) -> tuple[Floats, float]:
+    """Costs `[PARTS]` in ms, and the mean squared relative error."""
+    rows = np.stack([features(o.sizes, step) / o.ms for o in observations])
+    scale = np.maximum(rows.max(0), 1e-12)  # columns of one size keep the solution exact
+    costs = non_negative_least_squares(rows / scale, np.ones(len(rows))) / scale
+    return costs, float(np.mean((rows @ costs - 1) ** 2))
+
+
+def non_negative_least_squares(rows: Floats, wanted: Floats) -> Floats:
+    """The x ≥ 0 that minimises ‖rows · x - wanted‖² (Lawson & Hanson 1974, chapter 23). rows `[M, N]`, wanted `[M]`."""
+    count = rows.shape[1]
+    x, free = np.zeros(count), np.zeros(count, bool)
+    tolerance = 1e-10 * float(np.abs(rows).sum())
+    for _ in range(30 * count):
+        gradient = rows.T @ (wanted - rows @ x)
+        if free.all() or gradient[~free].max() <= tolerance:
+            break
+        free[int(np.argmax(np.where(free, -np.inf, gradient)))] = True
+        while True:
+            trial = np.zeros(count)
+            trial[free] = np.linalg.lstsq(rows[:, free], wanted, rcond=None)[0]
+            if not free.any() or trial[free].min() > 0:
+                break
+            negative = free & (trial <= 0)
+            shares = x[negative] / np.maximum(x[negative] - trial[negative], 1e-300)
+            x = x + float(shares.min()) * (trial - x)
+            free &= x > 1e-12
+            x[~free] = 0.0
+        x = trial
+    return x
+
 
 REMOVED, CLOSED = 0.2, 0.15
 """Share of the layers that are removed, and of the sub-layers that have nothing left."""

@@ -2,16 +2,113 @@
 
 A loop that waits for an answer before it sends the next call sends less to a server that stalls, and so measures the
 stall once and not for everybody who would have waited. Here the latency of a call runs from when it was due.
+Calls are due at random, evenly, or as a file says. The rates are those that were asked for, until one is not held; or a
+search finds the highest that is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
+from typing import Literal
 
+import numpy as np
+
+from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.load.results import LatencyObjective, LoadCall, LoadPoint, Outcome, load_point
+
+Arrivals = Callable[[float, float, int], list[float]]
+"""(calls a second, seconds, seed) → the times at which calls are due, before `seconds`."""
+Kind = Literal["poisson", "constant"]
+
+
+def poisson(rate: float, seconds: float, seed: int) -> list[float]:
+    """Calls of many independent callers: a Poisson process."""
+    gaps = np.random.default_rng(seed).exponential(1 / rate, size=int(2 * rate * seconds) + 20)
+    return [at for at in np.cumsum(gaps).tolist() if at < seconds]
+
+
+def constant(rate: float, seconds: float, seed: int) -> list[float]:  # noqa: ARG001 - an `Arrivals`
+    """One call every 1 / rate seconds, the first at once."""
+    return [number / rate for number in range(int(np.ceil(rate * seconds))) if number / rate < seconds]
+
+
+ARRIVALS: dict[Kind, Arrivals] = {"poisson": poisson, "constant": constant}
+
+
+def read_trace(path: Path) -> list[float]:
+    """Times from a file, one a line: seconds, rising. The first call is due at once, whatever its time is.
+
+    Raises InvalidRequestError naming the line at fault.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"{path}: cannot be read: {error}") from error
+    found: list[float] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            at = float(line)
+        except ValueError as error:
+            raise InvalidRequestError(f"{path}: line {number} is {line!r}; write one time in seconds a line") from error
+        if not np.isfinite(at) or (found and at < found[-1]):
+            raise InvalidRequestError(f"{path}: line {number}: times must be finite and must not fall")
+        found.append(at)
+    if len(found) < 2:
+        raise InvalidRequestError(f"{path}: has {len(found)} times; a trace needs 2 or more")
+    if found[-1] == found[0]:
+        raise InvalidRequestError(f"{path}: all calls are due at the same time, so there is no rate; spread them")
+    return [at - found[0] for at in found]
+
+
+TOLERANCE = 1.1
+"""The search ends when the lowest rate that was not held is at most so many times the highest that was."""
+LEAST, MOST = 0.05, 100_000.0
+"""Rates, in calls a second, beyond which nothing is tried."""
+
+Measure = Callable[[float], Awaitable[LoadPoint]]
+"""Measures a rate, in calls a second."""
+
+
+async def sweep(measure: Measure, rates: Sequence[float]) -> list[LoadPoint]:
+    """Measures rates from the lowest, and stops after the first that is not held."""
+    found: list[LoadPoint] = []
+    for rate in sorted(rates):
+        found.append(await measure(rate))
+        if not found[-1].held:
+            break
+    return found
+
+
+async def search(measure: Measure, start: float) -> list[LoadPoint]:
+    """Finds the highest rate that is held: doubles or halves from `start`, then halves the gap on a logarithmic scale.
+
+    Returns all rates that were tried, by rate. What is tried is the rate asked for; a point has that of its calls.
+    """
+    found: list[LoadPoint] = []
+
+    async def held(rate: float) -> bool:
+        found.append(await measure(rate))
+        return found[-1].held
+
+    low = high = start
+    if await held(start):
+        while (high := 2 * low) <= MOST and await held(high):
+            low = high
+    else:
+        while (low := high / 2) >= LEAST and not await held(low):
+            high = low
+    while low >= LEAST and high <= MOST and high / low > TOLERANCE:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if await held(middle) else (low, middle)
+    return sorted(found, key=lambda point: point.rate)
+
 
 GRACE_S = 60.0
 """Seconds after the last arrival in which calls may still end."""

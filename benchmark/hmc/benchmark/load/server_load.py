@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import HmcError, InvalidRequestError, OverloadedError, UnauthenticatedError
-from hmc.benchmark.load.arrivals import ARRIVALS, Kind, read_trace
-from hmc.benchmark.load.open_loop import Reply, Send, measure_rate
+from hmc.benchmark.load.open_loop import ARRIVALS, Kind, Reply, Send, measure_rate, read_trace, search, sweep
 from hmc.benchmark.load.results import LatencyObjective, LoadCurve, LoadPoint
-from hmc.benchmark.load.saturation import search, sweep
 from hmc.serving.client import ONCE, AsyncClient, DecodeOptions, Selector
 
 Progress = Callable[[str], None]

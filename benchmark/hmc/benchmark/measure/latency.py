@@ -1,4 +1,5 @@
-"""Request latency of levels, or of any models that translate. One process measures all of them in each round."""
+"""Request latency of levels, or of any models that translate. One process measures all of them in each round. And how
+soon a translation begins: the time until its first piece of text is certain."""
 
 from __future__ import annotations
 
@@ -14,7 +15,36 @@ import numpy.typing as npt
 from hmc.artifact.errors import InvalidRequestError
 from hmc.benchmark.measure.quality import Progress, Translates, silent
 from hmc.benchmark.measure.validity import Interval, Steadiness, interval, percentile, steadiness
-from hmc.serving import DecodeOptions, Translation
+from hmc.serving import DecodeOptions, Translation, Translator
+
+SENTENCES = 64
+"""Sentences that are timed; as many as p90 needs."""
+
+
+@dataclass(frozen=True)
+class FirstToken:
+    """Sentences translated one by one, as `translate_tokens` of the service does."""
+
+    beam: int
+    requests: int
+    p50_ms: float
+    """Until the first piece of text that no later step can change."""
+    p90_ms: float | None
+    whole_p50_ms: float
+    """Until the whole translation."""
+
+
+def measure_first_token(translator: Translator, sentences: Sequence[str], beam: int) -> FirstToken:
+    """Times the first `SENTENCES` sentences. A translation without a piece before its end counts in full."""
+    options, firsts, wholes = DecodeOptions(beam_size=beam), list[float](), list[float]()
+    for sentence in sentences[:SENTENCES]:
+        start, first = time.perf_counter(), None
+        for _ in translator.stream(sentence, options):
+            first = first or time.perf_counter() - start
+        wholes.append(1000.0 * (time.perf_counter() - start))
+        firsts.append(1000.0 * first if first else wholes[-1])
+    return FirstToken(beam, len(firsts), median_of(firsts), percentile(firsts, 90), median_of(wholes))
+
 
 T = TypeVar("T")
 SETTLE_S = 0.02

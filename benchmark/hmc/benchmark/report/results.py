@@ -14,8 +14,7 @@ from hmc.artifact.bundle.manifest import Latency, Quality
 from hmc.artifact.errors import InvalidRequestError, field_problems
 from hmc.artifact.significance import RESAMPLES, TRIALS
 from hmc.benchmark.load.results import LoadCurve
-from hmc.benchmark.measure.first_token import FirstToken
-from hmc.benchmark.measure.latency import LatencyResult, RequestSize
+from hmc.benchmark.measure.latency import FirstToken, LatencyResult, RequestSize
 from hmc.benchmark.measure.machine import Machine
 from hmc.benchmark.measure.memory import MemoryResult
 from hmc.benchmark.measure.validity import FEWEST_ROUNDS, requests_needed

@@ -52,7 +52,7 @@ def command(
     import asyncio
     from dataclasses import asdict
 
-    from hmc.benchmark.load.arrivals import ARRIVALS
+    from hmc.benchmark.load.open_loop import ARRIVALS
     from hmc.benchmark.load.results import LatencyObjective
     from hmc.benchmark.load.server_load import LoadSettings, load_server
     from hmc.benchmark.measure.text import read_sentences

@@ -20,9 +20,8 @@ from ray.exceptions import RayError
 
 from hmc.artifact.errors import HmcError, InternalServiceError, InvalidRequestError, UnavailableError
 from hmc.pipelines.bulk.corpus import CorpusLine
-from hmc.pipelines.bulk.engines import BulkLevel, Done, Shard
+from hmc.pipelines.bulk.engines import BulkLevel, Done, LineResult, Shard, translate_shard
 from hmc.pipelines.bulk.settings import BulkSettings
-from hmc.pipelines.bulk.shards import LineResult, translate_shard
 from hmc.pipelines.window import worker_rows
 from hmc.serving.translator import Translator
 

@@ -23,11 +23,10 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hmc.serving.http.call import PlainCall
+from hmc.serving.http.call import HttpError, PlainCall
 from hmc.serving.http.libretranslate import libretranslate_routes
 from hmc.serving.http.methods import Methods
 from hmc.serving.http.openapi import openapi_document
-from hmc.serving.http.statuses import HttpError
 from hmc.serving.http.twins import twin_routes, twins
 from hmc.serving.wire.metadata import ALLOWED, KEY, new_id
 from hmc.serving.wire.status import message_of, new_reference

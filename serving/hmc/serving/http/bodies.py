@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import ClientDisconnect, Request
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.http.statuses import HttpError, invalid
+from hmc.serving.http.call import HttpError, invalid
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 """Content types."""

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from hmc.serving.http.bodies import dump, json_of
-from hmc.serving.http.statuses import HttpError
+from hmc.serving.http.call import HttpError
 
 T = TypeVar("T")
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"

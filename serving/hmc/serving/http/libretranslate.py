@@ -18,10 +18,9 @@ from starlette.routing import Route
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.http.bodies import FORM, JSON, Body, check_unpacked
-from hmc.serving.http.call import PlainCall
+from hmc.serving.http.call import HttpError, PlainCall, invalid
 from hmc.serving.http.exchange import unless
 from hmc.serving.http.methods import Methods
-from hmc.serving.http.statuses import HttpError, invalid
 from hmc.serving.levels.languages import ANY, look_up
 from hmc.serving.requests.caller import charged
 from hmc.v1 import translation_pb2 as pb

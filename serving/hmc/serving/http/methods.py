@@ -15,8 +15,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.http.call import PlainCall
-from hmc.serving.http.statuses import HttpError
+from hmc.serving.http.call import HttpError, PlainCall
 
 Handler: TypeAlias = Any
 """A `grpc.RpcMethodHandler`: a servicer's method, and what decodes its requests."""

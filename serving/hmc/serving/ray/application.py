@@ -13,7 +13,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.serving.levels.names import parse_models
 from hmc.serving.ray.replica import QueuedTexts, Replica
 from hmc.serving.runtime.device import parse_devices
-from hmc.serving.server.configuration.sources import load
+from hmc.serving.server.configuration import load
 from hmc.serving.server.settings import ServerSettings
 
 NOT_HERE = {

@@ -17,9 +17,8 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from hmc.artifact.errors import UnavailableError
-from hmc.serving.http.call import PlainCall
+from hmc.serving.http.call import HttpError, PlainCall
 from hmc.serving.http.methods import Methods, path_of
-from hmc.serving.http.statuses import HttpError
 from hmc.serving.levels.names import parse_models
 from hmc.serving.levels.slots import TranslatorFactory
 from hmc.serving.ray.registering import TRANSLATION

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hmc.training.model.cpu.dropout import Dropout
-from hmc.training.model.cpu.linear import Linear, linear, precision_of
-from hmc.training.model.cpu.scaled_dot_product import KeyValues, attend
+from hmc.training.model.cpu import Dropout, KeyValues, Linear, attend, linear, precision_of
 from hmc.training.model.gates import ClosedGate, Gate, OpenGate, SelectedHeads
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

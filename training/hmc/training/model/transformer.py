@@ -14,8 +14,7 @@ from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.ffn import FfnWidths, Stack
 from hmc.artifact.model.heads import HeadLayout, Kind
 from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
-from hmc.training.model.cpu.dropout import Dropout
-from hmc.training.model.cpu.linear import linear, precision_of
+from hmc.training.model.cpu import Dropout, linear, precision_of
 from hmc.training.model.layers import Attention, DecoderCache, DecoderLayer, EncoderLayer, FeedForward
 
 

@@ -13,7 +13,7 @@ from hmc.artifact.checkpoint import checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.storage.formats import check_replaceable
 from hmc.artifact.tokenizer.files import EVERY
-from hmc.training.headmask import log as masks
+from hmc.training.headmask import mask as masks
 from hmc.training.runs import state
 
 RECIPE, REQUEST = "recipe.json", "request.json"

@@ -19,7 +19,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from hmc.artifact.errors import DeviceUnavailableError, HmcError, InvalidRequestError
-from hmc.training.model.cpu.scaled_dot_product import leave_out_cudnn
+from hmc.training.model.cpu import leave_out_cudnn
 from hmc.training.runs.recipe import RunSection
 
 WAIT_SECONDS = 90.0

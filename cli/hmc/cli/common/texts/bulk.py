@@ -13,13 +13,12 @@ import typer
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidRequestError
 from hmc.cli.common.backends import code_of, level_of
-from hmc.cli.common.bulk_options import BulkOptions
 from hmc.cli.common.consoles import open_console
-from hmc.cli.common.options import BackendOptions, chosen_server
+from hmc.cli.common.options import BackendOptions, BulkOptions, chosen_server
 from hmc.cli.common.outputs import check_run_folder
 from hmc.cli.common.progress import translating
+from hmc.pipelines.bulk.corpus import is_url
 from hmc.pipelines.bulk.engines import BulkLevel, EngineName
-from hmc.pipelines.bulk.places import is_url
 from hmc.pipelines.bulk.run import FAILURES, Translated, translate_corpus
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.serving.runtime.threads import cores

@@ -17,7 +17,7 @@ from hmc.training.data.parallel_text import first_pairs, read_pairs
 from hmc.training.data.rows import Pair
 from hmc.training.data.vocabulary import Vocabulary
 from hmc.training.model.checkpoints import model_from_checkpoint
-from hmc.training.model.cpu.scaled_dot_product import leave_out_cudnn
+from hmc.training.model.cpu import leave_out_cudnn
 from hmc.training.model.transformer import Transformer
 
 Progress = Callable[[str], None]

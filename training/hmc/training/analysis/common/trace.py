@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hmc.artifact.model.heads import Kind
-from hmc.training.model.cpu.scaled_dot_product import KeyValues
+from hmc.training.model.cpu import KeyValues
 from hmc.training.model.layers import Attention, DecoderLayer, FeedForward
 from hmc.training.model.transformer import Transformer
 

@@ -11,8 +11,7 @@ from tests.tiny import tiny_architecture
 
 from hmc.artifact import InvalidRequestError
 from hmc.artifact.model.latency import Observation
-from hmc.benchmark.budget.latency_table import random_sizes
-from hmc.benchmark.measure.cost_model import fit_table, non_negative_least_squares
+from hmc.benchmark.budget.latency_table import fit_table, non_negative_least_squares, random_sizes
 
 
 def observations(step: int, noise: float, number: int = 60, held_out: int = 10) -> list[Observation]:

@@ -11,9 +11,7 @@ from tests.command import hmc_command
 from tests.pages import settings
 
 from hmc.artifact import InvalidRequestError
-from hmc.serving.server.configuration.report import as_toml, plain, shown
-from hmc.serving.server.configuration.schema import BUNDLES, schema
-from hmc.serving.server.configuration.sources import load
+from hmc.serving.server.configuration import BUNDLES, as_toml, load, plain, schema, shown
 from hmc.serving.server.settings import ServerSettings
 
 

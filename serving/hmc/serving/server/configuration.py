@@ -1,13 +1,24 @@
-"""Where values come from: the command line, before the environment, before a file, before defaults."""
+"""The settings of a server: the command line goes before the environment, that before a file, that before defaults.
+
+One schema, read off `ServerSettings`, has every setting with its key, type, default and meaning: a new field with a
+docstring is a setting by itself.
+"""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import difflib
+import inspect
+import json
 import re
-from collections.abc import Iterable, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import BeforeValidator, ValidationError, create_model
 from pydantic_settings import (
@@ -20,8 +31,110 @@ from pydantic_settings import (
 )
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.serving.server.configuration.schema import BUNDLES, PREFIX, Setting, schema
 from hmc.serving.server.settings import ServerSettings
+
+PREFIX = "HMC_"
+SECRETS = frozenset({"token"})
+"""Keys whose values are never shown."""
+SHORTER = {("max_texts_per_call",): "max_texts", ("auto", "max_pending"): "auto_pending"}
+"""Field of the settings → its key, where that is not its name."""
+BUNDLES = "bundles"
+"""The key of what is served. It is no field of the settings, but the command's argument."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One setting."""
+
+    key: str
+    """Its name in a file."""
+    path: tuple[str, ...]
+    """Where it is in `ServerSettings`: a field, or the fields on the way to it. Empty for `bundles`."""
+    type: Any
+    """Its type, as annotated."""
+    default: Any
+    meaning: str
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return PREFIX + self.key.upper()
+
+    @property
+    def option(self) -> str:
+        """Its option on the command line."""
+        return "BUNDLE" if self.key == BUNDLES else "--" + self.key.replace("_", "-")
+
+    @property
+    def secret(self) -> bool:
+        """Whether its value is never shown."""
+        return self.key in SECRETS
+
+
+@cache
+def schema() -> tuple[Setting, ...]:
+    """All settings, in the order of `ServerSettings`."""
+    what = "What to serve: directories that `hmc compile` wrote."
+    return (Setting(BUNDLES, (), tuple[str, ...], (), what), *_settings_of(ServerSettings, ()))
+
+
+def _settings_of(kind: type, path: tuple[str, ...]) -> Iterator[Setting]:
+    types, meanings = get_type_hints(kind), _docstrings(kind)
+    for field in dataclasses.fields(kind):
+        here = (*path, field.name)
+        if dataclasses.is_dataclass(types[field.name]):
+            yield from _settings_of(types[field.name], here)
+            continue
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        key = SHORTER.get(here, "_".join(here))
+        yield Setting(key, here, types[field.name], default, meanings.get(field.name, ""))
+
+
+def _docstrings(kind: type) -> dict[str, str]:
+    """Field → the string that stands after it in the source, on one line."""
+    (body,) = (node.body for node in ast.parse(textwrap.dedent(inspect.getsource(kind))).body if hasattr(node, "body"))
+    found = {}
+    for field, after in pairwise(body):
+        match field, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = " ".join(text.split())
+    return found
+
+
+HIDDEN = "(set, not shown)"
+
+
+def shown(configuration: Configuration, *, defaults: bool = True) -> dict[str, Any]:
+    """Key → value of every setting that has one, as plain data. defaults: also of those that nobody set."""
+    found = {}
+    for setting in schema():
+        value = configuration.values[setting.key]
+        if value is not None and (defaults or configuration.origins[setting.key] != DEFAULT):
+            found[setting.key] = HIDDEN if setting.secret else plain(value)
+    return found
+
+
+def as_toml(configuration: Configuration) -> str:
+    """A file with which `hmc serve --config` would serve in the same way, less the secrets. Comments say where each
+    value comes from."""
+    values, lines = shown(configuration), []
+    for setting in schema():
+        origin = configuration.origins[setting.key]
+        if setting.key not in values:
+            lines.append(f"# {setting.key} is not set")
+        elif setting.secret:
+            lines.append(f"# {setting.key} {HIDDEN}  # {origin}")
+        else:
+            lines.append(f"{setting.key} = {json.dumps(values[setting.key], ensure_ascii=False)}  # {origin}")
+    return "\n".join(lines) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON and TOML can hold it."""
+    if isinstance(value, tuple):
+        return list(map(plain, value))
+    return str(value) if isinstance(value, Path) else value
+
 
 COMMAND_LINE, DEFAULT, CONFIG = "command line", "default", "HMC_CONFIG"
 OTHER_VARIABLES = (CONFIG, "HMC_DATA", "HMC_CUDA_COUNTING")
