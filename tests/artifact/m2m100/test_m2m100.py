@@ -191,6 +191,14 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     assert "has shape [48, 64], config.json says [32, 64]" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["generation_config.json", "tokenizer_config.json", "added_tokens.json"])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    write_m2m100(tmp_path / "model")
+    (tmp_path / "model" / name).write_text('{"num_beams": ')
+    with pytest.raises(InvalidArtifactError, match=f"{name} is not JSON"):
+        import_model(tmp_path / "model", source_language="en", target_language="de")
+
+
 def changed(file: Path, **fields: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | fields))
 

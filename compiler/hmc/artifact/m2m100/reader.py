@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, CheckpointConfig
 from hmc.artifact.checkpoint.weights import Tensors, fitted
 from hmc.artifact.errors import InvalidArtifactError, field_problems
-from hmc.artifact.m2m100.tokenizer_files import configured_languages, read_files
+from hmc.artifact.m2m100.tokenizer_files import TOKENIZER_FILES, configured_languages, read_files
 from hmc.artifact.marian.generation import decoding_of, id_problems
 from hmc.artifact.marian.layout import CONFIG, GENERATION, TOKENIZER_CONFIG, SizesConfig, classes_of
 from hmc.artifact.model.architecture import (
@@ -57,6 +57,9 @@ def import_m2m100(
     """
     raw, problems = read_json(folder / CONFIG)
     generation, _ = read_json(folder / GENERATION)
+    for name in (GENERATION, *TOKENIZER_FILES):
+        if (folder / name).exists():
+            problems += read_json(folder / name)[1]
     configured = configured_languages(folder)
     languages = source_language or configured[0], target_language or configured[1]
     stored, wrong = read_folder(folder, read_pickled)

@@ -14,6 +14,8 @@ from hmc.artifact.tokenizer.files import EOS_PIECE, PAD_PIECE, UNK_PIECE, VOCABU
 from hmc.artifact.tokenizer.tokenizer import LanguageTokens, load_pieces
 
 SPECIAL_TOKENS, TOKENIZER_JSON, ADDED_TOKENS = "special_tokens_map.json", "tokenizer.json", "added_tokens.json"
+TOKENIZER_FILES = (TOKENIZER_CONFIG, SPECIAL_TOKENS, TOKENIZER_JSON, ADDED_TOKENS)
+"""Files of JSON that a tokenizer may have."""
 CLASSES = re.compile(r"(M2M100|Nllb)Tokenizer(Fast)?")
 """Classes of Transformers that divide texts as HMC does."""
 M2M100_TOKEN = re.compile(r"__([a-z]{2,3})__")
