@@ -22,7 +22,7 @@ NESTED, TEACHER = "One set of weights for all budgets", "Teacher"
 
 
 @dataclass(frozen=True)
-class Budget:
+class BudgetOptions:
     """What to remove."""
 
     target_heads: Annotated[
@@ -68,7 +68,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Latency:
+class LatencyOptions:
     """What to remove, by latency on this machine."""
 
     target_speedup: Annotated[
@@ -99,7 +99,7 @@ class Latency:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingOptions:
     """How weights are trained meanwhile."""
 
     freeze: Annotated[
@@ -144,7 +144,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ScheduleOptions:
     """How long it takes, in updates."""
 
     close_steps: Annotated[int, opt(SCHEDULE, "Updates for each budget in which gates close.")] = 1500
@@ -163,7 +163,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Nested:
+class NestedOptions:
     """How one set of weights learns all budgets."""
 
     eval_every: Annotated[
@@ -220,7 +220,7 @@ class Nested:
 
 
 @dataclass(frozen=True)
-class Teacher:
+class TeacherOptions:
     """What is learned from a teacher."""
 
     distill: Annotated[
@@ -290,12 +290,12 @@ def command(
     dry_run: Annotated[bool, opt(OUTPUT, DRY_RUN, "--dry-run")] = False,
     as_json: Annotated[bool, opt(OUTPUT, "Print the result as JSON.", "--json")] = False,
     *,
-    budget: Budget,
-    latency: Latency,
-    training: Training,
-    schedule: Schedule,
-    nested: Nested,
-    teaching: Teacher,
+    budget: BudgetOptions,
+    latency: LatencyOptions,
+    training: TrainingOptions,
+    schedule: ScheduleOptions,
+    nested: NestedOptions,
+    teaching: TeacherOptions,
 ) -> None:
     """Find the heads and neurons that a model needs least, and remove them until exactly the given number is left.
 
@@ -377,11 +377,11 @@ def command(
 def _settings(
     kinds: Sequence[Kind],
     eval_sentences: int,
-    budget: Budget,
-    schedule: Schedule,
-    training: Training,
-    nested: Nested,
-    teaching: Teacher,
+    budget: BudgetOptions,
+    schedule: ScheduleOptions,
+    training: TrainingOptions,
+    nested: NestedOptions,
+    teaching: TeacherOptions,
 ) -> PruneSettings:
     """Raises InvalidRequestError, which names the options, if a value is none that its setting takes."""
     from pydantic import ValidationError

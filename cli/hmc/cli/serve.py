@@ -18,7 +18,7 @@ LEVELS, CAPACITY, RUNTIME, AUTO, OPERATION, SECURITY, LIMITS, RAY = (
 
 
 @dataclass(frozen=True)
-class Operation:
+class OperationOptions:
     """Where the server listens, and what it tells."""
 
     host: Annotated[
@@ -66,7 +66,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Runtime:
+class RuntimeOptions:
     """Devices, threads and processes."""
 
     device: Annotated[
@@ -136,7 +136,7 @@ class Runtime:
 
 
 @dataclass(frozen=True)
-class Levels:
+class LevelOptions:
     """The levels that are loaded."""
 
     levels: Annotated[
@@ -189,7 +189,7 @@ class Levels:
 
 
 @dataclass(frozen=True)
-class Capacity:
+class CapacityOptions:
     """How much is taken at a time."""
 
     queue_size: Annotated[
@@ -221,7 +221,7 @@ class Capacity:
 
 
 @dataclass(frozen=True)
-class Auto:
+class AutoOptions:
     """When the level `auto` takes fewer heads."""
 
     auto_pending: Annotated[
@@ -246,7 +246,7 @@ class Auto:
 
 
 @dataclass(frozen=True)
-class Security:
+class SecurityOptions:
     """Who may do what."""
 
     tls_cert: Annotated[
@@ -303,7 +303,7 @@ class Security:
 
 
 @dataclass(frozen=True)
-class Limits:
+class LimitOptions:
     """Limits of connections."""
 
     max_connections: Annotated[
@@ -349,7 +349,7 @@ def command(
         ),
     ] = None,
     *,
-    operation: Operation,
+    operation: OperationOptions,
     config: Annotated[
         Path | None,
         opt(
@@ -362,12 +362,12 @@ def command(
         bool, opt(OPERATION, "Print all settings and where each comes from, and exit.", "--print-config")
     ] = False,
     json_output: Annotated[bool, opt(OPERATION, "Print the address as a line of JSON.", "--json")] = False,
-    runtime: Runtime,
-    loading: Levels,
-    capacity: Capacity,
-    auto: Auto,
-    security: Security,
-    limits: Limits,
+    runtime: RuntimeOptions,
+    loading: LevelOptions,
+    capacity: CapacityOptions,
+    auto: AutoOptions,
+    security: SecurityOptions,
+    limits: LimitOptions,
     ray: Annotated[bool, opt(RAY, "Serve through Ray Serve: replicas of the levels behind one port.", "--ray")] = False,
     replicas: Annotated[
         str | None,
