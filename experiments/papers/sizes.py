@@ -59,6 +59,11 @@ class Size:
         """Heads of the model."""
         return 3 * self.layers * self.heads
 
+    @staticmethod
+    def nearly_all(heads: int, budgets: tuple[int, ...]) -> tuple[int, ...]:
+        """As many budgets, each of which closes one head: shows what the updates do by themselves."""
+        return tuple(heads - 1 - place for place in range(len(budgets)))
+
     @property
     def masked(self) -> int:
         """Heads that HeadMask masks: an eighth, as 18 of 144, which is one of each attention if it has eight."""

@@ -28,11 +28,13 @@ class Variant:
     """Parts that a batch is divided into."""
     tuned: bool = False
     """Starts from the trained baseline of the first seed."""
+    repairs: bool = False
+    """Whether its first seed did what the paper reports of Impt, so that the others are trained too."""
 
     @property
     def alone(self) -> bool:
-        """Whether one seed is trained: all but the systems of the paper."""
-        return bool(self.tests)
+        """Whether one seed is trained: all but the systems of the paper, and what repairs Impt."""
+        return bool(self.tests) and not self.repairs
 
     def mask(self, size: Size) -> str | None:
         """The masking as `--headmask` takes it."""
@@ -45,7 +47,13 @@ VARIANTS = (
     Variant("important", "Impt", "important:{n}"),
     Variant("attention", "Impt, one head an attention", "important:1/attention", "masks gather in one attention"),
     Variant("layer", "Impt, normalised by layer", "important:{n},layer", "values of layers are not comparable"),
-    Variant("signed", "Impt, signed", "important:{n},signed", "untrained heads are chosen for their noise"),
+    Variant(
+        "signed",
+        "Impt, signed",
+        "important:{n},signed",
+        "untrained heads are chosen for their noise",
+        repairs=True,
+    ),
     Variant("token", "Impt, per token", "important:{n},token", "the estimator, that of the released program"),
     Variant("batch", "Impt, per batch", "important:{n},batch", "the estimator, one gradient for a batch"),
     Variant("part", "Impt, a mask for each of 4 parts", "important:{n},part", "masked heads are not trained", parts=4),
@@ -186,7 +194,7 @@ def headmask(study: Study) -> Iterator[Step]:
         reference = study.trained(BASELINE, seed if variant.folder != BASELINE else size.seeds[0])
         if reference != model:
             yield _score(study, name, {"reference": reference, "this": model})
-    first = {v.name: study.measured(f"{v.folder}-{size.seeds[0]}") for v in VARIANTS if not v.alone}
+    first = {v.name: study.measured(f"{v.folder}-{size.seeds[0]}") for v in VARIANTS if not v.tests}
     for command, inner in (("importance", "sentence/"), ("groups", ""), ("cumulative", "")):
         files = {name: folder / f"{inner}{command}.json" for name, folder in first.items()}
         out = study.root / "compare" / command
@@ -198,13 +206,17 @@ def voita(study: Study) -> Iterator[Step]:
     """Voita et al. 2019: gates on all heads, and on the encoder's; heads that stay; roles, relevance, confidence."""
     size, model = study.size, study.model
     text = ("--data", study.text(size.train), "--dev", study.text(size.dev))
-    targets, last = ",".join(map(str, size.budgets)), f"h{size.budgets[-1]}"
-    for seed in size.seeds:
-        out = study.pruned(f"seed{seed}")
+    last, control = f"h{size.budgets[-1]}", size.nearly_all(size.total, size.budgets)
+    for name, folder, seed, budgets in (
+        *((f"prune-{seed}", f"seed{seed}", seed, size.budgets) for seed in size.seeds),
+        ("control", "control", size.seeds[0], control),
+    ):
+        out, levels = study.pruned(folder), {f"h{number}": study.pruned(folder) / f"h{number}" for number in budgets}
+        targets = ",".join(map(str, budgets))
         options = ("--target-heads", targets, *size.pruning, "--seed", str(seed), *text, "--out", str(out))
-        yield Step(f"voita/prune-{seed}", "prune", ("prune", str(model), *options), out / last, (model,))
-        levels = {f"h{number}": out / f"h{number}" for number in size.budgets}
-        yield _score(study, f"voita/prune-{seed}", {"full": model, **levels}, (model, out / last))
+        end = levels[f"h{budgets[-1]}"]
+        yield Step(f"voita/{name}", "prune", ("prune", str(model), *options), end, (model,))
+        yield _score(study, f"voita/{name}", {"full": model, **levels}, (model, end))
     every = [study.pruned(f"seed{seed}") / f"h{number}" for seed in size.seeds for number in size.budgets]
     ends = tuple(study.pruned(f"seed{seed}") / last for seed in size.seeds)
     out = study.measured("survivors")
@@ -212,16 +224,20 @@ def voita(study: Study) -> Iterator[Step]:
     yield Step("voita/survivors", "survivors", arguments, out / "survivors.json", ends)
     if study.given is None:  # the recipe that made the model is known only of a baseline of this study
         yield from _from_scratch(study)
-    encoder = study.pruned("encoder")
-    names = [f"enc{number}" for number in size.encoder_budgets]
-    options = (
-        "--target-heads", ";".join(f"enc={number}" for number in size.encoder_budgets), "--scope", "encoder_self",
-        "--freeze", "decoder", *size.pruning, *text, "--out", str(encoder),
-    )  # fmt: skip
-    yield Step("voita/prune-encoder", "prune", ("prune", str(model), *options), encoder / names[-1], (model,))
-    yield _score(
-        study, "voita/prune-encoder", {"full": model, **{n: encoder / n for n in names}}, (model, encoder / names[-1])
+    encoder, whole = study.pruned("encoder"), study.pruned("encoder-control")
+    names, controls = (
+        [f"enc{number}" for number in budgets]
+        for budgets in (size.encoder_budgets, size.nearly_all(size.layers * size.heads, size.encoder_budgets))
     )
+    for out, found in ((encoder, names), (whole, controls)):
+        options = (
+            "--target-heads", ";".join(level.replace("enc", "enc=") for level in found), "--scope", "encoder_self",
+            "--freeze", "decoder", *size.pruning, *text, "--out", str(out),
+        )  # fmt: skip
+        yield Step(f"voita/prune-{out.name}", "prune", ("prune", str(model), *options), out / found[-1], (model,))
+    for level, as_many_updates in zip(names, controls, strict=True):
+        both = {"control": whole / as_many_updates, "pruned": encoder / level}
+        yield _score(study, f"voita/prune-{level}", both, (encoder / names[-1], whole / controls[-1]))
     frequencies = ("--frequencies", study.text(size.train).split()[0])
     for name, checkpoint, needs in (("full", model, model), *((n, encoder / n, encoder / names[-1]) for n in names)):
         yield _analyze(
