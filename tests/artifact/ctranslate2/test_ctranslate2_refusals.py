@@ -67,6 +67,10 @@ OTHERS: dict[str, dict[str, np.ndarray | None]] = {
     },
     "array decoder/layer_0/attention/linear_2/bias is missing": {"decoder/layer_0/attention/linear_2/bias": None},
     "array encoder/surprise does not belong": {"encoder/surprise": np.zeros(3, np.float32)},
+    r"encoder/surprise does not belong.*\n.*fc1\.bias has shape \[5\], expected \[48\]": {
+        "encoder/surprise": np.zeros(3, np.float32),
+        "decoder/layer_0/ffn/linear_0/bias": np.zeros(5, np.float32),
+    },
     r"fc1\.weight has shape \[47, 64\], expected \[48, 64\]": {
         "decoder/layer_1/ffn/linear_0/weight": np.zeros((47, 64), np.float32)
     },

@@ -144,7 +144,10 @@ def checkpoint_tensors(
     problems += weights.unused()
     if not problems and moved is not None and not moved_back(found, moved, arch):
         problems.append("the first position of the decoder is no sinusoid, and pad can be chosen or is not zero")
-    return ({}, problems) if problems else fitted(found, arch)
+    tensors, wrong = fitted(found, arch)
+    if problems:  # what is missing has been named as its array
+        return {}, problems + [problem for problem in wrong if not problem.endswith(" is missing")]
+    return tensors, wrong
 
 
 def _names(arch: Architecture) -> Iterator[tuple[list[str], str]]:

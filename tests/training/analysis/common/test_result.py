@@ -30,6 +30,11 @@ def test_written_and_read_back(tmp_path: Path) -> None:
     assert {"python", "torch", "numpy", "sacrebleu"} <= again.versions.keys()
 
 
+def test_versions_that_a_file_does_not_state_are_not_made_up(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(json.dumps({"command": "ablate", "data": {}}))
+    assert read_result(tmp_path / "r.json").versions == {}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -143,6 +143,7 @@ def corpus_importance(
     model: Transformer,
     batches: Iterable[Batch],
     layout: HeadLayout | None = None,
+    *,
     how: Importance = DEFAULT,
 ) -> HeadScores:
     """Returns I_h over a text, without dropout: kind → `[layers, heads]` at original head indices.

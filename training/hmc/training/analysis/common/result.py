@@ -121,7 +121,8 @@ def read_result(path: Path, commands: Sequence[str] = ()) -> Result:
     cannot be read, is no such result, or holds NaN, infinity or null where a number is needed.
     """
     try:
-        result = Result.model_validate(json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_a_number))
+        raw = json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_a_number)
+        result = Result.model_validate({"versions": {}} | raw if isinstance(raw, dict) else raw)
     except OSError as error:
         raise InvalidRequestError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:  # a ValidationError is one
