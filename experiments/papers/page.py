@@ -18,7 +18,7 @@ from typing import Any
 from experiments.papers.claims import michel, sun, voita
 from experiments.papers.claims.claim import Claim
 from experiments.papers.over_seeds import difference, mean, ratio
-from experiments.papers.readings import NotRunError, bleu, masked, over, quality, seeds_of, spread
+from experiments.papers.readings import NotRunError, bleu, masked, over, quality, spread
 from experiments.papers.steps import left_of
 from experiments.papers.studies import BASELINE, VARIANTS, Study, Variant
 from experiments.support import marked
@@ -97,7 +97,7 @@ def _rows(
 
 def _headmask_row(study: Study, variant: Variant) -> Iterator[str]:
     folder, scores = variant.folder, over(study, variant.folder, bleu)
-    seeds = len(seeds_of(study, variant))
+    seeds = len(variant.seeds(study.size))
     yield str(seeds) if len(scores) == seeds else f"{len(scores)} of {seeds}"
     yield f"{sum(scores) / len(scores):.2f}"
     if folder == BASELINE:
@@ -144,11 +144,9 @@ def table2(study: Study) -> str:
         theirs = [f"{value - full:+.2f}" for value in voita.PAPER.get(heads, ())] or ["–", "–"]
         ours, trained = NOT_RUN, NOT_RUN
         with suppress(NotRunError):
-            seeds = voita.pruned(study, heads)
-            known = mean(seeds).text() if len(seeds) > 1 else f"{seeds[0]:+.2f}"
-            ours = f"{known}, {len(seeds)} of {len(study.size.seeds)} seeds"
+            ours = _mean(voita.pruned(study, heads))
         with suppress(NotRunError):
-            trained = f"{voita.control(study, heads):+.2f}"
+            trained = _mean(voita.controls(study, heads))
         try:
             scratch = quality(study, f"voita-scratch{heads}", "scratch")
             low, high = scratch.ci_low, scratch.ci_high
@@ -159,6 +157,13 @@ def table2(study: Study) -> str:
     columns = ("heads", "paper, pruned", "paper, from scratch", "pruned", "as many updates, hardly a head closed",
                "from scratch minus pruned, outputs of one each")  # fmt: skip
     return Summary("", columns, tuple(rows)).markdown()
+
+
+def _mean(values: list[float]) -> str:
+    """Mean over seeds, with its interval."""
+    if len(values) == 1:
+        return f"{values[0]:+.2f}, one seed"
+    return f"{mean(values).text()}, {len(values)} seeds"
 
 
 def figures(study: Study, folder: Path) -> str:
@@ -179,10 +184,11 @@ def setup(study: Study, size: str) -> str:
     steps = study.steps()
     done = len(steps) - len(left_of(steps))
     what = f"the model `{study.given}`" if study.given else "the first baseline"
+    seeds, further = (", ".join(map(str, some)) for some in (study.size.seeds, study.size.further))
     return (
         f"Size `{size}`: {study.size.says}. {done} of {len(steps)} steps are done; heads are studied on {what}. "
         f"HeadMask masks {study.size.masked} of {study.size.total} heads. Seeds: "
-        f"{', '.join(map(str, study.size.seeds))}.\n"
+        f"{seeds}{f'; of the baseline and of Random also {further}' if further else ''}.\n"
     )
 
 

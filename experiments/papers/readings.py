@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from experiments.papers.studies import BASELINE, VARIANTS, Study, Variant
+from experiments.papers.studies import BASELINE, VARIANTS, Study
 from hmc.artifact.bundle.manifest import Quality, read_manifest
 from hmc.training.analysis.common.result import read_result
 
@@ -50,16 +50,11 @@ def spread(study: Study, folder: str, seed: int, how: str = "sentence") -> Mappi
     return {**found, "relative": found["variance"] ** 0.5 / found["mean"]}
 
 
-def seeds_of(study: Study, variant: Variant) -> tuple[int, ...]:
-    """The seeds that a variant is trained with."""
-    return study.size.seeds[:1] if variant.alone else study.size.seeds
-
-
 def over(study: Study, folder: str, read: Callable[[Study, str, int], Value]) -> list[Value]:
     """What `read` finds for every seed of a variant that was run. Raises NotRunError if none was."""
     [variant] = [each for each in VARIANTS if each.folder == folder]
     found, missing = list[Value](), NotRunError(folder)
-    for seed in seeds_of(study, variant):
+    for seed in variant.seeds(study.size):
         try:
             found.append(read(study, folder, seed))
         except NotRunError as error:

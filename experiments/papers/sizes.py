@@ -28,6 +28,7 @@ class Size:
     trees: str
     """Gold trees of source sentences."""
     seeds: tuple[int, ...]
+    """The first baseline has the first of them."""
     layers: int
     """Of each stack."""
     heads: int
@@ -51,6 +52,8 @@ class Size:
     """Dev BLEU of a baseline below which nothing is compared with it: such a model may not use its source."""
     minutes: dict[str, float] = field(default_factory=dict)
     """Guesses by kind of step, on one CPU core."""
+    further: tuple[int, ...] = ()
+    """More seeds, of the baseline and of Random."""
     extra: tuple[str, ...] = ()
     """Options of every training, such as those of a GPU."""
 
@@ -91,8 +94,9 @@ PAPERS = Size(
     settings=(),
     train=MULTI30K["train"], dev=MULTI30K["dev"], test=MULTI30K["test"],
     kinds=(MULTI30K["test"], "{data}/mixed/help.test.tsv.gz"),
-    trees="{data}/ud/en_pud-ud-test.conllu.gz", seeds=(1, 2, 3), layers=6, heads=8, updates=5_000, warmup=200,
-    batch_tokens=4096, epoch_updates=2_000, budgets=(75, 58, 36, 26), encoder_budgets=(30, 17, 10, 4),
+    trees="{data}/ud/en_pud-ud-test.conllu.gz", seeds=(1, 2, 3), further=(4, 5), layers=6, heads=8,
+    updates=5_000, warmup=200, batch_tokens=4096, epoch_updates=2_000,
+    budgets=(75, 58, 36, 26), encoder_budgets=(30, 17, 10, 4),
     pruning=("--close-steps", "1000", "--recover-steps", "800", "--precision", "bf16-mixed"),
     sentences=300, few=100, least_bleu=25.0,
     minutes={"train": 45, "train two passes": 75, "prune": 150, "score": 6, "masks": 12, "importance": 1, "roles": 3},

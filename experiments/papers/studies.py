@@ -11,6 +11,8 @@ from experiments.papers.sizes import Size
 from experiments.papers.steps import EACH, PART, Step
 
 BASELINE = "baseline"
+HALF = 1
+"""Place among the budgets of the one that leaves fewer than half of the heads."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,14 @@ class Variant:
     repairs: bool = False
     """Whether its first seed did what the paper reports of Impt, so that the others are trained too."""
 
-    @property
-    def alone(self) -> bool:
-        """Whether one seed is trained: all but the systems of the paper, and what repairs Impt."""
-        return bool(self.tests) and not self.repairs
+    further: bool = False
+    """Whether it has the further seeds of a size."""
+
+    def seeds(self, size: Size) -> tuple[int, ...]:
+        """The seeds that it is trained with: one, but for the systems of the paper and what repairs Impt."""
+        if self.tests and not self.repairs:
+            return size.seeds[:1]
+        return (*size.seeds, *(size.further if self.further else ()))
 
     def mask(self, size: Size) -> str | None:
         """The masking as `--headmask` takes it."""
@@ -42,8 +48,8 @@ class Variant:
 
 
 VARIANTS = (
-    Variant(BASELINE, "baseline", None),
-    Variant("random", "Random", "random:{n}"),
+    Variant(BASELINE, "baseline", None, further=True),
+    Variant("random", "Random", "random:{n}", further=True),
     Variant("important", "Impt", "important:{n}"),
     Variant("attention", "Impt, one head an attention", "important:1/attention", "masks gather in one attention"),
     Variant("layer", "Impt, normalised by layer", "important:{n},layer", "values of layers are not comparable"),
@@ -95,9 +101,10 @@ class Study:
         return self.root / "train" / f"{folder}-{seed}" / "final"
 
     def trainings(self) -> Iterator[tuple[Variant, int]]:
-        """Every variant with its seeds; what only one seed is trained of comes last."""
-        yield from ((v, seed) for seed in self.size.seeds for v in VARIANTS if not v.alone)
-        yield from ((v, self.size.seeds[0]) for v in VARIANTS if v.alone)
+        """Every variant with its seeds; what has fewer comes later."""
+        size = self.size
+        every = ((v, seed) for seed in (*size.seeds, *size.further) for v in VARIANTS if seed in v.seeds(size))
+        yield from sorted(every, key=lambda training: -len(training[0].seeds(size)))
 
     def measured(self, name: str) -> Path:
         """The folder of analyses of a model."""
@@ -209,7 +216,10 @@ def voita(study: Study) -> Iterator[Step]:
     last, control = f"h{size.budgets[-1]}", size.nearly_all(size.total, size.budgets)
     for name, folder, seed, budgets in (
         *((f"prune-{seed}", f"seed{seed}", seed, size.budgets) for seed in size.seeds),
-        ("control", "control", size.seeds[0], control),
+        *(  # all but the first go as far as the claim on half of the heads
+            (f"control-{seed}", f"control{seed}", seed, control[: None if seed == size.seeds[0] else HALF + 1])
+            for seed in size.seeds
+        ),
     ):
         out, levels = study.pruned(folder), {f"h{number}": study.pruned(folder) / f"h{number}" for number in budgets}
         targets = ",".join(map(str, budgets))

@@ -12,16 +12,15 @@ from experiments.papers.studies import BASELINE, Study
 from hmc.training.analysis.common.result import ORDERS
 
 
-def _seeds(study: Study, *sides: list[float]) -> str:
-    ours, theirs = map(len, sides)
-    whole = len(study.size.seeds)
-    return f"{whole} seeds each, t interval" if ours == theirs == whole else f"{ours} and {theirs} of {whole} seeds"
+def _seeds(ours: list[float], theirs: list[float]) -> str:
+    numbers = f"{len(ours)} seeds each" if len(ours) == len(theirs) else f"{len(ours)} and {len(theirs)} seeds"
+    return f"{numbers}, t interval"
 
 
 def _bleu(folder: str, least: float, study: Study, to: str = BASELINE) -> Finding:
     ours, theirs = over(study, folder, bleu), over(study, to, bleu)
     found = difference(ours, theirs)
-    return Finding(f"ΔBLEU {found.text()}", _seeds(study, ours, theirs), above(found, least))
+    return Finding(f"ΔBLEU {found.text()}", _seeds(ours, theirs), above(found, least))
 
 
 def _spread(of: str, study: Study, folder: str, seed: int) -> float:
@@ -33,7 +32,7 @@ def _ratio(of: str, folder: str, to: str, study: Study) -> Finding:
     ours, theirs = (over(study, each, partial(_spread, of)) for each in (folder, to))
     found = ratio(ours, theirs)
     text = found.text(sign="") + (f" of {to.capitalize()}'s" if to != BASELINE else "")
-    return Finding(text, _seeds(study, ours, theirs), below(found, 1.0))
+    return Finding(text, _seeds(ours, theirs), below(found, 1.0))
 
 
 def _groups(study: Study) -> Finding:
@@ -74,7 +73,7 @@ def _masked(read: Callable[[Study, str, int], float], what: str, folder: str, to
     found, lost = difference(ours, theirs), difference(*(over(study, each, _whole) for each in (folder, BASELINE)))
     name = "the baseline" if to == BASELINE else to.capitalize()
     text = f"{what}, minus {name}'s: {found.text()}; with all heads {lost.value:+.2f} to the baseline"
-    return Finding(text, _seeds(study, ours, theirs), "does not hold" if lost.high < 0 else above(found))
+    return Finding(text, _seeds(ours, theirs), "does not hold" if lost.high < 0 else above(found))
 
 
 BOTH, IMPT = "headmask/baseline headmask/random-", "headmask/baseline headmask/random- headmask/important"

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.artifact.marian.opus import opus_directory
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact import HeadBudget, HeadLayout, InvalidRequestError
+from hmc.artifact import HeadBudget, HeadLayout, InvalidArtifactError, InvalidRequestError
 from hmc.artifact.checkpoint.checkpoint import read_layout
 from hmc.artifact.model.budgets import parse_budgets, parse_kinds
 from hmc.artifact.model.heads import KINDS, HeadScores, select_heads
@@ -126,6 +127,17 @@ def test_layouts_are_read_from_checkpoints_and_json(tmp_path: Path) -> None:
     (tmp_path / "layout.json").write_text(json.dumps(layout.to_json()))
     for path in (tmp_path / "c", tmp_path / "c" / "config.json", tmp_path / "layout.json"):
         assert read_layout(path) == layout
+    (tmp_path / "c" / "model.safetensors").unlink()
+    assert read_layout(tmp_path / "c") == layout
+    (tmp_path / "c" / "config.json").write_text("{}")
+    with pytest.raises(InvalidArtifactError, match=r"architecture"):
+        read_layout(tmp_path / "c")
+    (tmp_path / "c" / "config.json").unlink()
+    with pytest.raises(InvalidArtifactError, match=r"config\.json is missing"):
+        read_layout(tmp_path / "c")
+    opus_directory(tmp_path / "opus")
+    with pytest.raises(InvalidArtifactError, match=r"hmc import DIR"):
+        read_layout(tmp_path / "opus")
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ FORMAT = Format(
 )
 """What `save_checkpoint` replaces."""
 FIX = "Write it again with `hmc train` or `hmc prune`, or copy it again from where it was whole."
+MARIAN = f"{CONFIG} is of a MarianMT model of Hugging Face, not of a checkpoint"
 IMPORT = "Read it with `hmc import DIR --out CKPT`, and give CKPT here."
 
 
@@ -61,6 +62,11 @@ class CheckpointConfig(BaseModel):
     target_language: str
     provenance: dict[str, Any] = {}
     """Where the weights come from: command, data, versions, seed."""
+
+    @property
+    def layout(self) -> HeadLayout:
+        """The heads that are there."""
+        return HeadLayout.from_json(self.head_layout)
 
 
 @dataclass
@@ -85,7 +91,7 @@ class Checkpoint:
 
     @property
     def layout(self) -> HeadLayout:
-        return HeadLayout.from_json(self.config.head_layout)
+        return self.config.layout
 
     @property
     def ffn_widths(self) -> FfnWidths:
@@ -113,7 +119,7 @@ def checkpoint_problems(path: Path) -> list[str]:
     if not (path / CONFIG).is_file():
         return problems
     if is_marian(path):
-        return ["config.json is of a MarianMT model of Hugging Face, not of a checkpoint"]
+        return [MARIAN]
     try:
         config = read_config(path)
     except HmcError as error:
@@ -164,6 +170,27 @@ def read_config(path: Path) -> CheckpointConfig:
         raise HmcError(f"config.json: {'; '.join(field_problems(error))}") from error
     except (ValueError, RecursionError) as error:
         raise HmcError(f"config.json is not JSON: {error}") from error
+
+
+def load_config(path: Path) -> CheckpointConfig:
+    """Reads what a checkpoint directory says of its model, whatever else is there.
+
+    Raises InvalidArtifactError when config.json is missing or wrong.
+    """
+    if not path.is_dir():
+        problems = [f"{path} is not a directory"]
+    elif not (path / CONFIG).is_file():
+        problems = [f"{CONFIG} is missing"]
+    elif is_marian(path):
+        raise InvalidArtifactError(f"checkpoint {path}", [MARIAN], IMPORT)
+    else:
+        try:
+            config = read_config(path)
+            if not (problems := config.architecture.layout_problems(config.layout)):
+                return config
+        except HmcError as error:
+            problems = [str(error)]
+    raise InvalidArtifactError(f"checkpoint {path}", problems, FIX)
 
 
 def check_checkpoint(path: Path) -> None:
@@ -235,12 +262,12 @@ def copy_files(source: Path, folder: Path) -> None:
 
 
 def read_layout(path: Path) -> HeadLayout:
-    """Reads a head layout from a checkpoint directory, from its `config.json`, or from a JSON file.
+    """Reads a head layout from the `config.json` of a checkpoint directory, or from a JSON file.
 
     `HeadLayout.from_json` describes the JSON. Raises InvalidRequestError, InvalidArtifactError.
     """
     if path.is_dir():
-        return load_checkpoint(path).layout
+        return load_config(path).layout
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

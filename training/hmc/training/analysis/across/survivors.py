@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
+from hmc.artifact.checkpoint.checkpoint import CONFIG, CheckpointConfig, load_config
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import KINDS, Head, HeadLayout
+from hmc.artifact.storage.files import sha256_file
 from hmc.training.analysis.common.result import CheckpointSource, Result, head_of, read_result
 from hmc.training.analysis.common.summary import Summary, plain, spread_cell
 
@@ -41,7 +42,8 @@ def shared(a: HeadLayout, b: HeadLayout, heads_per_layer: int) -> tuple[int, flo
 
 
 def analyse(paths: Sequence[Path], scores: Path | None = None) -> Result:
-    """Open heads of pruned checkpoints, which are grouped by their number of open heads.
+    """Open heads of pruned checkpoints, which are grouped by their number of open heads. Only config.json is read, and
+    its sha256 stands for the checkpoint.
 
     scores: importance.json of `hmc analyze importance` for the model before pruning. Each checkpoint is then compared
     with as many heads of highest I_h. Raises InvalidRequestError for checkpoints or scores of another architecture,
@@ -49,9 +51,9 @@ def analyse(paths: Sequence[Path], scores: Path | None = None) -> Result:
     """
     if not paths:
         raise InvalidRequestError("give one or more checkpoints")
-    checkpoints = [load_checkpoint(path) for path in paths]
+    checkpoints = [load_config(path) for path in paths]
     sources = [
-        CheckpointSource(name=str(path), digest=checkpoint_digest(path), heads=checkpoint.layout.total)
+        CheckpointSource(name=str(path), digest=sha256_file(path / CONFIG), heads=checkpoint.layout.total)
         for path, checkpoint in zip(paths, checkpoints, strict=True)
     ]
     _check(checkpoints, sources)
@@ -74,7 +76,7 @@ def analyse(paths: Sequence[Path], scores: Path | None = None) -> Result:
     )
 
 
-def _check(checkpoints: Sequence[Checkpoint], sources: Sequence[CheckpointSource]) -> None:
+def _check(checkpoints: Sequence[CheckpointConfig], sources: Sequence[CheckpointSource]) -> None:
     """Raises InvalidRequestError unless the checkpoints differ and have the same architecture."""
     first = checkpoints[0].architecture
     seen: dict[str, str] = {}
