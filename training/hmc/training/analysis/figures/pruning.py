@@ -65,7 +65,7 @@ def draw_survivors(result: Result, folder: Path) -> list[Path]:
             axes.set_ylabel("open heads")
             axes.set_ylim(bottom=0)
             axes.yaxis.get_major_locator().set_params(integer=True)
-            axes.legend(frameon=False, fontsize=8)
+            axes.legend(framealpha=0.8, edgecolor="none", fontsize=8)  # lines may pass below it
         return save_figure(drawn, folder / "survivors")
 
 
