@@ -18,7 +18,7 @@ from typing import Any
 from experiments.papers.claims import michel, sun, voita
 from experiments.papers.claims.claim import Claim
 from experiments.papers.over_seeds import difference, mean, ratio
-from experiments.papers.readings import NotRunError, bleu, masked, over, quality, spread
+from experiments.papers.readings import NotRunError, bleu, chrf, masked, over, quality, spread
 from experiments.papers.steps import left_of
 from experiments.papers.studies import BASELINE, VARIANTS, Study, Variant
 from experiments.support import marked
@@ -76,8 +76,9 @@ def claims(study: Study, name: str) -> str:
 
 def headmask(study: Study) -> str:
     """One row for each way to train: BLEU and importance beside the baseline's."""
-    columns = ("training", "seeds", "BLEU", "Δ BLEU over seeds", "outputs differ (p)", "variance of I_h / baseline's",
-               "per token", "mean / baseline's", "deviation / mean, / baseline's")  # fmt: skip
+    columns = ("training", "seeds", "BLEU", "chrF", "Δ BLEU over seeds", "outputs differ (p)",
+               "variance of I_h / baseline's", "per token", "mean / baseline's",
+               "deviation / mean, / baseline's")  # fmt: skip
     rows, left = _rows(_headmask_row, study, VARIANTS)
     return Summary("", columns, rows, left).markdown()
 
@@ -99,7 +100,8 @@ def _headmask_row(study: Study, variant: Variant) -> Iterator[str]:
     folder, scores = variant.folder, over(study, variant.folder, bleu)
     seeds = len(variant.seeds(study.size))
     yield str(seeds) if len(scores) == seeds else f"{len(scores)} of {seeds}"
-    yield f"{sum(scores) / len(scores):.2f}"
+    for values in (scores, over(study, folder, chrf)):
+        yield f"{sum(values) / len(values):.2f}"
     if folder == BASELINE:
         found = mean(scores)
         yield f"± {found.high - found.value:.2f}" if math.isfinite(found.high) else "–"
@@ -123,7 +125,7 @@ def _spread(how: str, of: str, study: Study, folder: str, seed: int) -> float:
 
 def masks(study: Study) -> str:
     """Which heads were masked, as the logs count it."""
-    columns = ("training", "masked again in the next update", "most masked head, share of updates",
+    columns = ("training", "masked in the update before too, share of heads", "most masked head, share of updates",
                "heads masked in more than half", "what it tests")  # fmt: skip
 
     def cells(study: Study, variant: Variant) -> tuple[str, ...]:

@@ -32,16 +32,26 @@ def result(study: Study, name: str, command: str) -> Mapping[str, Any]:
 def quality(study: Study, name: str, level: str) -> Quality:
     """The scores of one level of a bundle of scores."""
     found = read_manifest(_there(study.score(name)))
-    scored = next(each.quality for each in found.levels if each.name == level)
-    assert scored is not None
+    scored = next((each.quality for each in found.levels if each.name == level), None)
+    if scored is None:
+        raise NotRunError(f"{name} {level}")
     return scored
 
 
 def bleu(study: Study, folder: str, seed: int) -> float:
     """Test BLEU of a training, beam 4."""
+    return _scored(study, folder, seed).bleu
+
+
+def chrf(study: Study, folder: str, seed: int) -> float:
+    """Test chrF of a training, beam 4."""
+    return _scored(study, folder, seed).chrf
+
+
+def _scored(study: Study, folder: str, seed: int) -> Quality:
     if (folder, seed) == (BASELINE, study.size.seeds[0]):
-        return quality(study, f"headmask-random-{seed}", "reference").bleu
-    return quality(study, f"headmask-{folder}-{seed}", "this").bleu
+        return quality(study, f"headmask-random-{seed}", "reference")
+    return quality(study, f"headmask-{folder}-{seed}", "this")
 
 
 def spread(study: Study, folder: str, seed: int, how: str = "sentence") -> Mapping[str, float]:

@@ -19,7 +19,9 @@ def _alone(study: Study) -> Finding:
     better = sum(row["delta_bleu"]["p_value"] < SIGNIFICANT and row["delta_bleu"]["value"] > 0 for row in heads)
     sure = sum(row["delta_loss"]["p_value"] < SIGNIFICANT for row in heads)
     ours = f"{worse} of {len(heads)} heads cost BLEU, {better} gain it; {sure} change the loss"
-    return Finding(ours, f"outputs of one model, p < {SIGNIFICANT}", if_true(worse + better <= len(heads) / 10))
+    wide = np.median([row["delta_bleu"]["high"] - row["delta_bleu"]["low"] for row in heads]) / 2
+    basis = f"outputs of one model, p < {SIGNIFICANT}; intervals are about ±{wide:.1f} BLEU"
+    return Finding(ours, basis, if_true(worse + better <= len(heads) / 10))
 
 
 def _one_left(study: Study) -> Finding:
@@ -78,7 +80,10 @@ def _course(study: Study) -> Finding:
     first = ", ".join(f"{100 * share:.0f} %" for share in shares[:3])
     end = f"{100 * shares[-1]:.0f} % at the end"
     ours = f"heads that can be masked for 10 % of BLEU: {first} after epochs 1, 2 and 3; {end}"
-    return Finding(ours, "one training", if_true(shares[-1] >= 0.4 > shares[0]))
+    last = rows[-1]["points"][0]["bleu"]["value"]
+    basis = f"one training of {study.size.epoch_updates} updates, which ends at {last:.1f} BLEU"
+    verdict = if_true(shares[-1] >= 0.4 > shares[0]) if last >= study.size.least_bleu else "undecided"
+    return Finding(ours, basis, verdict)
 
 
 CLAIMS = (

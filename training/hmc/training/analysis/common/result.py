@@ -45,7 +45,7 @@ class CheckpointSource(BaseModel):
     name: str
     """Its path as it was given."""
     digest: str
-    """`checkpoint_digest`: sha256 over config and weights."""
+    """`checkpoint_digest`: sha256 over config and weights; in a result of `survivors`, over config alone."""
     heads: int
     """Open heads."""
 
