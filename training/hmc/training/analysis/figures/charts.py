@@ -103,13 +103,12 @@ def cumulative_curves(axes: Axes, systems: Mapping[str, Mapping[str, Any]], metr
     axes.set_ylabel(METRIC_TITLES[metric])
     axes.set_xlim(left=0)
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
 
 
 def group_bars(axes: Axes, systems: Mapping[str, Mapping[str, Any]], metric: str) -> None:
     """One bar per group and system with its interval, and a line at each system's score with every head open."""
     width = 0.8 / len(systems)
-    floor = []
     for number, (name, data) in enumerate(systems.items()):
         colour = COLOURS[number % len(COLOURS)]
         x = np.arange(len(data["groups"])) + (number - (len(systems) - 1) / 2) * width
@@ -118,14 +117,13 @@ def group_bars(axes: Axes, systems: Mapping[str, Mapping[str, Any]], metric: str
         axes.bar(x, value, width * 0.92, color=colour, label=name, zorder=2)
         axes.errorbar(x, value, yerr=bars, fmt="none", ecolor="black", elinewidth=0.8, capsize=2, zorder=3)
         axes.axhline(data["full"][metric]["value"], color=colour, linestyle=":", linewidth=1.2, zorder=1)
-        floor += [group[metric]["low"] for group in data["groups"]]
     groups = next(iter(systems.values()))["groups"]
     axes.set_xticks(np.arange(len(groups)), [f"{group['first']}–{group['last']}" for group in groups])
     axes.set_xlabel("heads masked, by rank of importance (dotted: none masked)")
     axes.set_ylabel(METRIC_TITLES[metric])
     axes.set_ylim(bottom=0)
     if len(systems) > 1:
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, ncols=len(systems), loc="lower left", bbox_to_anchor=(0, 1))
 
 
 def error_bars(estimates: Sequence[Mapping[str, float]]) -> list[list[float]]:
