@@ -81,7 +81,7 @@ class Run:
         )  # fmt: skip
         groups = [{"params": [p for p in self.model.parameters() if p.requires_grad], "name": "weights"}]
         self.updater = Updater(
-            self.fabric, self.model, make_optimizer(groups, settings, self.model.tables), made_ahead(self.mixed(), 6),
+            self.fabric, self.model, make_optimizer(groups, settings, self.model), made_ahead(self.mixed(), 6),
             settings, distillation=self.distillation,
         )  # fmt: skip
         self.layout, self.budgets = self.base.layout, [int(number) for number in options.heads.split(",") if number]

@@ -107,11 +107,11 @@ def _headmask_row(study: Study, variant: Variant) -> Iterator[str]:
         yield f"± {found.high - found.value:.2f}" if math.isfinite(found.high) else "–"
         yield from ("–", "1", "1", "1", "1")
         return
-    yield difference(scores, over(study, variant.beside, bleu)).text()
+    yield difference(scores, over(study, BASELINE, bleu)).text()
     yield ", ".join(probability(p) for p in over(study, folder, _tested))
     for how, of in (("sentence", "variance"), ("token", "variance"), ("sentence", "mean"), ("sentence", "relative")):
         read = partial(_spread, how, of)
-        yield f"{ratio(over(study, folder, read), over(study, variant.beside, read)).value:.2f}"
+        yield f"{ratio(over(study, folder, read), over(study, BASELINE, read)).value:.2f}"
 
 
 def _tested(study: Study, folder: str, seed: int) -> float:

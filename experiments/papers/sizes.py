@@ -52,8 +52,6 @@ class Size:
     """Dev BLEU of a baseline below which nothing is compared with it: such a model may not use its source."""
     minutes: dict[str, float] = field(default_factory=dict)
     """Guesses by kind of step, on one CPU core."""
-    adam: tuple[str, ...] = ()
-    """Settings with which Adam trains, where the recipe takes Muon."""
     further: tuple[int, ...] = ()
     """More seeds, of the baseline and of Random."""
     extra: tuple[str, ...] = ()
@@ -94,7 +92,6 @@ PAPERS = Size(
     says="6 + 6 layers of 8 heads, width 128, on Multi30k: the shape of the papers at a size that CPUs train",
     recipe="recipes/papers.toml",
     settings=(),
-    adam=('train.optimizer="adam"', "train.learning_rate=1e-3", "train.warmup_steps=400"),
     train=MULTI30K["train"], dev=MULTI30K["dev"], test=MULTI30K["test"],
     kinds=(MULTI30K["test"], "{data}/mixed/help.test.tsv.gz"),
     trees="{data}/ud/en_pud-ud-test.conllu.gz", seeds=(1, 2, 3), further=(4, 5), layers=6, heads=8,

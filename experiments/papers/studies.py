@@ -35,16 +35,9 @@ class Variant:
 
     further: bool = False
     """Whether it has the further seeds of a size."""
-    adam: bool = False
-    """Whether Adam trains it, where Muon trains all else."""
-    beside: str = BASELINE
-    """Folder of the training that it is compared with."""
 
     def seeds(self, size: Size) -> tuple[int, ...]:
-        """The seeds that it is trained with: one, but for the systems of the paper and what repairs Impt; none where it
-        would be another variant."""
-        if self.adam and not size.adam:
-            return ()
+        """The seeds that it is trained with: one, but for the systems of the paper and what repairs Impt."""
         if self.tests and not self.repairs:
             return size.seeds[:1]
         return (*size.seeds, *(size.further if self.further else ()))
@@ -77,10 +70,6 @@ VARIANTS = (
         "heads are masked before they learn",
     ),
     Variant("tuned", "Impt, from the trained baseline", "important:{n}", "the same, from trained heads", tuned=True),
-    Variant("adam", "baseline, Adam", None, "the optimiser, that of the paper", adam=True),
-    Variant(
-        "adam-important", "Impt, Adam", "important:{n}", "the optimiser, that of the paper", adam=True, beside="adam"
-    ),
     Variant("rescaled", "Impt, rescaled", "important:{n},rescaled", "outputs are larger without masks (Impt)"),
     Variant("rescaled-random", "Random, rescaled", "random:{n},rescaled", "outputs are larger without masks (Random)"),
 )
@@ -194,7 +183,6 @@ def headmask(study: Study) -> Iterator[Step]:
             f"train.steps={size.updates}", f"train.batch_tokens={size.batch_tokens // variant.parts}",
             f"train.accumulate={variant.parts}",
         ]  # fmt: skip
-        settings += size.adam if variant.adam else ()
         if variant.tuned:
             settings.append(f"model.start_from={json.dumps(str(study.trained(BASELINE, seed)))}")
         yield _train(study, f"{name}/train", variant.folder, seed, settings, variant.mask(size))
@@ -210,7 +198,7 @@ def headmask(study: Study) -> Iterator[Step]:
                 study, f"{name}/{command}", command, model, out, "--scores", scores, "--groups", groups,
                 "--sentences", size.sentences, kind="masks", needs=(model, scores),
             )  # fmt: skip
-        reference = study.trained(variant.beside, seed if variant.folder != BASELINE else size.seeds[0])
+        reference = study.trained(BASELINE, seed if variant.folder != BASELINE else size.seeds[0])
         if reference != model:
             yield _score(study, name, {"reference": reference, "this": model})
     first = {v.name: study.measured(f"{v.folder}-{size.seeds[0]}") for v in VARIANTS if not v.tests or v.repairs}

@@ -57,7 +57,7 @@ class Trainee:
             {"params": self.gates.parameters(), "name": "gates"},
         ]
         self.updater = Updater(
-            self.fabric, self.model, make_optimizer(groups, settings, self.model.tables), self._batches(), settings
+            self.fabric, self.model, make_optimizer(groups, settings, self.model), self._batches(), settings
         )
 
     def _batches(self) -> Iterator[Batch]:

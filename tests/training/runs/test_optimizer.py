@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from tests.training.runs.test_updater import make_model, make_updater
 
-from hmc.training.runs.optimizer import make_optimizer
+from hmc.training.model.gates import FixedMask
+from hmc.training.runs.optimizer import MuonWithAdam
 from hmc.training.runs.recipe import OptimizerName, TrainSection
 
 
@@ -39,13 +40,30 @@ def test_an_update_of_muon_moves_all_directions_alike_and_as_far_as_adam() -> No
         assert adam[name].median() < adam[name][0] / 2
 
 
+def test_a_head_without_a_gradient_takes_no_step() -> None:
+    """An update with all heads gives every head a momentum; in the next one, a head is masked."""
+    model = make_model()
+    updater = make_updater(model, [], optimizer="muon")
+    updater.update(1)
+    first = next(attention for _, _, attention in model.attentions())
+    first.gate = FixedMask(torch.tensor([0.0, *(1.0 for _ in range(first.heads - 1))]))
+    size = first.out_weight.size(1) // first.heads
+    rows = (first.query.weight[:size], first.key_value.weight[:size], first.out_weight[:, :size])
+    others = (first.query.weight[size:], first.key_value.weight[size : 2 * size], first.out_weight[:, size:])
+    before = [part.detach().clone() for part in (*rows, *others)]
+    updater.update(2)
+    moved = [not torch.equal(part, old) for part, old in zip((*rows, *others), before, strict=True)]
+    assert moved == [False] * 3 + [True] * 3
+
+
 def test_updates_are_those_of_torch() -> None:
     """Tall, wide and square matrices, several of a shape, one without a gradient, with weight decay."""
     drawn = torch.Generator().manual_seed(1)
     start = [torch.randn(*shape, generator=drawn) for shape in ((6, 4), (6, 4), (4, 6), (5, 5), (5, 5))]
     ours, theirs = ([value.clone().requires_grad_() for value in start] for _ in range(2))
     settings = TrainSection(optimizer="muon", learning_rate=0.1, weight_decay=0.5)
-    mine = make_optimizer([{"params": [*ours, torch.zeros(3, requires_grad=True)], "name": "weights"}], settings)
+    groups = [{"params": [*ours, torch.zeros(3, requires_grad=True)], "name": "weights"}]
+    mine = MuonWithAdam(groups, [], ours[:2], settings)
     torchs = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.5, adjust_lr_fn="match_rms_adamw")
     for _ in range(3):
         for a, b in zip(ours[:-1], theirs[:-1], strict=True):

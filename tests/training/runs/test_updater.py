@@ -77,7 +77,7 @@ def make_updater(
         {"params": weights, "name": "weights"},
         {"params": gates, "name": "gates"},
     ]
-    return Updater(FABRIC, model, make_optimizer(groups, section, model.tables), cycle(batches()), section, masking)
+    return Updater(FABRIC, model, make_optimizer(groups, section, model), cycle(batches()), section, masking)
 
 
 @pytest.mark.parametrize("headmask", [None, "random:7", "important:7"])

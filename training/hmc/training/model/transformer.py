@@ -70,6 +70,12 @@ class Transformer(nn.Module):
         return embeddings if self.output is None else [*embeddings, self.output]
 
     @property
+    def head_matrices(self) -> list[Tensor]:
+        """The matrices whose rows (queries, keys, values) or columns (W_O) belong to heads."""
+        found = [attention for _, _, attention in self.attentions() if attention.heads]
+        return [m for a in found for m in (a.query.weight, a.key_value.weight, a.out_weight)]
+
+    @property
     def encoder_layers(self) -> list[EncoderLayer]:
         """The encoder's layers, first to last."""
         return cast(list[EncoderLayer], list(self.encoder))

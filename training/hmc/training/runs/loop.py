@@ -82,7 +82,7 @@ class Loop(Generic[Kind]):
             fabric.global_rank, fabric.world_size, fabric.device, start_id=model.arch.decoder_start,
         )  # fmt: skip
         self.updater = Updater(
-            fabric, model, make_optimizer(groups, settings, model.tables), iter(self.stream), settings, masking,
+            fabric, model, make_optimizer(groups, settings, model), iter(self.stream), settings, masking,
             compiled=run.compile, distillation=distillation,
         )  # fmt: skip
         inputs.note(progress)

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from hmc.training.model.transformer import Transformer
 from hmc.training.runs.recipe import TrainSection
 
 Groups = list[dict[str, Any]]
@@ -25,14 +26,20 @@ class MuonWithAdam(torch.optim.Optimizer):
     Muon makes the singular values of a matrix's momentum nearly equal. Its updates are scaled to the size that those of
     Adam have (Liu et al. 2025, eq. 4), so one learning rate fits both. Updates are those of `torch.optim.Muon`, but
     computed for all matrices of a shape at once: a GPU starts some twenty operations a shape, not a matrix.
+
+    Heads without a gradient take no step: `torch.optim.Muon` moves a masked head for some 80 updates by full steps, in
+    which the rest of the model changes without it.
     """
 
     found_inf: Tensor | None = None
     """Not zero: the next step leaves everything as it is. No GPU waits for it."""
 
-    def __init__(self, groups: Groups, tables: Collection[Tensor], settings: TrainSection) -> None:
-        """tables: matrices that are looked up, or give logits; Adam trains them."""
-        whole = {id(table) for table in tables}
+    def __init__(
+        self, groups: Groups, tables: Collection[Tensor], heads: Collection[Tensor], settings: TrainSection
+    ) -> None:
+        """tables: matrices that are looked up, or give logits; Adam trains them. heads: matrices whose rows or columns
+        belong to heads."""
+        whole, self.heads = {id(table) for table in tables}, {id(matrix) for matrix in heads}
         matrices, others = list[dict[str, Any]](), list[dict[str, Any]]()
         for group in groups:
             parameters = list(group["params"])
@@ -55,15 +62,15 @@ class MuonWithAdam(torch.optim.Optimizer):
         self.adam.found_inf = self.found_inf  # type: ignore[attr-defined]
         self.adam.step()
         for group in self.param_groups[first:]:
-            shapes = dict[torch.Size, list[Tensor]]()
+            alike = dict[tuple[torch.Size, bool], list[Tensor]]()
             for matrix in group["params"]:
                 if matrix.grad is not None:
-                    shapes.setdefault(matrix.shape, []).append(matrix)
-            for matrices in shapes.values():
-                self._update(matrices, group["lr"], group["weight_decay"])
+                    alike.setdefault((matrix.shape, id(matrix) in self.heads), []).append(matrix)
+            for (_, of_heads), matrices in alike.items():
+                self._update(matrices, group["lr"], group["weight_decay"], of_heads)
 
-    def _update(self, matrices: list[Tensor], rate: float, decay: float) -> None:
-        """Changes matrices of one shape."""
+    def _update(self, matrices: list[Tensor], rate: float, decay: float, of_heads: bool) -> None:
+        """Changes matrices of one shape, all or none of which are of heads."""
         for matrix in matrices:
             if "momentum_buffer" not in self.state[matrix]:
                 self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
@@ -74,9 +81,13 @@ class MuonWithAdam(torch.optim.Optimizer):
         momentum = torch.stack(momenta).lerp_(gradient, (1 - MOMENTUM) * kept)
         torch._foreach_copy_(momenta, list(momentum.unbind()))
         scale = -rate * 0.2 * max(matrices[0].shape) ** 0.5
-        change = orthogonal(gradient.lerp_(momentum, MOMENTUM)).float() * (scale * kept)
+        moved = kept.expand_as(gradient)
+        if of_heads:
+            there = gradient != 0
+            moved = moved * (there.any(1, keepdim=True) & there.any(2, keepdim=True))
+        change = orthogonal(gradient.lerp_(momentum, MOMENTUM)).float() * (scale * moved)
         if decay:
-            torch._foreach_mul_(matrices, 1 - rate * decay * kept)
+            torch._foreach_mul_(matrices, list((1 - rate * decay * moved).unbind()))
         torch._foreach_add_(matrices, list(change.unbind()))
 
 
@@ -92,12 +103,15 @@ def orthogonal(stack: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
-def make_optimizer(groups: Groups, settings: TrainSection, tables: Collection[Tensor] = ()) -> torch.optim.Optimizer:
+def make_optimizer(groups: Groups, settings: TrainSection, model: Transformer | None = None) -> torch.optim.Optimizer:
     """Returns the optimiser of the settings for the parameter groups.
 
-    tables: the embeddings and output matrices among the parameters (`Transformer.tables`).
+    model: whose parameters they are; says which are tables and which matrices belong to heads.
     """
-    return MuonWithAdam(groups, tables, settings) if settings.optimizer == "muon" else adam_of(groups, settings)
+    if settings.optimizer != "muon":
+        return adam_of(groups, settings)
+    tables, heads = (model.tables, model.head_matrices) if model else ([], [])
+    return MuonWithAdam(groups, tables, heads, settings)
 
 
 def adam_of(groups: Groups, settings: TrainSection) -> torch.optim.Adam:
