@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
@@ -19,6 +21,7 @@ from tests.serving.http.conftest import serving, url_of
 from hmc.artifact import InvalidRequestError
 from hmc.artifact.errors import PortInUseError
 from hmc.serving.client import Client
+from hmc.serving.http import exchange
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
 
@@ -119,6 +122,29 @@ def test_a_client_that_leaves_in_its_body_is_no_error(
         eventually(lambda: ended in httpx.get(f"{url}/metrics").text)
         factory["full"].wait_for(lambda: factory["full"].pending == 0)
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_a_stream_ends_with_its_error_while_its_client_still_sends(
+    tmp_path: Path, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client reads nothing until it has sent everything. A connection closed before that would be reset."""
+    monkeypatch.setattr(exchange, "LINGER_S", GUARD_S)
+    head = b"POST /v1/stream HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-ndjson\r\n"
+    line = b'{"id": "1", "text": "a"}\n'
+    with serving(tmp_path, factory) as (running, url):
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=GUARD_S) as connection:
+            connection.sendall(head + b"Content-Length: %d\r\n\r\n" % (21 * len(line)) + line)
+            factory["full"].wait_for(lambda: len(factory["full"].futures) == 1)
+            stopping = threading.Thread(target=running.stop)
+            stopping.start()
+            eventually(lambda: running.server is not None and running.server.draining)
+            for _ in range(20):
+                time.sleep(0.02)
+                connection.sendall(line)
+            *_, last, end, _, _ = connection.makefile("rb").read().split(b"\r\n")
+        stopping.join(GUARD_S)
+    assert (json.loads(last)["error"]["code"], end) == ("UNAVAILABLE", b"0")
 
 
 def test_the_end_of_the_drain_is_no_error(

@@ -19,6 +19,8 @@ from hmc.serving.http.call import HttpError
 T = TypeVar("T")
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 Write = Callable[[bytes], Awaitable[None]]
+LINGER_S = 1.0
+"""Seconds in which a client that still sends can end its body after the last line of the answer."""
 
 
 async def unless(left: Coroutine[Any, Any, None], work: Coroutine[Any, Any, T], context: Context | None = None) -> T:
@@ -61,13 +63,14 @@ class Answers(Response):
         headers: dict[str, str],
         left: Coroutine[Any, Any, None],
         context: Context,
+        sent: Lines | None = None,
     ) -> None:
         """first: None if there are no messages. left: ends when the client leaves. context: in which `first` was
-        awaited: what a call sets there is needed until it ends."""
+        awaited: what a call sets there is needed until it ends. sent: what the client may still send."""
         super().__init__(media_type=kind, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
         self._first, self._answers, self._events, self._left = first, answers, kind == EVENTS, left
-        self._context = context
+        self._context, self._sent = context, sent
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -86,6 +89,8 @@ class Answers(Response):
             with suppress(asyncio.CancelledError):
                 await writing
         if ended:
+            if self._sent is not None:
+                await self._sent.rest()
             await send({"type": "http.response.body", "body": b""})
 
     async def _write(self, write: Write) -> None:
@@ -161,3 +166,11 @@ class Lines:
         await self._ended.wait()
         if not self._broken:
             await gone(self._request)
+
+    async def rest(self) -> None:
+        """Reads what the client still sends, for LINGER_S at most, and forgets it. A connection that is closed while
+        something is unread is reset, and the client may lose the end of the answer."""
+        with suppress(TimeoutError, ClientDisconnect, RuntimeError):  # the last: everything has been read
+            async with asyncio.timeout(LINGER_S):
+                async for _ in self._request.stream():
+                    pass

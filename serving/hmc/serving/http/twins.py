@@ -108,7 +108,7 @@ def _route(methods: Methods, twin: Twin) -> Route:
         answers = methods.stream(twin.method, aiter(sent), lambda line: _of_line(line, kind), call)
         context = copy_context()
         first = await unless(sent.left(), _first(answers), context)
-        return Answers(first, answers, LINES, call.headers(), sent.left(), context)
+        return Answers(first, answers, LINES, call.headers(), sent.left(), context, sent)
 
     endpoint = stream if twin.streams_requests else several if twin.streams_answers else one
     return Route(twin.path, endpoint, methods=[twin.verb])
