@@ -115,7 +115,7 @@ def _headmask_row(study: Study, variant: Variant) -> Iterator[str]:
 
 
 def _tested(study: Study, folder: str, seed: int) -> float:
-    """p-value of the outputs of a training against those of the baseline of its seed."""
+    """p-value of the outputs of a training against those of the first baseline."""
     return quality(study, f"headmask-{folder}-{seed}", "this").p_value
 
 

@@ -175,7 +175,7 @@ def _score(study: Study, name: str, checkpoints: dict[str, Path], needs: Sequenc
 
 
 def headmask(study: Study) -> Iterator[Step]:
-    """Sun et al. 2021: every training, its importance, its groups and curves, its BLEU beside its baseline's."""
+    """Sun et al. 2021: every training, its importance, its groups and curves, its BLEU beside the first baseline's."""
     size = study.size
     for variant, seed in study.trainings():
         name, model = f"headmask/{variant.folder}-{seed}", study.trained(variant.folder, seed)
@@ -198,7 +198,7 @@ def headmask(study: Study) -> Iterator[Step]:
                 study, f"{name}/{command}", command, model, out, "--scores", scores, "--groups", groups,
                 "--sentences", size.sentences, kind="masks", needs=(model, scores),
             )  # fmt: skip
-        reference = study.trained(BASELINE, seed if variant.folder != BASELINE else size.seeds[0])
+        reference = study.trained(BASELINE, size.seeds[0])
         if reference != model:
             yield _score(study, name, {"reference": reference, "this": model})
     first = {v.name: study.measured(f"{v.folder}-{size.seeds[0]}") for v in VARIANTS if not v.tests or v.repairs}
