@@ -38,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs/papers"), help="results (default: runs/papers)")
     parser.add_argument("--model", type=Path, help="a checkpoint whose heads are studied; default: the first baseline")
     parser.add_argument("--minutes", type=float, help="begin no step after so many minutes")
+    parser.add_argument("--jobs", type=int, default=1, help="steps at once: small trainings share a GPU (default: 1)")
     parser.add_argument("--hmc", default="hmc", help="command to run HMC with (default: hmc)")
     default = Path("docs/reproduction.md")
     parser.add_argument("--page", type=Path, default=default, help=f"the page (default: {default})")
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"no step's name holds {', '.join(given.only)}")
     driver = Driver(study.root, shlex.split(given.hmc), study.size.minutes)
     if given.command == "run":
-        return driver.run(steps, given.minutes)
+        return driver.run(steps, given.minutes, given.jobs)
     left = left_of(steps)
     for step in steps:
         print(f"{'left' if step in left else 'done'}  {step.name}")

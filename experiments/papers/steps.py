@@ -13,8 +13,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 Times = dict[str, float]
 """Name of a step → seconds that it took."""
@@ -92,7 +94,7 @@ class Driver:
         """root: folder of the results. hmc: the command and its first arguments. guesses: minutes of each kind of step,
         used until one has been timed."""
         self.root, self.hmc, self.guesses = root, tuple(hmc), guesses
-        self._file = root / "times.json"
+        self._file, self._writing = root / "times.json", Lock()
 
     def times(self) -> Times:
         """What the steps that were run took."""
@@ -116,23 +118,34 @@ class Driver:
             lines.append(f"{kind}: {len(some) - len(left)} of {len(some)} done{each}")
         return [*lines, f"left: {len(every)} steps, about {duration(total)}"]
 
-    def run(self, steps: Sequence[Step], minutes: float | None = None) -> int:
+    def run(self, steps: Sequence[Step], minutes: float | None = None, jobs: int = 1) -> int:
         """Runs what is left; returns an exit status: 1 if a step failed, or could not be run.
 
-        minutes: no step is begun after them. Steps that need what a failed one did not make are left out.
+        minutes: no step is begun after them. Steps that need what a failed one did not make are left out. jobs: steps
+        that run at once.
         """
         began, problems = time.monotonic(), list[str]()
-        left = left_of(steps)
-        for number, step in enumerate(left, 1):
-            if minutes is not None and time.monotonic() - began > 60 * minutes:
-                print(f"stopped after {minutes:g} minutes")
-                break
-            if step.missing:
-                problems.append(f"{step.name}: needs {', '.join(map(str, step.missing))}")
-            elif reason := step.refused():
-                problems.append(f"{step.name}: {reason}")
-            elif problem := self._run(step, f"[{number}/{len(left)}]"):
-                problems.append(problem)
+        waiting, number, total = left_of(steps), 0, len(left_of(steps))
+        running = dict[Future[str | None], Step]()
+        with ThreadPoolExecutor(jobs) as pool:
+            while waiting or running:
+                if waiting and minutes is not None and time.monotonic() - began > 60 * minutes:
+                    print(f"stopped after {minutes:g} minutes")
+                    waiting.clear()
+                step = _ready(waiting, list(running.values())) if len(running) < jobs else None
+                if step is None:
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        del running[future]
+                        problems += [problem] if (problem := future.result()) else []
+                    continue
+                waiting.remove(step)
+                number += 1
+                if step.missing:
+                    problems.append(f"{step.name}: needs {', '.join(map(str, step.missing))}")
+                elif reason := step.refused():
+                    problems.append(f"{step.name}: {reason}")
+                else:
+                    running[pool.submit(self._run, step, f"[{number}/{total}]")] = step
         for line in self.plan(steps):
             print(line)
         for problem in problems:
@@ -155,9 +168,16 @@ class Driver:
         if status or not step.done:
             return f"{step.name}: {'exit status ' + str(status) if status else 'made no ' + str(step.makes)}; see {log}"
         seconds = time.monotonic() - began
-        self._file.write_text(json.dumps(self.times() | {step.name: round(seconds, 1)}, indent=1) + "\n")
-        print(f"  {seconds:.0f} s", flush=True)
+        with self._writing:
+            self._file.write_text(json.dumps(self.times() | {step.name: round(seconds, 1)}, indent=1) + "\n")
+        print(f"  {seconds:.0f} s: {step.name}", flush=True)
         return None
+
+
+def _ready(waiting: Sequence[Step], running: Sequence[Step]) -> Step | None:
+    """The first step that waits for no other."""
+    to_come = {step.makes for step in (*waiting, *running)}
+    return next((s for s in waiting if not any(to_come & {need, *need.parents} for need in s.needs)), None)
 
 
 def _expanded(words: Sequence[str]) -> Iterator[str]:
