@@ -114,33 +114,36 @@ def checkpoint_problems(path: Path) -> list[str]:
     """Every problem of the checkpoint directory `path`; empty if it is usable. Reads only the header of the weights."""
     if not path.is_dir():
         return [f"{path} is not a directory"]
-    problems = [f"{name} is missing" for name in (CONFIG, WEIGHTS) if not (path / name).is_file()]
-    problems += presence_problems(path)
-    if not (path / CONFIG).is_file():
-        return problems
     if is_marian(path):
         return [MARIAN]
-    try:
-        config = read_config(path)
-    except HmcError as error:
-        return [*problems, str(error)]
-    layout_problems: list[str] = []
-    try:
-        layout = HeadLayout.from_json(config.head_layout)
-        layout_problems = config.architecture.layout_problems(layout)
-        if config.ffn_widths:
-            layout_problems += config.architecture.ffn_problems(config.ffn_widths)
-        if config.removed_layers and not layout_problems:
-            widths = config.ffn_widths or config.architecture.full_ffn()
-            layout_problems += config.architecture.layer_problems(config.removed_layers, layout, widths)
-    except HmcError as error:
-        return [*problems, str(error)]
-    if (path / WEIGHTS).is_file() and not layout_problems:
-        shapes = tensor_shapes(config.architecture, layout, config.ffn_widths, config.removed_layers)
+    problems = [] if (path / WEIGHTS).is_file() else [f"{WEIGHTS} is missing"]
+    problems += presence_problems(path)
+    config, wrong = _read(path)
+    if config is None:
+        return wrong + problems
+    if (path / WEIGHTS).is_file() and not wrong:
+        shapes = tensor_shapes(config.architecture, config.layout, config.ffn_widths, config.removed_layers)
         problems += weights_problems(path / WEIGHTS, shapes)
     problems += _tokenizer_problems(path, config.architecture)
     problems += read_extras(path, config.architecture)[1]
-    return problems + layout_problems
+    return problems + wrong
+
+
+def _read(path: Path) -> tuple[CheckpointConfig | None, list[str]]:
+    """What a directory says of its model, None if that cannot be read; and every contradiction in it."""
+    if not (path / CONFIG).is_file():
+        return None, [f"{CONFIG} is missing"]
+    try:
+        config = read_config(path)
+        layout, arch = config.layout, config.architecture
+        wrong = arch.layout_problems(layout)
+        if config.ffn_widths:
+            wrong += arch.ffn_problems(config.ffn_widths)
+        if config.removed_layers and not wrong:
+            wrong += arch.layer_problems(config.removed_layers, layout, config.ffn_widths or arch.full_ffn())
+    except HmcError as error:
+        return None, [str(error)]
+    return config, wrong
 
 
 def _tokenizer_problems(path: Path, arch: Architecture) -> list[str]:
@@ -177,20 +180,12 @@ def load_config(path: Path) -> CheckpointConfig:
 
     Raises InvalidArtifactError when config.json is missing or wrong.
     """
-    if not path.is_dir():
-        problems = [f"{path} is not a directory"]
-    elif not (path / CONFIG).is_file():
-        problems = [f"{CONFIG} is missing"]
-    elif is_marian(path):
+    if is_marian(path):
         raise InvalidArtifactError(f"checkpoint {path}", [MARIAN], IMPORT)
-    else:
-        try:
-            config = read_config(path)
-            if not (problems := config.architecture.layout_problems(config.layout)):
-                return config
-        except HmcError as error:
-            problems = [str(error)]
-    raise InvalidArtifactError(f"checkpoint {path}", problems, FIX)
+    config, wrong = _read(path) if path.is_dir() else (None, [f"{path} is not a directory"])
+    if config is None or wrong:
+        raise InvalidArtifactError(f"checkpoint {path}", wrong, FIX)
+    return config
 
 
 def check_checkpoint(path: Path) -> None:
