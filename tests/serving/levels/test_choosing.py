@@ -4,12 +4,13 @@ import dataclasses
 import re
 
 import pytest
+from tests.serving.fakes import FakeClock
 
 from hmc.artifact import HeadLayout, InvalidRequestError, Level
 from hmc.artifact.bundle.manifest import Latency, Quality
 from hmc.artifact.errors import LevelNotFoundError
 from hmc.serving import Selector
-from hmc.serving.levels.choosing import ENOUGH_REQUESTS, LevelCandidate, choose, rank, runs_on
+from hmc.serving.levels.choosing import ENOUGH_REQUESTS, FRESH_S, LevelCandidate, choose, rank, runs_on
 from hmc.serving.levels.latency import LatencyWindow
 
 
@@ -102,6 +103,21 @@ def test_latency_measured_here_goes_before_the_recorded_one() -> None:
     assert pick(Selector(latency_budget_ms=50), slow_here, HALF) == "h6"
     too_few = LevelCandidate(FULL, measured=window(*[0.5] * (ENOUGH_REQUESTS - 1)))
     assert pick(Selector(latency_budget_ms=50), too_few, HALF) == "full"
+
+
+def test_a_rush_is_not_held_against_a_level_for_ever() -> None:
+    clock = FakeClock()
+    of_old = LatencyWindow(clock=clock)
+    for _ in range(ENOUGH_REQUESTS):
+        of_old.add(3.0)
+    unrecorded = level("full", 4)
+    alone, budget = LevelCandidate(unrecorded, measured=of_old), Selector(latency_budget_ms=50)
+    with pytest.raises(LevelNotFoundError, match="the fastest is 'full' with 3000 ms"):
+        pick(budget, alone)
+    clock.now += FRESH_S + 1
+    assert pick(budget, alone) == "full"
+    assert pick(budget, alone, HALF) == "h6", "what is known to be in time goes first"
+    assert pick(budget, LevelCandidate(FULL, measured=of_old), HALF) == "full", "what is recorded counts again"
 
 
 def test_a_latency_recorded_for_several_sentences_does_not_count() -> None:

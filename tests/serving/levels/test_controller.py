@@ -132,6 +132,22 @@ def test_a_level_that_was_unloaded_is_left() -> None:
     assert controller.choose([small]).name == "h6"
 
 
+def test_the_next_below_takes_the_place_of_a_level_that_was_unloaded() -> None:
+    clock = FakeClock()
+    levels = made(clock)
+    controller = AutoController(POLICY, clock)
+
+    def chosen() -> str:
+        clock.now += 1.0
+        return controller.choose([each.candidate() for each in levels]).name
+
+    levels[0].failed = True
+    assert chosen() == "h12"
+    levels[0].failed = False
+    del levels[1]
+    assert chosen() == "h6"
+
+
 @pytest.mark.parametrize(
     ("policy", "said"),
     [

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.serving.fakes import GUARD_S, FakeClock, FakeFactory, FakeTranslator, write_bundle
+from tests.serving.levels import test_choosing
 
 from hmc.artifact import InvalidArtifactError, InvalidRequestError, Manifest, read_manifest
 from hmc.artifact.bundle.manifest import write_manifest
@@ -18,6 +22,7 @@ from hmc.artifact.errors import (
     UnavailableError,
 )
 from hmc.serving import Selector
+from hmc.serving.levels.freeing import Resident, Room
 from hmc.serving.levels.host import ModelHost
 from hmc.serving.levels.models import HostSettings, Models
 
@@ -151,6 +156,28 @@ def test_the_least_recently_used_idle_level_makes_room(bundles: dict[str, Path],
     use(models, "fr-en", "full")  # it needs 40, and 20 are free: h6 is the least recently used, and full of en-de stays
     assert loaded(models) == {"en-de": ["full"], "fr-en": ["full", "h12"], "again": []}
     assert factory["h6"].closed == "drained"
+
+
+def test_a_level_that_a_request_takes_meanwhile_stays_and_another_goes() -> None:
+    room, loaded, gone = Room(100), dict[str, Resident](), list[str]()
+    freed = Future[None]()
+    freed.set_result(None)
+
+    def leave(name: str) -> list[Future[None]]:
+        if name == "first":
+            loaded["second"] = replace(loaded["second"], in_use=True)  # while `first` is waited for
+        elif loaded[name].in_use:
+            return []
+        gone.append(name)
+        del loaded[name]
+        return [freed]
+
+    for used, (name, size) in enumerate({"first": 30, "second": 30, "third": 40}.items()):
+        loaded[name] = Resident(
+            name, test_choosing.level(name, 1), {name: size}, float(used), False, False, partial(leave, name)
+        )
+    room._clear(lambda: list(loaded.values()), lambda _kept, _levels: 50, "new")
+    assert (gone, list(loaded)) == (["first", "third"], ["second"])
 
 
 def test_weights_that_two_models_share_count_once(bundles: dict[str, Path], factory: FakeFactory) -> None:

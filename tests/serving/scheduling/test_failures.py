@@ -227,6 +227,36 @@ def test_the_log_says_where_a_batch_failed(
     assert "fail_in_a_step" in caplog.text  # the traceback
 
 
+@pytest.mark.parametrize("how", ["error", "not finite"])
+def test_a_level_that_fails_every_sentence_has_failed_until_it_answers(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    encode, calls = LevelSessions.encode, list[int]()
+
+    def broken(self: LevelSessions, sources: Any) -> tuple[Arrays, Any]:
+        calls.append(1)
+        if how == "error":
+            raise RuntimeError("boom")
+        cross, lengths = encode(self, sources)
+        for values in cross.values():
+            values[:] = np.nan
+        return cross, lengths
+
+    before = engine.work.total
+    with monkeypatch.context() as patch:
+        patch.setattr(LevelSessions, "encode", broken)
+        for count in range(worker.FAILURES):
+            assert engine.failure is None, count
+            with pytest.raises((RuntimeError, InternalServiceError), match=r"boom|not finite"):
+                engine.submit(SOURCE, GREEDY).result(GUARD_S)
+        eventually(lambda: engine.failure is not None and len(calls) > worker.FAILURES)  # it tests itself
+        assert "in a row; the log says why" in str(engine.failure)
+    eventually(lambda: engine.work.total.failed - before.failed == len(calls))
+    assert engine.work.total.done == before.done
+    assert engine.submit(SOURCE, GREEDY).result(GUARD_S).hypotheses
+    assert engine.failure is None
+
+
 # ---- closing ----
 
 

@@ -99,6 +99,20 @@ def test_nobody_pays_for_what_was_before_the_line_was_empty() -> None:
     assert Counter(starts(line, owners, 4)) == {"a": 2, "b": 2}
 
 
+def test_a_caller_that_comes_back_is_served_although_new_ones_never_end() -> None:
+    line = FairLine()
+    owners = {"a": filled(line, A, 2), "b": filled(line, B, 1)}
+    seen = []
+    for n in range(20):
+        owners[str(n)] = filled(line, Caller(str(n)), 1)
+        seen += starts(line, owners, 1)
+    assert seen.count("a") == 2
+    for n in range(20, 1000):
+        owners[str(n)] = filled(line, Caller(str(n)), 1)
+        starts(line, owners, 1)
+    assert len(line._ahead) < 50
+
+
 def test_callers_that_have_left_are_forgotten() -> None:
     line = FairLine()
     owners = {"a": filled(line, A, 1000)}

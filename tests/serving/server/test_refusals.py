@@ -81,6 +81,7 @@ def test_the_python_client_says_when_to_come_again(server: BackgroundServer, ful
 def test_a_deadline_that_cannot_be_met_is_told_in_the_servers_words(
     server: BackgroundServer, client: Client, factory: FakeFactory
 ) -> None:
+    busy = factory["full"].submit("hold")
     factory["full"].refusal = DeadlineExceededError("2 s are left, and this level needs 3 s", -1.0)
     with pytest.raises(DeadlineExceededError, match=r"^texts\[0\]: 2 s are left, and this level needs 3 s$") as refused:
         client.translate(["a"], timeout=60)
@@ -94,6 +95,9 @@ def test_a_deadline_that_cannot_be_met_is_told_in_the_servers_words(
     factory["full"].refusal = None
     client.translate(["a"])
     assert factory["full"].within_s[-1] is None
+    busy.cancel()
+    client.translate(["a", "b"], timeout=60)
+    assert factory["full"].within_s[-2:] == [None, None], "an idle level accepts all texts of a call"
 
 
 def test_a_draining_server_sends_callers_elsewhere_soon(server: BackgroundServer, stub: Any) -> None:

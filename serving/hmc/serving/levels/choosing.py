@@ -13,6 +13,8 @@ from hmc.serving.requests.selectors import Selector
 
 ENOUGH_REQUESTS = 20
 """Requests that a measured 95th percentile needs; with fewer it is not used."""
+FRESH_S = 300.0
+"""Seconds for which a measured latency says what a level takes. A rush is not held against it for longer."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,20 @@ class LevelCandidate:
     def p95_ms(self) -> float | None:
         """Its 95th-percentile latency in milliseconds, or None if unknown.
 
-        The value measured on this server is used if it comes from enough requests. Otherwise it is the value that the
-        bundle records for requests of one sentence.
+        The value measured on this server is used if it comes from enough requests of the last minutes. Otherwise it is
+        the value that the bundle records for requests of one sentence.
         """
-        measured = self.measured.summary() if self.measured else None
+        measured = self.measured.summary(within_s=FRESH_S) if self.measured else None
         if measured and measured.requests >= ENOUGH_REQUESTS:
             return measured.p95_ms
         recorded = self.level.latency
         return recorded.p95_ms if recorded and recorded.batch == 1 else None
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether its latency was measured, but not lately, so that only a request can tell it."""
+        seen = self.measured.summary() if self.measured else None
+        return seen is not None and seen.requests >= ENOUGH_REQUESTS and self.p95_ms() is None
 
 
 def rank(level: Level) -> tuple[int, int, int]:
@@ -104,7 +112,8 @@ def _cheapest_within(drop: float, ranked: Sequence[LevelCandidate]) -> Level:
 
 def _within_budget(budget_ms: int, ranked: Sequence[LevelCandidate]) -> Level:
     measured = [(round(p95, 1), c.level) for c in ranked if (p95 := c.p95_ms()) is not None]  # as it is printed
-    if not measured:
+    stale = [c.level for c in ranked if c.is_stale]
+    if not measured and not stale:
         raise LevelNotFoundError(
             "latency_budget_ms: no level has a measured latency of single sentences; it has one after "
             f"{ENOUGH_REQUESTS} requests to a server, or recorded with `hmc bench --batch 1 --record`"
@@ -112,5 +121,7 @@ def _within_budget(budget_ms: int, ranked: Sequence[LevelCandidate]) -> Level:
     for p95, level in measured:
         if p95 <= budget_ms:
             return level
+    if stale:
+        return stale[-1]
     p95, level = min(measured, key=lambda x: x[0])
     raise LevelNotFoundError(f"no level answers within {budget_ms} ms; the fastest is {level.name!r} with {p95:g} ms")

@@ -76,7 +76,7 @@ class AutoController:
     def __init__(self, policy: AutoPolicy, clock: Callable[[], float] = time.monotonic) -> None:
         """clock: seconds; it must never go back, and be that of the latencies."""
         self._policy, self._clock = policy, clock
-        self._now_at: str | None = None
+        self._at: Level | None = None
         self._past: dict[str, _Past] = {}
         self._looked = self._switched = -math.inf
         self._well_since: float | None = None
@@ -87,9 +87,9 @@ class AutoController:
         """The level for a request that comes now. candidates: at least one; those that failed serve only if all did."""
         now = self._clock()
         ranked = sorted([c for c in candidates if not c.failed] or candidates, key=lambda c: rank(c.level))
-        at = next((i for i, c in enumerate(ranked) if c.level.name == self._now_at), None)
+        at = next((i for i, c in enumerate(ranked) if self._at and c.level.name == self._at.name), None)
         if at is None:
-            at = self._replace_missing(ranked, candidates, now)
+            at = self._replace_missing(ranked, now)
         crowded = self._is_crowded(ranked[at])
         if (crowded and at + 1 < len(ranked)) or now - self._looked >= LOOK_S:
             self._looked = now
@@ -102,15 +102,12 @@ class AutoController:
         late = self._policy.target_ms is not None and 1000.0 * (level.expected_s or 0.0) > self._policy.target_ms
         return late or level.pending >= self._policy.max_pending
 
-    def _replace_missing(
-        self, ranked: Sequence[LevelCandidate], candidates: Sequence[LevelCandidate], now: float
-    ) -> int:
+    def _replace_missing(self, ranked: Sequence[LevelCandidate], now: float) -> int:
         """The level of before failed or was unloaded: the next below it takes its place, or the last. At first, the
         best one."""
         place = 0
-        gone = next((c.level for c in candidates if c.level.name == self._now_at), None)
-        if gone is not None:
-            place = min(sum(rank(c.level) < rank(gone) for c in ranked), len(ranked) - 1)
+        if self._at is not None:
+            place = min(sum(rank(c.level) < rank(self._at) for c in ranked), len(ranked) - 1)
         self._enter(ranked[place], now)
         return place
 
@@ -159,10 +156,10 @@ class AutoController:
         past.hold_s = min(2 * past.hold_s, LONGEST_HOLD_S) if in_vain else FIRST_HOLD_S
 
     def _enter(self, level: LevelCandidate, now: float) -> None:
-        if self._now_at is not None:
+        if self._at is not None:
             self.switches += 1
             self._of(level).entered = now
-        self._now_at, self._switched, self._well_since = level.level.name, now, None
+        self._at, self._switched, self._well_since = level.level, now, None
 
     def _of(self, level: LevelCandidate) -> _Past:
         return self._past.setdefault(level.level.name, _Past())

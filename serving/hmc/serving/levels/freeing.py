@@ -227,7 +227,7 @@ class Room:
             missing = {digest: name for name, digest in level.files.items() if digest not in held}
             return 0 if on_device else sum((bundle.path / name).stat().st_size for name in missing.values())
 
-        self._clear(self._loaded(bundle, None), need, level.name)
+        self._clear(lambda: self._loaded(bundle, None), need, level.name)
 
     def settle(self, bundle: LoadedBundle, level: Level, weights: FileBytes) -> None:
         """Measures a level that has just been loaded, and unloads further idle levels if it is larger than expected.
@@ -239,7 +239,7 @@ class Room:
         def need(kept: Sequence[FileBytes], _: Sequence[Level]) -> int:
             return union_bytes([*kept, weights]) - union_bytes(kept)
 
-        self._clear(self._loaded(bundle, level), need, level.name)
+        self._clear(lambda: self._loaded(bundle, level), need, level.name)
 
     def _loaded(self, bundle: LoadedBundle, new: Level | None) -> list[Resident]:
         """All loaded levels, and those of a bundle that is not in service yet, but not the new one."""
@@ -253,10 +253,25 @@ class Room:
         return [resident for resident in residents if resident.level is not new]
 
     def _clear(
-        self, loaded: list[Resident], need: Callable[[Sequence[FileBytes], Sequence[Level]], int], name: str
+        self, find: Callable[[], list[Resident]], need: Callable[[Sequence[FileBytes], Sequence[Level]], int], name: str
     ) -> None:
-        """Evicts idle levels, least recently used first, until `need` of the rest fits."""
-        assert self.limit is not None
+        """Evicts idle levels, least recently used first, until `need` of the rest fits. find: the loaded levels."""
+        while not all(self._evict(resident, name) for resident in self._chosen(find(), need, name)):
+            pass  # a request has taken one of them meanwhile
+
+    def _evict(self, resident: Resident, name: str) -> bool:
+        """Unloads a level for another one and waits until it is free. Returns False if it stays."""
+        freed = resident.evict()
+        if freed:
+            log.info("level %s is unloaded: level %s needs its memory", resident.name, name)
+        for future in freed:
+            future.result()
+        return bool(freed)
+
+    def _chosen(
+        self, loaded: list[Resident], need: Callable[[Sequence[FileBytes], Sequence[Level]], int], name: str
+    ) -> list[Resident]:
+        """The idle levels that have to go."""
 
         def excess(kept: Sequence[Resident]) -> int:
             weights = [resident.weights for resident in kept]
@@ -268,11 +283,7 @@ class Room:
             kept = [resident for resident in kept if resident is not chosen[-1]]
         if (over := excess(kept)) > 0:
             raise self._refused(loaded, excess, over, name)
-        for resident in chosen:
-            freed = resident.evict()
-            log.info("level %s is unloaded: level %s needs its memory", resident.name, name)
-            for future in freed:
-                future.result()
+        return chosen
 
     def _refused(
         self, loaded: list[Resident], excess: Callable[[Sequence[Resident]], int], over: int, name: str

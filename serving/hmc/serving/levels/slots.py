@@ -159,6 +159,7 @@ class Lease:
         self.level, self.bundle_version = slot.level, bundle_version
         self.slot, self._end, self._priority = slot, end, priority
         self.model, self.code, self.chosen_by = model, code, chosen_by
+        self._found_idle: bool | None = None
 
     def submit(
         self,
@@ -171,7 +172,10 @@ class Lease:
         within_s: float | None = None,
     ) -> Future[Translation]:
         """Queues a text, and adds its latency to the level's if it is interactive. Arguments and errors: see
-        `Translator.submit`; and InvalidRequestError for a text that begins with the token of another language."""
+        `Translator.submit`; and InvalidRequestError for a text that begins with the token of another language. A level
+        that did nothing when the first text came accepts all, however short `within_s` is."""
+        if within_s is not None and self._found_idle is None:
+            self._found_idle = not self.slot.translator.pending
         future = self.slot.translator.submit(
             with_code(text, self.code),
             options,
@@ -179,7 +183,7 @@ class Lease:
             progress,
             priority=self._priority,
             caller=caller,
-            within_s=within_s,
+            within_s=None if self._found_idle else within_s,
         )
         future.add_done_callback(self._observe)
         return future

@@ -34,11 +34,12 @@ class _Turns:
 
 
 class FairLine:
-    """Sentences of several callers, in the order of start-time fair queueing.
+    """Sentences of several callers, in the order of weighted fair queueing.
 
     Each caller has a clock, which a sentence that starts advances by its cost / the caller's weight. The caller whose
-    clock is behind is next. The clock of a caller that comes anew is set to that of the line, unless it is ahead
-    because the caller was served just now. Sentences of one caller keep their order. Not thread-safe.
+    clock is behind is next. The clock of the line advances by that / the number of callers, as if they were served at
+    the same time. The clock of a caller that comes anew is set to that of the line, unless it is ahead because the
+    caller was served just now. Sentences of one caller keep their order. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,8 @@ class FairLine:
         """Callers with sentences in the line."""
         self._ahead: dict[str, float] = {}
         """Callers without sentences here whose clock is ahead of the line's."""
+        self._most_ahead = 16
+        """Callers in `_ahead` for which it is cleared of those that are not ahead any more."""
         self._heap: list[tuple[float, int, str]] = []
         self._owners: dict[Future[Any], str] = {}
         self._now = 0.0
@@ -98,8 +101,9 @@ class FairLine:
         future, job = turns.jobs.popitem(last=False)
         del self._owners[future]
         heapq.heappop(self._heap)
-        self._now = turns.begins
-        turns.begins += cost(job) / turns.weight
+        takes = cost(job) / turns.weight
+        self._now = max(turns.begins, self._now + takes / len(self._callers))
+        turns.begins += takes
         if turns.jobs:
             turns.number = next(self._numbers)
             heapq.heappush(self._heap, (turns.begins, turns.number, name))
@@ -155,6 +159,7 @@ class FairLine:
             self._heap.clear()
             self._now = 0.0
         else:
-            if len(self._ahead) > 2 * len(self._callers) + 16:
+            if len(self._ahead) >= self._most_ahead:
                 self._ahead = {each: at for each, at in self._ahead.items() if at > self._now}
+                self._most_ahead = 16 + 2 * len(self._ahead)
             self._ahead[name] = begins

@@ -89,7 +89,12 @@ class Scheduler:
     def upcoming(self, mode: Mode) -> list[Job]:
         """The sentences of this mode that will start next, as it looks now. They stay in the queue. None if other
         workers take from it, too: nobody knows then which of them start here."""
-        return self._queue.upcoming(mode, MOST_AHEAD) if len(self._workers) == 1 else []
+        return self._queue.upcoming(mode, MOST_AHEAD) if self.is_alone else []
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other worker takes from the queue."""
+        return len(self._workers) == 1
 
     def begin_step(self) -> list[Mode]:
         """Chooses the batches that run this step, and returns their modes."""

@@ -27,6 +27,8 @@ from hmc.serving.scheduling.scheduler import Plan, Scheduler
 
 log = logging.getLogger(__name__)
 
+FAILURES = 3
+"""Batches that fail, and sentences whose score is not finite, in a row after which the level has failed."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Seconds that a worker waits after its second failure in a row; they double with each further failure, up to the
 second number. A sentence in the queue ends the pause."""
@@ -44,6 +46,8 @@ class Worker(threading.Thread):
         self._warm: set[Mode] = set()
         """Modes that the warm-up has prepared. While it lasts, their memory is not given back for others."""
         self._pause_s = 0.0
+        self._failures = 0
+        """In a row, see `FAILURES`."""
         self.work = Work()
         """What this worker has computed since the warm-up."""
 
@@ -67,6 +71,10 @@ class Worker(threading.Thread):
                 self._scheduler.end_step([job for outcome in outcomes for job, _ in outcome.ended])
             finally:  # also after an error: what has left its batch is not among what `_restart` fails
                 self._postprocess(outcomes)
+            if self._failures >= FAILURES and not self._scheduler.count():
+                self._test(
+                    f"level {self._sessions.level.name!r} failed {self._failures} times in a row; the log says why"
+                )
         with turns.shared(self._sessions.device):
             self._batches.clear()
 
@@ -109,16 +117,20 @@ class Worker(threading.Thread):
             calls += [partial(job.report, tokens) for job, tokens in outcome.certain]
             for job, decoded in outcome.ended:
                 if decoded is not None:
-                    self._queue.failure, self._pause_s = None, 0.0
+                    if _is_finite(decoded):
+                        self._queue.failure, self._pause_s, self._failures = None, 0.0, 0
+                    else:
+                        self._failures += 1
                     calls.append(partial(_answer, job, decoded))
         self._postprocessor.post(calls)
 
     def _measure(self, outcome: Outcome) -> None:
         """Notes how long the sentences took that have ended."""
-        cancelled = sum(decoded is None for _, decoded in outcome.ended)
-        self.work.cancelled += cancelled
-        self.work.done += len(outcome.ended) - cancelled
-        done = [(job, decoded) for job, decoded in outcome.ended if decoded is not None and decoded.hypotheses]
+        ended = [(job, decoded) for job, decoded in outcome.ended if decoded is not None]
+        done = [(job, decoded) for job, decoded in ended if _is_finite(decoded)]
+        self.work.cancelled += len(outcome.ended) - len(ended)
+        self.work.failed += len(ended) - len(done)
+        self.work.done += len(done)
         if done:
             seen = [(len(job.source), len(decoded.hypotheses[0].ids) + 1, decoded.compute_s) for job, decoded in done]
             self._queue.ended(seen, interactive=done[0][0].mode.interactive)
@@ -129,6 +141,7 @@ class Worker(threading.Thread):
         if not isinstance(error, HmcError):
             log.error("a batch of level %s failed", self._sessions.level.name, exc_info=error)
             reported = RuntimeError(f"decoding failed: {error}")
+            self._failures += 1
         self._close_after(error, [mode])
         dropped = self._scheduler.drop(mode)
         self.work.failed += len(dropped)
@@ -169,21 +182,26 @@ class Worker(threading.Thread):
         return True
 
     def _restart(self, error: BaseException) -> None:
-        """After an error outside of any batch: fails every sentence that waits or runs here, and starts with no batch.
-
-        A sentence of one token then tests the level; its answer ends `queue.failure`. So a level recovers without
-        requests, which a server that is NOT_SERVING may not get. If sentences wait already, they are the test.
-        """
+        """After an error outside of any batch: fails every sentence that waits or runs here, and begins anew."""
         self._close_after(error, list(self._batches))
         reported = InternalServiceError(
             f"level {self._sessions.level.name!r} stopped unexpectedly and was restarted ({error!r}); send the text "
             "again, and report this error if it comes back"
         )
+        self.work.failed += self._scheduler.count()
         self._postprocessor.post([partial(set_exception, job.future, reported) for job in self._scheduler.drop_all()])
-        queue = self._queue
+        self._test(str(reported))
+
+    def _test(self, why: str) -> None:
+        """The level has failed, and nothing runs here. After a pause, a sentence of one token tests it; its answer ends
+        `queue.failure`. So a level recovers without requests, which a server that is NOT_SERVING may not get.
+
+        Sentences that wait are the test, and end the pause of a worker that is alone. Other workers have them first.
+        """
+        queue, alone = self._queue, self._scheduler.is_alone
         with queue.changed:
-            queue.failure = str(reported)
-            queue.changed.wait_for(lambda: len(queue) or queue.closed, self._pause_s)
+            queue.failure = why
+            queue.changed.wait_for(lambda: (len(queue) and alone) or queue.closed, self._pause_s)
             self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
             if not (len(queue) or queue.closed):
                 queue.put(_test_sentence(self._sessions))
@@ -191,7 +209,7 @@ class Worker(threading.Thread):
 
 def _answer(job: Job, decoded: Decoded) -> None:
     """Ends a sentence with what its caller wants of its hypotheses, or with an error if a score is not finite."""
-    if not (decoded.hypotheses and all(math.isfinite(h.score) for h in decoded.hypotheses)):
+    if not _is_finite(decoded):
         error = InternalServiceError(
             "the model scored this sentence with a number that is not finite, so there is no translation: its weights "
             "are damaged, or overflow at this precision. Try another level, and compile the bundle again"
@@ -206,6 +224,10 @@ def _answer(job: Job, decoded: Decoded) -> None:
         set_exception(job.future, error)
     else:
         set_result(job.future, result)
+
+
+def _is_finite(decoded: Decoded) -> bool:
+    return bool(decoded.hypotheses) and all(math.isfinite(each.score) for each in decoded.hypotheses)
 
 
 def _test_sentence(sessions: LevelSessions) -> Job:
