@@ -79,7 +79,18 @@ def encode_pairs(sources: Sequence[str], targets: Sequence[str], tokenizer: Toke
         raise InvalidRequestError(
             f"{len(sources)} source and {len(targets)} target texts: line n of one must translate line n of the other"
         )
-    return ((tokenizer.encode(s), tokenizer.encode(t, target=True)) for s, t in zip(sources, targets, strict=True))
+    return (
+        (encode_line(tokenizer, source, number, "shortlist"), tokenizer.encode(target, target=True))
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True), 1)
+    )
+
+
+def encode_line(tokenizer: Tokenizer, text: str, number: int, use: str) -> list[int]:
+    """Token ids of a source line. Raises InvalidRequestError with its number and the use of the text."""
+    try:
+        return tokenizer.encode(text)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"line {number} of the text for the {use}: {error}. Change or delete it") from error
 
 
 def learn_lexicon(

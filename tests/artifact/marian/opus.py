@@ -69,6 +69,8 @@ def opus_directory(path: Path, *, seed: int = 0, codes: tuple[str, ...] = CODES,
         "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "activation_function": "relu", "max_position_embeddings": 96,
         "scale_embedding": True, "eos_token_id": 0, "pad_token_id": pad, "decoder_start_token_id": pad,
         "num_beams": 6, "bad_words_ids": [[pad]], "transformers_version": "4.57.6",
+        "extra_pos_embeddings": pad + 1, "static_position_embeddings": True, "normalize_before": False,
+        "normalize_embedding": False, "add_final_layer_norm": False, "add_bias_logits": False,
     }  # fmt: skip
     (path / "config.json").write_text(json.dumps(fields | config))
     generation = {"num_beams": 5, "max_length": 77, "forced_eos_token_id": 0, "no_repeat_ngram_size": 3}

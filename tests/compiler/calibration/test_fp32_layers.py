@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hmc.artifact import Checkpoint, InvalidRequestError, Manifest, load_checkpo
 from hmc.compiler import LevelRequest, ShortlistText, compile_bundle
 from hmc.compiler.calibration.calibrate import calibrate
 from hmc.compiler.calibration.fp32_layers import _fewest, choose_fp32_layers
+from hmc.compiler.checks.runner import GraphRunner
 from hmc.compiler.weights import slim_model
 from hmc.serving import DecodeOptions, Sampling, Translator
 
@@ -44,6 +46,24 @@ def compiled(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def test_just_the_layers_that_lose_are_kept(compiled: tuple[Path, Manifest]) -> None:
     kept = {level.name: set(level.fp32_layers) for level in compiled[1].levels}
     assert kept == {"full": set(), "full-int8": {FFN, ATTENTION}, "full-int4": {FFN, ATTENTION}}
+
+
+def test_long_lines_are_not_run_all_at_once(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rounding errors are measured on so many positions at once as the ranges are."""
+    monkeypatch.setattr("hmc.compiler.calibration.fp32_layers.TOLERANCE", -1.0)
+    monkeypatch.setattr("hmc.compiler.checks.runner.TOKENS_AT_ONCE", 40)
+    encode, run = GraphRunner.encode, list[int]()
+
+    def noted(self: GraphRunner, sources: list[list[int]], *given: Any) -> Any:
+        run.append(len(sources) * max(map(len, sources)))
+        return encode(self, sources, *given)
+
+    monkeypatch.setattr(GraphRunner, "encode", noted)
+    checkpoint = load_checkpoint(tiny_checkpoint)
+    model, eos = slim_model(checkpoint, checkpoint.layout), checkpoint.architecture.eos_id
+    found = choose_fp32_layers(model, calibrate(model, [*[[5, 6, eos]] * 30, *[[5, 6, 7] * 10 + [eos]] * 3]))
+    assert found.fp32
+    assert max(run) <= 40
 
 
 def test_nothing_is_kept_where_nothing_loses(tiny_bundle: Path) -> None:

@@ -32,7 +32,6 @@ MUST_BE = {
     "normalize_before": (False, "layers must normalise after the residual"),
     "normalize_embedding": (False, "a layer norm after the embedding is not supported"),
     "add_final_layer_norm": (False, "a layer norm after each stack is not supported"),
-    "extra_pos_embeddings": (0, "an offset of the positions is not supported"),
 }
 """Field → the only value accepted (also when the field is absent), and why."""
 DECODING = (

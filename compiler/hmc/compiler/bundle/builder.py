@@ -27,7 +27,7 @@ from hmc.artifact.tokenizer.tokenizer import open_tokenizer
 from hmc.compiler.bundle.requests import LINES, SENTENCES, LevelRequest, check_level, in_device_form
 from hmc.compiler.checks.parity import TOLERANCE
 from hmc.compiler.checks.runner import Ids
-from hmc.compiler.lexicon import ShortlistText, lexicon_of
+from hmc.compiler.lexicon import ShortlistText, encode_line, lexicon_of
 from hmc.compiler.pipeline import ChosenLevel, LevelSource, Sentences, compile_level
 from hmc.compiler.serialize import BundleFolder
 
@@ -239,7 +239,10 @@ def _check_compatible(first: Checkpoint, sources: dict[Path, LevelSource]) -> No
 def _encode(checkpoint: Checkpoint, texts: Iterable[str]) -> Ids:
     """Ids with EOS of the first SENTENCES texts that have tokens, among the first LINES."""
     tokenizer, arch = open_tokenizer(checkpoint.tokenizer), checkpoint.architecture
-    encoded = (tokenizer.encode(text)[: arch.max_positions - 1] for text in islice(texts, LINES))
+    encoded = (
+        encode_line(tokenizer, text, number, "calibration")[: arch.max_positions - 1]
+        for number, text in enumerate(islice(texts, LINES), 1)
+    )
     return [[*ids, arch.eos_id] for ids in islice(filter(None, encoded), SENTENCES)]
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from hmc.compiler.calibration.calibrate import Calibration, CalibrationLinears
-from hmc.compiler.checks.runner import GraphRunner
+from hmc.compiler.checks.runner import GraphRunner, batches
 from hmc.compiler.derived import Array, DerivedArrays
 from hmc.compiler.graph import GraphBuilder
 from hmc.compiler.precisions.int8 import Int8Linears, quantize_columns
@@ -23,8 +23,9 @@ from hmc.compiler.weights import SlimModel
 TOLERANCE = 0.05
 """Mean absolute change that is allowed to the log-probability of a token of the fp32 translations, nats. Models that
 lose nothing in 8 bits have 0.01 to 0.04."""
-ROWS, ROWS_PER_CALL = 256, 4
-"""Rows of a tensor that are kept to measure its rounding error: in all, and of one run."""
+ROWS, SENTENCES, STEPS = 256, 16, 64
+"""Rows of a tensor that are kept to measure its rounding error, and of how many sentences and steps of each they are at
+most."""
 PARTS = ("query", "key", "value")
 Ranges = dict[str, ActivationRange]
 
@@ -110,18 +111,25 @@ class _RowLinears(CalibrationLinears):
 
 
 def _rounding_errors(model: SlimModel, calibration: Calibration, derived: DerivedArrays) -> dict[str, float]:
-    """Layer → the rounding error of its result, as a share of the result's variance."""
+    """Layer → the rounding error of its result, as a share of the result's variance. Of the encoder's tensors, a batch
+    gives rows once, of the decoder's at every step."""
     arch, ranges = model.arch, calibration.ranges
+    sources = calibration.sources[:: -(-len(calibration.sources) // SENTENCES)]
+    slices = list(batches(sources))
     rows: dict[str, list[npt.NDArray[np.float32]]] = {}
-
-    def tap(name: str, value: npt.NDArray[np.float32]) -> None:
-        kept = rows.setdefault(name.removeprefix("tap."), [])
-        if len(value) and len(kept) < ROWS // ROWS_PER_CALL:
-            kept.append(value[:: -(-len(value) // ROWS_PER_CALL)])
-
     linears = _RowLinears(derived=derived)
     runner = GraphRunner.author(arch, model.layout, model.tensors, linears)
-    runner.greedy(calibration.sources, min(ROWS // ROWS_PER_CALL, arch.max_positions - 1), tap)
+    for number, part in enumerate(slices, 1):
+        sentences, most = part.stop - part.start, number * ROWS // len(slices)
+
+        def tap(name: str, value: npt.NDArray[np.float32], sentences: int = sentences, most: int = most) -> None:
+            kept = rows.setdefault(name.removeprefix("tap."), [])
+            left = most - sum(map(len, kept))
+            wanted = left if len(value) > sentences else min(left, max(1, ROWS // len(slices) // STEPS))
+            if len(value) and wanted > 0:
+                kept.append(value[:: -(-len(value) // wanted)])
+
+        runner.greedy(sources[part], min(STEPS, arch.max_positions - 1), tap)
     runner.close()
     met = {name: np.concatenate(values) for name, values in rows.items()}
     errors = {
