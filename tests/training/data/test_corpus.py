@@ -17,7 +17,7 @@ from hmc.training import Vocabulary, make_batch
 from hmc.training.analysis.common.subject import read_text
 from hmc.training.data.batches import BatchStream, plan_epoch
 from hmc.training.data.corpus import Splitting, TokenCorpus
-from hmc.training.data.parallel_text import read_dev, read_pairs
+from hmc.training.data.parallel_text import DevText, read_dev, read_pairs
 
 PAIRS = [(s, s.upper()) for s in SENTENCES]
 
@@ -147,6 +147,30 @@ def test_tokenised_corpus_keeps_pairs_and_is_reused(tmp_path: Path, corpus: Toke
     files = {f: f.stat().st_mtime_ns for f in (tmp_path / "cache").rglob("*.arrow")}
     TokenCorpus.build([f"{tmp_path}/t.en {tmp_path}/t.de"], vocabulary, 200, tmp_path / "cache", ("en", "de"))
     assert files == {f: f.stat().st_mtime_ns for f in (tmp_path / "cache").rglob("*.arrow")}
+
+
+def test_drawn_tokens_are_found_again_wherever_the_text_lies(tmp_path: Path) -> None:
+    plain, _, _ = write(tmp_path)
+    vocabulary, drawn = Vocabulary(tiny_tokenizer()), Splitting(0.3, 2, 1)
+
+    def built(corpus: str) -> str:
+        return TokenCorpus.build([corpus], vocabulary, 200, tmp_path / "cache", ("en", "de"), drawn).fingerprint
+
+    first = built(plain)
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for name in plain.split():
+        (moved / f"renamed{Path(name).suffix}").write_bytes(Path(name).read_bytes())
+    assert built(f"{moved}/renamed.en {moved}/renamed.de") == first
+    (moved / "renamed.en").write_text("Another text.\n" * len(PAIRS))
+    assert built(f"{moved}/renamed.en {moved}/renamed.de") != first
+
+
+def test_the_dev_text_of_a_state_was_longer() -> None:
+    long, short = (DevText(PAIRS[:n], PAIRS[:n]) for n in (4, 2))
+    with pytest.raises(InvalidRequestError, match=r"scored on 4 pairs .* run\.eval_sentences=4 or more"):
+        short.check_same(long.fingerprint, Path("state"))
+    long.check_same(short.fingerprint, Path("state"))
 
 
 def test_a_full_disk_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,19 @@ def test_a_head_without_a_gradient_takes_no_step() -> None:
     assert moved == [False] * 3 + [True] * 3
 
 
+def test_a_matrix_without_a_gradient_takes_no_step() -> None:
+    """As the feed-forward matrices of a layer whose gate is closed in an update."""
+    model = make_model()
+    updater = make_updater(model, [], optimizer="muon")
+    updater.update(1)
+    held = [layer.ffn.fc1.weight for layer in model.encoder_layers]
+    before = [matrix.detach().clone() for matrix in held]
+    for matrix in held:
+        matrix.grad = torch.zeros_like(matrix)
+    updater.optimizer.step()
+    assert all(torch.equal(matrix, old) for matrix, old in zip(held, before, strict=True))
+
+
 def test_updates_are_those_of_torch() -> None:
     """Tall, wide and square matrices, several of a shape, one without a gradient, with weight decay."""
     drawn = torch.Generator().manual_seed(1)

@@ -93,6 +93,8 @@ def kill_and_resume(forks: Forks, settings: Recipe, out: Path) -> None:
     assert json.loads((out / "state" / "progress.json").read_text())["step"] == 6
     assert not (out / "final").exists()
     assert run(forks, settings, out) == 0
+    steps = [json.loads(line)["step"] for line in (out / "log.jsonl").read_text().splitlines() if "loss" in line]
+    assert steps == sorted(set(steps)), "updates that were made again are logged once"
 
 
 def equal(a: Path, b: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,16 @@ def test_keeping_and_averaging_are_apart(
     mean = chosen.average(averaged)
     weights = [load_checkpoint(chosen.path(step)).tensors["shared.weight"] for step in averaged]
     np.testing.assert_allclose(mean["shared.weight"], np.mean(weights, axis=0), rtol=1e-6)
+
+
+def test_what_a_lost_stretch_has_deleted_takes_no_place(tmp_path: Path) -> None:
+    """The run was killed after it had deleted its best checkpoint for a better one, of which no state knows."""
+    chosen = selection(tmp_path, keep_checkpoints=1)
+    shutil.rmtree(chosen.path(2))
+    chosen.add(5, 8.0, load_checkpoint(chosen.path(1)))
+    assert steps_in(tmp_path) == chosen.averaged() == [3]
+    chosen.add(6, 29.0, load_checkpoint(chosen.path(3)))
+    assert steps_in(tmp_path) == chosen.averaged() == [6]
 
 
 def test_every_checkpoint_is_kept_on_request_and_the_best_are_averaged(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.storage.files import sha256_file
 from hmc.artifact.tokenizer.files import TokenizerFiles
 from hmc.training.data.parallel_text import corpus_files, is_by_rows, read_pairs
 from hmc.training.data.vocabulary import Vocabulary
@@ -105,8 +106,10 @@ class TokenCorpus:
         vocabulary.encode("a", dropout=segmentation.dropout)  # refuses what it cannot do before all text is read
         import datasets
 
-        inputs = [_identity(corpus, languages) for corpus in corpora]
-        key = hashlib.sha256(json.dumps([corpora, inputs, max_length, vocabulary.digest, segmentation]).encode())
+        drawn = segmentation.dropout > 0  # other tokens each time: found again by the text, wherever it lies
+        inputs = [_content(corpus, languages) if drawn else _identity(corpus, languages) for corpus in corpora]
+        names = [] if drawn else corpora
+        key = hashlib.sha256(json.dumps([names, inputs, max_length, vocabulary.digest, segmentation]).encode())
         folder = cache / key.hexdigest()[:16]
         if not (folder / "dataset_info.json").is_file():
             datasets.disable_progress_bars()
@@ -144,6 +147,12 @@ def _identity(corpus: str, languages: tuple[str, str]) -> list[list[object]]:
     return chosen + [
         [str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns] for f in corpus_files(corpus) if f.is_file()
     ]
+
+
+def _content(corpus: str, languages: tuple[str, str]) -> list[object]:
+    """Returns what the tokens depend on, wherever the files lie and whatever they are called."""
+    files = [[file.suffixes, sha256_file(file)] for file in corpus_files(corpus)]
+    return [files or corpus, list(languages) if is_by_rows(corpus) else []]
 
 
 def _rows(

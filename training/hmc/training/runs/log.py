@@ -10,6 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from hmc.artifact.storage.files import write_whole
+
 
 class RunLog:
     """Shows and writes what a run reports. Use it as a context manager."""
@@ -26,7 +28,8 @@ class RunLog:
 
         folder.mkdir(parents=True, exist_ok=True)
         self.console = Console(stderr=True)
-        self.writer = SummaryWriter(str(folder / "tensorboard"))
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
+        _forget_after(start, folder / "log.jsonl")
         self.lines = (folder / "log.jsonl").open("a", encoding="utf-8")
         self.bar = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[status]}"),
@@ -73,3 +76,16 @@ class RunLog:
         """Prints one line."""
         if self.active:
             self.console.print(text, highlight=False)
+
+
+def _forget_after(step: int, file: Path) -> None:
+    """Drops the lines of later steps, which a resumed run makes again, and a line that was cut off."""
+    kept = list[str]()
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except ValueError:
+            continue
+    if file.is_file():
+        write_whole(file, "".join(kept))

@@ -27,8 +27,9 @@ class MuonWithAdam(torch.optim.Optimizer):
     Adam have (Liu et al. 2025, eq. 4), so one learning rate fits both. Updates are those of `torch.optim.Muon`, but
     computed for all matrices of a shape at once: a GPU starts some twenty operations a shape, not a matrix.
 
-    Heads without a gradient take no step: `torch.optim.Muon` moves a masked head for some 80 updates by full steps, in
-    which the rest of the model changes without it.
+    Heads without a gradient take no step, nor do matrices without any: `torch.optim.Muon` moves a masked head for some
+    80 updates by full steps, and a layer whose gate is closed for hundreds, in which the rest of the model changes
+    without them.
     """
 
     found_inf: Tensor | None = None
@@ -81,10 +82,9 @@ class MuonWithAdam(torch.optim.Optimizer):
         momentum = torch.stack(momenta).lerp_(gradient, (1 - MOMENTUM) * kept)
         torch._foreach_copy_(momenta, list(momentum.unbind()))
         scale = -rate * 0.2 * max(matrices[0].shape) ** 0.5
-        moved = kept.expand_as(gradient)
-        if of_heads:
-            there = gradient != 0
-            moved = moved * (there.any(1, keepdim=True) & there.any(2, keepdim=True))
+        there = gradient != 0
+        rows, columns = there.any(2, keepdim=True), there.any(1, keepdim=True)
+        moved = kept * (rows & columns if of_heads else rows.any(1, keepdim=True).expand_as(gradient))
         change = orthogonal(gradient.lerp_(momentum, MOMENTUM)).float() * (scale * moved)
         if decay:
             torch._foreach_mul_(matrices, list((1 - rate * decay * moved).unbind()))

@@ -10,12 +10,14 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor
 
 from hmc.artifact.errors import DeviceUnavailableError, HmcError, InvalidRequestError
@@ -35,6 +37,8 @@ CACHE_SIZES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Environment variables: sizes of oneDNN's own cache, and of the cache in PyTorch's binding to oneDNN (ideep)."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGEST = 2**31 - 1
+TOKENISING = timedelta(days=1)
+"""For which processes wait for each other, also while the first one tokenises the text. By default it is 30 minutes."""
 OLDEST_COMPILED = (7, 0)
 """Oldest compute capability that Triton, in which `torch.compile` writes kernels, supports."""
 
@@ -52,7 +56,11 @@ def make_fabric(run: RunSection) -> Fabric:
         )
     configure_memory()
     leave_out_cudnn()
-    fabric = Fabric(accelerator=run.device, precision=run.precision, devices=run.devices, num_nodes=run.nodes)
+    several = run.devices * run.nodes > 1
+    fabric = Fabric(
+        accelerator=run.device, precision=run.precision, devices=run.devices, num_nodes=run.nodes,
+        strategy=DDPStrategy(timeout=TOKENISING) if several else "auto",
+    )  # fmt: skip
     if run.compile:
         check_compilable(fabric.device)
     fabric.launch()

@@ -49,7 +49,7 @@ class Selection:
         """Deletes checkpoints beyond `keep_checkpoints`, lowest dev BLEU first, unless every one is kept."""
         if self.run.keep == "every":
             return
-        for step in self._best_first()[self.run.keep_checkpoints :]:
+        for step in self._present()[self.run.keep_checkpoints :]:
             shutil.rmtree(self.path(step), ignore_errors=True)
 
     def averaged(self) -> list[int]:
@@ -57,8 +57,7 @@ class Selection:
 
         Raises InvalidRequestError when no checkpoint is left.
         """
-        present = [step for step in self._best_first() if self.path(step).is_dir()]
-        if not present:
+        if not (present := self._present()):
             raise InvalidRequestError(
                 f"{self.folder} has none of the run's checkpoints: restore one, or train again in another --out"
             )
@@ -80,5 +79,8 @@ class Selection:
         name = "average" if scores["average"].bleu >= scores["best"].bleu - AVERAGE_MARGIN else "best"
         return name, candidates[name], scores[name]
 
-    def _best_first(self) -> list[int]:
-        return [entry["step"] for entry in sorted(self.evaluations, key=lambda e: (-e["bleu"], -e["step"]))]
+    def _present(self) -> list[int]:
+        """Steps of the checkpoints that are there, best dev BLEU first. A stretch that was lost may have deleted some
+        that were evaluated before it."""
+        best_first = sorted(self.evaluations, key=lambda e: (-e["bleu"], -e["step"]))
+        return [entry["step"] for entry in best_first if self.path(entry["step"]).is_dir()]
