@@ -47,11 +47,19 @@ def test_a_corpus_is_translated_and_what_failed_is_told(
         ),
         (["--engine", "local", "--source", "IN", "-o", "O", "--json", "--alignment"], "leave out --token-scores"),
         (["--source", "IN", "--field", "text"], "--field is about --engine"),
+        (
+            ["--engine", "local", "--source", "CORPUS", "-o", "O", "--suppress-token", "NoSuchPiece"],
+            "suppressed token 'NoSuchPiece' is not in the vocabulary",
+        ),
         (["--source", "a", "--source", "b"], "--source is one file of this machine, unless --engine is given"),
         (["--source", "s3://a/b"], "--source is one file of this machine, unless --engine is given"),
     ],
 )
-def test_refusals(hmc: Hmc, tiny_bundle: Path, arguments: list[str], said: str) -> None:
+def test_refusals(
+    hmc: Hmc, tiny_bundle: Path, arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("CORPUS").write_text("A dog runs.\n")
     refused(hmc("translate", "--bundle", tiny_bundle, *arguments), said)
 
 

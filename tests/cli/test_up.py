@@ -20,6 +20,7 @@ from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact import validate
 from hmc.artifact.storage.rows import text_lines
+from hmc.serving.server.settings import ServerSettings
 
 
 def steps(stdout: str) -> list[dict[str, Any]]:
@@ -93,6 +94,24 @@ def test_pruned_levels_are_served(data: Path, tmp_path: Path, hmc: Hmc) -> None:
     assert process.returncode == 0
     again = hmc(*arguments[:-2], "--no-serve")
     assert [step["kept"] for step in steps(again.stdout)] == [True, True, True]
+
+
+def test_the_server_is_set_up_as_that_of_serve(
+    hmc: Hmc, opus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = list[ServerSettings]()
+
+    def serve(_bundles: list[str], settings: ServerSettings, **_: object) -> None:
+        served.append(settings)
+
+    monkeypatch.setattr("hmc.cli.running.serve_models", serve)
+    monkeypatch.setenv("HMC_TOKEN", "secret")
+    monkeypatch.setenv("HMC_PORT", "50052")
+    arguments = ("up", opus, "-o", tmp_path / "out")
+    for more in ((), ("--port", "0")):
+        ran = hmc(*arguments, *more)
+        assert ran.exit_code == 0, ran.output
+    assert [(each.token, each.port) for each in served] == [("secret", 50052), ("secret", 0)]
 
 
 def test_what_the_model_asks_for_in_vain_is_said(hmc: Hmc, opus: Path, tmp_path: Path) -> None:

@@ -64,17 +64,17 @@ def command(
         int | None,
         opt(PRUNING, "Updates for closing heads, and as many for recovery. Default: as `hmc prune`.", min=10),
     ] = None,
-    host: Annotated[str, opt(SERVER, "Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, opt(SERVER, "Port to listen on; 0 takes any free one.")] = 50051,
+    host: Annotated[str | None, opt(SERVER, "Address to listen on. Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, opt(SERVER, "Port to listen on; 0 takes any free one. Default: 50051.")] = None,
     serve: Annotated[bool, opt(SERVER, "Serve the bundle at the end.", "--serve/--no-serve")] = True,
     as_json: Annotated[bool, opt(OUTPUT, "Print the steps and the address as lines of JSON.", "--json")] = False,
 ) -> None:
     """Import, prune, compile and serve a model in one command. Steps that an earlier run finished are not repeated.
 
-    `hmc import`, `hmc prune`, `hmc compile` and `hmc serve` do the same one by one, with all their options.
+    `hmc import`, `hmc prune`, `hmc compile` and `hmc serve` do the same one by one, with all their options. Variables
+    such as HMC_TOKEN, and the file that HMC_CONFIG names, set the server up as they do for `hmc serve`.
     """
     import json
-    import logging
     import os
     from functools import partial
 
@@ -87,11 +87,13 @@ def command(
     from hmc.cli.running import serve_models
     from hmc.pipelines.importing import located
     from hmc.pipelines.up import UpSettings, bring_up, default_folder
-    from hmc.serving.server.settings import ServerSettings
+    from hmc.serving.server.configuration import load
+    from hmc.serving.server.observing.logs import set_up
 
     out = out or default_folder(model)
     check_run_folder(out)
-    server = ServerSettings(host=host, port=port)
+    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    server = load(given, os.environ).settings
     console = open_console(stderr=True)
     settings = UpSettings(
         model=located(model, revision, partial(note, console)).path,
@@ -115,5 +117,5 @@ def command(
     with exit_on_sigterm(), translating(console) as (report, progress):
         bundle = bring_up(settings, done, progress, report)
     if serve:
-        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+        set_up(server.log_format, texts=server.log_texts)
         serve_models([str(bundle)], server, json_output=as_json)

@@ -161,6 +161,20 @@ def test_another_corpus_and_another_level_are_refused(
         translate_corpus([str(corpus)], str(whole), replace(level, name="full-int8"), SETTINGS)
 
 
+def test_a_corpus_that_changes_meanwhile_is_told(level: BulkLevel, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("first.en", "second.en")]
+    for file in files:
+        file.write_text("A dog runs.\nA cat sleeps.\n")
+
+    def changing(progress: Progress) -> None:
+        if progress.lines:
+            files[1].write_text("A bird sings.\nA cat sleeps.\nA fox.\n")
+
+    settings = replace(SETTINGS, shard_lines=1)
+    with pytest.raises(InvalidRequestError, match="changed while it was read: begin anew in another --out"):
+        translate_corpus([str(file) for file in files], str(tmp_path / "out"), level, settings, report=changing)
+
+
 def test_settings_that_make_no_sense() -> None:
     with pytest.raises(InvalidRequestError, match="shard-lines 0: choose 1"):
         BulkSettings(shard_lines=0)

@@ -110,6 +110,8 @@ def test_a_key_in_the_body_is_found_without_parsing_it(guarded: str, monkeypatch
         assert len(parsed) == 3
         large = web.post("/translate", data={"q": "x" * libretranslate.KEYED_BYTES, "api_key": "of-slow"})
         assert (large.status_code, "send the key in the header" in large.json()["error"]) == (413, True)
+        large = web.post("/translate?api_key=", data={"q": "x" * libretranslate.KEYED_BYTES})
+        assert large.status_code == 413, "an empty key is none"
 
 
 class Name(str):

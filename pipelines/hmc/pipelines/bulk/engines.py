@@ -72,6 +72,14 @@ def collect(
     return found
 
 
+def check_request(translator: Translator, settings: BulkSettings) -> None:
+    """Raises InvalidRequestError for what the level cannot do with any line."""
+    text = with_code("a", settings.code)
+    translator.submit(
+        text, settings.options, Target(settings.target_prefix), block=True, priority=Priority.BULK
+    ).cancel()
+
+
 def translate_shard(translator: Translator, lines: Sequence[CorpusLine], settings: BulkSettings) -> list[LineResult]:
     """Translates the lines of a shard. Raises as `collect`."""
     return collect(translator, lines, submit(translator, lines, settings), settings)
@@ -134,12 +142,17 @@ class LocalEngine:
     """Translates in this process."""
 
     def __init__(self, level: BulkLevel, settings: BulkSettings) -> None:
-        """Loads the level. Raises as `Translator`."""
+        """Loads the level. Raises as `Translator` and `check_request`."""
         self._settings = settings
         self._translator = Translator(
             level.bundle, level.name, device=level.device, threads=level.threads, workers=level.workers,
             max_rows=worker_rows(settings.options.beam_size) * level.workers,
         )  # fmt: skip
+        try:
+            check_request(self._translator, settings)
+        except BaseException:
+            self.close()
+            raise
 
     def translate(self, shards: Iterator[Shard]) -> Iterator[Done]:
         """See `BulkEngine`."""

@@ -20,7 +20,7 @@ from ray.exceptions import RayError
 
 from hmc.artifact.errors import HmcError, InternalServiceError, InvalidRequestError, UnavailableError
 from hmc.pipelines.bulk.corpus import CorpusLine
-from hmc.pipelines.bulk.engines import BulkLevel, Done, LineResult, Shard, translate_shard
+from hmc.pipelines.bulk.engines import BulkLevel, Done, LineResult, Shard, check_request, translate_shard
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.window import worker_rows
 from hmc.serving.translator import Translator
@@ -97,7 +97,9 @@ def translate_task(
 ) -> tuple[list[LineResult], tuple[bool, str] | None]:
     """What a process of Ray does with a shard. Returns an error as a value: whether it is a bug, and its message."""
     try:
-        return translate_shard(_translator(level, settings.options.beam_size), lines, settings), None
+        translator = _translator(level, settings.options.beam_size)
+        check_request(translator, settings)
+        return translate_shard(translator, lines, settings), None
     except HmcError as error:
         return [], (isinstance(error, InternalServiceError), str(error))
 

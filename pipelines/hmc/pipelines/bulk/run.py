@@ -110,7 +110,8 @@ def translate_corpus(
             finally:
                 running.close()
             seconds = time.monotonic() - began
-            if _missing(store, files, shards):
+            again = Corpus(sources, settings.text_field)
+            if _missing(store, files, shards) or again.sources != corpus.sources:
                 named = ", ".join(sources)
                 raise InvalidRequestError(f"{named} changed while it was read: begin anew in another --out")
         counts = _write_report(store, shards)

@@ -108,7 +108,7 @@ class _Sent:
         if self._read is None:
             request = self._request
             check_unpacked(request)
-            known = not self._needs_token or "authorization" in request.headers or "api_key" in request.query_params
+            known = not self._needs_token or "authorization" in request.headers or request.query_params.get("api_key")
             self._read = await self.body.read() if known else await self._short()
         return self._read
 

@@ -12,6 +12,7 @@ import typer
 
 from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.precisions import PRECISIONS
 from hmc.cli.common.backends import code_of, level_of
 from hmc.cli.common.consoles import open_console
 from hmc.cli.common.options import BackendOptions, BulkOptions, chosen_server
@@ -43,7 +44,8 @@ def write_bulk(
     manifest = read_manifest(where.bundle)
     selector = where.selector()
     name = level_of(manifest, selector, where.device) or manifest.default_level
-    level = BulkLevel(where.bundle, name, where.device, where.threads, _workers(engine, workers))
+    on_cpu = PRECISIONS[manifest.level(name).precision].device == "cpu"
+    level = BulkLevel(where.bundle, name, where.device, where.threads, _workers(engine, workers, on_cpu=on_cpu))
     settings = BulkSettings(
         options, prefix, code_of(where.bundle, manifest, selector), bulk.field,
         bulk.output or "text",  # type: ignore[arg-type]  # checked there
@@ -75,11 +77,11 @@ def _engine(name: str | None) -> EngineName:
     raise InvalidRequestError(f"--engine {name}: choose {' or '.join(get_args(EngineName))}")
 
 
-def _workers(engine: str, workers: int | None) -> int:
-    """Without --workers, one for each core of this machine; of Ray one for each core of the cluster."""
+def _workers(engine: str, workers: int | None, *, on_cpu: bool) -> int:
+    """Without --workers, one for each core of this machine, or one on a GPU; of Ray one for each core of a cluster."""
     if workers is not None and workers < 1:
         raise InvalidRequestError(f"--workers {workers}: choose 1 or more")
-    return workers or (cores() if engine == "local" else 0)
+    return workers or ((cores() if on_cpu else 1) if engine == "local" else 0)
 
 
 def _said(out: str, found: Translated) -> str:
