@@ -72,8 +72,8 @@ def test_a_kept_phrase_may_hold_any_character() -> None:
 
 def test_without_attention_the_text_around_is_translated() -> None:
     text, sent = kept(lambda part: re.sub(r"\d|[^\w ]", "", part).upper(), f"see {URL}, and go", URL)
-    assert text == f"SEE {URL} AND GO"
-    assert sent[-2:] == ["see", ", and go"]
+    assert text == f"SEE {URL}, AND GO", "also what the model drops at the beginning of a text"
+    assert sent[-2:] == ["see", "and go"]
 
 
 def test_a_target_prefix_begins_the_first_part() -> None:
@@ -86,6 +86,20 @@ def test_a_target_prefix_begins_the_first_part() -> None:
 
     done = asyncio.run(Keeper(("{n}",)).translate(submit, "see {n} now", DecodeOptions(), Target("Der ")))
     assert done.text == "Der SEE {n} NOW"
+
+
+def test_no_word_of_the_target_prefix_gives_way() -> None:
+    """The first word of the translation is forced, and attends most to what stands for the phrase."""
+    pieces, weights = ("▁Go", "▁und", "</s>"), ((0.1, 0.9), (0.9, 0.1), (0.5, 0.5))
+    tokens = tuple(Token(piece, None, each) for piece, each in zip(pieces, weights, strict=True))
+
+    async def submit(part: str, options: DecodeOptions, target: Target) -> Translation:
+        if options.alignment:
+            return Translation("Go und", -1.0, 2, 3, tokens=tokens, source_pieces=("▁and", "▁12"))
+        return Translation(target.text + re.sub(r"\d+|{n}", "", part), -1.0, 2, 2)
+
+    done = asyncio.run(Keeper(("{n}",)).translate(submit, "and {n}", DecodeOptions(), Target("Go ")))
+    assert done.text == "Go and {n}"
 
 
 def test_options_that_exclude_attention_are_no_error() -> None:

@@ -21,6 +21,8 @@ from hmc.serving.text.segmentation.lines import UNSPACED_SCRIPT
 
 START = "▁"
 MARKS = tuple(".,!?;:)]}”»。，！？；：؟،।")
+AFTER_PHRASE = " \t\n.,!?;:)]}”»"
+"""What is copied between a phrase and the first word after it."""
 LETTER = "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u036f\u0370-\u037d\u0386\u0388-\u0556\u0561-\u0587\u1e00-\u1fff"
 """Letters of scripts whose words stand alone between blanks: Latin, Greek, Cyrillic, Armenian."""
 WORD = re.compile(rf"(?:[{LETTER}]+|\d+)(?:_+(?:[{LETTER}]+|\d+))*")
@@ -148,7 +150,7 @@ class Keeper:
                 pass  # the level, or sampling, excludes that attention is traced
             else:
                 pasted = paste(traced, dict(zip(choices[0], found, strict=False)))
-                if pasted is not None:
+                if pasted is not None and pasted.startswith(target.text.strip()):
                     return replace(traced, text=pasted, tokens=(), source_pieces=())
         return await _around(submit, rest, options, target, found)
 
@@ -256,21 +258,22 @@ async def _around(
     submit: Submit, rest: Sequence[str], options: DecodeOptions, target: Target, found: Sequence[str]
 ) -> Translation:
     """The parts between the phrases are translated one by one, so they lose what they say of each other. The target
-    prefix begins the first."""
+    prefix begins the first. Marks after a phrase are copied: models drop them where they begin a text."""
     worded = [any(map(str.isalpha, part)) for part in rest]
-    sent = [part for part, words in zip(rest, worded, strict=True) if words]
+    begins = [len(part) - len(part.lstrip(AFTER_PHRASE if number else None)) for number, part in enumerate(rest)]
+    sent = [part[begin:] for part, begin, words in zip(rest, begins, worded, strict=True) if words]
     targets = [target, *(Target() for _ in sent[1:])]
     asked = (submit(part.strip(), options, each) for part, each in zip(sent, targets, strict=True))
     done = iter(await asyncio.gather(*asked))
     parts: list[str] = []
     used: list[Translation] = []
-    for part, words in zip(rest, worded, strict=True):
+    for part, begin, words in zip(rest, begins, worded, strict=True):
         if not words:
             parts.append(part)
             continue
         used.append(next(done))
         made = used[-1].text
-        lead, tail = part[: len(part) - len(part.lstrip())], part[len(part.rstrip()) :]
+        lead, tail = part[:begin], part[len(part.rstrip()) :]
         lead = lead or (_gap(part[0], made[:1]) if parts else "")
         tail = tail or (_gap(part[-1], made[-1:]) if len(parts) < len(rest) - 1 else "")
         parts.append(f"{lead}{made}{tail}")
