@@ -45,6 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     kept = Path("experiments/papers/results")
     parser.add_argument("--kept", type=Path, default=kept, help=f"results that stay with the project (default: {kept})")
     given = parser.parse_intermixed_args(arguments)  # names may come after options
+    if given.jobs < 1:
+        parser.error(f"--jobs {given.jobs}: choose 1 or more")
     name = given.size if given.model is None else f"{given.size}-{given.model.parent.name}-{given.model.name}"
     kept = given.kept / name  # of each model its own: what is done for one is not done for another
     study = Study(SIZES[given.size], given.runs / name, given.data, given.model, kept)

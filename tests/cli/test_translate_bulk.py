@@ -61,6 +61,7 @@ def test_refusals(
     monkeypatch.chdir(tmp_path)
     Path("CORPUS").write_text("A dog runs.\n")
     refused(hmc("translate", "--bundle", tiny_bundle, *arguments), said)
+    assert not list(Path("O").glob("*")), "so other options may follow"
 
 
 def test_a_server_is_no_engine(hmc: Hmc) -> None:

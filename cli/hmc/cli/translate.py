@@ -69,7 +69,7 @@ def command(
         opt(
             WHERE,
             "With --bundle: batches that run at once, each on --threads threads. More than 1 is faster for files.",
-            show_default="as measured; with --engine one for each core",
+            show_default="as measured; with --engine one for each core, or one on a GPU",
         ),
     ] = None,
     beam: Annotated[

@@ -93,7 +93,7 @@ def command(
     out = out or default_folder(model)
     check_run_folder(out)
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    server = load(given, os.environ).settings
+    server = load(given, os.environ).settings if serve else None
     console = open_console(stderr=True)
     settings = UpSettings(
         model=located(model, revision, partial(note, console)).path,
@@ -116,6 +116,6 @@ def command(
 
     with exit_on_sigterm(), translating(console) as (report, progress):
         bundle = bring_up(settings, done, progress, report)
-    if serve:
+    if server is not None:
         set_up(server.log_format, texts=server.log_texts)
         serve_models([str(bundle)], server, json_output=as_json)

@@ -80,17 +80,17 @@ def encode_pairs(sources: Sequence[str], targets: Sequence[str], tokenizer: Toke
             f"{len(sources)} source and {len(targets)} target texts: line n of one must translate line n of the other"
         )
     return (
-        (encode_line(tokenizer, source, number, "shortlist"), tokenizer.encode(target, target=True))
-        for number, (source, target) in enumerate(zip(sources, targets, strict=True), 1)
+        (encode_line(tokenizer, source, "shortlist"), tokenizer.encode(target, target=True))
+        for source, target in zip(sources, targets, strict=True)
     )
 
 
-def encode_line(tokenizer: Tokenizer, text: str, number: int, use: str) -> list[int]:
-    """Token ids of a source line. Raises InvalidRequestError with its number and the use of the text."""
+def encode_line(tokenizer: Tokenizer, text: str, use: str) -> list[int]:
+    """Token ids of a source line. Raises InvalidRequestError with its beginning and the use of the text."""
     try:
         return tokenizer.encode(text)
     except InvalidRequestError as error:
-        raise InvalidRequestError(f"line {number} of the text for the {use}: {error}. Change or delete it") from error
+        raise InvalidRequestError(f"the line {text[:40]!r} of the text for the {use}: {error}. Change it") from error
 
 
 def learn_lexicon(

@@ -74,6 +74,7 @@ def test_without_attention_the_text_around_is_translated() -> None:
     text, sent = kept(lambda part: re.sub(r"\d|[^\w ]", "", part).upper(), f"see {URL}, and go", URL)
     assert text == f"SEE {URL}, AND GO", "also what the model drops at the beginning of a text"
     assert sent[-2:] == ["see", "and go"]
+    assert kept(lambda part: re.sub(r"\d", "", part), f"see {URL}\u00a0and go", URL)[0] == f"see {URL}\u00a0and go"
 
 
 def test_a_target_prefix_begins_the_first_part() -> None:

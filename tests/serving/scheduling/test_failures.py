@@ -232,6 +232,8 @@ def test_a_level_that_fails_every_sentence_has_failed_until_it_answers(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     encode, calls = LevelSessions.encode, list[int]()
+    for pause in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S"):
+        monkeypatch.setattr(worker, pause, GUARD_S)
 
     def broken(self: LevelSessions, sources: Any) -> tuple[Arrays, Any]:
         calls.append(1)
@@ -255,6 +257,28 @@ def test_a_level_that_fails_every_sentence_has_failed_until_it_answers(
     assert engine.work.total.done == before.done
     assert engine.submit(SOURCE, GREEDY).result(GUARD_S).hypotheses
     assert engine.failure is None
+
+
+def test_of_several_workers_that_all_fail_one_tries_what_comes(
+    sessions: LevelSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts are refused at once, and not after the pauses of workers that have given up."""
+    for pause in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S"):
+        monkeypatch.setattr(worker, pause, 10 * GUARD_S)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("boom")
+
+    engine = Engine(sessions, queue_size=100, max_rows=16, workers=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(LevelSessions, "encode", broken)
+        for _ in range(12):
+            with pytest.raises(RuntimeError, match="boom"):
+                engine.submit(SOURCE, GREEDY).result(GUARD_S)
+        assert engine.queue.failure
+    assert engine.submit(SOURCE, GREEDY).result(GUARD_S).hypotheses
+    assert engine.failure is None
+    engine.close()
 
 
 # ---- closing ----

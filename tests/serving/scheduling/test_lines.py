@@ -113,6 +113,18 @@ def test_a_caller_that_comes_back_is_served_although_new_ones_never_end() -> Non
     assert len(line._ahead) < 50
 
 
+@pytest.mark.parametrize(("weight", "rows"), [(0.01, 1), (1.0, 250)])
+def test_a_new_caller_does_not_pay_for_what_another_took(weight: float, rows: int) -> None:
+    """Another one of little weight, or with one very long text."""
+    line = FairLine()
+    owners = {"c": [job(rows=rows)]}
+    line.append(owners["c"][0], Caller("c", weight))
+    owners["a"] = filled(line, A, 100)
+    assert starts(line, owners, 1) == ["c"]
+    owners["b"] = filled(line, B, 100)
+    assert Counter(starts(line, owners, 10)) == {"a": 5, "b": 5}
+
+
 def test_callers_that_have_left_are_forgotten() -> None:
     line = FairLine()
     owners = {"a": filled(line, A, 1000)}

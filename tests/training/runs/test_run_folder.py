@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from tests.tiny import tiny_checkpoint_at
 
 from hmc.artifact import InvalidRequestError
 from hmc.training.runs.folder import check_pruning_folder, check_training_folder, hold, release
+from hmc.training.runs.log import RunLog
 
 
 def foreign(file: Path) -> Path:
@@ -66,6 +68,7 @@ def test_checkpoints_that_pruning_will_write(tmp_path: Path) -> None:
 HOLDER = """
 import sys
 from pathlib import Path
+from hmc.training.runs.log import RunLog
 from hmc.training.runs.folder import hold
 hold(Path(sys.argv[1]))
 print("held", flush=True)
@@ -101,3 +104,18 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     hold(tmp_path)
     check_training_folder(tmp_path)  # the file of the lock alone is nobody's run
     release(tmp_path)
+
+
+def test_a_resumed_run_logs_each_update_once_and_leaves_other_logs(tmp_path: Path) -> None:
+    for part, start, steps in (("", 0, (1, 2, 3)), ("nested", 0, (1, 2)), ("", 2, (3, 4))):
+        with RunLog("title", tmp_path, 4, start, part=part) as log:
+            for step in steps:
+                log.report(step, {"loss": 1.0})
+        if not start:
+            with (tmp_path / "log.jsonl").open("a") as file:
+                file.write("null\n{")
+    logged = {
+        name: [json.loads(line)["step"] for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("log.jsonl", "log-nested.jsonl")
+    }
+    assert logged == {"log.jsonl": [1, 2, 3, 4], "log-nested.jsonl": [1, 2]}

@@ -239,10 +239,7 @@ def _check_compatible(first: Checkpoint, sources: dict[Path, LevelSource]) -> No
 def _encode(checkpoint: Checkpoint, texts: Iterable[str]) -> Ids:
     """Ids with EOS of the first SENTENCES texts that have tokens, among the first LINES."""
     tokenizer, arch = open_tokenizer(checkpoint.tokenizer), checkpoint.architecture
-    encoded = (
-        encode_line(tokenizer, text, number, "calibration")[: arch.max_positions - 1]
-        for number, text in enumerate(islice(texts, LINES), 1)
-    )
+    encoded = (encode_line(tokenizer, text, "calibration")[: arch.max_positions - 1] for text in islice(texts, LINES))
     return [[*ids, arch.eos_id] for ids in islice(filter(None, encoded), SENTENCES)]
 
 

@@ -24,8 +24,8 @@ TOLERANCE = 0.05
 """Mean absolute change that is allowed to the log-probability of a token of the fp32 translations, nats. Models that
 lose nothing in 8 bits have 0.01 to 0.04."""
 ROWS, SENTENCES, STEPS = 256, 16, 64
-"""Rows of a tensor that are kept to measure its rounding error, and of how many sentences and steps of each they are at
-most."""
+"""Rows of a tensor that are kept to measure its rounding error. They are of so many sentences, and so many steps of
+each, at most."""
 PARTS = ("query", "key", "value")
 Ranges = dict[str, ActivationRange]
 

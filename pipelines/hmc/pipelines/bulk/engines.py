@@ -73,7 +73,7 @@ def collect(
 
 
 def check_request(translator: Translator, settings: BulkSettings) -> None:
-    """Raises InvalidRequestError for what the level cannot do with any line."""
+    """Raises InvalidRequestError and FailedPreconditionError for what the level cannot do with any line."""
     text = with_code("a", settings.code)
     translator.submit(
         text, settings.options, Target(settings.target_prefix), block=True, priority=Priority.BULK

@@ -126,6 +126,10 @@ class Local:
         """Writes a file whole or not at all."""
         write_whole(self._folder / name, content)
 
+    def remove(self, name: str) -> None:
+        """Deletes a file that is there."""
+        (self._folder / name).unlink()
+
 
 class Remote:
     """A folder on a store, where an object appears whole. Two runs into one folder write the same bytes twice."""
@@ -160,6 +164,10 @@ class Remote:
     def write(self, name: str, content: bytes) -> None:
         """See `Local`."""
         self._system.pipe_file(f"{self._path}/{name}", content)
+
+    def remove(self, name: str) -> None:
+        """See `Local`."""
+        self._system.rm_file(f"{self._path}/{name}")
 
 
 Store = Local | Remote

@@ -12,7 +12,7 @@ from hmc.artifact.bundle.manifest import read_manifest
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.pipelines.bulk.corpus import Corpus
 from hmc.pipelines.bulk.engines import BulkEngine, BulkLevel, EngineName, LocalEngine
-from hmc.pipelines.bulk.output import NOTES, TRANSLATIONS, ShardFiles, Store, open_store
+from hmc.pipelines.bulk.output import FIRST, NOTES, TRANSLATIONS, ShardFiles, Store, open_store
 from hmc.pipelines.bulk.settings import BulkSettings
 from hmc.pipelines.progress import Meter, Report, Step, silent
 
@@ -98,7 +98,12 @@ def translate_corpus(
         seconds = 0.0
         if missing:
             step("loading the level")
-            running = start(engine, level, settings)
+            try:
+                running = start(engine, level, settings)
+            except BaseException:
+                if len(missing) == shards:  # nothing is there yet, and other options may follow
+                    store.remove(FIRST.name)
+                raise
             began = time.monotonic()
             try:
                 left = meter.left(corpus.shards(settings.shard_lines), missing)
@@ -110,12 +115,21 @@ def translate_corpus(
             finally:
                 running.close()
             seconds = time.monotonic() - began
-            again = Corpus(sources, settings.text_field)
-            if _missing(store, files, shards) or again.sources != corpus.sources:
+            step("reading the corpus again")
+            if _missing(store, files, shards) or not _is_same(corpus, sources, settings):
+                store.write(FIRST.name, FIRST.written(request | {"sources changed while they were read": True}))
                 named = ", ".join(sources)
                 raise InvalidRequestError(f"{named} changed while it was read: begin anew in another --out")
         counts = _write_report(store, shards)
         return Translated(**counts, shards=shards, lines_now=meter.done, seconds=round(seconds, 3))
+
+
+def _is_same(corpus: Corpus, sources: Sequence[str], settings: BulkSettings) -> bool:
+    """Whether the files hold what they held when the run began."""
+    try:
+        return Corpus(sources, settings.text_field).sources == corpus.sources
+    except InvalidRequestError:
+        return False
 
 
 def _missing(store: Store, files: ShardFiles, shards: int) -> set[int]:

@@ -21,8 +21,8 @@ from hmc.serving.text.segmentation.lines import UNSPACED_SCRIPT
 
 START = "▁"
 MARKS = tuple(".,!?;:)]}”»。，！？；：؟،।")
-AFTER_PHRASE = " \t\n.,!?;:)]}”»"
-"""What is copied between a phrase and the first word after it."""
+BLANK, AFTER_PHRASE = re.compile(r"\s*"), re.compile(r"[\s.,!?;:)\]}”»]*")
+"""What is copied before the first word of a text, and between a phrase and the first word after it."""
 LETTER = "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u036f\u0370-\u037d\u0386\u0388-\u0556\u0561-\u0587\u1e00-\u1fff"
 """Letters of scripts whose words stand alone between blanks: Latin, Greek, Cyrillic, Armenian."""
 WORD = re.compile(rf"(?:[{LETTER}]+|\d+)(?:_+(?:[{LETTER}]+|\d+))*")
@@ -260,7 +260,8 @@ async def _around(
     """The parts between the phrases are translated one by one, so they lose what they say of each other. The target
     prefix begins the first. Marks after a phrase are copied: models drop them where they begin a text."""
     worded = [any(map(str.isalpha, part)) for part in rest]
-    begins = [len(part) - len(part.lstrip(AFTER_PHRASE if number else None)) for number, part in enumerate(rest)]
+    leads = [(AFTER_PHRASE if number else BLANK).match(part) for number, part in enumerate(rest)]
+    begins = [lead.end() if lead else 0 for lead in leads]
     sent = [part[begin:] for part, begin, words in zip(rest, begins, worded, strict=True) if words]
     targets = [target, *(Target() for _ in sent[1:])]
     asked = (submit(part.strip(), options, each) for part, each in zip(sent, targets, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,8 +49,11 @@ class LevelCandidate:
     @property
     def is_stale(self) -> bool:
         """Whether its latency was measured, but not lately, so that only a request can tell it."""
-        seen = self.measured.summary() if self.measured else None
-        return seen is not None and seen.requests >= ENOUGH_REQUESTS and self.p95_ms() is None
+        return (
+            self.p95_ms() is None
+            and self.measured is not None
+            and self.measured.count(within_s=math.inf) >= ENOUGH_REQUESTS
+        )
 
 
 def rank(level: Level) -> tuple[int, int, int]:
@@ -112,16 +116,15 @@ def _cheapest_within(drop: float, ranked: Sequence[LevelCandidate]) -> Level:
 
 def _within_budget(budget_ms: int, ranked: Sequence[LevelCandidate]) -> Level:
     measured = [(round(p95, 1), c.level) for c in ranked if (p95 := c.p95_ms()) is not None]  # as it is printed
-    stale = [c.level for c in ranked if c.is_stale]
-    if not measured and not stale:
+    for p95, level in measured:
+        if p95 <= budget_ms:
+            return level
+    if stale := [c.level for c in ranked if c.is_stale]:
+        return stale[-1]
+    if not measured:
         raise LevelNotFoundError(
             "latency_budget_ms: no level has a measured latency of single sentences; it has one after "
             f"{ENOUGH_REQUESTS} requests to a server, or recorded with `hmc bench --batch 1 --record`"
         )
-    for p95, level in measured:
-        if p95 <= budget_ms:
-            return level
-    if stale:
-        return stale[-1]
     p95, level = min(measured, key=lambda x: x[0])
     raise LevelNotFoundError(f"no level answers within {budget_ms} ms; the fastest is {level.name!r} with {p95:g} ms")

@@ -212,8 +212,9 @@ class Room:
         settings.
 
         The bytes of the new level are those that it had when it was last loaded; at first those of its files. Unloads
-        nothing if that would not do: raises FailedPreconditionError if the level fits beside none of the levels that
-        stay loaded, and MemoryInUseError if it does not fit beside those that are in use now.
+        nothing if that would not do, unless requests take levels meanwhile: raises FailedPreconditionError if the level
+        fits beside none of the levels that stay loaded, and MemoryInUseError if it does not fit beside those that are
+        in use now.
         """
         if self.limit is None:
             return

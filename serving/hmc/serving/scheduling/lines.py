@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import OrderedDict
 from collections.abc import Iterator, Set
 from concurrent.futures import Future
@@ -37,9 +38,10 @@ class FairLine:
     """Sentences of several callers, in the order of weighted fair queueing.
 
     Each caller has a clock, which a sentence that starts advances by its cost / the caller's weight. The caller whose
-    clock is behind is next. The clock of the line advances by that / the number of callers, as if they were served at
-    the same time. The clock of a caller that comes anew is set to that of the line, unless it is ahead because the
-    caller was served just now. Sentences of one caller keep their order. Not thread-safe.
+    clock is behind is next. The clock of the line advances by the cost / the weights of all callers, as if they were
+    served at the same time. The clock of a caller that comes anew is set to that of the line, but not behind all
+    others; it keeps its own if that is ahead because it was served just now. Sentences of one caller keep their order.
+    Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -48,7 +50,7 @@ class FairLine:
         self._ahead: dict[str, float] = {}
         """Callers without sentences here whose clock is ahead of the line's."""
         self._most_ahead = 16
-        """Callers in `_ahead` for which it is cleared of those that are not ahead any more."""
+        """When `_ahead` has so many callers, those that are not ahead any more are dropped."""
         self._heap: list[tuple[float, int, str]] = []
         self._owners: dict[Future[Any], str] = {}
         self._now = 0.0
@@ -78,7 +80,8 @@ class FairLine:
         """Adds a sentence behind those of its caller."""
         turns = self._callers.get(caller.name)
         if turns is None:
-            begins = max(self._now, self._ahead.pop(caller.name, 0.0))
+            last = max((each.begins for each in self._callers.values()), default=math.inf)
+            begins = max(min(self._now, last), self._ahead.pop(caller.name, 0.0))
             turns = self._callers[caller.name] = _Turns(caller.weight, begins, next(self._numbers))
             heapq.heappush(self._heap, (begins, turns.number, caller.name))
         turns.weight = caller.weight
@@ -101,9 +104,9 @@ class FairLine:
         future, job = turns.jobs.popitem(last=False)
         del self._owners[future]
         heapq.heappop(self._heap)
-        takes = cost(job) / turns.weight
-        self._now = max(turns.begins, self._now + takes / len(self._callers))
-        turns.begins += takes
+        weights = sum(each.weight for each in self._callers.values())
+        self._now = max(turns.begins, self._now + cost(job) / weights)
+        turns.begins += cost(job) / turns.weight
         if turns.jobs:
             turns.number = next(self._numbers)
             heapq.heappush(self._heap, (turns.begins, turns.number, name))

@@ -56,7 +56,7 @@ class Scheduler:
         self.max_rows, self.max_tokens = max_rows, max_tokens
         self._new_budget = budget or (lambda: TokenBudget(max_tokens))
         self._policy = AdmissionPolicy(max_rows)
-        self._paused = False
+        self._paused = self._resting = False
         self._forget_all()
         workers.append(self)
 
@@ -89,12 +89,7 @@ class Scheduler:
     def upcoming(self, mode: Mode) -> list[Job]:
         """The sentences of this mode that will start next, as it looks now. They stay in the queue. None if other
         workers take from it, too: nobody knows then which of them start here."""
-        return self._queue.upcoming(mode, MOST_AHEAD) if self.is_alone else []
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether no other worker takes from the queue."""
-        return len(self._workers) == 1
+        return self._queue.upcoming(mode, MOST_AHEAD) if len(self._workers) == 1 else []
 
     def begin_step(self) -> list[Mode]:
         """Chooses the batches that run this step, and returns their modes."""
@@ -152,6 +147,19 @@ class Scheduler:
             self._forget_all()
             return [*jobs, *self._queue.clear()]
 
+    def rest(self, seconds: float) -> None:
+        """Waits so long, or until the queue is closed. Sentences that come are left to the other workers, and end the
+        wait only where all of them rest."""
+        with self._queue.changed:
+            self._resting = True
+            self._queue.changed.notify_all()
+            self._queue.changed.wait_for(self._is_needed, seconds)
+            self._resting = False
+
+    def _is_needed(self) -> bool:
+        waits = bool(len(self._queue)) and all(worker._resting for worker in self._workers)
+        return self._queue.closed or waits
+
     # ---- other threads ----
 
     def pause(self, paused: bool) -> None:
@@ -205,7 +213,8 @@ class Scheduler:
             self._too_long = free, queue.interactive
             return started
         saving = self._policy.saves_rows(free, waiting)
-        idle = sum(not (worker._running or worker._paused) for worker in self._workers if worker is not self)
+        others = [each for each in self._workers if each is not self]
+        idle = sum(not (each._running or each._paused or each._resting) for each in others)
         left_over = queue.ready - -(-queue.ready // (1 + idle))
         self._too_long = None
         tokens, most_tokens = 0, max(MOST_AT_ONCE, 32 * self.max_rows)

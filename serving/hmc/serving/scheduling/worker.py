@@ -196,12 +196,12 @@ class Worker(threading.Thread):
         """The level has failed, and nothing runs here. After a pause, a sentence of one token tests it; its answer ends
         `queue.failure`. So a level recovers without requests, which a server that is NOT_SERVING may not get.
 
-        Sentences that wait are the test, and end the pause of a worker that is alone. Other workers have them first.
+        Sentences that wait are the test. See `Scheduler.rest` for who takes them.
         """
-        queue, alone = self._queue, self._scheduler.is_alone
+        queue, self._failures = self._queue, max(self._failures, FAILURES)  # if the test fails, another one follows
         with queue.changed:
             queue.failure = why
-            queue.changed.wait_for(lambda: (len(queue) and alone) or queue.closed, self._pause_s)
+            self._scheduler.rest(self._pause_s)
             self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
             if not (len(queue) or queue.closed):
                 queue.put(_test_sentence(self._sessions))

@@ -149,9 +149,13 @@ def _identity(corpus: str, languages: tuple[str, str]) -> list[list[object]]:
     ]
 
 
+READ_BY = (".gz", ".jsonl", ".parquet", ".tsv")
+"""Suffixes of files that say how they are read."""
+
+
 def _content(corpus: str, languages: tuple[str, str]) -> list[object]:
-    """Returns what the tokens depend on, wherever the files lie and whatever they are called."""
-    files = [[file.suffixes, sha256_file(file)] for file in corpus_files(corpus)]
+    """Returns what the tokens depend on, wherever the files lie: their bytes, the endings by which they are read."""
+    files = [[[s for s in file.suffixes if s in READ_BY], sha256_file(file)] for file in corpus_files(corpus)]
     return [files or corpus, list(languages) if is_by_rows(corpus) else []]
 
 

@@ -169,7 +169,7 @@ class DevText(NamedTuple):
         change. An empty fingerprint, of a state written by an earlier version, is not compared.
         """
         count = int(fingerprint.partition(":")[0] or 0)
-        if len(self.everything) < count and len(self.pairs) == len(self.everything):  # of a hub corpus
+        if len(self.everything) < count and len(self.pairs) == len(self.everything):
             raise InvalidRequestError(
                 f"{state} was scored on {count} pairs of the dev text, and this run reads {len(self.pairs)}: give "
                 f"run.eval_sentences={count} or more, restore the dev text, or choose another --out"

@@ -137,7 +137,8 @@ class NestedRun(Schedule):
         step, written = self.progress.step, self.out / "nested"
         if step == self.steps and self._is_written(written):
             return written
-        with RunLog("nested", self.out, self.steps, step, active=self.fabric.is_global_zero) as log:
+        first = self.fabric.is_global_zero
+        with RunLog("nested", self.out, self.steps, step, part="nested", active=first) as log:
             self.loop.run(self, log)
             self.fabric.barrier()  # the result is not written before every process has seen that it is missing
             with first_process_first(self.fabric):

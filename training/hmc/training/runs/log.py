@@ -16,10 +16,13 @@ from hmc.artifact.storage.files import write_whole
 class RunLog:
     """Shows and writes what a run reports. Use it as a context manager."""
 
-    def __init__(self, title: str, folder: Path, total: int, start: int = 0, *, active: bool = True) -> None:
+    def __init__(
+        self, title: str, folder: Path, total: int, start: int = 0, *, part: str = "", active: bool = True
+    ) -> None:
         """title: shown before the step. folder: the run folder. total: steps of the run. start: steps done before.
 
-        active: False in all processes but the first, which then print and write nothing.
+        part: of a run that counts its own steps; it has a log of its own, `log-PART.jsonl`. active: False in all
+        processes but the first, which then print and write nothing.
         """
         self.active = active
         if not active:
@@ -28,9 +31,10 @@ class RunLog:
 
         folder.mkdir(parents=True, exist_ok=True)
         self.console = Console(stderr=True)
-        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
-        _forget_after(start, folder / "log.jsonl")
-        self.lines = (folder / "log.jsonl").open("a", encoding="utf-8")
+        lines = folder / (f"log-{part}.jsonl" if part else "log.jsonl")
+        self.writer = SummaryWriter(str(folder / "tensorboard" / part), purge_step=start + 1)
+        _forget_after(start, lines)
+        self.lines = lines.open("a", encoding="utf-8")
         self.bar = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(), console=self.console, disable=not self.console.is_terminal,
@@ -80,12 +84,13 @@ class RunLog:
 
 def _forget_after(step: int, file: Path) -> None:
     """Drops the lines of later steps, which a resumed run makes again, and a line that was cut off."""
+    if not file.is_file():
+        return
     kept = list[str]()
-    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             if json.loads(line)["step"] <= step:
                 kept.append(line + "\n")
-        except ValueError:
+        except (ValueError, TypeError, KeyError):
             continue
-    if file.is_file():
-        write_whole(file, "".join(kept))
+    write_whole(file, "".join(kept))

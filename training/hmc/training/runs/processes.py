@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor
 
 from hmc.artifact.errors import DeviceUnavailableError, HmcError, InvalidRequestError
@@ -37,8 +37,8 @@ CACHE_SIZES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Environment variables: sizes of oneDNN's own cache, and of the cache in PyTorch's binding to oneDNN (ideep)."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGEST = 2**31 - 1
-TOKENISING = timedelta(days=1)
-"""For which processes wait for each other, also while the first one tokenises the text. By default it is 30 minutes."""
+PREPARING = timedelta(days=1)
+"""For which processes wait for what the first one does alone, such as tokens of the text; for updates 30 minutes."""
 OLDEST_COMPILED = (7, 0)
 """Oldest compute capability that Triton, in which `torch.compile` writes kernels, supports."""
 
@@ -56,11 +56,7 @@ def make_fabric(run: RunSection) -> Fabric:
         )
     configure_memory()
     leave_out_cudnn()
-    several = run.devices * run.nodes > 1
-    fabric = Fabric(
-        accelerator=run.device, precision=run.precision, devices=run.devices, num_nodes=run.nodes,
-        strategy=DDPStrategy(timeout=TOKENISING) if several else "auto",
-    )  # fmt: skip
+    fabric = Fabric(accelerator=run.device, precision=run.precision, devices=run.devices, num_nodes=run.nodes)
     if run.compile:
         check_compilable(fabric.device)
     fabric.launch()
@@ -168,16 +164,32 @@ def first_process_first(fabric: Fabric) -> Iterator[None]:
 
     All processes must enter it. In the others it raises HmcError with the first one's message.
     """
-    if fabric.global_rank and (problem := fabric.broadcast(None)):
+    group = _patient() if fabric.world_size > 1 else None
+    if fabric.global_rank and (problem := _from_first(group)):
         raise HmcError(problem)
     try:
         yield
     except Exception as error:
         if fabric.is_global_zero:
-            fabric.broadcast(f"the first process stopped: {str(error) or type(error).__name__}")
+            _from_first(group, f"the first process stopped: {str(error) or type(error).__name__}")
         raise
     if fabric.is_global_zero:
-        fabric.broadcast(None)
+        _from_first(group)
+
+
+@cache
+def _patient() -> Any:
+    """All processes, as a group that waits for PREPARING. All of them must ask for it first at the same time."""
+    return torch.distributed.new_group(backend="gloo", timeout=PREPARING)
+
+
+def _from_first(group: Any, value: str | None = None) -> str | None:
+    """Sends a value of the first process of the group to the others; returns it in all."""
+    if group is None:
+        return value
+    values = [value]
+    torch.distributed.broadcast_object_list(values, src=0, group=group)
+    return values[0]
 
 
 def is_first_process() -> bool:
