@@ -8,7 +8,7 @@ COPY constraints.txt dist/headmask-*+cpu-*.whl /build/
 WORKDIR /build
 # This wheel asks for the build of ONNX Runtime without CUDA, which is 280 MB smaller.
 RUN python3 -m venv /opt/hmc \
- && /opt/hmc/bin/pip install --no-cache-dir -c constraints.txt ./headmask-*.whl \
+ && /opt/hmc/bin/pip install --no-cache-dir -c constraints.txt "$(ls ./headmask-*.whl)[tracing]" \
  && /opt/hmc/bin/pip uninstall --yes pip \
  && install -d -o 10001 -g 10001 /cache
 

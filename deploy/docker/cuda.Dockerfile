@@ -1,6 +1,6 @@
 # `hmc serve` on NVIDIA GPUs, from the wheel and the tested versions:
 #   make release && docker build -f deploy/docker/cuda.Dockerfile -t hmc:cuda .
-# CUDA's libraries and cuDNN come as Python packages. The driver comes from the host, by the NVIDIA Container Toolkit.
+# CUDA's libraries and cuDNN come as Python packages, the newest that ONNX Runtime takes. The driver comes from the host, by the NVIDIA Container Toolkit.
 # BASE is any image with Python 3.11 or later as `python3`, with its module venv, and with a shell.
 ARG BASE=docker.io/library/python:3.13-slim-bookworm
 
@@ -8,7 +8,7 @@ FROM ${BASE} AS build
 COPY constraints.txt dist/headmask-*[0-9]-py3-none-any.whl /build/
 WORKDIR /build
 RUN python3 -m venv /opt/hmc \
- && /opt/hmc/bin/pip install --no-cache-dir -c constraints.txt ./headmask-*.whl 'onnxruntime-gpu[cuda,cudnn]' \
+ && /opt/hmc/bin/pip install --no-cache-dir -c constraints.txt "$(ls ./headmask-*.whl)[tracing]" 'onnxruntime-gpu[cuda,cudnn]' \
  && /opt/hmc/bin/pip uninstall --yes pip \
  && install -d -o 10001 -g 10001 /cache
 

@@ -27,4 +27,5 @@ jq -nc '{texts: $ARGS.positional}' --args "$@" |
 # Each event is a line `data: JSON`: a piece of the translation; the last one has it whole.
 jq -nc '{text: $ARGS.positional[0]}' --args "$@" |
   curl "${options[@]}" --no-buffer -H 'Accept: text/event-stream' --config <(token) --data-binary @- "$url/v1/tokens" |
-  sed -nu 's/^data: //p' | jq -r 'select(.done) | "stream\t\(.done.translations[0].text)"'
+  sed -nu 's/^data: //p' |
+  jq -r 'if .code then error("\(.code): \(.message)") else select(.done) | "stream\t\(.done.translations[0].text)" end'

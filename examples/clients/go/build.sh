@@ -2,7 +2,8 @@
 # Makes the messages and the client: build.sh FOLDER writes FOLDER/client.
 #
 # Needs go, protoc, protoc-gen-go and protoc-gen-go-grpc. With Debian's golang-google-grpc-dev nothing is downloaded;
-# otherwise Go takes the modules of go.mod from its proxy.
+# otherwise Go takes the modules of go.mod from its proxy, and the generators have to be as old as these modules:
+# go install google.golang.org/protobuf/cmd/protoc-gen-go@v1.31.0 google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.3.0
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

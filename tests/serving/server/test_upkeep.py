@@ -50,6 +50,20 @@ def settings_of(folder: Path) -> ServerSettings:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("work", ["tokens", "certificates"])
+def test_a_file_that_cannot_be_used_is_counted_once(
+    tmp_path: Path, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    monkeypatch.setattr("hmc.serving.server.app.FILES_CHECK_S", SOON_S)
+    settings = settings_of(tmp_path)
+    with BackgroundServer(write_bundle(tmp_path / "bundle"), settings, factory) as server:
+        assert errors_of(server, work) == 0.0
+        file = settings.tokens if work == "tokens" else settings.tls_cert
+        assert file is not None
+        file.write_text("no such file")
+        eventually(lambda: errors_of(server, work) == 1.0)
+
+
 @pytest.mark.parametrize("work", WORKS)
 def test_an_error_is_counted_and_the_server_translates_and_stops(
     tmp_path: Path, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, work: str

@@ -56,7 +56,7 @@ def cuda_problem(index: int = 0) -> str | None:
     index: of the device.
     """
     if CUDA not in onnxruntime.get_available_providers():
-        return f"this ONNX Runtime is built without CUDA; pip uninstall onnxruntime, and then {INSTALL}"
+        return f"this ONNX Runtime is built without CUDA; pip uninstall onnxruntime onnxruntime-gpu, and then {INSTALL}"
     with _probing:
         problem = _missing() or _device_problem(index)
         if problem is not None:

@@ -114,9 +114,10 @@ class Server:
         self._draining = asyncio.Event()
         self._traces = traces or (traces_to(settings.trace_to) if settings.trace_to else None)
         self._calls = CallLog(calls=settings.log_calls, texts=settings.log_texts, traces=self._traces)
-        self._gate = AccessGate(settings.token, settings.tokens, allowances_of(group))
-        self._certificates = make_certificates(settings)
         self._metrics = Metrics(self.models.statuses, lambda: self._why_not_ready() is None, self._draining.is_set)
+        tokens, certificates = (self._metrics.upkeep.labels(work).inc for work in ("tokens", "certificates"))
+        self._gate = AccessGate(settings.token, settings.tokens, allowances_of(group), tokens)
+        self._certificates = make_certificates(settings, certificates)
         self._metrics.expect(self.models.statuses())
         self._metrics_server: WSGIServer | None = None
         self._health = Health(self._draining)

@@ -137,8 +137,8 @@ def plain(value: Any) -> Any:
 
 
 COMMAND_LINE, DEFAULT, CONFIG = "command line", "default", "HMC_CONFIG"
-OTHER_VARIABLES = (CONFIG, "HMC_DATA", "HMC_CUDA_COUNTING")
-"""Variables that are no settings of the server."""
+OTHER_VARIABLES = (CONFIG, "HMC_DATA", "HMC_CUDA_COUNTING", "HMC_CA", "HMC_BUNDLE")
+"""Variables that are no settings of the server: also those of the example clients and of Compose."""
 OF_KUBERNETES = re.compile(r"HMC_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
 """Variables that Kubernetes sets in every pod for a Service whose name begins with `hmc`."""
 

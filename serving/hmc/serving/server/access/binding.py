@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from hmc.artifact.errors import InvalidRequestError, PermissionDeniedError, UnauthenticatedError
-from hmc.serving.server.access.certificates import Certificates
+from hmc.serving.server.access.certificates import Certificates, ignore
 from hmc.serving.server.access.gate import AccessGate, Credentials
 from hmc.serving.server.access.listening import (
     UNIX,
@@ -67,11 +67,12 @@ def grpc_options(settings: ServerSettings) -> list[tuple[str, int]]:
     return options
 
 
-def make_certificates(settings: ServerSettings) -> Certificates | None:
-    """The certificates of the settings; None without TLS. Raises InvalidRequestError if a file cannot be used."""
+def make_certificates(settings: ServerSettings, rejected: Callable[[], object] = ignore) -> Certificates | None:
+    """The certificates of the settings; None without TLS. rejected: see `Watched`. Raises InvalidRequestError if a file
+    cannot be used."""
     if settings.tls_cert is None or settings.tls_key is None:
         return None
-    return Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    return Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca, rejected)
 
 
 def warnings_of(settings: ServerSettings) -> list[str]:

@@ -17,6 +17,10 @@ from hmc.serving.wire.tls import check_pair, read_authorities, read_pem
 T = TypeVar("T")
 
 
+def ignore() -> None:
+    """Does nothing."""
+
+
 class Watched(Generic[T]):
     """What `read` makes of some files. Thread-safe.
 
@@ -25,9 +29,12 @@ class Watched(Generic[T]):
     stays in force, and the log says why, once for each such state.
     """
 
-    def __init__(self, what: str, files: Sequence[Path], read: Callable[[], T]) -> None:
-        """what: names the files in the log. read: reads and checks them. Raises what `read` raises."""
-        self._what, self._files, self._read = what, files, read
+    def __init__(
+        self, what: str, files: Sequence[Path], read: Callable[[], T], rejected: Callable[[], object] = ignore
+    ) -> None:
+        """what: names the files in the log. read: reads and checks them. rejected: called for each new state of the
+        files that cannot be used. Raises what `read` raises."""
+        self._what, self._files, self._read, self._rejected = what, files, read, rejected
         self._lock = threading.Lock()
         self._seen = self._contents()
         self.value = read()
@@ -43,6 +50,7 @@ class Watched(Generic[T]):
             except HmcError as error:
                 self._seen = found
                 log.error("%s changed and cannot be used; what was read before stays in force: %s", self._what, error)
+                self._rejected()
                 return False
             if self._contents() != found:
                 return False  # a file was replaced just now: the next refresh reads again
@@ -78,8 +86,11 @@ class Certificates:
     open keep the one that they were made with.
     """
 
-    def __init__(self, cert: Path, key: Path, client_ca: Path | None = None) -> None:
-        """client_ca: authorities of client certificates; each connection must then show one of them.
+    def __init__(
+        self, cert: Path, key: Path, client_ca: Path | None = None, rejected: Callable[[], object] = ignore
+    ) -> None:
+        """client_ca: authorities of client certificates; each connection must then show one of them. rejected: see
+        `Watched`.
 
         Raises InvalidRequestError if a file cannot be used. Files that are pipes are read once and never again.
         """
@@ -88,7 +99,7 @@ class Certificates:
         """The names of certificate and key, for errors."""
         files = [file for file in (cert, key, client_ca) if file is not None]
         pipes = any(file.is_fifo() for file in files)
-        self._watched = None if pipes else Watched("the TLS certificate", files, self._read)
+        self._watched = None if pipes else Watched("the TLS certificate", files, self._read, rejected)
         self._first = self._read() if self._watched is None else self._watched.value
 
     def _read(self) -> _Content:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hmc.artifact.errors import PermissionDeniedError, RateLimitedError, UnauthenticatedError
-from hmc.serving.server.access.certificates import Watched
+from hmc.serving.server.access.certificates import Watched, ignore
 from hmc.serving.server.access.tokens import ANYONE, Principal, Scope, TokenEntry, TokensFile, digest, read_tokens
 
 CHARACTERS_PER_UNIT = 1000
@@ -78,14 +78,17 @@ class AccessGate:
         token: str | None = None,
         tokens: Path | None = None,
         allowances: Callable[[str, float, int], Allowance] = lambda _name, rate, burst: Allowance(rate, burst),
+        rejected: Callable[[], object] = ignore,
     ) -> None:
         """token: opens everything. tokens: a tokens file. With neither, every caller may do everything. allowances:
-        makes the allowance of a caller, from the name, the texts a second and those at once.
+        makes the allowance of a caller, from the name, the texts a second and those at once. rejected: see `Watched`.
 
         Raises InvalidRequestError if the file cannot be used.
         """
         self._single = None if token is None else digest(token)
-        self._file = None if tokens is None else Watched("the tokens file", [tokens], lambda: read_tokens(tokens))
+        self._file = (
+            None if tokens is None else Watched("the tokens file", [tokens], lambda: read_tokens(tokens), rejected)
+        )
         self._allowances: dict[str, Allowance] = {}
         self._new_allowance = allowances
         self.version = 0
