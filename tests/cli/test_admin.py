@@ -186,6 +186,18 @@ def test_client_certificates(hmc: Hmc, fake_bundle: Path, factory: FakeFactory, 
             assert said == "hmc: a client certificate needs both --tls-cert and --tls-key\n"
 
 
+def test_a_certificate_of_another_name(hmc: Hmc, fake_bundle: Path, factory: FakeFactory, tmp_path: Path) -> None:
+    """As that of a Service has it, which a probe in the pod asks at localhost."""
+    cert, key = make_certificate(tmp_path)
+    with BackgroundServer(fake_bundle, ServerSettings(port=0, tls_cert=cert, tls_key=key), factory) as running:
+        address = f"localhost:{running.address.rpartition(':')[2]}"
+        for call in (["health"], ["levels"]):
+            words = [*call, "--server", address, "--tls-ca", cert]
+            assert hmc(*words, "--timeout", "1").exit_code != 0
+            done(hmc(*words, "--tls-name", "127.0.0.1"))
+        refused(hmc("levels", "--server", address, "--tls-name", "a"), "needs TLS")
+
+
 def test_help_is_light() -> None:
     printed, heavy = probe("admin", "--help")
     assert heavy == []

@@ -87,7 +87,7 @@ DRY_RUN = "Check the inputs, say what would be done, and do nothing. Writes no f
 
 @dataclass(frozen=True)
 class Tls:
-    """The files of a connection with TLS, as options. None of them: a connection without."""
+    """A connection with TLS, as options. None of them: a connection without."""
 
     ca: TlsCa = None
     cert: Annotated[
@@ -101,6 +101,15 @@ class Tls:
     ] = None
     key: Annotated[
         Path | None, opt(WHERE, "PEM file of the key of --tls-cert, unencrypted.", "--tls-key", metavar="FILE")
+    ] = None
+    certificate_name: Annotated[
+        str | None,
+        opt(
+            WHERE,
+            "A name that the server's certificate holds, where it is not that of --server.",
+            "--tls-name",
+            metavar="NAME",
+        ),
     ] = None
 
 
@@ -198,7 +207,7 @@ def check_no_server_options(
 
     given = {
         "--token": token is not None and token != os.environ.get(TOKEN_VARIABLE),
-        "--tls-ca": tls.ca, "--tls-cert": tls.cert, "--tls-key": tls.key,
+        "--tls-ca": tls.ca, "--tls-cert": tls.cert, "--tls-key": tls.key, "--tls-name": tls.certificate_name,
         "--timeout": timeout is not None,
     }  # fmt: skip
     if named := [name for name, value in given.items() if value]:
@@ -250,7 +259,7 @@ def connected(server: str, token: str | None, tls: Tls) -> Iterator[Client]:
     if (tls.cert is None) != (tls.key is None):
         raise InvalidRequestError("a client certificate needs both --tls-cert and --tls-key")
     pair = None if tls.cert is None or tls.key is None else (tls.cert, tls.key)
-    with Client(server, token=token, tls_ca=tls.ca, tls_pair=pair) as client:
+    with Client(server, token=token, tls_ca=tls.ca, tls_pair=pair, tls_name=tls.certificate_name) as client:
         try:
             yield client
         except UnauthenticatedError as error:

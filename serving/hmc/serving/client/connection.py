@@ -61,6 +61,7 @@ def connection(
     tls_ca: Path | str | None,
     tls_pair: Pair | None,
     connections: int = 1,
+    tls_name: str | None = None,
 ) -> Connection:
     """Checks the arguments of a client, see `Client`. Reads the PEM files and looks up several names; connects to
     nothing.
@@ -90,6 +91,10 @@ def connection(
         options.append(("grpc.dns_min_time_between_resolutions_ms", RESOLVE_MS))
     if len(addresses) > 1:
         options.append(("grpc.default_authority", addresses[0]))
+    if tls_name is not None:
+        if tls_ca is None:
+            raise InvalidRequestError("a name of the server's certificate needs TLS: give tls_ca too")
+        options.append(("grpc.ssl_target_name_override", tls_name))
     return Connection(
         ", ".join(addresses),
         _several(addresses) if len(addresses) > 1 else addresses[0],

@@ -33,6 +33,7 @@ class ClientCore:
         token: str | None = None,
         tls_ca: Path | str | None = None,
         tls_pair: Pair | None = None,
+        tls_name: str | None = None,
         retry: Retry | None = None,
         connections: int = 1,
     ) -> None:
@@ -41,14 +42,15 @@ class ClientCore:
         SERVING. token: sent with every call as a bearer token. tls_ca: PEM file of the authorities to trust; "" trusts
         those of the system; None connects without TLS. Several servers need certificates for the host of the first
         address. tls_pair: PEM files of the client's certificate chain and its key, for a server that asks for them
-        (mutual TLS). retry: when calls are sent again; None: the defaults of `Retry`.
+        (mutual TLS). tls_name: a name that the server's certificate holds, where it does not hold that of the address.
+        retry: when calls are sent again; None: the defaults of `Retry`.
         connections: how many to each server; calls take turns over them. More than one reaches several processes behind
         one port (`hmc serve --processes`).
 
         Connects at the first call. Raises InvalidRequestError if the address or the token is malformed, and if a PEM
         file cannot be used.
         """
-        self._connection = connection(address, token, tls_ca, tls_pair, connections)
+        self._connection = connection(address, token, tls_ca, tls_pair, connections, tls_name)
         self.address = self._connection.name
         self._retry = retry or Retry()
         self._closed = threading.Event()
