@@ -19,7 +19,7 @@ Name = Annotated[str, typer.Argument(help="Name of a level, as `hmc levels` list
 Server = Annotated[str, SERVER]
 Model = Annotated[str | None, opt(WHERE, "Name of the model, of a server of several. Default: the server's first.")]
 Timeout = Annotated[float | None, opt(WHERE, "Seconds to wait until the server is done. Default: no limit.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+AsJson = Annotated[bool, opt("Output", "Print the result as JSON.", "--json")]
 
 
 def group() -> typer.Typer:

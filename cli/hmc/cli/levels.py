@@ -34,7 +34,7 @@ def command(
     timeout: Annotated[
         float | None, opt(WHERE, "Seconds to wait for the server's answer.", show_default="10.0")
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print the levels as JSON.")] = False,
+    json_output: Annotated[bool, opt("Output", "Print the levels as JSON.", "--json")] = False,
 ) -> None:
     """List the levels of a bundle, or of a running server: heads, size, quality and latency.
 

@@ -106,7 +106,10 @@ def test_what_the_driver_answers(libraries: Path, code: int, count: int, index: 
 
 def test_an_onnx_runtime_without_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{MODULE}.onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
-    assert "built without CUDA; pip uninstall onnxruntime, and then pip install 'onnxruntime-gpu" in str(cuda_problem())
+    assert (
+        "built without CUDA; pip uninstall onnxruntime onnxruntime-gpu, and then pip install 'onnxruntime-gpu"
+        in str(cuda_problem())
+    )
     assert not device.cuda_available()
 
 
