@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from tests.serving.fakes import FakeClock
@@ -103,7 +104,8 @@ def test_if_all_are_overloaded_the_cheapest_serves() -> None:
     assert found.switches == 2
 
 
-def test_a_level_that_fails_is_replaced_by_the_next_below_and_comes_back() -> None:
+def choosing() -> tuple[list[SimulatedLevel], Callable[[], str]]:
+    """Levels, and what chooses one of them each second."""
     clock = FakeClock()
     levels = made(clock)
     controller = AutoController(POLICY, clock)
@@ -112,6 +114,11 @@ def test_a_level_that_fails_is_replaced_by_the_next_below_and_comes_back() -> No
         clock.now += 1.0
         return controller.choose([each.candidate() for each in levels]).name
 
+    return levels, chosen
+
+
+def test_a_level_that_fails_is_replaced_by_the_next_below_and_comes_back() -> None:
+    levels, chosen = choosing()
     assert chosen() == "h24"
     levels[0].failed = True
     assert chosen() == "h12"
@@ -133,14 +140,7 @@ def test_a_level_that_was_unloaded_is_left() -> None:
 
 
 def test_the_next_below_takes_the_place_of_a_level_that_was_unloaded() -> None:
-    clock = FakeClock()
-    levels = made(clock)
-    controller = AutoController(POLICY, clock)
-
-    def chosen() -> str:
-        clock.now += 1.0
-        return controller.choose([each.candidate() for each in levels]).name
-
+    levels, chosen = choosing()
     levels[0].failed = True
     assert chosen() == "h12"
     levels[0].failed = False
