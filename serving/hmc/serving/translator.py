@@ -119,7 +119,7 @@ class Translator:
 
     @property
     def failure(self) -> str | None:
-        """Why the level stopped unexpectedly; None if it did not, or if it has answered a text since."""
+        """Why the level failed; None if it did not, or if it has answered a text since."""
         return self._engine.failure
 
     @property

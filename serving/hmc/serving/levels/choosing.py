@@ -32,7 +32,7 @@ class LevelCandidate:
     expected_s: float | None = None
     """Seconds that a new text would take there now. None if unknown."""
     failed: bool = False
-    """Whether it stopped unexpectedly and has not answered a text since."""
+    """Whether it failed and has not answered a text since."""
 
     def p95_ms(self) -> float | None:
         """Its 95th-percentile latency in milliseconds, or None if unknown.

@@ -275,7 +275,7 @@ class ModelHost:
 
     @property
     def failure(self) -> str | None:
-        """Why the default level stopped unexpectedly; None if it did not, or if it has answered a text since.
+        """Why the default level failed; None if it did not, or if it has answered a text since.
 
         `status` has the failures of all levels.
         """

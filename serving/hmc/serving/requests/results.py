@@ -288,7 +288,7 @@ class LevelInfo:
     shortlist: bool = False
     """Whether the level chooses each token from a vocabulary shortlist of the text."""
     failure: str = ""
-    """Why the level stopped unexpectedly. Empty if it did not, or if it has answered a text since."""
+    """Why the level failed. Empty if it did not, or if it has answered a text since."""
     device_memory: LevelBytes | None = None
     """Bytes of weights and caches in the memory of CUDA devices, split among the loaded levels. None if the level is
     not loaded or runs on a CPU."""

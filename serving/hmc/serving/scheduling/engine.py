@@ -112,7 +112,7 @@ class Engine:
 
     @property
     def failure(self) -> str | None:
-        """Why a worker stopped unexpectedly. None if none did, or if a sentence has been answered since."""
+        """Why a worker failed. None if none did, or if a sentence has been answered since."""
         return self.queue.failure
 
     def submit(  # noqa: PLR0913 - of one sentence, most by name
@@ -141,7 +141,7 @@ class Engine:
         for options that the level does not have, UnavailableError once closed, and FailedPreconditionError in a forked
         process. Raises DeadlineExceededError if `within_s` is too short, as far as is known from what the level did of
         late. The future's error is InternalServiceError if the model scores the sentence with NaN or infinity, and
-        if the engine stopped unexpectedly.
+        if the engine failed.
         """
         if os.getpid() != self._process:
             raise FailedPreconditionError(

@@ -45,7 +45,7 @@ class WaitingQueue:
         self.changed = threading.Condition()
         self.closed = False
         self.failure: str | None = None
-        """Why a worker of the level stopped unexpectedly; None if none did, or if one has answered a sentence since."""
+        """Why a worker of the level failed; None if none did, or if one has answered a sentence since."""
         self.open_variants: set[Variant | None] = {None}
         self._interactive, self._others = FairLine(), FairLine()
         self._held: OrderedDict[Future[Any], tuple[Job, Caller]] = OrderedDict()

@@ -20,15 +20,13 @@ RECIPE, REQUEST = "recipe.json", "request.json"
 """The first file that `hmc train` and `hmc prune` write; it says what the run does."""
 LOCK = "lock"
 """A file that the process of a run holds."""
-WRITTEN = (RECIPE, REQUEST, LOCK, "state", "cache", "tensorboard", "log.jsonl", "log-nested.jsonl")
+LOGS = ("log.jsonl", "log-nested.jsonl", "tensorboard")
+WRITTEN = (RECIPE, REQUEST, LOCK, "state", "cache", *LOGS)
 TRAINING = (*WRITTEN, "checkpoints", "final", "layout.json", masks.FILE, *EVERY)
 PRUNING = (*WRITTEN, "nested", "nested-state", "nested-checkpoints", "trajectory.json")
 RESULTS = ("state", "checkpoints", "final", "nested", "nested-state", "nested-checkpoints", "trajectory.json")
 """Files that hold results. A folder with none of them and no checkpoint may be taken over by another run."""
-STALE = {
-    RECIPE: ("log.jsonl", "tensorboard", "layout.json", masks.FILE, *EVERY),
-    REQUEST: ("log.jsonl", "log-nested.jsonl", "tensorboard"),
-}
+STALE = {RECIPE: (*LOGS, "layout.json", masks.FILE, *EVERY), REQUEST: LOGS}
 """First file → files that a run without results leaves and the next run must not read. `cache` stays: its folders are
 named by their contents."""
 

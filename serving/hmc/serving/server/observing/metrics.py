@@ -108,7 +108,7 @@ LEVEL = ["model", "level"]
 GAUGES: dict[str, tuple[str, list[str]]] = {
     "bundle_info": ("1 for the bundle that each model serves.", ["model", "bundle_version"]),
     "level_loaded": ("1 for a level that is loaded, 0 for one that is not.", LEVEL),
-    "level_failed": ("1 for a loaded level that stopped unexpectedly and has answered nothing since, else 0.", LEVEL),
+    "level_failed": ("1 for a loaded level that failed and has answered nothing since, else 0.", LEVEL),
     "pending_texts": ("Texts queued or running, by level.", LEVEL),
     "queued_sentences": ("Sentences in the queue, by level.", LEVEL),
     "queue_size_sentences": ("--queue-size, by level.", LEVEL),
