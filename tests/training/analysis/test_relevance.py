@@ -77,6 +77,14 @@ def test_attention_hands_relevance_to_weighted_values() -> None:
     torch.testing.assert_close(found, torch.full((1, 1, 2, 1), 0.5))
 
 
+def test_a_weight_that_has_no_inverse_takes_no_relevance() -> None:
+    """A softmax so sure that the smallest weight is subnormal: its inverse is infinite."""
+    weights = torch.softmax(torch.tensor([[[90.0, 0.0]]]), -1)
+    assert 0 < weights[0, 0, 1] < torch.finfo(torch.float32).tiny
+    found = through_attention(torch.ones(1, 1, 1, 1), weights, torch.tensor([[[-1.0], [1.0]]]))
+    torch.testing.assert_close(found, torch.tensor([1.0, 0.0]).view(1, 1, 2, 1))
+
+
 def hand_built() -> Transformer:
     """One layer each, two heads of one dimension, d_model 2: layer norm gives ±1, so all can be computed by hand.
 

@@ -8,6 +8,10 @@ import pytest
 import torch
 from tests.tiny import tiny_architecture
 
+from hmc.artifact import HeadLayout
+from hmc.artifact.model.ffn import FfnWidths
+from hmc.artifact.model.heads import KINDS
+from hmc.artifact.model.layers import stack_of
 from hmc.training import build_transformer, freeze, make_batch
 from hmc.training.model.loss import cross_entropy_sum
 
@@ -24,6 +28,22 @@ def test_the_pad_row_stays_zero_while_the_tied_output_layer_trains() -> None:
         optimizer.step()
     assert model.shared.weight[arch.pad_id].abs().max() == 0
     assert model.shared.weight[arch.eos_id].abs().max() > 0
+
+
+def test_heads_and_neurons_begin_as_they_would_beside_all_others() -> None:
+    """One head of 16: its first weights are as small as in an attention that has them all."""
+    torch.manual_seed(0)
+    arch = tiny_architecture().model_copy(update={"d_model": 64, "heads": 16, "head_dim": 4, "ffn_dim": 256})
+    layout = HeadLayout.from_json({kind: [[5]] * arch.depth(stack_of(kind)) for kind in KINDS})
+    widths = FfnWidths(encoder=(16,) * arch.encoder_layers, decoder=(16,) * arch.decoder_layers)
+    whole, slim = build_transformer(arch), build_transformer(arch, layout, widths)
+    for (_, _, many), (_, _, one) in zip(whole.attentions(), slim.attentions(), strict=True):
+        for name in ("query.weight", "key_value.weight", "out_weight"):
+            all_of_it, part = many.get_parameter(name), one.get_parameter(name)
+            assert part.numel() * 16 == all_of_it.numel()
+            assert part.abs().max().item() == pytest.approx(all_of_it.abs().max().item(), rel=0.1)
+    fed = [model.get_parameter("encoder.0.ffn.fc1.weight").abs().max().item() for model in (whole, slim)]
+    assert fed[1] == pytest.approx(fed[0], rel=0.1)
 
 
 @pytest.mark.parametrize(("part", "other"), [("encoder", "decoder"), ("decoder", "encoder")])

@@ -48,6 +48,9 @@ class Tokenizer(Protocol):
     unk_id: int
     pad_id: int
 
+    def names_language(self, token: int) -> bool:
+        """Whether a source token is no text and names a language."""
+
     def encode(self, text: str, *, target: bool = False, dropout: float = 0.0) -> list[int]:
         """Ids of a source (or target) text, without EOS; none for a blank text.
 
@@ -107,6 +110,10 @@ class JointTokenizer:
         """See `Tokenizer`. Both sides share one vocabulary."""
         ids: list[int] = self._pieces.encode(text, **sampling(self._pieces, dropout))
         return ids
+
+    def names_language(self, token: int) -> bool:  # noqa: ARG002 - one interface with MarianTokenizer
+        """See `Tokenizer`."""
+        return False
 
     def opening(self, text: str = "") -> list[int]:  # noqa: ARG002 - one interface with MultilingualTokenizer
         """See `Tokenizer`. There is one target language."""
@@ -187,6 +194,10 @@ class MarianTokenizer:
         pieces: list[str] = side.encode(rest, out_type=str, **sampling(side, dropout))
         ids = [known.get(piece, self.unk_id) for piece in pieces]
         return [code, *ids] if code is not None and ids else ids
+
+    def names_language(self, token: int) -> bool:
+        """See `Tokenizer`."""
+        return token in self._codes.values()
 
     def opening(self, text: str = "") -> list[int]:  # noqa: ARG002 - one interface with MultilingualTokenizer
         """See `Tokenizer`. The target language is named in the source alone."""

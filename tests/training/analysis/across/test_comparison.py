@@ -70,7 +70,11 @@ def test_what_cannot_be_compared_is_refused(subject: Subject, text: Text, tmp_pa
     )
     with pytest.raises(InvalidRequestError, match=r"different importance \(a has sentence, b has token\)"):
         compare.analyse({"a": by_sentence, "b": by_token})
+    other_rank = saved(groups.analyse(subject, text, RankBy(scores=alone).rank(subject, text), LOSS, groups=4), "rank")
+    tokens = saved(groups.analyse(subject, text, RankBy(scores=by_token).rank(subject, text), LOSS, groups=4), "tokens")
     for other, message in (
+        (other_rank, r"different rankings \(a has I_h, b has ablation\)"),
+        (tokens, r"different importance in the ranking \(a has sentence, b has token\)"),
         (other_kind, "different analyses: a is of groups, b is of importance"),
         (other_text, "on different sentences"),
         (alone, "is a result of ablate; needed is one of importance, groups, cumulative"),

@@ -45,6 +45,16 @@ def test_tokens_that_count(subject: Subject) -> None:
         assert (view.weights.sum(-1) < 1 + 1e-5).all()
 
 
+def test_a_token_that_names_a_language_is_none(subject: Subject) -> None:
+    batch = make_batch([pair.source for pair in PAIRS], [pair.target for pair in PAIRS], 2)
+    views = {(v.kind, v.layer): v.visible for v in batch_views(subject.model, batch, [0, 1], [(1, 1), (0, 0)])}
+    assert views["encoder_self", 0][0].any(0).tolist() == [False, True, True, False]
+    assert views["encoder_self", 0][0].any(1).tolist() == [False, True, True, False]
+    assert views["decoder_self", 0][0].nonzero().tolist() == [[2, 2]]  # reads <start> 40 41; 40 is the language
+    assert views["cross", 0][0].any(1).tolist() == [False, True, False, False]
+    assert views["cross", 0][1].any(1).tolist() == [True, True, True, False]
+
+
 def test_peaks_ignore_what_does_not_count() -> None:
     weights = torch.tensor([[[[0.2, 0.3, 0.0], [0.1, 0.0, 0.0], [0.0, 0.0, 0.0]]]])
     visible = torch.tensor([[[True, True, False], [True, False, False], [False, False, False]]])

@@ -85,6 +85,7 @@ def test_what_the_decoder_reads_begins_with_the_language(models: tuple[Subject, 
     expected = expected_ids(models, plain)
     if forced:
         expected = [[ids[0], *models[2](text)["input_ids"][1:-1]] for ids, text in zip(expected, plain, strict=True)]
+    assert {pair.languages for pair in prepared.pairs} == {(1, 1)}
     assert [pair.target for pair in prepared.pairs] == [[*ids, subject.vocabulary.eos_id] for ids in expected]
 
 
@@ -93,7 +94,9 @@ def test_trees_and_pairs_leave_the_language_token_out(models: tuple[Subject, Any
     subject, _, _ = models
     text = "A dog runs"
     words = (Word("A", 1, "det", 0, 1), Word("dog", 2, "nsubj", 2, 5), Word("runs", -1, "root", 6, 10))
-    assert syntax(subject, [Tree(text, words)]).sentences == 1
+    opening = subject.vocabulary.source_opening(subject.vocabulary.encode(text))
+    assert len(opening) == 1
+    assert syntax(subject, [Tree(text, words)], opening).sentences == 1
     (tmp_path / "t.tsv").write_text(f"{text}\tEin Hund\nA cat\t\n\tEine Katze\n")
     corpus = TokenCorpus.build([str(tmp_path / "t.tsv")], subject.vocabulary, 64, tmp_path / "cache", ("en", "de"))
     assert len(corpus.source_lengths) == 1

@@ -121,6 +121,10 @@ def test_every_score_is_added_to_a_checkpoint_and_ranks_its_heads(
         assert ranked.heads == RankBy(write_result(result, tmp_path)).rank(subject, text).heads
         orders.add(ranked.heads)
     assert len(orders) == 4
+    shares = scores_of(results["relevance"])  # of the logit: a layer's add up to what goes through its heads
+    for row in results["relevance"].data["layers"]:
+        there = [value for head, value in shares.items() if (head.kind, head.layer) == (row["kind"], row["layer"])]
+        assert not there or sum(there) == pytest.approx(row["through_heads"], rel=1e-4)
     with pytest.raises(InvalidRequestError, match="has the score ablation, not relevance"):
         RankBy(tmp_path / "ablate.json", name="relevance").rank(subject, text)
     gates = RankBy(name="gates").rank(subject, text)

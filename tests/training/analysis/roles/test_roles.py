@@ -153,6 +153,22 @@ def test_rare_tokens_by_hand() -> None:
     assert not third.rare  # no better than chance in sentences this short
 
 
+def test_a_token_that_names_a_language_is_not_rare() -> None:
+    counts = np.array([100, 90, 3, 5, 0])
+    counter = RareWordCounts([TokenPair([4, 0, 2, 3, 99], [0], (1, 0))], counts, frequent=1)
+    weights, visible = torch.zeros(1, 1, 5, 5), torch.zeros(1, 5, 5, dtype=torch.bool)
+    weights[..., 2], visible[:, 1:4, 1:4] = 1.0, True
+    counter.add(View("encoder_self", 0, weights, visible, [0]))
+    [[found]] = counter.shares().values()
+    assert (found.rarest, found.two_rarest, found.queries) == (1.0, 1.0, 3)
+    assert found.chance == pytest.approx(2 / 3)
+
+
+def test_the_number_of_frequent_tokens_is_not_negative() -> None:
+    with pytest.raises(InvalidRequestError, match="must be 0 or more, not -1"):
+        Frequencies(np.array([1]), "text", frequent=-1)
+
+
 def test_frequencies_need_text(tmp_path: Path, subject: Subject) -> None:
     (tmp_path / "empty.en").write_text("\n")
     with pytest.raises(InvalidRequestError, match="holds no text"):

@@ -49,15 +49,16 @@ def analyse(subject: Subject, text: Text, *, forced: bool = False, progress: Pro
     """Relevance of every open head to the top-1 logit, over all generation steps of the text's source sentences.
 
     forced: the decoder reads the references in place of the model's own greedy translations. Raises
-    InvalidArtifactError for NaN weights, InvalidRequestError for hidden states that are NaN.
+    InvalidArtifactError for NaN weights, InvalidRequestError for hidden states that are NaN, and where relevance is not
+    conserved.
     """
     prepared = tokenize(subject, text, forced=forced, progress=progress)
     scores = LrpScores(subject.model)
     for number, pair in enumerate(prepared.pairs, 1):
         scores.add(pair.source, [subject.model.arch.decoder_start, *pair.target[:-1]])
         progress(f"relevance: {number} of {len(prepared.pairs)} sentences")
-    if scores.worst > CONSERVED:
-        raise AssertionError(f"relevance is not conserved: a sum of relevances is off by {scores.worst:g}")
+    if not scores.worst <= CONSERVED:  # NaN too
+        raise overflow(f"relevances, whose sums are off by {scores.worst:g},")
     relevance = {place: values.tolist() for place, values in scores.relevance().items()}
     values = [{"relevance": value} for value in in_order(relevance, subject.layout)]
     layers = [
@@ -125,7 +126,7 @@ class LrpScores:
                 self._through[place] = self._through.get(place, 0.0) + float(total.sum())
             totals = torch.stack(list(found.totals.values()))
             self.steps += totals.size(1)
-            self.worst = max(self.worst, float((totals - 1).abs().max()))
+            self.worst = float(np.maximum(self.worst, float((totals - 1).abs().max())))  # NaN stays
 
     def relevance(self) -> dict[Place, npt.NDArray[np.float64]]:
         """(kind, layer) → `[H]`: relevance of each head, normalised over the heads of its layer at every step."""
@@ -240,7 +241,8 @@ def divide_by_sign(relevance: Tensor, positive: Tensor, negative: Tensor) -> tup
 
     positive, negative: sums of the contributions of either sign (≥ 0 and ≤ 0), broadcastable to `relevance`.
     """
-    has_positive, has_negative = positive > 0, negative < 0
+    least = torch.finfo(positive.dtype).tiny  # what is below it has no finite inverse
+    has_positive, has_negative = positive >= least, negative <= -least
     part = torch.where(has_positive & has_negative, 0.5, 1.0).to(positive.dtype)
     per_positive = torch.where(has_positive, part / positive, 0.0)
     per_negative = torch.where(has_negative, part / negative, 0.0)

@@ -76,6 +76,10 @@ class Vocabulary:
         """Returns the tokens with which the target of a source begins in any case, see `Tokenizer`."""
         return self._tokenizer.opening(source)
 
+    def source_opening(self, ids: Sequence[int]) -> list[int]:
+        """Returns the token with which source ids begin that is no text: it names a language. Most models have none."""
+        return [token for token in ids[:1] if self._tokenizer.names_language(token)]
+
     def encode_pair(self, source: str, target: str, dropout: float = 0.0) -> tuple[list[int], list[int]]:
         """Returns the ids of both sides of a sentence pair, EOS last. dropout: BPE-dropout probability."""
         ids = self._tokenizer.encode(target, target=True, dropout=dropout)

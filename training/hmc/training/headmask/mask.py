@@ -100,7 +100,8 @@ class HeadMask:
     def __init__(
         self, model: Transformer, layout: HeadLayout, spec: HeadMaskSpec, seed: int, label_smoothing: float
     ) -> None:
-        """layout: the model's head layout. label_smoothing: that of the training loss, whose gradient importance is.
+        """layout: the model's head layout. label_smoothing: that of the cross entropy, whose gradient importance is,
+        also where a teacher's distributions are part of the training loss.
 
         Raises InvalidRequestError when the model has too few heads for `spec`.
         """

@@ -5,6 +5,7 @@ Attention is written once for all three kinds, with a gate on every head.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,11 +27,14 @@ class Attention(nn.Module):
     """MultiHead(Q, K, V) = Concat_h(g_h · head_h) W_O (Voita et al. 2019, section 6.1).
 
     With 0 heads only W_O's bias remains. Key and value projections are one matrix, `key_value` `[2·H·D, d_model]`.
+    of: heads that the attention would have, if all were there: the scale of each head's first weights (default: heads).
     """
 
     gate: Gate
 
-    def __init__(self, *, d_model: int, heads: int, head_dim: int, gate: Gate | None = None) -> None:
+    def __init__(
+        self, *, d_model: int, heads: int, head_dim: int, of: int | None = None, gate: Gate | None = None
+    ) -> None:
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
         inner = heads * head_dim
@@ -39,7 +43,7 @@ class Attention(nn.Module):
             self.key_value = Linear(d_model, 2 * inner)
             self.out_weight = nn.Parameter(torch.empty(d_model, inner))
             for weight in (self.query.weight, *self.key_value.weight.chunk(2), self.out_weight):
-                nn.init.xavier_uniform_(weight)
+                _xavier(weight, d_model, head_dim * (of or heads))
             nn.init.zeros_(self.query.bias)
             nn.init.zeros_(self.key_value.bias)
         self.out_bias = nn.Parameter(torch.zeros(d_model))
@@ -77,15 +81,23 @@ def _some_rows(layer: nn.Linear, x: Tensor, rows: Tensor) -> Tensor:
     return linear(x, layer.weight.index_select(0, rows), layer.bias.index_select(0, rows))
 
 
+def _xavier(weight: Tensor, *fans: int) -> None:
+    """Glorot and Bengio 2010, eq. 16. fans: sizes of the whole matrix, of which `weight` may be a part; what is left
+    out does not change how the rest begins."""
+    reach = math.sqrt(3.0) * math.sqrt(2.0 / sum(fans))
+    nn.init.uniform_(weight, -reach, reach)
+
+
 class FeedForward(nn.Module):
     """Position-wise feed-forward sub-layer `[…, d_model]` → `[…, d_model]`, with a gate on every neuron.
 
     With 0 neurons only the bias of `fc2` remains, and the empty matrices are not trained.
+    of: neurons that it would have, if all were there: the scale of the first weights (default: neurons).
     """
 
     gate: Gate
 
-    def __init__(self, d_model: int, neurons: int, activation: str) -> None:
+    def __init__(self, d_model: int, neurons: int, activation: str, of: int | None = None) -> None:
         super().__init__()
         self.neurons = neurons
         width = neurons or 1  # PyTorch warns when an empty matrix is initialised
@@ -93,7 +105,7 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.gate = OpenGate()
         for part in (self.fc1, self.fc2):
-            nn.init.xavier_uniform_(part.weight)
+            _xavier(part.weight, d_model, of or width)
             nn.init.zeros_(part.bias)
         if not neurons:
             self.fc1.weight = nn.Parameter(self.fc1.weight[:0], requires_grad=False)

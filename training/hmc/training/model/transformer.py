@@ -195,10 +195,10 @@ def build_transformer(
     layout, widths, norm = layout or arch.full_layout(), ffn or arch.full_ffn(), partial(norm_of, arch)
 
     def attention(kind: Kind, layer: int) -> Attention:
-        return Attention(d_model=arch.d_model, heads=len(layout[kind][layer]), head_dim=arch.head_dim)
+        return Attention(d_model=arch.d_model, heads=len(layout[kind][layer]), head_dim=arch.head_dim, of=arch.heads)
 
     def feed_forward(stack: Stack, layer: int) -> FeedForward:
-        return FeedForward(arch.d_model, widths[stack][layer], arch.activation)
+        return FeedForward(arch.d_model, widths[stack][layer], arch.activation, arch.ffn_dim)
 
     encoder = [
         EncoderLayer(attention("encoder_self", i), feed_forward("encoder", i), norm, dropout, pre_norm=arch.pre_norm)

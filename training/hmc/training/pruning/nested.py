@@ -174,9 +174,9 @@ class NestedRun(Schedule):
 
     def _importance(self) -> HeadScores:
         """Measures I_h of the source on the dev text, on the CPU and without dropout."""
-        pairs = [self.vocabulary.encode_pair(*pair) for pair in self.dev.pairs]
-        longest = self.base.architecture.max_positions
-        pairs = [pair for pair in pairs if max(map(len, pair)) <= longest]
+        longest, cut = self.base.architecture.max_positions, self.vocabulary.cut
+        encoded = (self.vocabulary.encode_pair(*pair) for pair in self.dev.pairs)
+        pairs = [(cut(source, longest), cut(target, longest)) for source, target in encoded]
         batches = [
             make_batch(
                 [s for s, _ in some], [t for _, t in some], self.vocabulary.pad_id, self.base.architecture.decoder_start

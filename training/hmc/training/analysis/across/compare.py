@@ -49,8 +49,9 @@ def analyse(files: Mapping[str, Path]) -> Result:
     if len({tuple(text) for text in texts.values()}) > 1:
         listed = ", ".join(f"{name} on {', '.join(c.name for c in result.corpora)}" for name, result in results.items())
         raise InvalidRequestError(f"results on different sentences ({listed}): they cannot be compared")
-    for key in ("importance", "beam", "bleu_signature"):
-        found = {name: result.settings.get(key) for name, result in results.items()}
+    how = {name: _how(result) for name, result in results.items()}
+    for key in next(iter(how.values())):
+        found = {name: settings[key] for name, settings in how.items()}
         if len({value for value in found.values() if value is not None}) > 1:
             listed = ", ".join(f"{name} has {value}" for name, value in found.items())
             raise InvalidRequestError(f"results with different {key} ({listed}): they cannot be compared")
@@ -64,6 +65,18 @@ def analyse(files: Mapping[str, Path]) -> Result:
         settings={name: result.settings for name, result in results.items()},
         data={"analysis": first.command, "systems": {name: result.data for name, result in results.items()}},
     )
+
+
+def _how(result: Result) -> dict[str, Any]:
+    """What must be equal in results that are compared; None is unknown, or does not matter."""
+    settings, rank = result.settings, result.settings.get("rank", {})
+    return {
+        "importance": settings.get("importance"),
+        "rankings": rank.get("by"),
+        "importance in the ranking": rank.get("importance"),
+        "beam": settings.get("beam"),
+        "bleu_signature": settings.get("bleu_signature"),
+    }
 
 
 def summary(result: Result) -> Summary:

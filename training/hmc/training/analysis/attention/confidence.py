@@ -43,7 +43,10 @@ def analyse(subject: Subject, text: Text, *, forced: bool = False, progress: Pro
     return subject.result(
         COMMAND,
         text.source,
-        settings={"decoder_reads": READS[forced], "left_out": "end of sentence, start symbol, padding"},
+        settings={
+            "decoder_reads": READS[forced],
+            "left_out": "end of sentence, start symbol, padding, tokens that name a language",
+        },
         data={
             **model_shape(subject.checkpoint),
             "heads": head_rows(subject.layout.heads(), values),

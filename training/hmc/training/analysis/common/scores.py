@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,23 +13,30 @@ from hmc.artifact.checkpoint.extras import ScoreName, add_score
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.heads import Head
 from hmc.artifact.storage.files import replace_directory
-from hmc.training.analysis.common.result import Result, Row, head_of
+from hmc.training.analysis.common.result import Result, head_of
 from hmc.training.analysis.common.subject import Subject
 from hmc.training.model.importance import scores_per_head
 
-MEASURED: dict[str, tuple[ScoreName, Callable[[Row], float]]] = {
-    "importance": ("importance", lambda row: row["importance"]),
-    "ablate": ("ablation", lambda row: row["delta_loss"]["value"]),
-    "lrp": ("relevance", lambda row: row["relevance"]),
-    "confidence": ("confidence", lambda row: row["confidence"]),
+
+def _relevance(data: Mapping[str, Any]) -> list[float]:
+    """Relevance of each head as a share of the logit, which compares heads of different layers."""
+    through = {(row["kind"], row["layer"]): row["through_heads"] for row in data["layers"]}
+    return [row["relevance"] * through[row["kind"], row["layer"]] for row in data["heads"]]
+
+
+MEASURED: dict[str, tuple[ScoreName, Callable[[Mapping[str, Any]], list[float]]]] = {
+    "importance": ("importance", lambda data: [row["importance"] for row in data["heads"]]),
+    "ablate": ("ablation", lambda data: [row["delta_loss"]["value"] for row in data["heads"]]),
+    "lrp": ("relevance", _relevance),
+    "confidence": ("confidence", lambda data: [row["confidence"] for row in data["heads"]]),
 }
-"""Command whose result has a score of every head → its name, and its value in a row of `heads`."""
+"""Command whose result has a score of every head → its name, and the scores of its rows of `heads`."""
 
 
 def scores_of(result: Result) -> dict[Head, float]:
     """Returns the score of every head that the result has, one of MEASURED."""
-    _, value = MEASURED[result.command]
-    return {head_of(row): float(value(row)) for row in result.data["heads"]}
+    _, values = MEASURED[result.command]
+    return dict(zip(map(head_of, result.data["heads"]), map(float, values(result.data)), strict=True))
 
 
 def save_scores(subject: Subject, result: Result, target: Path) -> None:

@@ -1,7 +1,8 @@
 """Attention weights over a corpus, batch by batch and attention by attention, between real tokens only.
 
-As in Voita et al. (2019, footnote 2) the end of a sentence does not count as a token; neither do padding and the start
-symbol of the decoder. Weights on such keys are set to 0, and the other weights are not scaled up. Queries are
+As in Voita et al. (2019, footnote 2) the end of a sentence does not count as a token; neither do padding, the start
+symbol of the decoder, and tokens that name a language. Weights on such keys are set to 0, and the other weights are not
+scaled up. Queries are
 
 * encoder_self: the tokens of the source;
 * decoder_self: the tokens of the target that the decoder reads;
@@ -49,6 +50,8 @@ class TokenPair:
 
     source: list[int]
     target: list[int]
+    languages: tuple[int, int] = (0, 0)
+    """Number of tokens with which source and target begin that name a language."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,14 @@ def tokenize(subject: Subject, text: Text, *, forced: bool, progress: Progress =
     limit, vocabulary = subject.model.arch.max_positions, subject.vocabulary
     encoded = [vocabulary.encode_pair(*pair) for pair in text.pairs]
     sources = [vocabulary.cut(source, limit) for source, _ in encoded]
+    openings = [vocabulary.opening(source) for source in text.sources]
     if forced:
         targets = [vocabulary.cut(target, limit) for _, target in encoded]
     else:
-        openings = [vocabulary.opening(source) for source in text.sources]
         targets = _greedy(subject.model, sources, openings, progress)
     cut = sum(len(side) > limit for pair in encoded for side in pair[: 1 + forced])
-    return Prepared([TokenPair(*pair) for pair in zip(sources, targets, strict=True)], cut)
+    languages = [(len(vocabulary.source_opening(s)), len(o)) for s, o in zip(sources, openings, strict=True)]
+    return Prepared([TokenPair(*pair) for pair in zip(sources, targets, languages, strict=True)], cut)
 
 
 def _greedy(
@@ -111,13 +115,17 @@ def corpus_views(model: Transformer, pairs: Sequence[TokenPair], progress: Progr
             model.arch.pad_id,
             model.arch.decoder_start,
         )
-        yield from batch_views(model, batch.to(model.shared.weight.device), rows)
+        languages = [pairs[r].languages for r in rows]
+        yield from batch_views(model, batch.to(model.shared.weight.device), rows, languages)
         done += len(rows)
         progress(f"attention: {done} of {len(pairs)} sentences")
 
 
-def batch_views(model: Transformer, batch: Batch, rows: Sequence[int]) -> Iterator[View]:
-    """The views of one batch, first of the encoder, then of the decoder. Raises InvalidRequestError for NaN states."""
+def batch_views(
+    model: Transformer, batch: Batch, rows: Sequence[int], languages: Sequence[tuple[int, int]] = ()
+) -> Iterator[View]:
+    """The views of one batch, first of the encoder, then of the decoder. languages: see `TokenPair`; none: no row has
+    any. Raises InvalidRequestError for NaN states."""
     arch = model.arch
     encoder = trace_encoder(model, batch.source)
     decoder = trace_decoder(model, batch.source, encoder.states, batch.target_in)
@@ -127,6 +135,10 @@ def batch_views(model: Transformer, batch: Batch, rows: Sequence[int]) -> Iterat
     read = batch.target_in.ne(arch.pad_id)  # [B, T]
     read[:, 0] = False  # the start token
     predicted = batch.target_out.ne(arch.pad_id) & batch.target_out.ne(arch.eos_id)  # [B, T]
+    for row, (of_source, of_target) in enumerate(languages):
+        tokens[row, :of_source] = False
+        read[row, 1 : 1 + of_target] = False
+        predicted[row, :of_target] = False
     visible: dict[Kind, Tensor] = {
         "encoder_self": tokens[:, :, None] & tokens[:, None, :],
         "decoder_self": (read[:, :, None] & read[:, None, :]).tril(),

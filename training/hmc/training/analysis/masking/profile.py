@@ -1,4 +1,4 @@
-"""Pruning profiles in training: relative BLEU without the least important heads (Michel et al. 2019, section 5)."""
+"""Pruning profiles in training: relative BLEU without the least important heads (Michel et al. 2019, section 6)."""
 
 from __future__ import annotations
 

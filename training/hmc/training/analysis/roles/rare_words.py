@@ -77,19 +77,25 @@ class RareWordCounts:
         """counts: occurrences in the training text by source token id. frequent: see `FREQUENT`."""
         order = np.argsort(-counts, kind="stable")
         often = set(order[:frequent].tolist())
-        self._marks = [self._mark(pair.source[:-1], counts, often) for pair in pairs]
+        self._marks = [self._mark(pair.source[:-1], pair.languages[0], counts, often) for pair in pairs]
         self.sentences = sum(mark is not None for mark in self._marks)
         self._sums: dict[Place, npt.NDArray[np.float64]] = {}
         self._totals: dict[Place, npt.NDArray[np.float64]] = {}
 
     @staticmethod
-    def _mark(ids: list[int], counts: npt.NDArray[np.int64], often: set[int]) -> _Marks | None:
-        """None for sentences that do not count: their rarest token is frequent, or they have fewer than three types."""
-        types = sorted(set(ids), key=lambda i: (counts[i], i))
+    def _mark(ids: list[int], languages: int, counts: npt.NDArray[np.int64], often: set[int]) -> _Marks | None:
+        """None for sentences that do not count: their rarest token is frequent, or they have fewer than three types.
+
+        languages: the number of tokens at the start that name a language; they are no words.
+        """
+        types = sorted(set(ids[languages:]), key=lambda i: (counts[i], i))
         if len(types) < 3 or types[0] in often:
             return None
         first, second = counts[types[0]], counts[types[1]]
-        return _Marks([bool(counts[i] <= first) for i in ids], [bool(counts[i] <= second) for i in ids])
+        rare = [
+            [place >= languages and bool(counts[i] <= most) for place, i in enumerate(ids)] for most in (first, second)
+        ]
+        return _Marks(*rare)
 
     def add(self, view: View) -> None:
         """Counts the queries of one batch. Views of the decoder's attentions are ignored."""

@@ -71,6 +71,10 @@ class Frequencies:
     frequent: int = FREQUENT
     """Sentences whose rarest token is among this many most frequent tokens do not count."""
 
+    def __post_init__(self) -> None:
+        if self.frequent < 0:
+            raise InvalidRequestError(f"frequent must be 0 or more, not {self.frequent}")
+
 
 @dataclass(frozen=True)
 class Position:
@@ -180,7 +184,8 @@ def head_roles(
 ) -> Roles:
     """Measures positions for heads of all three kinds, and syntax and rare words for encoder self-attention.
 
-    pairs: sentences, and the translations that the decoder reads. trees, frequencies: None leaves that role out. Raises
+    pairs: sentences, and the translations that the decoder reads. trees, frequencies: None leaves that role out; where
+    sources name a language, trees are read with that of the first sentence. Raises
     InvalidRequestError for trees none of which can be used, and for hidden states that are NaN.
     """
     positions = PositionCounts()
@@ -191,7 +196,8 @@ def head_roles(
             rare.add(view)
     counted = None
     if trees is not None:
-        counted = syntax(subject, trees, progress)
+        opening = pairs[0].source[: pairs[0].languages[0]]
+        counted = syntax(subject, trees, opening, progress)
     return Roles(positions.best(), rare.shares() if rare is not None else {}, counted)
 
 

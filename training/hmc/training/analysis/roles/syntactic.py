@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.tokenizer.files import SOURCE, TOKENIZER
-from hmc.artifact.tokenizer.tokenizer import load_pieces, read_languages
+from hmc.artifact.tokenizer.tokenizer import load_pieces
 from hmc.training.analysis.common.masks import sentence_groups
 from hmc.training.analysis.common.result import Place
 from hmc.training.analysis.common.subject import Progress, Subject, silent
@@ -143,17 +143,20 @@ class SyntaxCounts:
 
 
 @torch.no_grad()
-def syntax(subject: Subject, trees: Iterable[Tree], progress: Progress = silent) -> SyntaxCounts:
+def syntax(
+    subject: Subject, trees: Iterable[Tree], opening: Sequence[int] = (), progress: Progress = silent
+) -> SyntaxCounts:
     """Counts every encoder head over `trees`, which are in the source language.
 
-    Raises InvalidRequestError if no sentence can be counted.
+    opening: tokens with which sources of this model begin that are no text: they name a language. Raises
+    InvalidRequestError if no sentence can be counted.
     """
-    model, pieces, counts = subject.model, SourcePieces(subject.vocabulary), SyntaxCounts()
+    model, pieces, counts, first = subject.model, SourcePieces(subject.vocabulary), SyntaxCounts(), len(opening)
     arch, device = model.arch, model.shared.weight.device
     usable: list[tuple[Tree, Units]] = []
     for tree in trees:
         units = tree_units(tree, pieces)
-        if units is None or len(pieces.opening) + len(units.ids) >= arch.max_positions:
+        if units is None or first + len(units.ids) >= arch.max_positions:
             counts.skipped += 1
         else:
             usable.append((tree, units))
@@ -164,14 +167,14 @@ def syntax(subject: Subject, trees: Iterable[Tree], progress: Progress = silent)
         )
     for rows in sentence_groups([len(units.ids) for _, units in usable]):
         group = [usable[row] for row in rows]
-        ids = [[*pieces.opening, *units.ids, arch.eos_id] for _, units in group]
+        ids = [[*opening, *units.ids, arch.eos_id] for _, units in group]
         source = pad_rows(ids, arch.pad_id).to(device)
         relations = [counts.sentence(tree, units) for tree, units in group]
         for step in trace_encoder(model, source).attentions():
             if step.heads is None:
                 continue
             for row, (_, units) in enumerate(group):
-                tokens = slice(len(pieces.opening), len(pieces.opening) + len(units.ids))
+                tokens = slice(first, first + len(units.ids))
                 words = units.word_attention(step.heads.weights[row, :, tokens, tokens])
                 counts.attention((step.kind, step.layer), words, relations[row])
         progress(f"syntax: {counts.sentences} of {len(usable)} sentences")
@@ -186,15 +189,10 @@ class SourcePieces:
         files = vocabulary.files
         self._vocabulary = vocabulary
         self._pieces = load_pieces(files, TOKENIZER) if isinstance(files, bytes) else load_pieces(files.source, SOURCE)
-        self.opening: list[int] = []
-        """Token ids before those of the text: its language, in a model that has one there."""
-        if not isinstance(files, bytes) and files.languages is not None:
-            languages = read_languages(files.languages)
-            self.opening = [languages.codes[languages.source]]
 
     def spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Token ids without `opening` and EOS, and for each its characters in the text, (start, end), without leading
-        spaces.
+        """Token ids without that of a language and EOS, and for each its characters in the text, (start, end), without
+        leading spaces.
 
         A token may have no characters: a single space, or a part of a character that was normalised to several.
         """
@@ -204,7 +202,8 @@ class SourcePieces:
             end = position + len(piece.surface)
             spans.append((end - len(piece.surface.lstrip()), end))
             position = end
-        return self._vocabulary.encode(text)[len(self.opening) : -1], spans
+        ids = self._vocabulary.encode(text)
+        return ids[len(self._vocabulary.source_opening(ids)) : -1], spans
 
 
 @dataclass(frozen=True)
