@@ -13,6 +13,7 @@ also copies the results, without weights, to `--kept`; from there every command 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -20,8 +21,10 @@ from pathlib import Path
 
 from experiments.papers import page
 from experiments.papers.sizes import SIZES
-from experiments.papers.steps import WEIGHTS, Driver, keep, left_of, restore, some_of
-from experiments.papers.studies import Study
+from experiments.papers.steps import SETTINGS, WEIGHTS, Driver, keep, left_of, restore, some_of
+from experiments.papers.studies import Study, check_model, check_same, settings
+from experiments.support.script import run_script
+from hmc.artifact.storage.files import write_whole
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,10 +53,15 @@ def main(arguments: Sequence[str]) -> int:
     name = given.size if given.model is None else f"{given.size}-{given.model.parent.name}-{given.model.name}"
     kept = given.kept / name  # of each model its own: what is done for one is not done for another
     study = Study(SIZES[given.size], given.runs / name, given.data, given.model, kept)
+    check_model(study)
+    for results in (study.root, kept):
+        check_same(study, results / SETTINGS)
     restore(kept, study.root)
     if given.model is not None:
         restore(given.kept / given.size, study.root, WEIGHTS)
     if given.command == "page":
+        if given.size != "papers" and given.page == default:
+            parser.error(f"{default} is of --size papers; name another --page, such as a copy of it")
         keep(study.root, kept)
         page.write(study, given.size, given.page)
         return 0
@@ -62,6 +70,12 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"no step's name holds {', '.join(given.only)}")
     driver = Driver(study.root, shlex.split(given.hmc), study.size.minutes)
     if given.command == "run":
+        used = {word for step in left_of(steps) for word in step.arguments}
+        files = {Path(name) for text in study.texts() if any(text in word for word in used) for name in text.split()}
+        if missing := sorted(str(file) for file in files if not file.is_file()):
+            parser.error(f"--data {given.data} has no {', '.join(missing)}, which these steps need")
+        study.root.mkdir(parents=True, exist_ok=True)
+        write_whole(study.root / SETTINGS, json.dumps(settings(study), indent=1) + "\n")
         return driver.run(steps, given.minutes, given.jobs)
     left = left_of(steps)
     for step in steps:
@@ -72,4 +86,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(lambda: main(sys.argv[1:]))

@@ -1,4 +1,5 @@
-"""Differences between trainings, judged by the noise between seeds: Student's t with one variance for both sides.
+"""Differences between trainings, judged by the noise between seeds: Welch's t interval. The variance of a side that was
+trained once is taken to be that of the other.
 
 A difference between the outputs of two checkpoints has tests of its own (`hmc.artifact.significance`), which say
 nothing of other seeds.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, variance
 
 from hmc.benchmark.measure.validity import student
 
@@ -29,12 +31,18 @@ class Difference:
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
     """Mean of `ours` minus mean of `theirs`, one value for each seed."""
-    means = [sum(values) / len(values) for values in (ours, theirs)]
-    value, freedom = means[0] - means[1], len(ours) + len(theirs) - 2
-    if freedom < 1:
+    value, several = fmean(ours) - fmean(theirs), [side for side in (ours, theirs) if len(side) > 1]
+    errors = [variance(side) / len(side) for side in several]
+    if not several:
         return Difference(value, -math.inf, math.inf)
-    squares = sum((x - mean) ** 2 for values, mean in zip((ours, theirs), means, strict=True) for x in values)
-    reach = student(freedom) * math.sqrt(squares / freedom * (1 / len(ours) + 1 / len(theirs)))
+    if len(several) == 1:
+        [side] = several
+        error, freedom = variance(side) * (1 / len(ours) + 1 / len(theirs)), len(side) - 1.0
+    else:  # Welch 1947
+        error = sum(errors)
+        parts = sum(part**2 / (len(side) - 1) for part, side in zip(errors, several, strict=True))
+        freedom = error**2 / parts if parts else 1.0
+    reach = student(freedom) * math.sqrt(error)
     return Difference(value, value - reach, value + reach)
 
 
@@ -48,7 +56,6 @@ def mean(values: Sequence[float]) -> Difference:
     """Mean over seeds with its interval."""
     if len(values) < 2:
         return Difference(values[0], -math.inf, math.inf)
-    centre = sum(values) / len(values)
-    variance = sum((x - centre) ** 2 for x in values) / (len(values) - 1)
-    reach = student(len(values) - 1) * math.sqrt(variance / len(values))
+    centre = fmean(values)
+    reach = student(len(values) - 1) * math.sqrt(variance(values) / len(values))
     return Difference(centre, centre - reach, centre + reach)

@@ -17,8 +17,8 @@ from typing import Any
 
 from experiments.papers.claims import michel, sun, voita
 from experiments.papers.claims.claim import Claim
-from experiments.papers.over_seeds import difference, mean, ratio
-from experiments.papers.readings import NotRunError, bleu, chrf, masked, over, quality, spread
+from experiments.papers.over_seeds import difference, mean
+from experiments.papers.readings import NotRunError, bleu, chrf, masked, over, quality
 from experiments.papers.steps import left_of
 from experiments.papers.studies import BASELINE, VARIANTS, Study, Variant
 from experiments.support import marked
@@ -48,7 +48,7 @@ def judged(study: Study, claim: Claim) -> dict[str, Any]:
         "basis": None, "verdict": "cannot be tested here" if claim.untestable else NOT_RUN, "why": claim.untestable,
     }  # fmt: skip
     names = [step.name for step in study.steps()]
-    if any(not any(word in name for name in names) for word in claim.steps.split()):
+    if study.given and any(not any(word in name for name in names) for word in claim.steps.split()):
         row |= {"verdict": "cannot be tested here", "why": "the recipe of a given model is not known"}
     elif claim.judge is not None:
         try:
@@ -110,17 +110,12 @@ def _headmask_row(study: Study, variant: Variant) -> Iterator[str]:
     yield difference(scores, over(study, BASELINE, bleu)).text()
     yield ", ".join(probability(p) for p in over(study, folder, _tested))
     for how, of in (("sentence", "variance"), ("token", "variance"), ("sentence", "mean"), ("sentence", "relative")):
-        read = partial(_spread, how, of)
-        yield f"{ratio(over(study, folder, read), over(study, BASELINE, read)).value:.2f}"
+        yield f"{sun.spread_ratio(study, of, folder, BASELINE, how)[2].value:.2f}"
 
 
 def _tested(study: Study, folder: str, seed: int) -> float:
     """p-value of the outputs of a training against those of the first baseline."""
     return quality(study, f"headmask-{folder}-{seed}", "this").p_value
-
-
-def _spread(how: str, of: str, study: Study, folder: str, seed: int) -> float:
-    return spread(study, folder, seed, how)[of]
 
 
 def masks(study: Study) -> str:
@@ -190,7 +185,7 @@ def setup(study: Study, size: str) -> str:
     return (
         f"Size `{size}`: {study.size.says}. {done} of {len(steps)} steps are done; heads are studied on {what}. "
         f"HeadMask masks {study.size.masked} of {study.size.total} heads. Seeds: "
-        f"{seeds}{f'; of the baseline and of Random also {further}' if further else ''}.\n"
+        f"{seeds}{f'; of Impt also {further}' if further else ''}.\n"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,9 +50,12 @@ def chrf(study: Study, folder: str, seed: int) -> float:
 
 
 def _scored(study: Study, folder: str, seed: int) -> Quality:
-    if (folder, seed) == (BASELINE, study.size.seeds[0]):
-        return quality(study, f"headmask-random-{seed}", "reference")
-    return quality(study, f"headmask-{folder}-{seed}", "this")
+    if (folder, seed) != (BASELINE, study.size.seeds[0]):
+        return quality(study, f"headmask-{folder}-{seed}", "this")
+    for variant, other in study.trainings():  # the first baseline is scored beside every other training
+        with suppress(NotRunError):
+            return quality(study, f"headmask-{variant.folder}-{other}", "reference")
+    raise NotRunError(f"the score of {folder}-{seed}")
 
 
 def spread(study: Study, folder: str, seed: int, how: str = "sentence") -> Mapping[str, float]:
@@ -79,7 +83,7 @@ def masked(study: Study, folder: str, seed: int) -> dict[str, Any]:
     half of them mask, and the mean share of masked heads that the update before had masked too."""
     bleu(study, folder, seed)  # a training that has not ended has a log too
     run = study.trained(folder, seed).parent
-    if study.kept is not None and not run.is_dir():
+    if study.kept is not None and not study.trained(folder, seed).is_dir():  # a run that has begun again has logs too
         run = study.kept / run.relative_to(study.root)
     counts = json.loads(_there(run / "headmask.json").read_text())
     last = counts["history"][-1]

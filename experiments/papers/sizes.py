@@ -53,7 +53,7 @@ class Size:
     minutes: dict[str, float] = field(default_factory=dict)
     """Guesses by kind of step, on one CPU core."""
     further: tuple[int, ...] = ()
-    """More seeds, of the baseline and of Random."""
+    """More seeds, of Impt."""
     extra: tuple[str, ...] = ()
     """Options of every training, such as those of a GPU."""
 
@@ -61,6 +61,11 @@ class Size:
     def total(self) -> int:
         """Heads of the model."""
         return 3 * self.layers * self.heads
+
+    @property
+    def controls(self) -> int:
+        """Controls of pruning, one for each seed."""
+        return len(self.seeds)
 
     @staticmethod
     def nearly_all(heads: int, budgets: tuple[int, ...]) -> tuple[int, ...]:

@@ -12,11 +12,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+
+from hmc.artifact.storage.files import write_whole
 
 Times = dict[str, float]
 """Name of a step → seconds that it took."""
@@ -31,11 +33,13 @@ class Step:
     kind: str
     """What the time of a step depends on, such as `train`: steps of one kind take about as long."""
     arguments: tuple[str, ...]
-    """Of `hmc`; PART and EACH in them are replaced. What is written to PART gets the name of `makes` at the end."""
+    """Of `hmc`; EACH in them is replaced."""
     makes: Path
     """What the command writes last."""
     needs: tuple[Path, ...] = ()
     """What other steps make, or the user has to give."""
+    weights: bool = False
+    """Whether it makes weights, which are not kept (see `keep`)."""
     refused: Callable[[], str | None] = lambda: None
     """Called before the command; returns why it must not run, or None."""
 
@@ -50,14 +54,14 @@ class Step:
         return [path for path in self.needs if not path.exists()]
 
 
-PART = "{part}"
-"""In an argument: a path beside what the step makes."""
 EACH = "{each}"
 """Before a pattern: an argument for each path that matches it when the step is run, in the order of their names."""
 
 
+SETTINGS = "settings.json"
+"""What results depend on, see `studies.settings`."""
 WEIGHTS = ("train/baseline-1/final/*",)
-RESULTS = ("measure/**/*.json", "compare/**/*.json", "score/*/bundle.json", "times.json", *WEIGHTS)
+RESULTS = ("measure/**/*.json", "compare/**/*.json", "score/*/bundle.json", "times.json", SETTINGS, *WEIGHTS)
 """What steps make of weights, and the weights of the first baseline. It is put back into the folder of a study."""
 LOGS = ("train/*/headmask.json", "train/*/log.jsonl")
 """What trainings leave beside weights. It is only read, because a training goes on in a folder that has logs."""
@@ -78,13 +82,23 @@ def some_of(steps: Sequence[Step], only: Sequence[str]) -> list[Step]:
 
 
 def left_of(steps: Sequence[Step]) -> list[Step]:
-    """The steps that are to be run: what is not done, and is the end of a chain or needed by such a step."""
-    left = list[Step]()
+    """The steps that are to be run: what is not done, but weights only where a step that is left needs them. Whatever
+    comes from weights that are made again is made again too."""
+    left = set[Path]()
     for step in reversed(steps):
-        users = [other for other in steps if any(step.makes in (need, *need.parents) for need in other.needs)]
-        if not step.done and (not users or any(user in left for user in users)):
-            left.append(step)
-    return left[::-1]
+        users = [other for other in steps if _needs(other, {step.makes})]
+        if not step.done and (not step.weights or not users or any(user.makes in left for user in users)):
+            left.add(step.makes)
+    again = {step.makes for step in steps if step.weights} & left
+    for step in steps:
+        if _needs(step, again):
+            left.add(step.makes)
+            again |= {step.makes}
+    return [step for step in steps if step.makes in left]
+
+
+def _needs(step: Step, made: Set[Path]) -> bool:
+    return any(made & {need, *need.parents} for need in step.needs)
 
 
 class Driver:
@@ -153,23 +167,19 @@ class Driver:
         return 1 if problems else 0
 
     def _run(self, step: Step, place: str) -> str | None:
-        part = step.makes.with_name(f"{step.makes.name}.part")
-        command = [*self.hmc, *(word.replace(PART, str(part)) for word in _expanded(step.arguments))]
+        command = [*self.hmc, *_expanded(step.arguments)]
         log = self.root / "logs" / f"{step.name.replace('/', '-')}.log"
         for folder in (log.parent, step.makes.parent):
             folder.mkdir(parents=True, exist_ok=True)
         print(f"{place} {step.name}\n  $ {shlex.join(command)}", flush=True)
-        shutil.rmtree(part, ignore_errors=True)
         began = time.monotonic()
         with log.open("a", encoding="utf-8") as output:
             status = subprocess.run(command, check=False, stdout=output, stderr=subprocess.STDOUT).returncode
-        if status == 0 and part.exists():
-            part.replace(step.makes)
         if status or not step.done:
             return f"{step.name}: {'exit status ' + str(status) if status else 'made no ' + str(step.makes)}; see {log}"
         seconds = time.monotonic() - began
         with self._writing:
-            self._file.write_text(json.dumps(self.times() | {step.name: round(seconds, 1)}, indent=1) + "\n")
+            write_whole(self._file, json.dumps(self.times() | {step.name: round(seconds, 1)}, indent=1) + "\n")
         print(f"  {seconds:.0f} s: {step.name}", flush=True)
         return None
 
@@ -177,7 +187,7 @@ class Driver:
 def _ready(waiting: Sequence[Step], running: Sequence[Step]) -> Step | None:
     """The first step that waits for no other."""
     to_come = {step.makes for step in (*waiting, *running)}
-    return next((s for s in waiting if not any(to_come & {need, *need.parents} for need in s.needs)), None)
+    return next((step for step in waiting if not _needs(step, to_come)), None)
 
 
 def _expanded(words: Sequence[str]) -> Iterator[str]:

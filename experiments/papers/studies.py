@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from experiments.papers.sizes import Size
-from experiments.papers.steps import EACH, PART, Step
+from experiments.papers.steps import EACH, Step
+from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_config
+from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.model.heads import HeadLayout
 
 BASELINE = "baseline"
 HALF = 1
@@ -48,9 +52,9 @@ class Variant:
 
 
 VARIANTS = (
-    Variant(BASELINE, "baseline", None, further=True),
-    Variant("random", "Random", "random:{n}", further=True),
-    Variant("important", "Impt", "important:{n}"),
+    Variant(BASELINE, "baseline", None),
+    Variant("random", "Random", "random:{n}"),
+    Variant("important", "Impt", "important:{n}", further=True),
     Variant("attention", "Impt, one head an attention", "important:1/attention", "masks gather in one attention"),
     Variant("layer", "Impt, normalised by layer", "important:{n},layer", "values of layers are not comparable"),
     Variant(
@@ -90,11 +94,16 @@ class Study:
     @property
     def model(self) -> Path:
         """The model whose heads are studied and pruned."""
-        return self.given or self.trained(BASELINE, 1)
+        return self.given or self.trained(BASELINE, self.size.seeds[0])
 
     def text(self, named: str) -> str:
         """A text of the size."""
         return named.format(data=self.data)
+
+    def texts(self) -> tuple[str, ...]:
+        """All texts of the size."""
+        size = self.size
+        return tuple(self.text(named) for named in (size.train, size.dev, size.test, *size.kinds, size.trees))
 
     def trained(self, folder: str, seed: int) -> Path:
         """The checkpoint of a training."""
@@ -104,7 +113,7 @@ class Study:
         """Every variant with its seeds; what has fewer comes later."""
         size = self.size
         every = ((v, seed) for seed in (*size.seeds, *size.further) for v in VARIANTS if seed in v.seeds(size))
-        yield from sorted(every, key=lambda training: -len(training[0].seeds(size)))
+        yield from sorted(every, key=lambda training: len(training[0].seeds(size)) < len(size.seeds))
 
     def measured(self, name: str) -> Path:
         """The folder of analyses of a model."""
@@ -125,6 +134,44 @@ class Study:
         return [replace(step, refused=lambda: uses_source(self)) if first in step.needs else step for step in every]
 
 
+def settings(study: Study) -> dict[str, Any]:
+    """What results depend on that the name of a size does not say: its settings, the texts, and a given model."""
+    size = asdict(replace(study.size, says="", minutes={}))
+    files = {path for path in map(Path, " ".join(study.texts()).split()) if path.is_file()}
+    return {
+        "size": json.loads(json.dumps(size)),
+        "bytes of texts": {path.name: path.stat().st_size for path in sorted(files)},
+        "model": None if study.given is None else checkpoint_digest(study.given),
+    }
+
+
+def check_same(study: Study, file: Path) -> None:
+    """Raises InvalidRequestError where the results beside `file` are of other settings (see `settings`)."""
+    if not file.is_file():
+        return
+    there, now = json.loads(file.read_text(encoding="utf-8")), settings(study)
+    texts = {name for name in there["bytes of texts"] if name in now["bytes of texts"]}
+    for found in (there, now):
+        found["bytes of texts"] = {name: found["bytes of texts"][name] for name in texts}
+    if changed := [key for key in now if there.get(key) != now[key]]:
+        raise InvalidRequestError(
+            f"{file.parent} has results of another {' and other '.join(changed)}: choose another --runs and --kept, or "
+            "delete the results"
+        )
+
+
+def check_model(study: Study) -> None:
+    """Raises InvalidRequestError for a given model that has not the heads of the size."""
+    if study.given is None:
+        return
+    size, layout = study.size, load_config(study.given).layout
+    if layout != HeadLayout.full(size.layers, size.layers, size.heads):
+        raise InvalidRequestError(
+            f"{study.given} must have {size.layers} + {size.layers} layers of {size.heads} heads, all of them open, as "
+            "the claims are about; choose another --size or model"
+        )
+
+
 def uses_source(study: Study) -> str | None:
     """Why nothing can be compared with the first baseline, or None."""
     path = study.trained(BASELINE, study.size.seeds[0])
@@ -133,7 +180,7 @@ def uses_source(study: Study) -> str | None:
         return None
     return (
         f"the baseline has dev BLEU {bleu:.1f}, below {study.size.least_bleu:g}: it may not use its source. Choose a "
-        f"lower rate or a longer warm-up in {study.size.recipe}, and delete {study.root}"
+        f"lower rate in {study.size.recipe} or a longer warm-up in experiments/papers/sizes.py, and delete {study.root}"
         + (f" and {study.kept}" if study.kept else "")
     )
 
@@ -142,7 +189,7 @@ def _train(study: Study, name: str, folder: str, seed: int, settings: Sequence[s
     size, out = study.size, study.root / "train" / f"{folder}-{seed}"
     common = [
         f"data.train={json.dumps([study.text(size.train)])}", f"data.dev={json.dumps(study.text(size.dev))}",
-        *size.settings, f"train.warmup_steps={size.warmup}", f"train.seed={seed}",
+        *size.settings, f"train.warmup_steps={size.warmup}", f"train.seed={seed}", "train.accumulate=1",
     ]  # fmt: skip
     first = study.trained(BASELINE, size.seeds[0])
     is_first = out == first.parent
@@ -152,7 +199,7 @@ def _train(study: Study, name: str, folder: str, seed: int, settings: Sequence[s
     words += ["--headmask", mask] if mask else []
     kind = "train two passes" if (mask or "").startswith("important") else "train"
     needs = () if is_first else (first,)
-    return Step(name, kind, ("train", size.recipe, *words, "--out", str(out)), out / "final", needs)
+    return Step(name, kind, ("train", size.recipe, *words, "--out", str(out)), out / "final", needs, weights=True)
 
 
 def _analyze(
@@ -169,9 +216,8 @@ def _score(study: Study, name: str, checkpoints: dict[str, Path], needs: Sequenc
     """Scores checkpoints on the test set in one bundle; differences are to the first."""
     source, target = study.text(study.size.test).split()
     named = [f"{level}={path}" for level, path in checkpoints.items()]
-    arguments = ("compile", *named, "--eval", source, target, "-o", PART)
     made, needs = study.score(name.replace("/", "-")), tuple(needs or checkpoints.values())
-    return Step(f"{name}/score", "score", arguments, made, needs)
+    return Step(f"{name}/score", "score", ("compile", *named, "--eval", source, target, "-o", str(made)), made, needs)
 
 
 def headmask(study: Study) -> Iterator[Step]:
@@ -181,10 +227,11 @@ def headmask(study: Study) -> Iterator[Step]:
         name, model = f"headmask/{variant.folder}-{seed}", study.trained(variant.folder, seed)
         settings = [
             f"train.steps={size.updates}", f"train.batch_tokens={size.batch_tokens // variant.parts}",
-            f"train.accumulate={variant.parts}",
         ]  # fmt: skip
+        if variant.parts > 1:
+            settings.append(f"train.accumulate={variant.parts}")
         if variant.tuned:
-            settings.append(f"model.start_from={json.dumps(str(study.trained(BASELINE, seed)))}")
+            settings.append(f"model.start_from={json.dumps(str(study.trained(BASELINE, size.seeds[0])))}")
         yield _train(study, f"{name}/train", variant.folder, seed, settings, variant.mask(size))
         out = study.measured(f"{variant.folder}-{seed}")
         for how in ("sentence", "token"):
@@ -225,7 +272,7 @@ def voita(study: Study) -> Iterator[Step]:
         targets = ",".join(map(str, budgets))
         options = ("--target-heads", targets, *size.pruning, "--seed", str(seed), *text, "--out", str(out))
         end = levels[f"h{budgets[-1]}"]
-        yield Step(f"voita/{name}", "prune", ("prune", str(model), *options), end, (model,))
+        yield Step(f"voita/{name}", "prune", ("prune", str(model), *options), end, (model,), weights=True)
         yield _score(study, f"voita/{name}", {"full": model, **levels}, (model, end))
     every = [study.pruned(f"seed{seed}") / f"h{number}" for seed in size.seeds for number in size.budgets]
     ends = tuple(study.pruned(f"seed{seed}") / last for seed in size.seeds)
@@ -244,7 +291,8 @@ def voita(study: Study) -> Iterator[Step]:
             "--target-heads", ";".join(level.replace("enc", "enc=") for level in found), "--scope", "encoder_self",
             "--freeze", "decoder", *size.pruning, *text, "--out", str(out),
         )  # fmt: skip
-        yield Step(f"voita/prune-{out.name}", "prune", ("prune", str(model), *options), out / found[-1], (model,))
+        arguments = ("prune", str(model), *options)
+        yield Step(f"voita/prune-{out.name}", "prune", arguments, out / found[-1], (model,), weights=True)
     for level, as_many_updates in zip(names, controls, strict=True):
         both = {"control": whole / as_many_updates, "pruned": encoder / level}
         yield _score(study, f"voita/prune-{level}", both, (encoder / names[-1], whole / controls[-1]))

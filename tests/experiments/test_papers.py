@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ from experiments.papers.claims.claim import Claim, Finding, above, below
 from experiments.papers.over_seeds import Difference, difference, mean, ratio
 from experiments.papers.readings import NotRunError, over
 from experiments.papers.sizes import SIZES
-from experiments.papers.steps import EACH, PART, Driver, Step, keep, left_of, restore, some_of
-from experiments.papers.studies import VARIANTS, Study
+from experiments.papers.steps import EACH, Driver, Step, keep, left_of, restore, some_of
+from experiments.papers.studies import VARIANTS, Study, check_same, settings
 from tests.processes import REPOSITORY
+from tests.tiny import tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact import InvalidRequestError
 from hmc.benchmark.measure.validity import student
@@ -49,7 +51,7 @@ def test_steps_run_once_and_what_needs_a_failed_one_does_not(
     first, whole, failed, last = (tmp_path / name for name in ("a-1", "whole", "failed", "last"))
     steps = [
         Step("one", "slow", ("x", str(first)), first),
-        Step("each", "quick", (f"{EACH}{tmp_path}/a-*", "y", PART), whole, (first,)),
+        Step("each", "quick", (f"{EACH}{tmp_path}/a-*", "y", str(whole)), whole, (first,)),
         Step("bad", "slow", ("fail", str(failed)), failed),
         Step("after", "slow", ("z", str(last)), last, (failed,)),
         Step("refused", "slow", ("z", str(last)), tmp_path / "other", refused=lambda: "not now"),
@@ -58,7 +60,6 @@ def test_steps_run_once_and_what_needs_a_failed_one_does_not(
     assert driver(tmp_path).run(steps) == 1
     assert first.read_text() == "x"
     assert whole.read_text() == f"{first} y"
-    assert not (tmp_path / "whole.part").exists()
     errors = capsys.readouterr().err
     assert "bad: exit status 3" in errors
     assert f"after: needs {failed}" in errors
@@ -72,14 +73,16 @@ def test_steps_run_once_and_what_needs_a_failed_one_does_not(
 
 def test_a_training_whose_results_are_kept_is_not_made_again(tmp_path: Path) -> None:
     runs, kept = tmp_path / "runs", tmp_path / "kept"
-    trained, score, ranks = runs / "train/a-1/final", runs / "score/a/bundle.json", runs / "measure/a-1/groups.json"
+    values, groups = runs / "measure/a-1/sentence/importance.json", runs / "measure/a-1/groups.json"
+    trained, score = runs / "train/a-1/final", runs / "score/a/bundle.json"
     steps = [
-        Step("train", "slow", ("x", str(trained)), trained),
+        Step("train", "slow", ("x", str(trained)), trained, weights=True),
         Step("score", "quick", ("y", str(score)), score.parent, (trained,)),
-        Step("groups", "quick", ("z", str(ranks)), ranks, (trained,)),
+        Step("importance", "quick", ("z", str(values)), values, (trained,)),
+        Step("groups", "quick", ("z", str(groups)), groups, (trained, values)),
     ]
     first = runs / "train/baseline-1/final/weights"
-    for path in (score, ranks, trained / "weights", trained.parent / "log.jsonl", first):
+    for path in (score, values, groups, trained / "weights", trained.parent / "log.jsonl", first):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(path.name)
     assert left_of(steps) == []
@@ -89,15 +92,18 @@ def test_a_training_whose_results_are_kept_is_not_made_again(tmp_path: Path) -> 
     restore(kept, runs)
     assert left_of(steps) == []
     assert {p.relative_to(kept).as_posix() for p in kept.rglob("*") if p.is_file()} == {
-        "score/a/bundle.json", "measure/a-1/groups.json", "train/a-1/log.jsonl", "train/baseline-1/final/weights",
+        "score/a/bundle.json", "measure/a-1/groups.json", "measure/a-1/sentence/importance.json",
+        "train/a-1/log.jsonl", "train/baseline-1/final/weights",
     }  # fmt: skip
     assert not (runs / "train/a-1").exists(), "a training goes on in a folder that has logs"
     assert first.read_text() == "weights", "everything starts from the first baseline"
-    ranks.write_text("newer")
+    groups.write_text("newer")
     restore(kept, runs)
-    assert ranks.read_text() == "newer"
-    ranks.unlink()
-    assert [step.name for step in left_of(steps)] == ["train", "groups"]
+    assert groups.read_text() == "newer"
+    values.unlink()
+    assert left_of(steps) == steps, "weights that are made again are other weights"
+    (trained / "weights").parent.mkdir(parents=True)
+    assert [step.name for step in left_of(steps)] == ["importance"]
 
 
 def test_no_step_begins_after_the_minutes(tmp_path: Path) -> None:
@@ -151,10 +157,18 @@ def test_steps_are_in_order_and_recipes_can_be_read(size: str, tmp_path: Path) -
             HeadMaskSpec.parse(mask)
 
 
-def test_a_batch_in_parts_is_as_large(tmp_path: Path) -> None:
-    steps = {step.name: " ".join(step.arguments) for step in study(tmp_path).steps()}
-    assert "train.batch_tokens=4096 --set train.accumulate=1" in steps["headmask/important-1/train"]
-    assert "train.batch_tokens=1024 --set train.accumulate=4" in steps["headmask/part-1/train"]
+@pytest.mark.parametrize("size", SIZES)
+def test_all_trainings_have_batches_of_one_size(size: str, tmp_path: Path) -> None:
+    sizes = set()
+    for step in study(tmp_path, size).steps():
+        if step.arguments[0] == "train":
+            words = iter(step.arguments[2:])
+            train = load_recipe(
+                REPOSITORY / step.arguments[1], [next(words) for word in words if word == "--set"]
+            ).train
+            sizes.add(train.batch_tokens * train.accumulate)
+            assert train.accumulate == (4 if "/part-" in step.name else 1)
+    assert sizes == {SIZES[size].batch_tokens}
 
 
 def test_a_given_model_is_studied_in_place_of_the_baseline(tmp_path: Path) -> None:
@@ -183,10 +197,43 @@ def test_what_is_done_for_one_model_is_not_done_for_another(tmp_path: Path, caps
     options = ["--size", "papers", "--runs", str(runs), "--kept", str(kept), "michel/ablate"]
     assert main(["plan", *options]) == 0
     assert "done  michel/ablate" in capsys.readouterr().out
-    (tmp_path / "mine" / "final").mkdir(parents=True)
-    assert main(["plan", *options, "--model", str(tmp_path / "mine" / "final")]) == 0
+    mine, small = tmp_path / "mine" / "final", tmp_path / "small" / "final"
+    tiny_checkpoint_at(mine, arch=tiny_architecture(encoder_layers=6, decoder_layers=6, heads=8, head_dim=4))
+    tiny_checkpoint_at(small)
+    assert main(["plan", *options, "--model", str(mine)]) == 0
     assert "left  michel/ablate" in capsys.readouterr().out
     assert (runs / "papers-mine-final/train/baseline-1/final/weights").exists(), "what trains begins with its tokenizer"
+    with pytest.raises(InvalidRequestError, match=r"must have 6 \+ 6 layers of 8 heads"):
+        main(["plan", *options, "--model", str(small)])
+
+
+def test_results_of_other_settings_or_text_are_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def texts(folder: Path, of: Study, longer: str = "") -> Study:
+        for text in replace(of, data=folder).texts():
+            for name in text.split():
+                Path(name).parent.mkdir(parents=True, exist_ok=True)
+                Path(name).write_text("text" + longer * ("train" in name))
+        return replace(of, data=folder)
+
+    mine = texts(tmp_path / "data", study(tmp_path / "runs"))
+    file = tmp_path / "settings.json"
+    check_same(mine, file)
+    file.write_text(json.dumps(settings(mine)))
+    check_same(replace(mine, size=replace(mine.size, says="again", minutes={"train": 1.0})), file)
+    check_same(replace(mine, data=tmp_path / "elsewhere"), file)  # such as `page` where no text is
+    with pytest.raises(InvalidRequestError, match="has results of another bytes of texts: choose another --runs"):
+        check_same(texts(tmp_path / "other", mine, "more"), file)
+    with pytest.raises(InvalidRequestError, match="has results of another size"):
+        check_same(replace(mine, size=replace(mine.size, updates=7)), file)
+    with pytest.raises(SystemExit):
+        main(["run", "--data", str(tmp_path / "none"), "--runs", str(tmp_path / "r"), "--kept", str(tmp_path / "k")])
+    assert "val.de.gz" in capsys.readouterr().err, "what is missing is said before anything is run"
+
+
+def test_the_page_of_the_project_is_not_of_tiny_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["page", "--runs", str(tmp_path), "--kept", str(tmp_path / "kept")])
+    assert "docs/reproduction.md is of --size papers" in capsys.readouterr().err
 
 
 def test_a_model_that_lost_bleu_does_not_stand_masks_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +246,7 @@ def test_a_model_that_lost_bleu_does_not_stand_masks_better(tmp_path: Path, monk
 
     monkeypatch.setattr(sun, "over", over)
     judge = {name: sun.GROUP(name, "baseline", study(tmp_path)).verdict for name in ("important", "random")}
-    assert judge == {"important": "does not hold", "random": "holds"}
+    assert judge == {"important": "not comparable", "random": "holds"}
 
 
 def test_the_command_says_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,10 +274,13 @@ def test_every_claim_names_steps_that_exist_or_says_why_not(tmp_path: Path) -> N
 
 
 def test_differences_over_seeds_by_hand() -> None:
-    """Pooled variance of 1, 3 and 2, 6: (2 + 8) / 2 degrees = 5; standard error √(5 · (1/2 + 1/2))."""
+    """Variances 8 and 2 of two seeds each: standard error √(8/2 + 2/2), Welch's degrees of freedom 25 / 17."""
     found = difference([2.0, 6.0], [1.0, 3.0])
     assert found.value == 2
-    assert found.high - 2 == pytest.approx(4.303 * math.sqrt(5))
+    assert found.high - 2 == pytest.approx(12.706 * math.sqrt(5))
+    many = difference([2.0, 6.0, 4.0, 4.0, 4.0], [1.0, 3.0, 2.0, 2.0, 2.0])  # 2 and 0.5; degrees 0.25 / 0.0425
+    assert many.high - 2 == pytest.approx(2.571 * math.sqrt(0.5))
+    assert difference([2.0, 2.0], [1.0, 1.0]) == Difference(1.0, 1.0, 1.0)
     alone = difference([5.0], [1.0, 3.0])
     assert alone.high - alone.value == pytest.approx(12.706 * math.sqrt(2 * 1.5))
     assert math.isinf(difference([5.0], [3.0]).high)
@@ -256,10 +306,10 @@ def test_seeds_that_were_run_count_without_the_others(tmp_path: Path) -> None:
         raise NotRunError(str(seed))
 
     assert over(study(tmp_path), "random", read) == [10, 20]
-    with pytest.raises(NotRunError, match="5"):
+    with pytest.raises(NotRunError, match="3"):
         over(study(tmp_path), "random", none)
-    seeds = {name: over(study(tmp_path), name, lambda _, __, seed: seed) for name in ("random", "signed", "token")}
-    assert seeds == {"random": [1, 2, 3, 4, 5], "signed": [1, 2, 3], "token": [1]}
+    seeds = {name: over(study(tmp_path), name, lambda _, __, seed: seed) for name in ("important", "signed", "token")}
+    assert seeds == {"important": [1, 2, 3, 4, 5], "signed": [1, 2, 3], "token": [1]}
 
 
 def test_verdicts_are_decided_where_the_interval_is_on_one_side() -> None:
@@ -279,9 +329,10 @@ def test_the_page_says_what_is_run_and_what_is_not(tmp_path: Path, monkeypatch: 
         Claim("Table 4", "so it is from scratch", "9", "no/such", lambda _: Finding("8", "3 seeds", "undecided")),
     )
     monkeypatch.setitem(page.CLAIMS, "sun", rows)
+    given = replace(study(tmp_path / "runs"), given=Path("model"))
     text = (REPOSITORY / "docs" / "reproduction.md").read_text(encoding="utf-8")
     (tmp_path / "page.md").write_text(text, encoding="utf-8")
-    page.write(study(tmp_path / "runs"), "papers", tmp_path / "page.md")
+    page.write(given, "papers", tmp_path / "page.md")
     written = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "| it is so (table 1) | 9 | 8 | 3 seeds | undecided |" in written
     assert "| it is more so (table 2) | 9 | – | run `michel/ablate` | not run |" in written

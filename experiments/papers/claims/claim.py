@@ -9,9 +9,11 @@ from typing import Literal
 from experiments.papers.over_seeds import Difference
 from experiments.papers.studies import Study
 
-Verdict = Literal["holds", "does not hold", "undecided"]
+Verdict = Literal["holds", "does not hold", "undecided", "not comparable"]
 SIGNIFICANT = 0.01
 """p-value below which outputs differ, as Michel et al. have it."""
+NOTICEABLE = 0.5
+"""BLEU. What certainly loses less has no loss; a test that finds no difference does not show that there is none."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,19 @@ def above(found: Difference, bound: float = 0.0) -> Verdict:
 def below(found: Difference, bound: float = 0.0) -> Verdict:
     """Whether a difference is at most `bound`."""
     return above(Difference(-found.value, -found.high, -found.low), -bound)
+
+
+def both(first: Verdict, second: Verdict) -> Verdict:
+    """The verdict of a claim that was judged in two ways which must agree."""
+    return first if first == second else "undecided"
+
+
+def without_loss(row: Mapping[str, float]) -> Verdict:
+    """Whether outputs lose less than NOTICEABLE; undecided where they may lose more, and p does not say that they
+    lose."""
+    if row["low"] > -NOTICEABLE:
+        return "holds"
+    return "does not hold" if row["p_value"] < SIGNIFICANT and row["value"] < 0 else "undecided"
 
 
 def positive(found: Mapping[str, float]) -> Verdict:
