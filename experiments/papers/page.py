@@ -26,16 +26,16 @@ from hmc.training.analysis.common.summary import Summary, probability
 
 CLAIMS: dict[str, tuple[Claim, ...]] = {"sun": sun.CLAIMS, "voita": voita.CLAIMS, "michel": michel.CLAIMS}
 FIGURES = {
-    "Importance of heads": "compare/importance/compare",
-    "One group of heads masked": "compare/groups/compare",
-    "Heads masked from either end": "compare/cumulative/compare",
-    "Heads that gates keep": "measure/survivors/survivors",
-    "Roles of heads": "measure/roles-full/roles",
-    "Relevance": "measure/full/lrp",
-    "Confidence": "measure/full/confidence",
-    "Each head masked alone": "measure/full/ablate",
-    "Two kinds of text": "measure/full/correlate",
-    "The course of training": "measure/epochs/profile",
+    "Importance of heads (Sun et al., figure 3 and tables 5 and 6)": "compare/importance/compare",
+    "BLEU with one group of heads masked, the most important first (Sun et al., figure 4)": "compare/groups/compare",
+    "BLEU as heads are masked, from either end (Sun et al., figure 5)": "compare/cumulative/compare",
+    "Heads that gates keep, by kind and by layer (Voita et al., figures 9 and 10)": "measure/survivors/survivors",
+    "Roles of heads (Voita et al., figure 8)": "measure/roles-full/roles",
+    "Relevance of each head in its layer (Voita et al., figures 1a and 2)": "measure/full/lrp",
+    "Confidence of each head (Voita et al., figure 1b)": "measure/full/confidence",
+    "What each head costs, masked alone (Michel et al., section 3.2)": "measure/full/ablate",
+    "Loss without each head, on two kinds of text (Michel et al., figure 2)": "measure/full/correlate",
+    "BLEU without the least important heads, by epoch (Michel et al., figure 5)": "measure/epochs/profile",
 }
 """Caption → figure of an analysis."""
 NOT_RUN = "not run"
@@ -172,7 +172,7 @@ def figures(study: Study, folder: Path) -> str:
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
         if target.is_file():
-            lines.append(f"![{caption}]({folder.name}/{target.name})\n")
+            lines.append(f"{caption}:\n\n![{caption}]({folder.name}/{target.name})\n")
     return "\n".join(lines) or "No figure yet.\n"
 
 

@@ -63,8 +63,8 @@ SETTINGS = "settings.json"
 WEIGHTS = ("train/baseline-1/final/*",)
 RESULTS = ("measure/**/*.json", "compare/**/*.json", "score/*/bundle.json", "times.json", SETTINGS, *WEIGHTS)
 """What steps make of weights, and the weights of the first baseline. It is put back into the folder of a study."""
-LOGS = ("train/*/headmask.json", "train/*/log.jsonl")
-"""What trainings leave beside weights. It is only read, because a training goes on in a folder that has logs."""
+LOGS = ("headmask.json", "log.jsonl")
+"""What ended trainings leave beside weights. It is only read, because a training goes on in a folder that has logs."""
 
 
 def some_of(steps: Sequence[Step], only: Sequence[str]) -> list[Step]:
@@ -206,7 +206,8 @@ def duration(minutes: float) -> str:
 
 def keep(root: Path, kept: Path) -> None:
     """Copies results and logs of the study in `root` to `kept`."""
-    _copy(root, kept, (*RESULTS, *LOGS))
+    ended = [final.parent.relative_to(root) for final in root.glob("train/*/final")]
+    _copy(root, kept, (*RESULTS, *(f"{run}/{log}" for run in ended for log in LOGS)))
 
 
 def restore(kept: Path, root: Path, patterns: Iterable[str] = RESULTS) -> None:
