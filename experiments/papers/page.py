@@ -19,14 +19,13 @@ from experiments.papers.claims import michel, sun, voita
 from experiments.papers.claims.claim import Claim
 from experiments.papers.over_seeds import difference, mean
 from experiments.papers.readings import NotRunError, bleu, chrf, masked, over, quality
-from experiments.papers.steps import left_of
 from experiments.papers.studies import BASELINE, VARIANTS, Study, Variant
 from experiments.support import marked
 from hmc.training.analysis.common.summary import Summary, probability
 
 CLAIMS: dict[str, tuple[Claim, ...]] = {"sun": sun.CLAIMS, "voita": voita.CLAIMS, "michel": michel.CLAIMS}
 FIGURES = {
-    "Importance of heads (Sun et al., figure 3 and tables 5 and 6)": "compare/importance/compare",
+    "Importance of heads, in nats a sentence (Sun et al., figure 3, tables 5 and 6)": "compare/importance/compare",
     "BLEU with one group of heads masked, the most important first (Sun et al., figure 4)": "compare/groups/compare",
     "BLEU as heads are masked, from either end (Sun et al., figure 5)": "compare/cumulative/compare",
     "Heads that gates keep, by kind and by layer (Voita et al., figures 9 and 10)": "measure/survivors/survivors",
@@ -34,7 +33,7 @@ FIGURES = {
     "Relevance of each head in its layer (Voita et al., figures 1a and 2)": "measure/full/lrp",
     "Confidence of each head (Voita et al., figure 1b)": "measure/full/confidence",
     "What each head costs, masked alone (Michel et al., section 3.2)": "measure/full/ablate",
-    "Loss without each head, on two kinds of text (Michel et al., figure 2)": "measure/full/correlate",
+    "What each head costs, in nats a token, on two kinds of text (Michel et al., figure 2)": "measure/full/correlate",
     "BLEU without the least important heads, by epoch (Michel et al., figure 5)": "measure/epochs/profile",
 }
 """Caption → figure of an analysis."""
@@ -178,12 +177,10 @@ def figures(study: Study, folder: Path) -> str:
 
 def setup(study: Study, size: str) -> str:
     """What the numbers of the page are of."""
-    steps = study.steps()
-    done = len(steps) - len(left_of(steps))
     what = f"the model `{study.given}`" if study.given else "the first baseline"
     seeds, further = (", ".join(map(str, some)) for some in (study.size.seeds, study.size.further))
     return (
-        f"Size `{size}`: {study.size.says}. {done} of {len(steps)} steps are done; heads are studied on {what}. "
+        f"Size `{size}`: {study.size.says}. Heads are studied on {what}. "
         f"HeadMask masks {study.size.masked} of {study.size.total} heads. Seeds: "
         f"{seeds}{f'; of Impt also {further}' if further else ''}.\n"
     )
