@@ -3,7 +3,7 @@
 The model is Transformer-base (6+6, 512/2048/8, V = 16 000) with random weights. The systems take turns on one GPU.
 
     python -m experiments.cuda_speed --out build/cuda [--settings 1x1,32x1,32x4,64x4,256x4] [--precisions fp16,bf16]
-        [--rounds 5] [--no-peers] [--quality CHECKPOINT SRC REF] [--report FILE] [--libraries FOLDER]
+        [--rounds 5] [--no-peers] [--report FILE] [--libraries FOLDER]
 
 Timed as in sizes: ids to ids, encoding and search included; every system writes exactly `--target` tokens, and
 one sentence is timed as a stream. The time of a step is (time for twice as many tokens − time for `--target`) /
@@ -11,9 +11,6 @@ one sentence is timed as a stream. The time of a step is (time for twice as many
 which are all weights of the decoder and half-filled caches, divided by the speed at which this GPU copies memory
 (PyTorch, bytes read and written), measured in the same run. Ratios compare times of the same round: median, smallest,
 largest. Tokens a second count what is written. Needs a CUDA device that PyTorch can use.
-
-With --quality, levels of CHECKPOINT at fp32 on the CPU and at fp16 on the GPU translate SRC greedily and with beam 4;
-BLEU is against REF. The embedded model is `cli/hmc/cli/demo_data/checkpoint`, with `test.en` and `test.de` beside it.
 """
 
 from __future__ import annotations
@@ -26,12 +23,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from sacrebleu.metrics import BLEU
 
 from experiments.peers.engines import Ids, Run, ctranslate2_on_cuda, generate
 from experiments.sizes import agreement, measure, ours
 from experiments.support.counting.steps import Setting
-from experiments.support.counting.watching import Watch
 from experiments.support.cuda import add_libraries_option, answer_for, device_name, over_stand_ins, restarted, watched
 from experiments.support.random_checkpoint import sized_checkpoint
 from experiments.support.script import machine_report, run_script, write_report
@@ -41,8 +36,6 @@ from hmc.artifact.checkpoint.checkpoint import load_checkpoint
 from hmc.artifact.marian.writer import export_marian
 from hmc.compiler.bundle.requests import LevelRequest
 from hmc.compiler.bundle.writer import compile_bundle
-from hmc.serving.requests.options import DecodeOptions
-from hmc.serving.translator import Translator
 
 COPIED = 1 << 30
 """Bytes that are copied to measure the speed of the memory."""
@@ -153,29 +146,6 @@ def _short(value: Any) -> str:
     return f"{value[0]:.2f} ({value[1]:.2f} to {value[2]:.2f})" if isinstance(value, tuple) else f"{value:,.2f}"
 
 
-def quality(watch: Watch, given: list[Path], out: Path) -> dict[str, Any]:
-    """BLEU at fp32 on the CPU and at fp16 on the GPU, greedily and with beam 4, and how many translations are equal."""
-    (checkpoint, source, reference), bundle = given, out / "quality"
-    if not bundle.is_dir():
-        compile_bundle([LevelRequest(checkpoint)], bundle, precisions=("fp32", "fp16"))
-    texts, references = (path.read_text(encoding="utf-8").splitlines() for path in (source, reference))
-    answer_for(watch, validate(bundle).architecture)
-    found: dict[str, Any] = {}
-    with Translator(bundle, "full", device="cpu") as exact, Translator(bundle, "full-fp16", device="cuda") as half:
-        for beam in (1, 4):
-            options = DecodeOptions(beam_size=beam)
-            expected, got = (
-                [t.text for t in each.translate(texts, options, segmentation="none")] for each in (exact, half)
-            )
-            found[f"beam {beam}"] = {
-                "fp32": BLEU().corpus_score(expected, [references]).score,
-                "fp16": BLEU().corpus_score(got, [references]).score,
-                "equal": statistics.mean(a == b for a, b in zip(expected, got, strict=True)),
-            }
-            print(f"BLEU, beam {beam}: " + "  ".join(f"{k} {v:.2f}" for k, v in found[f"beam {beam}"].items()))
-    return found
-
-
 def main() -> int | None:
     """Parses arguments, measures, prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -187,9 +157,6 @@ def main() -> int | None:
     parser.add_argument("--source", type=int, default=24, help="tokens of each source, EOS included")
     parser.add_argument("--target", type=int, default=25, help="tokens of each translation, EOS included")
     parser.add_argument("--no-peers", action="store_true", help="measure HMC alone")
-    parser.add_argument(
-        "--quality", type=Path, nargs=3, metavar=("CHECKPOINT", "SRC", "REF"), help="also compare BLEU at fp16 and fp32"
-    )
     parser.add_argument("--report", type=Path, help="write the results to this file, as JSON")
     add_libraries_option(parser)
     options = parser.parse_args()
@@ -212,9 +179,6 @@ def main() -> int | None:
     print(f"{report['device']}: {speed / 1e9:.0f} GB/s read and written")
     for setting in settings:
         report["settings"][setting] = measure_setting(options.out, systems, longer, setting, options, speed)
-        write_report(options.report, report)
-    if options.quality:
-        report["quality"] = quality(watch, options.quality, options.out)
         write_report(options.report, report)
     return None
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
+import re
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from experiments.mixed_text import plain, read
 from experiments.support.script import run_script
 
 KINDS = ("captions", "everyday", "help", "packages", "ui", "news")
@@ -24,6 +24,17 @@ DEV = 200
 """Pairs of each kind that are held out."""
 
 Pairs = list[tuple[str, str]]
+
+
+def read(path: Path) -> list[str]:
+    """Returns the lines of a plain or gzip file."""
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return raw.decode("utf-8").splitlines()
+
+
+def plain(line: str) -> str:
+    """Returns the words of a line in lower case: what sentences are compared by."""
+    return " ".join(re.findall(r"\w+", line.lower()))
 
 
 def table(path: Path) -> Pairs:

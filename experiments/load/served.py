@@ -33,11 +33,6 @@ class Served:
         times = [process.cpu_times() for process in self._processes()]
         return float(sum(each.user + each.system for each in times))
 
-    def cpu_s_of_threads(self) -> dict[int, float]:
-        """Thread → seconds of processor time that it has used so far."""
-        found = [thread for process in self._processes() for thread in process.threads()]
-        return {thread.id: thread.user_time + thread.system_time for thread in found}
-
     def memory_bytes(self) -> int:
         """Memory that only the server's processes use (unique set size)."""
         return sum(int(process.memory_full_info().uss) for process in self._processes())

@@ -23,9 +23,9 @@ EOS, UNK, PAD = 0, 1, 2
 Pairs = list[tuple[list[int], list[int]]]
 
 
-def learn(pairs: Any, vocab_size: int, *, best: int = 1, frequent: int = 1, **more: Any) -> Lexicon:
+def learn(pairs: Any, vocab_size: int, *, best: int = 1, frequent: int = 1) -> Lexicon:
     """`learn_lexicon` with the usual special tokens."""
-    return learn_lexicon(pairs, tiny_architecture(vocab_size=vocab_size), best=best, frequent=frequent, **more)
+    return learn_lexicon(pairs, tiny_architecture(vocab_size=vocab_size), best=best, frequent=frequent)
 
 
 def translations(lexicon: Lexicon) -> dict[int, list[int]]:
@@ -61,7 +61,7 @@ def random_pairs(count: int, vocab_size: int, seed: int = 0) -> Pairs:
 def test_probabilities_are_those_of_model_1(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr(module, "LINKS_AT_ONCE", at_once)
     pairs = random_pairs(40, 15)
-    table = translation_table(Bitext.read(pairs, (15, 15), (EOS, PAD)), (15, 15), lambda _: None)
+    table = translation_table(Bitext.read(pairs, (15, 15), (EOS, PAD)), (15, 15))
     expected = {(15 if e is None else e, f): p for (e, f), p in model_1(pairs, module.ITERATIONS).items()}
     found = list(zip(table.source.tolist(), table.target.tolist(), strict=True))
     assert found == sorted(expected)
@@ -138,13 +138,9 @@ def test_tokens_that_never_occur_are_not_frequent() -> None:
     assert learn([([5], [11, 12, 11])], 20, frequent=20).always.tolist() == [EOS, UNK, 11, 12]
 
 
-def test_an_iterator_of_pairs_will_do_and_progress_is_told() -> None:
+def test_an_iterator_of_pairs_will_do() -> None:
     pairs, _ = known_alignment(50)
-    heard: list[str] = []
-    lexicon = learn(iter(pairs), 60, progress=heard.append)
-    assert translations(lexicon) == translations(learn(pairs, 60))
-    assert heard[0] == "read sentence pairs"
-    assert heard[-1] == f"align words, round {module.ITERATIONS} of {module.ITERATIONS}"
+    assert translations(learn(iter(pairs), 60)) == translations(learn(pairs, 60))
 
 
 def test_long_corpora_are_sampled_evenly_but_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:

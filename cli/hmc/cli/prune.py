@@ -323,9 +323,11 @@ def command(
         )
     kinds = parse_kinds(budget.scope, "--scope")
     if source:
-        from hmc.pipelines.pruning.text import imported  # with what the compiler and the engine need
+        from hmc.pipelines.distillation.settings import IMPORTED
+        from hmc.pipelines.distillation.teacher import as_checkpoint
+        from hmc.pipelines.pruning.text import FOLDER  # with what the compiler and the engine need
 
-        checkpoint = imported(checkpoint, out)
+        checkpoint = as_checkpoint(checkpoint, out / FOLDER / IMPORTED)
     by_latency = bool(latency.target_speedup or latency.target_latency_ms)
     if by_latency and (budget.target_heads or budget.target_ffn or schedule.nested_steps):
         raise InvalidRequestError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -99,26 +99,23 @@ def learn_lexicon(
     *,
     best: int,
     frequent: int,
-    progress: Callable[[str], None] | None = None,
 ) -> Lexicon:
     """The `best` translations of every source token, and the `frequent` target tokens that occur most.
 
     pairs: (source ids, target ids), with EOS or without: EOS and padding are not aligned. At most MAX_LINKS links are
     aligned: of more, evenly spaced pairs are. Frequencies are counted in all pairs. The unknown token is aligned like
-    any word. Ties go to the smaller id. progress: is called with the name of each step.
+    any word. Ties go to the smaller id.
 
     Memory: 8 bytes a token of the corpus, 4 a link, 40 a distinct pair of tokens: 3 GB for a million pairs of 25.
     Raises InvalidRequestError for no usable pair, ids outside the vocabulary, and counts that make no sense.
     """
-    say = progress or (lambda _: None)
     for name, count in (("best", best), ("frequent", frequent)):
         if not 1 <= count <= arch.vocab_size:
             raise InvalidRequestError(f"{name} {count}: choose 1 to {arch.vocab_size}, the size of the vocabulary")
-    say("read sentence pairs")
     sizes = arch.source_size, arch.vocab_size
     bitext = Bitext.read(pairs, sizes, (arch.eos_id, arch.pad_id))
     always = np.union1d(_most_frequent(bitext.target, arch.vocab_size, frequent), [arch.eos_id, arch.unk_id])
-    table = translation_table(bitext.sampled(MAX_LINKS), sizes, say)
+    table = translation_table(bitext.sampled(MAX_LINKS), sizes)
     starts, targets = table.best(best, LEAST_PROBABILITY, arch.source_size)
     own = None if arch.source_vocab_size is None else arch.vocab_size
     return Lexicon(always.astype(np.int32), starts, targets, arch.pad_id, own)
@@ -203,13 +200,12 @@ class TranslationTable:
         return np.searchsorted(self.source[order], np.arange(sources + 1)).astype(np.int64), self.target[order]
 
 
-def translation_table(bitext: Bitext, sizes: tuple[int, int], say: Callable[[str], None]) -> TranslationTable:
+def translation_table(bitext: Bitext, sizes: tuple[int, int]) -> TranslationTable:
     """Model 1 with the empty word, by expectation maximisation from a uniform start (section 4.1, equations 14 and 17).
 
     Every alignment is as probable as every other, so a link's share of its target position is its t over the sum of t
     of all links there; the next t are the sums of these shares, normalised for each source token.
     """
-    say("pair up tokens")
     found, links = zip(*_links(bitext, *sizes), strict=True)
     keys = np.concatenate(found)
     keys.sort()
@@ -219,8 +215,7 @@ def translation_table(bitext: Bitext, sizes: tuple[int, int], say: Callable[[str
     source, target = (part(keys, sizes[1]).astype(np.int32) for part in (np.floor_divide, np.remainder))
     del keys
     probability = np.ones(len(source))
-    for iteration in range(ITERATIONS):
-        say(f"align words, round {iteration + 1} of {ITERATIONS}")
+    for _ in range(ITERATIONS):
         counts = np.zeros(len(source))
         for row, chunk in zip(rows, links, strict=True):
             counts[row] += chunk.counts(probability[row])

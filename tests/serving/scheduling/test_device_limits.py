@@ -1,4 +1,4 @@
-"""Levels in device form at their limits: models of few positions, and layouts without some kind of head."""
+"""Levels in device form at their limits: models of few positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.serving.fakes import GUARD_S
 from tests.serving.scheduling.test_device_search import bits, decode, engine_of
 from tests.tiny import tiny_architecture, tiny_checkpoint_at
 
-from hmc.artifact import HeadLayout
 from hmc.compiler import LevelRequest, compile_bundle
 from hmc.serving import DecodeOptions
 from hmc.serving.decoding.constraints import Constraints
@@ -20,9 +19,9 @@ from hmc.serving.scheduling.warm_up import warm_up
 ARCH = tiny_architecture(max_positions=40)
 
 
-def both_forms(path: Path, layout: HeadLayout | None = None) -> tuple[Path, Path]:
+def both_forms(path: Path) -> tuple[Path, Path]:
     """Bundles of the same random model for devices and for CPUs."""
-    tiny_checkpoint_at(path / "checkpoint", arch=ARCH, layout=layout, gates=layout is None)
+    tiny_checkpoint_at(path / "checkpoint", arch=ARCH)
     for name in ("device", "cpu"):
         compile_bundle([LevelRequest(path / "checkpoint")], path / name, device_form=name == "device")
     return path / "device", path / "cpu"

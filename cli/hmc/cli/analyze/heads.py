@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,52 +12,44 @@ from hmc.cli.analyze.options import INPUT, MEASURE, AsJson, Checkpoint, Data, De
 from hmc.cli.common.options import opt
 
 
-def confidence(
-    checkpoint: Checkpoint,
-    data: Data,
-    out: Out,
-    forced: Forced = False,
-    save: Save = None,
-    sentences: Sentences = 0,
-    device: Device = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Measure the confidence of each head: its largest attention weight, the end of sentence left out."""
-    from hmc.cli.analyze.output import carry_out_and_save
-    from hmc.training.analysis.attention import confidence
-    from hmc.training.analysis.common.result import Result
-    from hmc.training.analysis.common.subject import Progress, Subject, read_text
-    from hmc.training.analysis.figures.roles import draw_confidence
+def _score_command(name: str, description: str) -> Callable[..., None]:
+    """The command of the analysis `name`, which gives every head a score. Both have the same options."""
 
-    def analyse(subject: Subject, progress: Progress) -> Result:
-        text = read_text(data, subject.languages, sentences)
-        return confidence.analyse(subject, text, forced=forced, progress=progress)
+    def command(
+        checkpoint: Checkpoint,
+        data: Data,
+        out: Out,
+        forced: Forced = False,
+        save: Save = None,
+        sentences: Sentences = 0,
+        device: Device = "auto",
+        as_json: AsJson = False,
+    ) -> None:
+        from hmc.cli.analyze.output import carry_out_and_save
+        from hmc.training.analysis import relevance
+        from hmc.training.analysis.attention import confidence
+        from hmc.training.analysis.common.result import Result
+        from hmc.training.analysis.common.subject import Progress, Subject, read_text
+        from hmc.training.analysis.figures.roles import draw_confidence, draw_lrp
 
-    carry_out_and_save(checkpoint, device, analyse, confidence.summary, draw_confidence, out, as_json, save)
+        def analyse(subject: Subject, progress: Progress) -> Result:
+            text = read_text(data, subject.languages, sentences)
+            result: Result = analysis.analyse(subject, text, forced=forced, progress=progress)
+            return result
+
+        analysis, draw = {"confidence": (confidence, draw_confidence), "lrp": (relevance, draw_lrp)}[name]
+        carry_out_and_save(checkpoint, device, analyse, analysis.summary, draw, out, as_json, save)
+
+    command.__doc__ = description
+    return command
 
 
-def lrp(
-    checkpoint: Checkpoint,
-    data: Data,
-    out: Out,
-    forced: Forced = False,
-    save: Save = None,
-    sentences: Sentences = 0,
-    device: Device = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Measure the relevance of each head to the top-1 logit by layer-wise relevance propagation."""
-    from hmc.cli.analyze.output import carry_out_and_save
-    from hmc.training.analysis import relevance
-    from hmc.training.analysis.common.result import Result
-    from hmc.training.analysis.common.subject import Progress, Subject, read_text
-    from hmc.training.analysis.figures.roles import draw_lrp
-
-    def analyse(subject: Subject, progress: Progress) -> Result:
-        text = read_text(data, subject.languages, sentences)
-        return relevance.analyse(subject, text, forced=forced, progress=progress)
-
-    carry_out_and_save(checkpoint, device, analyse, relevance.summary, draw_lrp, out, as_json, save)
+confidence = _score_command(
+    "confidence", "Measure the confidence of each head: its largest attention weight, the end of sentence left out."
+)
+lrp = _score_command(
+    "lrp", "Measure the relevance of each head to the top-1 logit by layer-wise relevance propagation."
+)
 
 
 def roles(

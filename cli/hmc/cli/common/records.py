@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hmc.serving.requests.checks import one_line
@@ -16,16 +16,20 @@ if TYPE_CHECKING:
     from hmc.serving.requests.results import Alternative, Segment, StreamAnswer, Token, Translation
 
 
-def write_lines(backend: Backend, lines: Iterator[str], options: DecodeOptions, prefix: str, json_output: bool) -> None:
-    """Translates and prints each line. Each translation begins with `prefix`."""
-    sent: dict[int, str] = {}
-    with contextlib.closing(backend.translate(_remember(lines, sent), options, prefix)) as answers:
+def write_lines(
+    backend: Backend, lines: Iterator[str], options: DecodeOptions, prefix: str, json_output: bool,
+    write: Callable[[str], object] | None = None, first: int = 0,
+) -> None:  # fmt: skip
+    """Translates and writes each line. Each translation begins with `prefix`. write: takes a translation, without a
+    line break; None: it is printed. first: number of the first line, from 0."""
+    write, sent = write or (lambda made: _write(made + "\n")), dict[int, str]()
+    with contextlib.closing(backend.translate(_remember(lines, sent), options, prefix, first=first)) as answers:
         for answer in answers:
             text = sent.pop(answer.index)
             if not json_output:
-                warn_if_cut(answer.index, answer.result(), "translated")
-            warn_if_empty(answer.index, answer.result())
-            _write((json.dumps(record(text, answer), ensure_ascii=False) if json_output else plain(answer)) + "\n")
+                warn_if_cut(first + answer.index, answer.result(), "translated")
+            warn_if_empty(first + answer.index, answer.result())
+            write(json.dumps(record(text, answer), ensure_ascii=False) if json_output else plain(answer))
 
 
 def write_texts(

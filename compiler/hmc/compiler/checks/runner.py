@@ -46,15 +46,14 @@ class GraphRunner:
         layout: HeadLayout,
         tensors: Tensors,
         linears: Linears,
-        encoder_linears: Linears | None = None,
         *,
         variant: Variant | None = None,
         device_form: bool = False,
     ) -> GraphRunner:
-        """Writes both graphs. encoder_linears: precision of the encoder; None: that of `linears`."""
-        encoder, of_encoder = None, encoder_linears or linears
+        """Writes both graphs."""
+        encoder = None
         if any(layout.cross):
-            encoder = OpenGraph.of(author_encoder(arch, layout, tensors, of_encoder, device_form=device_form).model({}))
+            encoder = OpenGraph.of(author_encoder(arch, layout, tensors, linears, device_form=device_form).model({}))
         decoder = author_decoder(arch, layout, tensors, linears, variant=variant, device_form=device_form)
         return cls(arch, layout, encoder, OpenGraph.of(decoder.model({})))
 

@@ -10,8 +10,7 @@ from hmc.artifact.model.budgets import HeadBudget
 from hmc.artifact.model.ffn import NeuronBudget
 from hmc.pipelines.distillation.results import Distilled
 from hmc.pipelines.distillation.run import distill
-from hmc.pipelines.distillation.settings import IMPORTED, DistillSettings
-from hmc.pipelines.distillation.teacher import as_checkpoint
+from hmc.pipelines.distillation.settings import DistillSettings
 from hmc.pipelines.progress import Report, Step, silent
 from hmc.training.pruning.settings import PruneSettings
 from hmc.training.pruning.stages import Stage, as_budgets, plan_stages
@@ -22,15 +21,6 @@ FOLDER = "distilled"
 """Folder of the translations within the run folder."""
 HELD_OUT = 500
 """Sentence pairs held out as dev text. The number is fixed, since `--eval-sentences` may change when a run resumes."""
-
-
-def imported(model: Path, out: Path) -> Path:
-    """Returns the checkpoint to prune in the folder `out`: `model`, or what a MarianMT directory is imported into.
-
-    Raises InvalidArtifactError for a MarianMT model that cannot be imported, InvalidRequestError for an `out` that
-    holds files of another program in the place of that checkpoint.
-    """
-    return as_checkpoint(model, out / FOLDER / IMPORTED)
 
 
 def translate_for_pruning(  # noqa: PLR0913 - a run, its text, and two reports

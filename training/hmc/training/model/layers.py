@@ -32,9 +32,7 @@ class Attention(nn.Module):
 
     gate: Gate
 
-    def __init__(
-        self, *, d_model: int, heads: int, head_dim: int, of: int | None = None, gate: Gate | None = None
-    ) -> None:
+    def __init__(self, *, d_model: int, heads: int, head_dim: int, of: int | None = None) -> None:
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
         inner = heads * head_dim
@@ -47,7 +45,7 @@ class Attention(nn.Module):
             nn.init.zeros_(self.query.bias)
             nn.init.zeros_(self.key_value.bias)
         self.out_bias = nn.Parameter(torch.zeros(d_model))
-        self.gate = gate or OpenGate()
+        self.gate = OpenGate()
 
     def project(self, states: Tensor) -> KeyValues:
         """states `[B, S, d_model]` → keys and values `[B, H, S, D]` of the heads that are computed."""

@@ -6,17 +6,15 @@ Running text is read whole and written as its pieces are translated.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sys
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hmc.artifact.errors import InvalidRequestError
 from hmc.cli.common.outputs import check_file
-from hmc.cli.common.records import plain, record, warn_if_cut, warn_if_empty, warn_if_incomplete
+from hmc.cli.common.records import warn_if_incomplete, write_lines
 from hmc.cli.common.texts.lines import read_text
 from hmc.serving.client import FileProgress
 from hmc.serving.client.files import FileTranslation
@@ -40,15 +38,7 @@ def write_file(
     backend: Backend, job: FileTranslation, options: DecodeOptions, prefix: str, json_output: bool
 ) -> FileProgress:
     """Translates the rest of a file. Each translation begins with `prefix`."""
-    sent: deque[str] = deque()
-    lines = _kept(job.texts(), sent)
-    with contextlib.closing(backend.translate(lines, options, prefix, first=job.first)) as answers:
-        for answer in answers:
-            text = sent.popleft()
-            if not json_output:
-                warn_if_cut(job.first + answer.index, answer.result(), "translated")
-            warn_if_empty(job.first + answer.index, answer.result())
-            job.write(json.dumps(record(text, answer), ensure_ascii=False) if json_output else plain(answer))
+    write_lines(backend, job.texts(), options, prefix, json_output, job.write, job.first)
     return job.finish()
 
 
@@ -81,12 +71,6 @@ def opened(file: Path, out: Path, options: Mapping[str, Any], restart: bool) -> 
 def _say_resumed(job: FileTranslation) -> None:
     if job.first:
         sys.stderr.write(f"hmc: going on after line {job.first}, where the last run stopped\n")
-
-
-def _kept(texts: Iterator[str], sent: deque[str]) -> Iterator[str]:
-    for text in texts:
-        sent.append(text)
-        yield text
 
 
 def write_document(
