@@ -22,6 +22,7 @@ Four rules keep the sum of relevances the same everywhere, up to rounding and wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -49,16 +50,17 @@ def analyse(subject: Subject, text: Text, *, forced: bool = False, progress: Pro
     """Relevance of every open head to the top-1 logit, over all generation steps of the text's source sentences.
 
     forced: the decoder reads the references in place of the model's own greedy translations. Raises
-    InvalidArtifactError for NaN weights, InvalidRequestError for hidden states that are NaN, and where relevance is not
-    conserved.
+    InvalidArtifactError for NaN weights, InvalidRequestError for hidden states and relevances that are NaN.
     """
     prepared = tokenize(subject, text, forced=forced, progress=progress)
     scores = LrpScores(subject.model)
     for number, pair in enumerate(prepared.pairs, 1):
         scores.add(pair.source, [subject.model.arch.decoder_start, *pair.target[:-1]])
         progress(f"relevance: {number} of {len(prepared.pairs)} sentences")
-    if not scores.worst <= CONSERVED:  # NaN too
-        raise overflow(f"relevances, whose sums are off by {scores.worst:g},")
+    if math.isnan(scores.worst):
+        raise overflow("relevances of heads")
+    if scores.worst > CONSERVED:
+        raise AssertionError(f"relevance is not conserved: a sum of relevances is off by {scores.worst:g}")
     relevance = {place: values.tolist() for place, values in scores.relevance().items()}
     values = [{"relevance": value} for value in in_order(relevance, subject.layout)]
     layers = [

@@ -84,7 +84,7 @@ def rank_by_result(subject: Subject, path: Path, name: ScoreName | None = None) 
             f"{path} has no {measured} of {', '.join(missing)}: measure the {measured} of this checkpoint"
         )
     order = sorted(subject.layout.heads(), key=lambda head: -known[head])
-    how = {key: result.settings[key] for key in ("importance",) if key in result.settings}
+    how = {"importance": result.settings["importance"]} if "importance" in result.settings else {}
     origin = {"by": _called(measured), **how, "checkpoint": result.checkpoints[0].digest}
     return Ranking(tuple(order), origin | {"on": result.corpora[0].model_dump()})
 
