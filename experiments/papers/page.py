@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -19,6 +19,7 @@ from experiments.papers.claims import michel, sun, voita
 from experiments.papers.claims.claim import Claim
 from experiments.papers.over_seeds import difference, mean
 from experiments.papers.readings import NotRunError, bleu, chrf, masked, over, quality
+from experiments.papers.sizes import BESIDE, SIZES
 from experiments.papers.studies import BASELINE, VARIANTS, Study, Variant
 from experiments.support import marked
 from hmc.training.analysis.common.summary import Summary, probability
@@ -73,25 +74,29 @@ def claims(study: Study, name: str) -> str:
     return Summary("", ("claim", "paper", "here", "rests on", "verdict"), cells).markdown()
 
 
-def headmask(study: Study) -> str:
-    """One row for each way to train: BLEU and importance beside the baseline's."""
+Studies = dict[str, Study]
+"""What names of trainings end in → the study that they are of; the first has the page."""
+
+
+def headmask(studies: Studies) -> str:
+    """One row for each way to train: BLEU and importance beside the baseline's of the same study."""
     columns = ("training", "seeds", "BLEU", "chrF", "Δ BLEU over seeds", "outputs differ (p)",
                "variance of I_h / baseline's", "per token", "mean / baseline's",
                "deviation / mean, / baseline's")  # fmt: skip
-    rows, left = _rows(_headmask_row, study, VARIANTS)
+    rows, left = _rows(_headmask_row, studies, VARIANTS)
     return Summary("", columns, rows, left).markdown()
 
 
 def _rows(
-    cells: Callable[[Study, Variant], Iterable[str]], study: Study, variants: Iterable[Variant]
+    cells: Callable[[Study, Variant], Iterable[str]], studies: Studies, variants: Sequence[Variant]
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
-    """A row for each way to train that was run, and a note that names the others."""
-    rows, left = [], []
-    for variant in variants:
-        try:
-            rows.append((variant.name, *cells(study, variant)))
-        except NotRunError:
-            left.append(variant.name)
+    """A row for each way to train that was run, and a note that names those that were run in no study."""
+    rows, left = [], dict.fromkeys(variant.name for variant in variants)
+    for ending, study in studies.items():
+        for variant in variants:
+            with suppress(NotRunError):
+                rows.append((f"{variant.name}{ending}", *cells(study, variant)))
+                left.pop(variant.name, None)
     return tuple(rows), ((f"{NOT_RUN}: {'; '.join(left)}",) if left else ())
 
 
@@ -117,7 +122,7 @@ def _tested(study: Study, folder: str, seed: int) -> float:
     return quality(study, f"headmask-{folder}-{seed}", "this").p_value
 
 
-def masks(study: Study) -> str:
+def masks(studies: Studies) -> str:
     """Which heads were masked, as the logs count it."""
     columns = ("training", "masked in the update before too, share of heads", "most masked head, share of updates",
                "heads masked in more than half", "what it tests")  # fmt: skip
@@ -127,8 +132,9 @@ def masks(study: Study) -> str:
         again, most, often = (sum(each[name] for each in found) / len(found) for name in ("again", "most", "often"))
         return (f"{again:.2f}", f"{most:.2f}", f"{often:.1f}", variant.tests or "the paper's method")
 
-    rows, left = _rows(cells, study, (variant for variant in VARIANTS if variant.headmask))
-    note = f"by chance {study.size.masked / study.size.total:.3f} of the masked heads are masked again"
+    rows, left = _rows(cells, studies, [variant for variant in VARIANTS if variant.headmask])
+    size = next(iter(studies.values())).size
+    note = f"by chance {size.masked / size.total:.3f} of the masked heads are masked again"
     return Summary("", columns, rows, (note, *left)).markdown()
 
 
@@ -188,11 +194,15 @@ def setup(study: Study, size: str) -> str:
 
 def write(study: Study, size: str, page: Path) -> None:
     """Rewrites the tables of the page in place, and `results.json` among the results."""
+    studies = {"": study}
+    if study.kept is not None and study.given is None:
+        for other, name in BESIDE.get(size, {}).items():
+            studies[f", {name}"] = Study(SIZES[other], study.kept.parent / other, study.data)
     tables: dict[str, Callable[[], str]] = {
         "setup": lambda: setup(study, size),
         **{f"claims-{name}": partial(claims, study, name) for name in CLAIMS},
-        "headmask": lambda: headmask(study),
-        "masks": lambda: masks(study),
+        "headmask": lambda: headmask(studies),
+        "masks": lambda: masks(studies),
         "table2": lambda: table2(study),
         "figures": lambda: figures(study, page.with_suffix("")),
     }

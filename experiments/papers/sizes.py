@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 MULTI30K = {
     "train": "{data}/multi30k/train.en.gz {data}/multi30k/train.de.gz",
@@ -106,6 +106,9 @@ PAPERS = Size(
     sentences=300, few=100, least_bleu=25.0,
     minutes={"train": 45, "train two passes": 75, "prune": 150, "score": 6, "masks": 12, "importance": 1, "roles": 3},
 )  # fmt: skip
+H200 = replace(
+    PAPERS, says="the same, trained on an H200", seeds=(1, 2, 3, 4, 5), further=(), extra=("run.device=cuda",)
+)
 GPU = Size(
     says="Transformer-base on text of your own, on a GPU: the size of the papers",
     recipe="recipes/transformer-base.toml",
@@ -121,4 +124,6 @@ GPU = Size(
     minutes={"train": 300, "train two passes": 480, "prune": 240, "score": 3, "masks": 10},
     extra=("run.device=cuda", "run.precision=bf16-mixed"),
 )  # fmt: skip
-SIZES = {"smoke": SMOKE, "papers": PAPERS, "gpu": GPU}
+SIZES = {"smoke": SMOKE, "papers": PAPERS, "papers-h200": H200, "gpu": GPU}
+BESIDE = {"papers": {"papers-h200": "H200"}}
+"""Size → other sizes whose trainings with masks stand in the same tables, and what their names there end in."""

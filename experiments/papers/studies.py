@@ -74,6 +74,7 @@ VARIANTS = (
         "heads are masked before they learn",
     ),
     Variant("tuned", "Impt, from the trained baseline", "important:{n}", "the same, from trained heads", tuned=True),
+    Variant("longer", "baseline, trained on", None, "what the further updates do by themselves", tuned=True),
     Variant("rescaled", "Impt, rescaled", "important:{n},rescaled", "outputs are larger without masks (Impt)"),
     Variant("rescaled-random", "Random, rescaled", "random:{n},rescaled", "outputs are larger without masks (Random)"),
 )
