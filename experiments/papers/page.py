@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from experiments.papers.claims import michel, sun, voita
@@ -22,7 +23,9 @@ from experiments.papers.readings import NotRunError, bleu, chrf, masked, over, q
 from experiments.papers.sizes import BESIDE, SIZES
 from experiments.papers.studies import BASELINE, VARIANTS, Study, Variant
 from experiments.support import marked
+from hmc.training.analysis.common.result import Result, read_result
 from hmc.training.analysis.common.summary import Summary, probability
+from hmc.training.analysis.figures import masking, pruning, roles
 
 CLAIMS: dict[str, tuple[Claim, ...]] = {"sun": sun.CLAIMS, "voita": voita.CLAIMS, "michel": michel.CLAIMS}
 FIGURES = {
@@ -37,7 +40,12 @@ FIGURES = {
     "What each head costs, in nats a token, on two kinds of text (Michel et al., figure 2)": "measure/full/correlate",
     "BLEU without the least important heads, by epoch (Michel et al., figure 5)": "measure/epochs/profile",
 }
-"""Caption → figure of an analysis."""
+"""Caption → result of an analysis, drawn anew with each page."""
+DRAWN_BY: dict[str, Callable[[Result, Path], list[Path]]] = {
+    "ablate": masking.draw_ablate, "compare": masking.draw_compare, "confidence": roles.draw_confidence,
+    "correlate": masking.draw_correlate, "lrp": roles.draw_lrp, "profile": masking.draw_profile,
+    "roles": roles.draw_roles, "survivors": pruning.draw_survivors,
+}  # fmt: skip
 NOT_RUN = "not run"
 
 
@@ -169,13 +177,19 @@ def _mean(values: list[float]) -> str:
 
 
 def figures(study: Study, folder: Path) -> str:
-    """Copies the figures of the study into `folder`; returns Markdown that shows all that are there."""
+    """Draws what the study found into `folder`; returns Markdown that shows it. Figures of what this folder of results
+    lacks stay."""
     lines = []
     for caption, name in FIGURES.items():
-        file, target = study.root / f"{name}.svg", folder / f"{study.root.name}-{name.replace('/', '-')}.svg"
-        if file.is_file():
+        found, target = study.root / f"{name}.json", folder / f"{study.root.name}-{name.replace('/', '-')}.svg"
+        if found.is_file():
+            result = read_result(found, [found.stem])
+            if found.stem == "roles" and not any(head["roles"] for head in result.data["heads"]):
+                continue  # nothing but grey
             folder.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
+            with TemporaryDirectory() as place:
+                drawn = DRAWN_BY[found.stem](result, Path(place))
+                shutil.copyfile(next(path for path in drawn if path.suffix == ".svg"), target)
         if target.is_file():
             lines.append(f"{caption}:\n\n![{caption}]({folder.name}/{target.name})\n")
     return "\n".join(lines) or "No figure yet.\n"

@@ -343,3 +343,23 @@ def test_the_page_says_what_is_run_and_what_is_not(tmp_path: Path, monkeypatch: 
     (tmp_path / "page.md").write_text("<!-- table: luck -->\n<!-- end -->\n")
     with pytest.raises(InvalidRequestError, match="table luck: unknown"):
         page.write(study(tmp_path / "runs"), "papers", tmp_path / "page.md")
+
+
+def test_the_page_is_what_the_kept_results_give(tmp_path: Path) -> None:
+    kept = REPOSITORY / "experiments" / "papers" / "results" / "papers"
+    restore(kept, tmp_path / "papers")
+    again = tmp_path / "reproduction.md"
+    shutil.copyfile(REPOSITORY / "docs" / "reproduction.md", again)
+    page.write(Study(SIZES["papers"], tmp_path / "papers", Path("data"), None, kept), "papers", again)
+    assert again.read_text(encoding="utf-8") == (REPOSITORY / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    figures = {file.name for file in (tmp_path / "reproduction").iterdir()}
+    assert figures == {file.name for file in (REPOSITORY / "docs" / "reproduction").iterdir()}
+
+
+def test_what_another_machine_trained_stands_beside_its_own_baselines(tmp_path: Path) -> None:
+    kept = REPOSITORY / "experiments" / "papers" / "results"
+    ours, theirs = (Study(SIZES[name], kept / name, tmp_path) for name in ("papers", "papers-h200"))
+    table, alone = page.headmask({"": ours, ", H200": theirs}), page.headmask({"": theirs})
+    rows = [line.replace(", H200", "") for line in table.splitlines() if ", H200" in line]
+    assert rows == [line for line in alone.splitlines() if line.startswith(("| baseline", "| Random", "| Impt"))]
+    assert len(rows) > 5
