@@ -12,7 +12,7 @@ from experiments.papers.sizes import Size
 from experiments.papers.steps import EACH, Step
 from hmc.artifact.checkpoint.checkpoint import checkpoint_digest, load_config
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.model.heads import KINDS, HeadLayout
 
 BASELINE = "baseline"
 HALF = 1
@@ -338,6 +338,11 @@ def michel(study: Study) -> Iterator[Step]:
         study, "michel/cumulative", "cumulative", model, out, "--scores", scores, "--groups", 10, *few, kind="masks",
         needs=(model, scores),
     )  # fmt: skip
+    for part in KINDS:
+        yield _analyze(
+            study, f"michel/cumulative-{part}", "cumulative", model, out / part, "--scores", scores, "--scope", part,
+            "--groups", 5, *few, kind="masks", needs=(model, scores),
+        )  # fmt: skip
     second = study.text(size.kinds[1])
     yield _analyze(study, "michel/correlate", "correlate", model, out, "--data", second, *few, text=size.kinds[0])
     seed = size.seeds[0]

@@ -147,8 +147,10 @@ def test_budgets_of_a_scored_bundle(hmc: Hmc, tiny_bundle: Path, tmp_path: Path)
         (("ablate", "--resamples", "3"), "resamples 3: choose 100 or more"),
         (
             ("groups", "--groups", "99", "--rank-data", "nowhere nowhere"),
-            "groups 99: this checkpoint has 24 open heads; choose 1 to 24",
+            "groups 99: there are 24 open heads to mask; choose 1 to 24",
         ),
+        (("cumulative", "--scope", "cross", "--groups", "9"), "groups 9: there are 8 open heads to mask"),
+        (("groups", "--scope", "heads"), "--scope 'heads'"),
         (("groups", "--scores", "nowhere.json"), "nowhere.json: cannot be read"),
         (("groups", "--rank-by", "luck"), "--rank-by luck: choose one of gates, importance, ablation"),
         (("groups", "--rank-by", "gates", "--importance", "token"), "give --rank-by NAME or --importance"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +26,7 @@ from hmc.cli.analyze.options import (
     RankData,
     Resamples,
     Save,
+    Scope,
     Scores,
     Seed,
     Sentences,
@@ -132,6 +134,7 @@ def _masking_command(name: str, description: str) -> Callable[..., None]:
         data: Data,
         out: Out,
         groups: Groups = 8,
+        scope: Scope = "all",
         scores: Scores = None,
         rank_data: RankData = None,
         name_of_score: RankByName = None,
@@ -145,6 +148,7 @@ def _masking_command(name: str, description: str) -> Callable[..., None]:
         device: Device = "auto",
         as_json: AsJson = False,
     ) -> None:
+        from hmc.artifact.model.budgets import parse_kinds
         from hmc.cli.analyze.output import carry_out
         from hmc.training.analysis.common.measure import Settings
         from hmc.training.analysis.common.result import Result
@@ -159,10 +163,12 @@ def _masking_command(name: str, description: str) -> Callable[..., None]:
         }[name]
         settings = Settings(bleu, beam, resamples, seed, batch_tokens)
         by = rank_by(scores, rank_data, name_of_score, words, sentences)
+        by = replace(by, kinds=parse_kinds(scope, "--scope"))
 
         def analyse(progress: Progress) -> Result:
             subject = load_subject(checkpoint, device)
-            groups_analysis.check_groups(groups, subject.layout.total)  # fails now, not after ranking the heads
+            heads = [head for head in subject.layout.heads() if head.kind in by.kinds]
+            groups_analysis.check_groups(groups, len(heads))  # fails now, not after ranking the heads
             text = read_text(data, subject.languages, sentences)
             ranking = by.rank(subject, text, progress)
             result: Result = analysis.analyse(subject, text, ranking, settings, groups, progress)

@@ -58,6 +58,9 @@ ImportanceWords = Annotated[
 ]
 
 Groups = Annotated[int, opt(MEASURE, "Number of groups that the heads are divided into.")]
+Scope = Annotated[
+    str, opt(MEASURE, "Kinds of heads to mask: all; or some of encoder_self, decoder_self, cross, separated by commas.")
+]
 Bleu = Annotated[bool, opt(MEASURE, "Also score BLEU, which needs translations.", "--bleu/--no-bleu")]
 Beam = Annotated[int, opt(MEASURE, "Beam size of the translations; 1 is greedy.")]
 Resamples = Annotated[

@@ -26,7 +26,7 @@ def test_groups_mask_ranks_in_order(subject: Subject, text: Text) -> None:
     for row, start in zip(rows, (0, 3, 6, 8, 10), strict=True):
         part = list(ranking.heads[start : row["last"]])
         assert row["loss"]["value"] == pytest.approx(loss_of(subject, text, without(part)), rel=1e-5)
-    with pytest.raises(InvalidRequestError, match="groups 13: this checkpoint has 12 open heads"):
+    with pytest.raises(InvalidRequestError, match="groups 13: there are 12 open heads to mask"):
         groups.analyse(subject, text, ranking, LOSS, groups=13)
 
 
@@ -40,6 +40,13 @@ def test_cumulative_curves_share_their_ends(subject: Subject, text: Text) -> Non
     assert least[1]["loss"]["value"] == pytest.approx(
         loss_of(subject, text, without(list(ranking.heads[-3:]))), rel=1e-5
     )
+    scope = RankBy(kinds=("cross", "encoder_self")).rank(subject, text)
+    assert scope.heads == tuple(head for head in ranking.heads if head.kind != "decoder_self")
+    assert scope.origin == ranking.origin | {"scope": ["cross", "encoder_self"]}
+    part = cumulative.analyse(subject, text, scope, LOSS, groups=2).data
+    assert part["heads"] == len(scope.heads) < len(ranking.heads)
+    for curve in part["curves"].values():  # the heads of the other kind stay open
+        assert curve[-1]["loss"]["value"] == pytest.approx(loss_of(subject, text, without(list(scope.heads))), rel=1e-5)
     flipped = cumulative.analyse(subject, text, Ranking(ranking.heads[::-1], {}), LOSS, groups=4)
     assert flipped.data["gap"]["loss"] == pytest.approx(-result.data["gap"]["loss"])
 

@@ -21,9 +21,11 @@ GROUPS = 8
 
 
 def check_groups(groups: int, heads: int) -> None:
-    """Raises InvalidRequestError unless `groups` is 1 to `heads`, the number of open heads."""
+    """Raises InvalidRequestError unless `groups` is 1 to `heads`, the number of open heads that are ranked."""
+    if not heads:
+        raise InvalidRequestError("this checkpoint has no open head of the kinds that are asked for")
     if not 1 <= groups <= heads:
-        raise InvalidRequestError(f"groups {groups}: this checkpoint has {heads} open heads; choose 1 to {heads}")
+        raise InvalidRequestError(f"groups {groups}: there are {heads} open heads to mask; choose 1 to {heads}")
 
 
 def split_heads(heads: Sequence[Head], groups: int) -> list[list[Head]]:

@@ -9,7 +9,7 @@ from typing import Any
 from hmc.artifact.checkpoint.checkpoint import load_checkpoint
 from hmc.artifact.checkpoint.extras import WRITTEN_BY, ScoreName
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.model.heads import Head, rank_heads
+from hmc.artifact.model.heads import KINDS, Head, Kind, rank_heads
 from hmc.artifact.model.importance import DEFAULT, Importance
 from hmc.training.analysis.common.result import read_result
 from hmc.training.analysis.common.scores import MEASURED, scores_of
@@ -40,6 +40,8 @@ class RankBy:
     """The score of a checkpoint, by default of the analysed one; with `scores` by default its importance."""
     how: Importance = DEFAULT
     """The I_h that is measured."""
+    kinds: tuple[Kind, ...] = KINDS
+    """The heads that are ranked; the others stay open."""
 
     def __post_init__(self) -> None:
         given = "--scores FILE" if self.scores is not None else "--rank-by NAME" if self.name is not None else None
@@ -50,6 +52,13 @@ class RankBy:
 
     def rank(self, subject: Subject, text: Text, progress: Progress = silent) -> Ranking:
         """The ranking of the subject's open heads; text: the analysed text. Raises as the functions below."""
+        every = self._rank(subject, text, progress)
+        if self.kinds == KINDS:
+            return every
+        heads = tuple(head for head in every.heads if head.kind in self.kinds)
+        return Ranking(heads, every.origin | {"scope": list(self.kinds)})
+
+    def _rank(self, subject: Subject, text: Text, progress: Progress) -> Ranking:
         if self.scores is not None and not self.scores.is_dir():
             return rank_by_result(subject, self.scores, self.name)
         if self.scores is not None or self.name is not None:
