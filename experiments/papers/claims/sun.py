@@ -106,7 +106,7 @@ CLAIMS = (
           partial(_bleu, "random", 0.0, to="important")),
     Claim("Section 4.1", "so it is for four language pairs, three of them with little text",
           "133 000 to 1.34 million pairs",
-          untestable="one language pair is at hand; `--size gpu` takes any"),
+          untestable="the study is of one pair; `--size gpu` takes any"),
     Claim("Table 5", "Random-18 lowers the variance of importance", "0.43 to 0.51 of the baseline's", BOTH,
           partial(_ratio, "variance", "random", BASELINE)),
     Claim("Table 5", "Impt-18 lowers the variance", "0.11 to 0.14", IMPT,
