@@ -99,7 +99,7 @@ PAPERS = Size(
     settings=(),
     train=MULTI30K["train"], dev=MULTI30K["dev"], test=MULTI30K["test"],
     kinds=(MULTI30K["test"], "{data}/mixed/help.test.tsv.gz"),
-    trees="{data}/ud/en_pud-ud-test.conllu.gz", seeds=(1, 2, 3), further=(4, 5), layers=6, heads=8,
+    trees="{data}/ud/en_pud-ud-test.conllu.gz", seeds=(1, 2, 3), further=(4,), layers=6, heads=8,
     updates=5_000, warmup=200, batch_tokens=4096, epoch_updates=2_000,
     budgets=(75, 58, 36, 26), encoder_budgets=(30, 17, 10, 4),
     pruning=("--close-steps", "1000", "--recover-steps", "800", "--precision", "bf16-mixed"),
