@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -148,7 +147,6 @@ def _masking_command(name: str, description: str) -> Callable[..., None]:
         device: Device = "auto",
         as_json: AsJson = False,
     ) -> None:
-        from hmc.artifact.model.budgets import parse_kinds
         from hmc.cli.analyze.output import carry_out
         from hmc.training.analysis.common.measure import Settings
         from hmc.training.analysis.common.result import Result
@@ -162,13 +160,12 @@ def _masking_command(name: str, description: str) -> Callable[..., None]:
             "cumulative": (cumulative_analysis, draw_cumulative),
         }[name]
         settings = Settings(bleu, beam, resamples, seed, batch_tokens)
-        by = rank_by(scores, rank_data, name_of_score, words, sentences)
-        by = replace(by, kinds=parse_kinds(scope, "--scope"))
+        by = rank_by(scores, rank_data, name_of_score, words, sentences, scope)
 
         def analyse(progress: Progress) -> Result:
             subject = load_subject(checkpoint, device)
-            heads = [head for head in subject.layout.heads() if head.kind in by.kinds]
-            groups_analysis.check_groups(groups, len(heads))  # fails now, not after ranking the heads
+            heads = sum(head.kind in by.kinds for head in subject.layout.heads())
+            groups_analysis.check_groups(groups, heads)  # fails now, not after ranking the heads
             text = read_text(data, subject.languages, sentences)
             ranking = by.rank(subject, text, progress)
             result: Result = analysis.analyse(subject, text, ranking, settings, groups, progress)

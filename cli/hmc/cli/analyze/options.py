@@ -85,11 +85,14 @@ Save = Annotated[
 AsJson = Annotated[bool, opt(OUTPUT, "Print the result as JSON, not as a table.", "--json")]
 
 
-def rank_by(scores: Path | None, rank_data: str | None, name: str | None, importance: str, sentences: int) -> RankBy:
+def rank_by(
+    scores: Path | None, rank_data: str | None, name: str | None, importance: str, sentences: int, scope: str = "all"
+) -> RankBy:
     """What the options say of the ranking. Raises InvalidRequestError for unknown names, and options that exclude each
     other."""
     from hmc.artifact.checkpoint.extras import WRITTEN_BY
     from hmc.artifact.errors import InvalidRequestError
+    from hmc.artifact.model.budgets import parse_kinds
     from hmc.artifact.model.importance import Importance
     from hmc.training.analysis.masking.ranking import RankBy
 
@@ -97,4 +100,5 @@ def rank_by(scores: Path | None, rank_data: str | None, name: str | None, import
     if name is not None and chosen is None:
         raise InvalidRequestError(f"--rank-by {name}: choose one of {', '.join(WRITTEN_BY)}")
     words = importance.split(",") if importance.strip() else []
-    return RankBy(scores, rank_data, sentences, chosen, Importance.parse(words, "--importance:"))
+    how, kinds = Importance.parse(words, "--importance:"), parse_kinds(scope, "--scope")
+    return RankBy(scores, rank_data, sentences, chosen, how, kinds)

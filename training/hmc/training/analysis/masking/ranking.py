@@ -41,7 +41,7 @@ class RankBy:
     how: Importance = DEFAULT
     """The I_h that is measured."""
     kinds: tuple[Kind, ...] = KINDS
-    """The heads that are ranked; the others stay open."""
+    """Kinds of the heads that are ranked; all others stay open."""
 
     def __post_init__(self) -> None:
         given = "--scores FILE" if self.scores is not None else "--rank-by NAME" if self.name is not None else None
