@@ -33,7 +33,7 @@ from hmc.serving.text.tokenizer import shared_tokenizer
 class Translator:
     """One level loaded on one device, or on several. Thread-safe: concurrent callers share the running batches."""
 
-    def __init__(  # noqa: PLR0913 - settings of one engine, all by name
+    def __init__(
         self, bundle: str | Path, level: str | None = None, *, device: str = "auto", threads: int = 0,
         queue_size: int = 1024, max_rows: int = 128, max_tokens: int = MAX_TOKENS, manifest: Manifest | None = None,
         cache: str | Path = "auto", workers: int = 0, gpu_memory: str | None = None,

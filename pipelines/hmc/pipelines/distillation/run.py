@@ -31,7 +31,7 @@ PlannedLine = tuple[SourceLine, Skipped | None]
 """A line, and why it is not translated; None: it is."""
 
 
-def distill(  # noqa: PLR0913 - its text, its search, and two reports
+def distill(
     teacher: Path,
     sources: Sequence[Path],
     out: Path,

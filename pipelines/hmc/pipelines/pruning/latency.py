@@ -96,7 +96,7 @@ def _is_of(table: LatencyTable, serving: Serving) -> bool:
     return there == (serving.precision, serving.batch, serving.beam, serving.threads)
 
 
-def prune_to_latency(  # noqa: PLR0913 - a run, its text, and three reports
+def prune_to_latency(
     checkpoint: Path,
     out: Path,
     settings: PruneSettings,

@@ -23,7 +23,7 @@ HELD_OUT = 500
 """Sentence pairs held out as dev text. The number is fixed, since `--eval-sentences` may change when a run resumes."""
 
 
-def translate_for_pruning(  # noqa: PLR0913 - a run, its text, and two reports
+def translate_for_pruning(
     checkpoint: Path,
     sources: Sequence[Path],
     out: Path,

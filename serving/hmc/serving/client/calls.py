@@ -98,7 +98,7 @@ class Call(Generic[T]):
         return ((KEY, self.request_id),)
 
 
-def translate(  # noqa: PLR0913 - the fields of one message, most by name
+def translate(
     texts: Sequence[str],
     level: Level,
     options: DecodeOptions | None,

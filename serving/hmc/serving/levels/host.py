@@ -39,7 +39,7 @@ class ModelHost:
     With `lazy`, idle levels may be unloaded (`residency`), but not the default level unless `on_demand`.
     """
 
-    def __init__(  # noqa: PLR0913 - settings of one host, all by name
+    def __init__(
         self, bundle: Path | str, factory: TranslatorFactory, *, levels: Sequence[str] | None = None,
         default_level: str | None = None, device: str = "auto", lazy: bool = False, auto: AutoPolicy | None = None,
         name: str = "", on_demand: bool = False, room: Room | None = None,

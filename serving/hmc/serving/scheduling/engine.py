@@ -115,7 +115,7 @@ class Engine:
         """Why a worker failed. None if none did, or if a sentence has been answered since."""
         return self.queue.failure
 
-    def submit(  # noqa: PLR0913 - of one sentence, most by name
+    def submit(
         self,
         source: Sequence[int],
         options: DecodeOptions,

@@ -108,7 +108,7 @@ class BatchStream:
     `index` tell where a resumed run goes on.
     """
 
-    def __init__(  # noqa: PLR0913 - each says where the batches go or what they are made of
+    def __init__(
         self, corpus: TokenCorpus, batch_tokens: int, seed: int, pad_id: int, rank: int = 0, world: int = 1,
         device: torch.device = CPU, *, ahead: int | None = None, start_id: int | None = None,
     ) -> None:  # fmt: skip

@@ -67,7 +67,7 @@ class Checked(NamedTuple):
     """See `request_text`."""
 
 
-def check_pruning(  # noqa: PLR0913, PLR0917 - one request, as users give it
+def check_pruning(
     source: Path, targets: Sequence[int | HeadBudget], train: Sequence[str], dev: str, out: Path,
     settings: PruneSettings, neurons: Sequence[NeuronBudget] = (), nested_steps: int = 0,
     latency: LatencyPlan | None = None,
@@ -118,7 +118,7 @@ def plan_pruning(
 class PruningRun:
     """One pruning run; `run()` prunes."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - one request, as users give it
+    def __init__(
         self,
         source: Path,
         targets: Sequence[int | HeadBudget],

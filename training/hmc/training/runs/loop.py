@@ -67,7 +67,7 @@ class Schedule:
 class Loop(Generic[Kind]):
     """Makes the updates of a run; holds the model, its optimiser and batches, and how far the run has come."""
 
-    def __init__(  # noqa: PLR0913 - each is a part that runs have in different ways
+    def __init__(
         self, fabric: Fabric, model: Transformer, groups: list[dict[str, Any]], inputs: Inputs, settings: TrainSection,
         run: RunSection, progress: Kind, state: Path, *, masking: Masking | None = None,
         distillation: Distillation = NOTHING, saving: Callable[[], AbstractContextManager[object]] = nullcontext,
