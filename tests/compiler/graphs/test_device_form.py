@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from hypothesis import given, settings
@@ -172,3 +173,21 @@ def test_the_encoder_writes_into_slots_in_place(layout: HeadLayout, dtype: str) 
             np.testing.assert_allclose(written[slot, :, : len(source)], expected, rtol=0, atol=atol)
             assert not written[slot, :, 8:].any()
         assert (written[[1, 3, 5]] == 7).all()
+
+
+@pytest.mark.parametrize("layout", [FULL, random_layout(ARCH, 3)], ids=["full", "some"])
+def test_the_encoder_scatters_one_row_a_thread(layout: HeadLayout) -> None:
+    """On CUDA one thread copies all that one index names: so an index names D values, not a slot."""
+    graph = author_encoder(ARCH, layout, slim(ARCH, layout), FloatLinears("float16"), device_form=True).model({})
+    inferred = onnx.shape_inference.infer_shapes(onnx.load_from_string(in_memory(graph).graph), data_prop=True).graph
+    shapes = {
+        value.name: [dim.dim_value or dim.dim_param for dim in value.type.tensor_type.shape.dim]
+        for value in (*inferred.input, *inferred.value_info, *inferred.output)
+    }
+    scatters = [node for node in inferred.node if node.op_type == "ScatterND"]
+    assert len(scatters) == 2 * sum(map(bool, layout.cross))
+    for node in scatters:
+        cache, rows, _ = node.input
+        assert len(shapes[rows]) == len(shapes[cache])
+        assert shapes[rows][-1] == len(shapes[cache]) - 1, "(slot, head, position)"
+        assert shapes[rows][1] == shapes[cache][1], "one index for each head"

@@ -93,6 +93,7 @@ class SlotCaches:
         """states: of the encoder, `[b·s, d]`; shape: `[2]` int64, b and s."""
         self.a, self.states, self.shape = a, states, shape
         self._zeros: dict[int, ir.Value] = {}
+        self._rows: dict[int, ir.Value] = {}
 
     def author(self) -> None:
         """Writes all layers."""
@@ -112,8 +113,12 @@ class SlotCaches:
         joint = g.op("Concat", [joint, self._after(heads, caches[0])], axis=1)  # [b, S, 2H, D]
         joint = g.op("Transpose", [joint], perm=[0, 2, 1, 3])
         parts = g.op("Split", [joint], outputs=2, axis=1, num_outputs=2)  # [b, H, S, D] each
+        if not self._rows:
+            most = max(map(len, a.layout.cross))
+            self._rows[most] = self._author_rows(most, caches[0])
+        rows = self._rows_of(heads)
         for name, cache, part in zip(("key", "value"), caches, parts, strict=True):
-            written = g.op("ScatterND", [cache, self.slots, part])
+            written = g.op("ScatterND", [cache, rows, part])
             g.output(written, f"next_cross_{name}_{layer}", dtype, dims)
 
     def _after(self, heads: int, cache: ir.Value) -> ir.Value:
@@ -126,3 +131,29 @@ class SlotCaches:
             zero = ir.tensor(np.zeros(1, DTYPES[self.a.linears.dtype].numpy()))
             self._zeros[heads] = g.op("ConstantOfShape", [g.op("Concat", shape, axis=0)], value=zero)
         return self._zeros[heads]
+
+    def _author_rows(self, heads: int, cache: ir.Value) -> ir.Value:
+        """(slot, head, position) of every row of D values of a cache, `[b, heads, S, 3]`.
+
+        With an index of the slot alone, ONNX Runtime's `ScatterND` on CUDA copies a whole slot with one thread.
+        """
+        g = self.a.g
+        end = g.op("Shape", [cache], start=2, end=3)
+        zero, one = (g.weight(f"const.scalar_{n}", np.array(n, np.int64)) for n in (0, 1))
+        positions = g.op("Range", [zero, g.op("Squeeze", [end]), one])
+        columns = [
+            g.op("Reshape", [self.slots, g.ints(-1, 1, 1, 1)]),
+            g.weight(f"const.heads_{heads}", np.arange(heads, dtype=np.int64).reshape(1, heads, 1, 1)),
+            g.op("Reshape", [positions, g.ints(1, 1, -1, 1)]),
+        ]
+        count = g.op("Shape", [self.slots], start=0, end=1)
+        shape = g.op("Concat", [count, g.ints(heads), end, g.ints(1)], axis=0)
+        rows: ir.Value = g.op("Concat", [g.op("Expand", [column, shape]) for column in columns], axis=-1)
+        return rows
+
+    def _rows_of(self, heads: int) -> ir.Value:
+        """`[b, heads, S, 3]`: the rows to write in a layer with `heads` heads."""
+        if heads not in self._rows:
+            g, most = self.a.g, next(iter(self._rows.values()))
+            self._rows[heads] = g.op("Slice", [most, g.ints(0), g.ints(heads), g.ints(1)])
+        return self._rows[heads]
