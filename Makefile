@@ -63,7 +63,7 @@ release: $(VENV)/.dev-ready ## Build wheel, source distribution, bills of materi
 
 clean: ## Remove build output and caches; trained models and .venv stay
 	rm -rf build dist .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find protos compiler training serving benchmark pipelines cli experiments tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	find protos compiler training engine serving benchmark pipelines cli experiments tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## Remove .venv too
 	rm -rf $(VENV)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Set
 from pathlib import Path
 
-ROOTS = ("protos", "compiler", "training", "serving", "benchmark", "pipelines", "cli")
+ROOTS = ("protos", "compiler", "training", "engine", "serving", "benchmark", "pipelines", "cli")
 GUARDS = Path("tests/guards")
 SHARED = {"pyproject.toml", "hatch_build.py", "constraints.txt", "Makefile", "tests/conftest.py"}
 

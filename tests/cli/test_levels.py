@@ -12,6 +12,7 @@ from tests.manifests import changed_manifest
 from tests.serving.fakes import FactoryOnDevices, FakeFactory
 
 from hmc.artifact import read_manifest
+from hmc.artifact.bundle.manifest import write_manifest
 from hmc.serving.client import Client
 from hmc.serving.server.background import BackgroundServer
 from hmc.serving.server.settings import ServerSettings
@@ -125,3 +126,18 @@ def test_names_are_no_markup(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> Non
     ran = done(hmc("bench", bundle, "--source", text, "--reference", text, "--test-set", "dev[/short]", *few))
     assert "dev[/short]" in ran.stdout
     assert "BLEU and chrF: dev[/short], 3 sentences" in hmc("levels", bundle).stdout
+
+
+def test_what_a_level_computes(hmc: Hmc, tiny_bundle: Path, tmp_path: Path) -> None:
+    ran = done(hmc("levels", tiny_bundle, "--program", "h5-int8"))
+    assert ran.stdout.startswith("encode, once a sentence: ")
+    assert "best tokens of" in ran.stdout.splitlines()[-1]
+    program = json.loads(done(hmc("levels", tiny_bundle, "--program", "h5", "--json")).stdout)
+    assert program["step"][-1]["kind"] == "candidates"
+    refused(hmc("levels", "--server", "localhost:1", "--program", "full"), "--program reads a bundle, not a server")
+    old = Path(shutil.copytree(tiny_bundle, tmp_path / "old"))
+    manifest = read_manifest(old)
+    for level in manifest.levels:
+        level.files = {name: digest for name, digest in level.files.items() if "/program." not in name}
+    write_manifest(manifest, old)
+    refused(hmc("levels", old, "--program", "full"), "level 'full' has no step program", "ONNX Runtime serves it")

@@ -15,6 +15,7 @@ ROOMS = {
     "artifact": "compiler",
     "training": "training",
     "compiler": "compiler",
+    "engine": "engine",
     "serving": "serving",
     "benchmark": "benchmark",
     "pipelines": "pipelines",
@@ -25,13 +26,15 @@ ALLOWED = {
     "artifact": set(),
     "training": {"artifact", "torch"},
     "compiler": {"artifact", "onnx", "onnxruntime"},
-    "serving": {"artifact", "v1", "onnxruntime"},
-    "benchmark": {"serving", "artifact"},
-    "pipelines": {"artifact", "training", "compiler", "serving", "benchmark"},
+    "engine": {"artifact", "onnxruntime"},
+    "serving": {"artifact", "v1", "engine", "onnxruntime"},
+    "benchmark": {"serving", "artifact", "engine"},
+    "pipelines": {"artifact", "training", "compiler", "engine", "serving", "benchmark"},
 }
 EXTERNAL = {
     "artifact": {"torch", "onnx", "onnxruntime"},
     "compiler": {"torch"},
+    "engine": {"torch", "onnx", "grpc"},
     "serving": {"torch", "onnx"},
     "pipelines": {"torch", "onnx", "onnxruntime"},
 }

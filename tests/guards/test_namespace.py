@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-ROOTS = ("protos", "compiler", "training", "serving", "benchmark", "pipelines", "cli")
+ROOTS = ("protos", "compiler", "training", "engine", "serving", "benchmark", "pipelines", "cli")
 ROOMS = (
     "protos/hmc/v1",
     "compiler/hmc/artifact",
     "compiler/hmc/compiler",
     "training/hmc/training",
+    "engine/hmc/engine",
     "serving/hmc/serving",
     "benchmark/hmc/benchmark",
     "pipelines/hmc/pipelines",

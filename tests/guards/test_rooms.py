@@ -13,12 +13,13 @@ ROOMS = (
     "hmc.artifact",
     "hmc.training",
     "hmc.compiler",
+    "hmc.engine",
     "hmc.serving",
     "hmc.benchmark",
     "hmc.pipelines",
     "hmc.cli",
 )
-ROOTS = ("protos", "compiler", "training", "serving", "benchmark", "pipelines", "cli", "experiments")
+ROOTS = ("protos", "compiler", "training", "engine", "serving", "benchmark", "pipelines", "cli", "experiments")
 MOST = 20
 """Modules of one folder."""
 OF_ONE_KIND = ("hmc/cli", "hmc/cli/analyze", "hmc/training/analysis/figures")

@@ -13,7 +13,7 @@ from hmc.artifact.distribution import VERSION
 
 pytestmark = pytest.mark.slow
 
-ROOTS = ("protos", "compiler", "training", "serving", "benchmark", "pipelines", "cli")
+ROOTS = ("protos", "compiler", "training", "engine", "serving", "benchmark", "pipelines", "cli")
 
 
 @pytest.fixture(scope="module")

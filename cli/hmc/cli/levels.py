@@ -34,6 +34,10 @@ def command(
     timeout: Annotated[
         float | None, opt(WHERE, "Seconds to wait for the server's answer.", show_default="10.0")
     ] = None,
+    program: Annotated[
+        str | None,
+        opt("Output", "Print what this level of BUNDLE computes, an operation a line.", metavar="LEVEL"),
+    ] = None,
     json_output: Annotated[bool, opt("Output", "Print the levels as JSON.", "--json")] = False,
 ) -> None:
     """List the levels of a bundle, or of a running server: heads, size, quality and latency.
@@ -50,6 +54,9 @@ def command(
     server = chosen_server(server, bundle, "BUNDLE (a directory)")
     if bundle is not None:
         check_no_server_options("BUNDLE", token=token, tls=tls, timeout=timeout, model=model)
+    if program is not None:
+        _print_program(bundle, program, json_output)
+        return
     levels = (
         _of_bundle(bundle)
         if bundle is not None
@@ -59,6 +66,25 @@ def command(
         typer.echo(levels_as_json(levels))
         return
     open_console().print(_table(levels))
+
+
+def _print_program(bundle: Path | None, level: str, json_output: bool) -> None:
+    """Prints the step program of a level. Raises InvalidRequestError where there is none."""
+    from hmc.artifact.bundle.manifest import read_manifest
+    from hmc.artifact.errors import InvalidRequestError
+    from hmc.artifact.program.listing import describe
+    from hmc.artifact.program.operations import program_json, program_path, read_program
+
+    if bundle is None:
+        raise InvalidRequestError("--program reads a bundle, not a server: give BUNDLE")
+    chosen = read_manifest(bundle).level(level)
+    if program_path(level) not in chosen.files:
+        raise InvalidRequestError(
+            f"level {level!r} has no step program: it was compiled before there were any, or its weights have 4 bits; "
+            "ONNX Runtime serves it"
+        )
+    found = read_program(bundle, level)
+    typer.echo(program_json(found).decode() if json_output else "\n".join(describe(found)))
 
 
 def _of_server(address: str, model: str | None, token: str | None, tls: Tls, timeout: float) -> LevelList:

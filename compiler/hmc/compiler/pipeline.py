@@ -38,6 +38,7 @@ from hmc.compiler.graphs.shortlist import author_shortlist
 from hmc.compiler.precisions.int4 import Int4Linears
 from hmc.compiler.precisions.int8 import Int8Linears
 from hmc.compiler.precisions.linears import FloatLinears, Linears
+from hmc.compiler.programs import ProgramWriter, write_program
 from hmc.compiler.serialize import BundleFolder, check_structure
 from hmc.compiler.weights import SlimModel, slim_model
 
@@ -45,6 +46,8 @@ STEPS = (
     "slim weights", "verify layout", "choose precision", "author graphs", "check graphs", "write level", "run level",
 )  # fmt: skip
 """What `compile_level` reports as progress, in this order."""
+IN_PROGRAMS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8")
+"""Precisions whose levels get a step program. Weights in 4 bits are for ONNX Runtime alone."""
 QUANTISED: Mapping[Precision, type[Int8Linears]] = {"int8": Int8Linears, "int4": Int4Linears}
 """Precision with integer weights → how the linear layers of its decoders are written."""
 
@@ -237,6 +240,13 @@ def _write(chosen: ChosenLevel, quantised: Quantised, graphs: dict[str, ir.Model
     files: dict[str, str] = {}
     for name, model in graphs.items():
         files |= source.folder.write_graph(model, name)
+    if chosen.precision in IN_PROGRAMS:
+        slim = quantised.model
+        writer = ProgramWriter(
+            slim.arch, slim.layout, slim.tensors, quantised.linears, quantised.encoder_linears,
+            shortlist=chosen.lexicon is not None,
+        )  # fmt: skip
+        files |= write_program(writer, source.folder, chosen.name)
     lexicon = source.folder.write_lexicon(chosen.lexicon) if chosen.lexicon else {}
     files |= lexicon
     checkpoint = source.checkpoint

@@ -56,20 +56,28 @@ class BundleFolder:
             array = _large_array(value)
             if array is None:
                 continue
-            digest = self.derived.of(_sha256, array)
-            location = f"{WEIGHTS}/{digest[:32]}.bin"
-            target = self.path / location
-            if not target.is_file():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(_bytes(array))
-            files[location] = digest
+            location = self.write_weight(array, files)
             value.const_value = _external(value, array, location)
-        content = ir.to_proto(model).SerializeToString(deterministic=True)
+        return files | self.write_file(name, ir.to_proto(model).SerializeToString(deterministic=True))
+
+    def write_weight(self, array: npt.NDArray[Any], files: dict[str, str]) -> str:
+        """Writes a tensor to a file that is named by its content, unless it is there. Returns its path within the
+        bundle, and notes its sha256 in `files`."""
+        digest = self.derived.of(_sha256, array)
+        location = f"{WEIGHTS}/{digest[:32]}.bin"
+        target = self.path / location
+        if not target.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(_bytes(array))
+        files[location] = digest
+        return location
+
+    def write_file(self, name: str, content: bytes) -> dict[str, str]:
+        """Writes a file of a level. Returns its path within the bundle → sha256."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        files[name] = hashlib.sha256(content).hexdigest()
-        return files
+        return {name: hashlib.sha256(content).hexdigest()}
 
     def write_lexicon(self, lexicon: Lexicon) -> dict[str, str]:
         """Writes a lexicon, unless it is there. Returns its path within the bundle → sha256."""

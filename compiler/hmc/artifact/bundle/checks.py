@@ -9,6 +9,8 @@ from hmc.artifact.bundle.external_data import GraphFile
 from hmc.artifact.bundle.manifest import FIX, Level, Manifest, decoder_path, encoder_path, read_manifest, shortlist_path
 from hmc.artifact.errors import HmcError, InvalidArtifactError
 from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.program.checks import file_problems, program_problems
+from hmc.artifact.program.operations import program_path, read_program
 from hmc.artifact.storage.files import sha256_file
 from hmc.artifact.tokenizer.files import LANGUAGES, MARIAN, SEPARATE, TOKENIZER
 
@@ -54,6 +56,8 @@ def _problems(path: Path, manifest: Manifest) -> list[str]:
     for level in manifest.levels:
         graphs = sorted(name for name in level.files if name.endswith(GRAPH) and name not in broken)
         problems += [problem for graph in graphs for problem in _weight_problems(path, level, graph)]
+        if program_path(level.name) in level.files.keys() - broken:
+            problems += _program_problems(path, level, manifest.architecture)
     return problems
 
 
@@ -93,6 +97,17 @@ def _weight_problems(root: Path, level: Level, graph: str) -> list[str]:
         + ("" if (root / name).is_file() else ", and is missing")
         for name in sorted(read - set(level.files))
     ]
+
+
+def _program_problems(root: Path, level: Level, arch: Architecture) -> list[str]:
+    """What is wrong with a level's step program."""
+    try:
+        program = read_program(root, level.name)
+    except InvalidArtifactError as error:
+        return error.problems
+    sizes = {name: (root / name).stat().st_size for name in level.files if (root / name).is_file()}
+    problems = program_problems(program, arch) + file_problems(program, sizes)
+    return [f"level {level.name}: {program_path(level.name)} {problem}" for problem in problems]
 
 
 def _file_problems(root: Path, name: str, digest: str) -> list[str]:

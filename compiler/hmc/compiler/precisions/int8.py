@@ -71,6 +71,7 @@ class Int8Linears:
     """Name of a linear layer, or of `ATTENTION.query`, `.key` and `.value` → range."""
     dtype: str = "float32"
     derived: DerivedArrays = field(default_factory=DerivedArrays)
+    quantises_embedding: ClassVar[bool] = True
     takes_uint8: ClassVar[bool] = True
     """Whether `linear` also takes an input that is already quantised to the layer's range."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -32,6 +32,8 @@ class Linears(Protocol):
     """Type of activations in the graph: float32, float16 or bfloat16."""
     derived: DerivedArrays
     """Where stacked, converted and quantised weights are kept for the next graph."""
+    quantises_embedding: ClassVar[bool]
+    """Whether `embedding` reads rows of integers."""
 
     def range_of(self, name: str) -> ActivationRange | None:
         """The range to which the input of a linear layer is quantised; None where it stays a float."""
@@ -77,6 +79,7 @@ class FloatLinears:
 
     dtype: str = "float32"
     derived: DerivedArrays = field(default_factory=DerivedArrays)
+    quantises_embedding: ClassVar[bool] = False
 
     def range_of(self, name: str) -> ActivationRange | None:  # noqa: ARG002 - one interface with Int8Linears
         return None

@@ -1,0 +1,1 @@
+"""Step programs: what a level computes, as a short list of operations."""

@@ -1,0 +1,1 @@
+"""Runs step programs: token ids in, token ids out. No service, no PyTorch, no onnx."""
