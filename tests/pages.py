@@ -1,4 +1,4 @@
-"""Writes docs/statuses.md and docs/settings.md, which are made from the code: `python -m tests.pages`."""
+"""Writes docs/statuses.md, docs/settings.md and docs/executors.md, which are made from the code: `python -m tests.pages`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import grpc
 
+from hmc.artifact.precisions import PRECISIONS
+from hmc.engine.support import EXECUTORS, OPTIONS, PRECISIONS_OF
 from hmc.serving.server.configuration import Setting, plain, schema
 from hmc.serving.wire.status import HTTP_STATUS, MEANINGS, STATUSES_OF_CALLS, TABLE, WITH_A_LEVEL
 from hmc.v1 import translation_pb2 as pb
@@ -41,6 +43,46 @@ settings are given and which of several wins.
 | key in a file | option | variable | default | meaning |
 |---|---|---|---|---|
 """
+EXECUTORS_PAGE = """# Executors
+
+A level has ONNX graphs and, unless its weights have 4 bits, a [step
+program](decisions/0037-step-programs-read-the-graphs-weights.md): what it computes, as some 40 operations a token. An
+executor runs one of the two. `--executor` of `hmc translate`, `hmc score` and `hmc serve` names it.
+
+- `onnxruntime` runs the graphs: every level, every option, every device. It is the default, and what runs levels that
+  were compiled before there were programs.
+- `reference` runs the program in NumPy, a sentence and a row at a time, some hundred times slower. It says what a program
+  means, to the bit, and what other executors are compared with.
+
+`hmc levels BUNDLE --program LEVEL` prints a program.
+
+## Who does what
+
+*inside*: the executor itself. *host*: it gives each row's best tokens, and the search on the host chooses among them.
+*no*: it refuses. Nothing goes to another executor by itself. This page is written by `make docs` from
+`engine/hmc/engine/support.py`, and a test compares both.
+
+"""
+
+
+def executors() -> str:
+    """docs/executors.md: options and precisions × executors, from `hmc.engine.support`."""
+    head = ["| | " + " | ".join(f"`{name}`" for name in EXECUTORS) + " |", "|---|" + "---|" * len(EXECUTORS)]
+    rows = [
+        f"| {option} | " + " | ".join(by[name].value for name in EXECUTORS) + " |" for option, by in OPTIONS.items()
+    ]
+    for precision in PRECISIONS:
+        runs = ["inside" if precision in PRECISIONS_OF[name] else "no" for name in EXECUTORS]
+        rows.append(f"| {precision} | " + " | ".join(runs) + " |")
+    end = (
+        "",
+        "Every form of the model that a checkpoint can have runs in each: any number of heads, neurons and layers, norms "
+        "first or last, one",
+        "vocabulary or two, and the rest of `Architecture`. On CUDA, `onnxruntime` searches inside where a request asks for "
+        "greedy or beam",
+        "search with at most a length penalty, limits of length and several answers.",
+    )
+    return EXECUTORS_PAGE + "\n".join([*head, *rows, *end]) + "\n"
 
 
 def statuses() -> str:
@@ -86,4 +128,5 @@ def _default(value: Any) -> str:
 
 if __name__ == "__main__":
     (DOCS / "statuses.md").write_text(statuses(), encoding="utf-8")
+    (DOCS / "executors.md").write_text(executors(), encoding="utf-8")
     (DOCS / "settings.md").write_text(settings(), encoding="utf-8")

@@ -285,9 +285,10 @@ def test_an_empty_translation_is_said(hmc: Hmc, tmp_path: Path) -> None:
             "--tls-cert, --tls-key are about --server: leave them out",
         ),
         (["--bundle", "b", "--tls-ca", "c"], "--tls-ca is about --server"),
-        (["--server", "x:1", "--device", "cpu"], "--device, --threads and --workers are about --bundle"),
-        (["--server", "x:1", "--workers", "2"], "--device, --threads and --workers are about --bundle"),
-        (["--server", "x:1", "--threads", "2"], "--device, --threads and --workers are about --bundle"),
+        (["--server", "x:1", "--device", "cpu"], "--device, --threads, --workers and --executor are about --bundle"),
+        (["--server", "x:1", "--executor", "reference"], "--device, --threads, --workers and --executor are about"),
+        (["--server", "x:1", "--workers", "2"], "--device, --threads, --workers and --executor are about --bundle"),
+        (["--server", "x:1", "--threads", "2"], "--device, --threads, --workers and --executor are about --bundle"),
     ],
 )
 def test_options_of_the_other_place(hmc: Hmc, arguments: list[str], said: str) -> None:

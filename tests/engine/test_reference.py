@@ -25,7 +25,8 @@ from hmc.compiler.precisions.int8 import Int8Linears
 from hmc.compiler.precisions.linears import FloatLinears, Linears
 from hmc.compiler.programs import ProgramWriter
 from hmc.compiler.weights import SlimModel, slim_model
-from hmc.engine.reference import OwnCaches, ReferenceLevel, best_tokens, log_sum_exp
+from hmc.engine.choosing import best_tokens, log_sum_exp
+from hmc.engine.reference import OwnCaches, ReferenceLevel
 
 SOURCES = [[5, 9, 40, 7, 0], [11, 0], [90, 3, 3, 61, 17, 28, 99, 0]]
 TARGETS = [[8, 30, 0], [44, 45, 46, 47, 0], [100, 0]]
@@ -234,17 +235,3 @@ def test_the_trained_model_like_pytorch() -> None:
         expected = model.logits(states).log_softmax(-1).numpy()
     for n, target in enumerate(targets):
         np.testing.assert_allclose(ours[n, : len(target)], expected[n, : len(target)], rtol=1e-5, atol=1e-4)
-
-
-def test_ties_go_to_the_lower_id_and_blocks_change_little() -> None:
-    logits = np.array([[1, 3, 3, 2, 3], [np.inf, 0, 0, 0, 0]], np.float32)
-    assert best_tokens(logits, 3).tolist() == [[1, 2, 4], [0, 1, 2]]
-    rng = np.random.default_rng(0)
-    some = rng.standard_normal((4, 4097)).astype(np.float32) * 5
-    exact = np.log(np.exp(some.astype(np.float64)).sum(axis=1))
-    for block in (1, 16, 4095, 4096, 4097, 9000):
-        np.testing.assert_allclose(log_sum_exp(some, block), exact, rtol=1e-6)
-    banned = np.full((2, 10), -np.inf, np.float32)
-    banned[1, 9] = 2
-    assert log_sum_exp(banned, 4).tolist() == [-np.inf, 2]
-    assert np.isnan(log_sum_exp(np.array([[np.nan, 1]], np.float32), 4)).all()

@@ -97,6 +97,16 @@ class RuntimeOptions:
             show_default="plain",
         ),
     ] = None
+    executor: Annotated[
+        str | None,
+        opt(
+            RUNTIME,
+            "What runs the levels. onnxruntime: their graphs; reference: their step programs, some hundred times "
+            "slower, to compare with.",
+            metavar="NAME",
+            show_default="onnxruntime",
+        ),
+    ] = None
     threads: Annotated[
         int | None,
         opt(

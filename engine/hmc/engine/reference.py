@@ -32,9 +32,6 @@ from hmc.engine.arithmetic import (
     activate,
     dot,
     exact_dot,
-    exp,
-    lane_sum,
-    log,
     norm,
     quantise,
     softmax,
@@ -288,28 +285,3 @@ def _attend(
     shares = quantise(weights, WEIGHT_STEP)
     total = (values.astype(np.int64) * shares[..., None].astype(np.int64)).sum(axis=1)
     return total.astype(F) * (F(WEIGHT_STEP.scale) * F(operation.value.scale)), weights
-
-
-# ---- choosing ----
-
-
-def log_sum_exp(logits: Float32, block: int) -> Float32:
-    """ln Σ eˡ of each row `[R, V]` → `[R]`, by blocks of the vocabulary in their order. Each block has its maximum and
-    its sum of exponentials, and the running sum is rescaled to the larger maximum."""
-    highest = np.full(len(logits), F(-np.inf))
-    total = np.zeros(len(logits), F)
-    for start in range(0, logits.shape[1], block):
-        part = logits[:, start : start + block]
-        largest = part.max(axis=1)
-        larger = np.maximum(highest, largest)
-        empty = larger == F(-np.inf)
-        shift = np.where(empty, F(0), larger)
-        added = lane_sum(exp(part - shift[:, None]))
-        total = total * exp(highest - shift) + added
-        highest = larger
-    return np.where(highest == F(-np.inf), F(-np.inf), highest + log(total)).astype(F)
-
-
-def best_tokens(logits: Float32, count: int) -> Ints:
-    """The tokens of the `count` largest logits of each row, largest first; ties to the lower id. `[R, count]`."""
-    return np.argsort(-logits, axis=1, kind="stable")[:, :count].astype(np.int64)

@@ -13,6 +13,7 @@ from types import TracebackType
 from hmc.artifact.bundle.checks import validate
 from hmc.artifact.bundle.manifest import Manifest
 from hmc.artifact.errors import InvalidRequestError, UnavailableError
+from hmc.engine.support import EXECUTORS
 from hmc.serving.documents.local import translate_texts
 from hmc.serving.requests.caller import ANYONE, Caller, Priority
 from hmc.serving.requests.options import MAX_TOKENS, DecodeOptions, Segmentation, Target, scoring_options, targets_of
@@ -21,6 +22,7 @@ from hmc.serving.requests.work import LevelWork
 from hmc.serving.runtime.device import CudaAttention, Device, resolve_devices
 from hmc.serving.runtime.memory.account import memory_of, parse_budget
 from hmc.serving.runtime.packed_weights import cache_folder
+from hmc.serving.runtime.reference import ReferenceSessions
 from hmc.serving.runtime.sessions import LevelSessions, in_device_form
 from hmc.serving.runtime.threads import check_threads
 from hmc.serving.scheduling.division import Division, given_division, measured_division
@@ -37,7 +39,7 @@ class Translator:
         self, bundle: str | Path, level: str | None = None, *, device: str = "auto", threads: int = 0,
         queue_size: int = 1024, max_rows: int = 128, max_tokens: int = MAX_TOKENS, manifest: Manifest | None = None,
         cache: str | Path = "auto", workers: int = 0, gpu_memory: str | None = None,
-        gpu_attention: CudaAttention = "plain",
+        gpu_attention: CudaAttention = "plain", executor: str = "onnxruntime",
     ) -> None:  # fmt: skip
         """Loads a level. level: its name; None is the bundle's default. device: auto, cpu, cuda, cuda:N, or
         several such as cuda:0,cuda:1, of which each gets a replica; `max_rows` and `max_tokens` are those of each.
@@ -55,19 +57,28 @@ class Translator:
         nothing.
         gpu_memory: the most memory that all levels of this process may reserve on each CUDA device, such as 8GiB or 80%
         of what was free at first; the last value given counts. None: as it is, at first 80%. gpu_attention: how CUDA
-        computes attention (`hmc.serving.runtime.device.SDPA_KERNELS`).
+        computes attention (`hmc.serving.runtime.device.SDPA_KERNELS`). executor: what runs the level, `onnxruntime` its
+        graphs, or `reference` its step program, which is some hundred times slower (`hmc.engine.support`).
 
         Raises InvalidArtifactError (every problem of the bundle), LevelNotFoundError, DeviceUnavailableError,
         FailedPreconditionError if the level does not fit into a device's memory, and InvalidRequestError for settings
-        out of range: among them more workers than `max_rows` has default beams for.
+        out of range: among them more workers than `max_rows` has default beams for, and an executor that cannot run the
+        level.
         """
+        if executor not in EXECUTORS:
+            raise InvalidRequestError(f"executor {executor!r}: choose {' or '.join(EXECUTORS)}")
         check_threads(threads, workers)
         budget = None if gpu_memory is None else parse_budget(gpu_memory)
         rows_of_worker(max_rows, max(workers, 1))
         path = Path(bundle)
         self.manifest = manifest or validate(path)
         self.level = self.manifest.level(level or self.manifest.default_level)
-        chosen = resolve_devices(device, self.level)
+        if executor == "reference":
+            if device not in ("auto", "cpu"):
+                raise InvalidRequestError(f"executor reference runs on a CPU: choose device cpu, not {device}")
+            chosen = [Device("cpu")]
+        else:
+            chosen = resolve_devices(device, self.level)
         self.device = ",".join(map(str, chosen))
         arch = self.manifest.architecture
         self._tokenizer = shared_tokenizer(path, self.manifest)
@@ -85,12 +96,15 @@ class Translator:
         folder = cache_folder(cache)
 
         def open_with(each: Device, division: Division) -> LevelSessions:
+            if executor == "reference":
+                return ReferenceSessions.open_program(path, arch, self.level)
             return LevelSessions.open(
                 path, arch, self.level, each, division.threads, folder, division.workers, attention=gpu_attention
             )
 
         division = given_division(threads, workers)
-        if (threads, workers) == (0, 0) and folder and self.device == "cpu" and not in_device_form(self.level):
+        measured = executor == "onnxruntime" and (threads, workers) == (0, 0)
+        if measured and folder and self.device == "cpu" and not in_device_form(self.level):
             division = measured_division(self.level, partial(open_with, chosen[0]), folder, max_rows)
         with ExitStack() as failed:
             sessions = []

@@ -77,15 +77,24 @@ def open_backend(options: BackendOptions, workers: int = 0) -> Iterator[Backend]
     selector = options.selector()
     server = chosen_server(options.server, options.bundle)
     if server is not None:
-        if options.device != "auto" or options.threads or workers:
-            raise InvalidRequestError("--device, --threads and --workers are about --bundle: the server chose its own")
+        if options.device != "auto" or options.threads or workers or options.executor != "onnxruntime":
+            raise InvalidRequestError(
+                "--device, --threads, --workers and --executor are about --bundle: the server chose its own"
+            )
         with connected(server, options.token, options.tls) as client:
             yield ServerBackend(client, options)
     elif options.bundle is not None:
         options.check_no_server("--bundle")
         manifest = read_manifest(options.bundle)
         level, code = level_of(manifest, selector, options.device), code_of(options.bundle, manifest, selector)
-        translator = Translator(options.bundle, level, device=options.device, threads=options.threads, workers=workers)
+        translator = Translator(
+            options.bundle,
+            level,
+            device=options.device,
+            threads=options.threads,
+            workers=workers,
+            executor=options.executor,
+        )
         try:
             yield BundleBackend(translator, code)
         finally:

@@ -161,6 +161,15 @@ class BackendOptions:
     ] = None
     device: Annotated[str, opt(WHERE, "With --bundle: device, one of auto, cpu, cuda and cuda:N.")] = "auto"
     threads: Annotated[int, opt(WHERE, "With --bundle: number of threads. 0: one for each physical core.")] = 0
+    executor: Annotated[
+        str,
+        opt(
+            WHERE,
+            "With --bundle: what runs the level. onnxruntime: its graphs; reference: its step program, some hundred "
+            "times slower, to compare with.",
+            metavar="NAME",
+        ),
+    ] = "onnxruntime"
     token: Token = None
     tls: Tls = NO_TLS
     timeout: Annotated[

@@ -50,7 +50,8 @@ class LevelSessions:
     arch: Architecture
     level: Level
     device: Device
-    opener: Opener
+    opener: Opener | None
+    """Opens graphs. None where no graph is ever opened."""
     encoder: onnxruntime.InferenceSession | None = None
     """None if the level has no open cross heads: its encoder would have no outputs."""
     decoders: dict[Variant | None, onnxruntime.InferenceSession] = field(default_factory=dict)
@@ -175,7 +176,8 @@ class LevelSessions:
             self._closed, self.encoder, self.shortlist, self._collector = True, None, None, None
             self.__dict__.pop("device_encoder", None)
             self.decoders.clear()
-            self.opener.held.clear()
+            if self.opener is not None:
+                self.opener.held.clear()
 
     def collector(self) -> onnxruntime.InferenceSession:
         """The graph that reads ended searches of a level in device form. Opens it if it is not open. Errors: see
@@ -203,6 +205,7 @@ class LevelSessions:
             return self._open(name, spin_us=DECODER_SPIN_US)
 
     def _open(self, name: str, *, spin_us: int, capture: bool = False) -> onnxruntime.InferenceSession:
+        assert self.opener is not None
         with turns.shared(self.device):
             opened = self.opener.open(name, spin_us=spin_us, capture=capture)
         self.weights = {**self.weights, **opened.weights}

@@ -82,6 +82,7 @@ def translator_factory(settings: ServerSettings) -> TranslatorFactory:
             workers=settings.workers,
             gpu_memory=settings.gpu_memory,
             gpu_attention=settings.gpu_attention,
+            executor=settings.executor,
         )
 
     return load
