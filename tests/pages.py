@@ -1,4 +1,4 @@
-"""Writes docs/statuses.md, docs/settings.md and docs/executors.md, which are made from the code: `python -m tests.pages`."""
+"""Writes the pages of statuses, settings and executors, which are made from the code: `python -m tests.pages`."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ executor runs one of the two. `--executor` of `hmc translate`, `hmc score` and `
 
 - `onnxruntime` runs the graphs: every level, every option, every device. It is the default, and what runs levels that
   were compiled before there were programs.
-- `reference` runs the program in NumPy, a sentence and a row at a time, some hundred times slower. It says what a program
-  means, to the bit, and what other executors are compared with.
+- `reference` runs the program in NumPy, a sentence and a row at a time, some hundred times slower. It says what a
+  program means, to the bit. Other executors are compared with it.
 
 `hmc levels BUNDLE --program LEVEL` prints a program.
 
@@ -63,26 +63,22 @@ executor runs one of the two. `--executor` of `hmc translate`, `hmc score` and `
 `engine/hmc/engine/support.py`, and a test compares both.
 
 """
+EVERY_FORM = """Every form of the model that a checkpoint can have runs in each: any number of heads, neurons and layers,
+norms first or last, one vocabulary or two, and the rest of `Architecture`. On CUDA, `onnxruntime` searches inside where
+a request asks for greedy or beam search with at most a length penalty, limits of length and several answers.
+"""
 
 
 def executors() -> str:
     """docs/executors.md: options and precisions × executors, from `hmc.engine.support`."""
     head = ["| | " + " | ".join(f"`{name}`" for name in EXECUTORS) + " |", "|---|" + "---|" * len(EXECUTORS)]
-    rows = [
-        f"| {option} | " + " | ".join(by[name].value for name in EXECUTORS) + " |" for option, by in OPTIONS.items()
-    ]
+    rows = []
+    for option, places in OPTIONS.items():
+        rows.append(f"| {option} | " + " | ".join(places[name].value for name in EXECUTORS) + " |")
     for precision in PRECISIONS:
         runs = ["inside" if precision in PRECISIONS_OF[name] else "no" for name in EXECUTORS]
         rows.append(f"| {precision} | " + " | ".join(runs) + " |")
-    end = (
-        "",
-        "Every form of the model that a checkpoint can have runs in each: any number of heads, neurons and layers, norms "
-        "first or last, one",
-        "vocabulary or two, and the rest of `Architecture`. On CUDA, `onnxruntime` searches inside where a request asks for "
-        "greedy or beam",
-        "search with at most a length penalty, limits of length and several answers.",
-    )
-    return EXECUTORS_PAGE + "\n".join([*head, *rows, *end]) + "\n"
+    return EXECUTORS_PAGE + "\n".join([*head, *rows, "", EVERY_FORM])
 
 
 def statuses() -> str:
