@@ -63,9 +63,10 @@ executor runs one of the two. `--executor` of `hmc translate`, `hmc score` and `
 `engine/hmc/engine/support.py`, and a test compares both.
 
 """
-EVERY_FORM = """Every form of the model that a checkpoint can have runs in each: any number of heads, neurons and layers,
-norms first or last, one vocabulary or two, and the rest of `Architecture`. On CUDA, `onnxruntime` searches inside where
-a request asks for greedy or beam search with at most a length penalty, limits of length and several answers.
+EVERY_FORM = """Every form of the model that a checkpoint can have runs in each: any number of heads, neurons and
+layers, norms first or last, one vocabulary or two, and the rest of `Architecture`. On CUDA, `onnxruntime` searches
+inside where a request asks for greedy or beam search with at most a length penalty, limits of length and several
+answers.
 """
 
 
