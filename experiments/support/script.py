@@ -11,6 +11,7 @@ from typing import Any
 
 from experiments.support.worker import WorkerError
 from hmc.artifact.errors import HmcError
+from hmc.artifact.storage.files import write_whole
 from hmc.benchmark.measure.machine import this_machine
 
 
@@ -33,4 +34,4 @@ def machine_report(devices: list[str] | None = None) -> dict[str, Any]:
 def write_report(path: Path | None, report: dict[str, Any]) -> None:
     """Writes the report as JSON if a path is given."""
     if path:
-        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write_whole(path, json.dumps(report, indent=1) + "\n")

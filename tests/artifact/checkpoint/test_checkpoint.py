@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from tests.artifact.marian.opus import opus_directory
 from tests.tiny import random_layout, tiny_architecture, tiny_checkpoint_at
 
 from hmc.artifact import InvalidArtifactError, checkpoint_problems, load_checkpoint, save_checkpoint
+from hmc.artifact.checkpoint.checkpoint import load_config
+from hmc.artifact.checkpoint.extras import add_score
 
 
 def test_round_trip_keeps_everything(tmp_path: Path) -> None:
@@ -150,11 +153,76 @@ def test_what_lies_beside_the_weights_is_looked_at(
     tmp_path: Path, damage: Callable[[Path], object], problem: str
 ) -> None:
     tiny_checkpoint_at(tmp_path / "c")
+    (tmp_path / "c" / "digests.json").unlink()  # as in a checkpoint of an earlier version
     damage(tmp_path / "c")
     with pytest.raises(InvalidArtifactError) as caught:
         load_checkpoint(tmp_path / "c")
     assert problem in str(caught.value)
     assert len(caught.value.problems) == 1
+
+
+def every_file(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "digests.json",
+        "gates.safetensors",
+        "metrics.json",
+        "model.safetensors",
+        "scores.json",
+        "tokenizer.model",
+    ],
+)
+def test_no_flipped_bit_is_loaded(tmp_path: Path, name: str) -> None:
+    """One bit in the middle of any file: without digests most of them are weights, gates or pieces like others."""
+    written = tiny_checkpoint_at(tmp_path / "c")
+    written.metrics = {"dev": {"bleu": 12.5}}
+    assert written.gates is not None
+    written.scores = {"confidence": written.gates}
+    save_checkpoint(written, tmp_path / "c")
+    assert name in every_file(tmp_path / "c")
+    assert checkpoint_problems(tmp_path / "c") == []
+    file = tmp_path / "c" / name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(InvalidArtifactError) as caught:
+        load_checkpoint(tmp_path / "c")
+    assert name in str(caught.value)
+    if name != "digests.json":
+        assert f"{name} is not as it was written: its sha256 is" in str(caught.value)
+        assert "if you changed it yourself, delete digests.json" in str(caught.value)
+    with pytest.raises(InvalidArtifactError) if name == "config.json" else nullcontext():
+        load_config(tmp_path / "c")
+
+
+def test_a_missing_file_is_noticed(tmp_path: Path) -> None:
+    tiny_checkpoint_at(tmp_path / "c")
+    (tmp_path / "c" / "gates.safetensors").unlink()
+    assert checkpoint_problems(tmp_path / "c") == ["gates.safetensors is missing"]
+
+
+def test_a_score_that_is_added_gets_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in between, the checkpoint can still be read."""
+    written = tiny_checkpoint_at(tmp_path / "c")
+    assert written.gates is not None
+    for name in ("importance", "confidence", "relevance"):
+        add_score(tmp_path / "c", written.architecture, name, written.gates)
+    digests = json.loads((tmp_path / "c" / "digests.json").read_text())["sha256"]
+    assert {"importance.json", "scores.json"} < digests.keys()
+    assert checkpoint_problems(tmp_path / "c") == []
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hmc.artifact.checkpoint.extras.write_whole", killed)
+    with pytest.raises(KeyboardInterrupt):
+        add_score(tmp_path / "c", written.architecture, "importance", written.gates)
+    assert checkpoint_problems(tmp_path / "c") == []
 
 
 @pytest.mark.parametrize(

@@ -145,8 +145,20 @@ DAMAGES: list[tuple[str, Callable[[Path], None], str]] = [
 def test_a_damaged_state_says_what_to_do(
     corpus: str, copied: Path, name: str, damage: Callable[[Path], None], message: str
 ) -> None:
+    (copied / "state" / "digests.json").unlink()  # as in a state of an earlier version
     damage(copied / "state" / name)
     with pytest.raises(InvalidArtifactError, match=rf"(?s)training state .*/state.*({message}).*Delete it to start"):
+        again(corpus, copied)
+
+
+@pytest.mark.parametrize("name", ["optimizer.safetensors", "progress.json", "rng.safetensors", "weights.safetensors"])
+def test_no_flipped_bit_of_a_state_is_resumed(corpus: str, copied: Path, name: str) -> None:
+    file = copied / "state" / name
+    content = bytearray(file.read_bytes())
+    content[len(content) * 3 // 4] ^= 1
+    file.write_bytes(content)
+    message = rf"(?s)training state .*/state.*{name} is not as it was written.*Delete it to start"
+    with pytest.raises(HmcError, match=message if name != "progress.json" else name):
         again(corpus, copied)
 
 
@@ -155,6 +167,9 @@ def test_a_damaged_state_of_nested_fine_tuning(corpus: str, tmp_path: Path) -> N
     written = PruningRun(tmp_path / "c", [9], [corpus], corpus, tmp_path / "p", SETTINGS).run()
     nested_finetune(tmp_path / "c", written, [corpus], corpus, tmp_path / "p", SETTINGS, 2)
     unknown_key(tmp_path / "p" / "nested-state" / "progress.json")
+    with pytest.raises(InvalidArtifactError, match=r"progress\.json is not as it was written"):
+        nested_finetune(tmp_path / "c", written, [corpus], corpus, tmp_path / "p", SETTINGS, 2)
+    (tmp_path / "p" / "nested-state" / "digests.json").unlink()
     with pytest.raises(InvalidArtifactError, match="another version wrote it"):
         nested_finetune(tmp_path / "c", written, [corpus], corpus, tmp_path / "p", SETTINGS, 2)
 

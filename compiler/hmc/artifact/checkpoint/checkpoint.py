@@ -19,7 +19,7 @@ from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.ffn import FfnWidths
 from hmc.artifact.model.heads import HeadLayout, HeadScores
 from hmc.artifact.model.layers import NONE_REMOVED, RemovedLayers
-from hmc.artifact.storage.files import replace_directory, sha256_file
+from hmc.artifact.storage.files import digest_problems, replace_directory, sha256_file
 from hmc.artifact.storage.formats import Format, read_json
 from hmc.artifact.tokenizer.files import (
     EVERY,
@@ -38,8 +38,9 @@ SCHEMA_VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FILES = frozenset((CONFIG, WEIGHTS, *EXTRAS, *EVERY))
 FORMAT = Format(
-    "a checkpoint", CONFIG, lambda content: content.keys() >= {"architecture", "head_layout"}, lambda _: FILES
-)
+    "a checkpoint", CONFIG, lambda content: content.keys() >= {"architecture", "head_layout"}, lambda _: FILES,
+    digests=True,
+)  # fmt: skip
 """What `save_checkpoint` replaces."""
 FIX = "Write it again with `hmc train` or `hmc prune`, or copy it again from where it was whole."
 MARIAN = f"{CONFIG} is of a MarianMT model of Hugging Face, not of a checkpoint"
@@ -118,6 +119,7 @@ def checkpoint_problems(path: Path) -> list[str]:
         return [MARIAN]
     problems = [] if (path / WEIGHTS).is_file() else [f"{WEIGHTS} is missing"]
     problems += presence_problems(path)
+    problems += digest_problems(path, FILES - {CONFIG})
     config, wrong = _read(path)
     if config is None:
         return wrong + problems
@@ -133,6 +135,7 @@ def _read(path: Path) -> tuple[CheckpointConfig | None, list[str]]:
     """What a directory says of its model, None if that cannot be read; and every contradiction in it."""
     if not (path / CONFIG).is_file():
         return None, [f"{CONFIG} is missing"]
+    changed = digest_problems(path, [CONFIG])
     try:
         config = read_config(path)
         layout, arch = config.layout, config.architecture
@@ -142,8 +145,8 @@ def _read(path: Path) -> tuple[CheckpointConfig | None, list[str]]:
         if config.removed_layers and not wrong:
             wrong += arch.layer_problems(config.removed_layers, layout, config.ffn_widths or arch.full_ffn())
     except HmcError as error:
-        return None, [str(error)]
-    return config, wrong
+        return None, [str(error), *changed]
+    return config, wrong + changed
 
 
 def _tokenizer_problems(path: Path, arch: Architecture) -> list[str]:

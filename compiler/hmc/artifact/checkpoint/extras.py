@@ -15,7 +15,7 @@ from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import KINDS, HeadScores
 from hmc.artifact.model.layers import stack_of
-from hmc.artifact.storage.files import write_whole
+from hmc.artifact.storage.files import changed_file, write_whole
 from hmc.artifact.storage.formats import read_json
 
 GATES, IMPORTANCE, SCORES, METRICS = "gates.safetensors", "importance.json", "scores.json", "metrics.json"
@@ -121,7 +121,8 @@ def add_score(folder: Path, arch: Architecture, name: ScoreName, scores: HeadSco
         others = read_extras(folder, arch)[0].scores
         content = {key: _rows(value) for key, value in others.items()} | {name: content}
     path = folder / (IMPORTANCE if name == "importance" else SCORES)
-    write_whole(path, json.dumps(content) + "\n", several=True)
+    with changed_file(folder, path.name):
+        write_whole(path, json.dumps(content) + "\n", several=True)
     return path
 
 

@@ -6,11 +6,12 @@ import ctypes
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 
-from hmc.artifact.storage.formats import Format, check_replaceable
+from hmc.artifact.storage.formats import DIGESTS, Format, check_replaceable, read_json
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Constants of Linux: paths relative to the working directory; exchange instead of replace."""
@@ -33,8 +34,8 @@ def replace_directory(path: Path, form: Format) -> Iterator[Path]:
     """Yields an empty directory. On success it takes `path`'s place in one step; on an error, `path` stays as it was.
 
     A symbolic link stays, and its target is replaced. Files become readable by all users, whatever mode their writer
-    chose (safetensors: 0600). Working directories that killed processes left beside `path` are removed. Raises
-    InvalidRequestError where `path` holds a file that is not of `form`, and OSError.
+    chose (safetensors: 0600). A form with digests gets a file of them. Working directories that killed processes left
+    beside `path` are removed. Raises InvalidRequestError where `path` holds a file that is not of `form`, and OSError.
     """
     named, path = path, Path(os.path.realpath(path)) if path.is_symlink() else path.absolute()
     _remove_leftovers(path)
@@ -46,6 +47,8 @@ def replace_directory(path: Path, form: Format) -> Iterator[Path]:
             new.mkdir()
             new.chmod(0o755)
             yield new
+            if form.digests:
+                write_digests(new)
             for file in new.rglob("*"):
                 if file.is_file():
                     file.chmod(0o644)
@@ -58,6 +61,65 @@ def replace_directory(path: Path, form: Format) -> Iterator[Path]:
         elif not exchange(new, path):
             path.replace(work / OLD)
             new.replace(path)
+
+
+def write_digests(folder: Path) -> None:
+    """Writes DIGESTS: the sha256 of every other file of a directory, by its path in it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / DIGESTS)
+    digests = {path.relative_to(folder).as_posix(): sha256_file(path) for path in files}
+    write_whole(folder / DIGESTS, json.dumps({"sha256": digests}, indent=1) + "\n")
+
+
+def digest_problems(folder: Path, names: Collection[str] | None = None) -> list[str]:
+    """Files of a directory that are not as they were written. names: look at these alone.
+
+    A directory of an earlier version has no digests, and no problems. A file that was added later has none either.
+    """
+    if not (folder / DIGESTS).is_file():
+        return []
+    content, problems = read_json(folder / DIGESTS)
+    digests = content.get("sha256")
+    if problems or not isinstance(digests, dict):
+        return [*problems, f"{DIGESTS} does not hold the digests of the files"][:1]
+    for name, digest in digests.items():
+        if names is not None and name not in names:
+            continue
+        try:
+            found = sha256_file(folder / name)
+        except FileNotFoundError:
+            problems.append(f"{name} is missing")
+        except OSError as error:
+            problems.append(f"{name} cannot be read: {error.strerror}")
+        else:
+            if found != digest:
+                problems.append(
+                    f"{name} is not as it was written: its sha256 is {found[:12]}…, not {str(digest)[:12]}… (if you "
+                    f"changed it yourself, delete {DIGESTS})"
+                )
+    return problems
+
+
+@contextmanager
+def changed_file(folder: Path, name: str) -> Iterator[None]:
+    """Inside the block the file `name` of a directory with digests may be replaced; then it has a new digest.
+
+    Meanwhile it has none, so that a process that is killed leaves a directory that can be read.
+    """
+    if not (folder / DIGESTS).is_file():
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        digests = read_json(folder / DIGESTS)[0].get("sha256", {})
+        digests.pop(name, None)
+        write_whole(folder / DIGESTS, json.dumps({"sha256": digests}, indent=1) + "\n", several=True)
+        yield
+        digests[name] = sha256_file(folder / name)
+        write_whole(folder / DIGESTS, json.dumps({"sha256": digests}, indent=1) + "\n", several=True)
+    finally:
+        os.close(handle)
 
 
 def unfinished(name: str) -> str:

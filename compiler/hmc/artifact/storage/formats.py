@@ -16,6 +16,8 @@ from hmc.artifact.errors import InvalidRequestError
 
 IGNORED = re.compile(r"\.DS_Store|\.nfs[0-9a-f]+")
 """Files that operating systems create. A directory may be replaced although it holds them."""
+DIGESTS = "digests.json"
+"""The file with the sha256 of every other file of a directory."""
 NAMED = 3
 """How many files or tensors a message names."""
 
@@ -32,6 +34,8 @@ class Format:
     """Whether the content of that file is of this format, in any version."""
     files: Callable[[dict[str, Any]], Iterable[str]]
     """Content of that file → paths of the other files that the directory may hold."""
+    digests: bool = False
+    """Whether such directories have a file DIGESTS."""
 
     def is_at(self, folder: Path) -> bool:
         """Whether `folder` is of this format, by its marker file alone. Other files may be damaged."""
@@ -41,12 +45,16 @@ class Format:
         """Why `folder` must not be replaced; None if it is of this format and holds nothing else, or is empty."""
         content = self._marker_content(folder)
         known = {self.marker, *self.files(content)} if content is not None else {self.marker}
+        known |= {DIGESTS} if self.digests else set()
         found = _unknown(folder, known)
         if content is not None and not found:
             return None
         if not (folder / self.marker).is_file():
             return f"holds other files and no {self.marker} ({listed(found)})" if found else None
         if content is None:
+            _, problems = read_json(folder / self.marker)
+            if problems:
+                return f"holds {self.name} that is damaged ({problems[0]}), or files of another program"
             return f"holds a {self.marker} that does not belong to {self.name}"
         return f"holds files that do not belong to {self.name}: {listed(found)}"
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
-from hmc.artifact.storage.files import replace_directory
+from hmc.artifact.storage.files import digest_problems, replace_directory
 from hmc.artifact.storage.formats import Format
 from hmc.training.data.corpus import TokenCorpus
 from hmc.training.data.parallel_text import DevText
@@ -35,7 +35,7 @@ WEIGHTS, OPTIMIZER, RANDOM, PROGRESS = (
     "rng.safetensors",
     "progress.json",
 )
-FORMAT = Format("a training state", PROGRESS, lambda _: True, lambda _: (WEIGHTS, OPTIMIZER, RANDOM))
+FORMAT = Format("a training state", PROGRESS, lambda _: True, lambda _: (WEIGHTS, OPTIMIZER, RANDOM), digests=True)
 """Tells a state from other folders, so that `save_state` replaces nothing else."""
 FIX = "Delete it to start the run anew."
 Saved = TypeVar("Saved", bound="RunProgress")
@@ -143,6 +143,8 @@ def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, f
     Raises InvalidArtifactError when the state is damaged or of another model. Raises InvalidRequestError when another
     number of processes wrote it, because that number decides which batches are done.
     """
+    if problems := digest_problems(path):
+        raise InvalidArtifactError(f"training state {path}", problems, FIX)
     try:
         model.load_state_dict(load_file(path / WEIGHTS))
         moments = load_file(path / OPTIMIZER)

@@ -11,6 +11,7 @@ from hmc.artifact.checkpoint.weights import Tensors
 from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.architecture import Architecture
 from hmc.artifact.model.heads import BLIND, HeadLayout
+from hmc.artifact.storage.files import write_whole
 from hmc.artifact.tokenizer.files import EVERY, TokenizerFiles, read_tokenizer, write_tokenizer
 from hmc.training.data.corpus import Splitting, TokenCorpus
 from hmc.training.data.parallel_text import read_pairs
@@ -113,7 +114,7 @@ def make_corpus(recipe: Recipe, vocabulary: Vocabulary, cache: Path, *, first: b
     segmentation = Splitting(tokenizer.bpe_dropout, copies, recipe.train.seed)
     languages = (data.source_language, data.target_language)
     corpus = TokenCorpus.build(data.train, vocabulary, data.max_length, cache, languages, segmentation)
-    current.write_text(json.dumps(corpus.folder.name))
+    write_whole(current, json.dumps(corpus.folder.name))
     return corpus
 
 
