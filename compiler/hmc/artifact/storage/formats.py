@@ -47,6 +47,9 @@ class Format:
         if not (folder / self.marker).is_file():
             return f"holds other files and no {self.marker} ({listed(found)})" if found else None
         if content is None:
+            _, problems = read_json(folder / self.marker)
+            if problems:
+                return f"holds a file that is damaged, or does not belong to {self.name}: {problems[0]}"
             return f"holds a {self.marker} that does not belong to {self.name}"
         return f"holds files that do not belong to {self.name}: {listed(found)}"
 
