@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,22 @@ def opus(tmp_path: Path) -> Path:
     """A tiny MarianMT directory in the layout of OPUS-MT, which a test may change."""
     opus_directory(tmp_path / "opus")
     return tmp_path / "opus"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """An empty file system of 256 KiB; tests that need it skip where this user may not mount."""
+    folder = tmp_path / "small-disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no command `mount`")
+    if ran.returncode:
+        pytest.skip(f"this user may not mount a file system: {ran.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture

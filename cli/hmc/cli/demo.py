@@ -33,6 +33,7 @@ def command(
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _require_extra()
+    from hmc.artifact.storage.files import write_whole
     from hmc.benchmark.report.tables import advice
     from hmc.cli import demo_steps
     from hmc.cli.common.consoles import open_console
@@ -55,11 +56,6 @@ def command(
         console.print(_example_table(example))
     with steps.step("benchmark quality and latency") as progress:
         report = demo.benchmark(steps.note, progress)
-    with steps.step("draw the Pareto plot"):
-        paths = demo.plot(report)
-    data = result(address, examples, report, steps.seconds)
-    results = out / demo_steps.RESULTS
-    results.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     console.print(_result_table(report, demo.bleu_by_kind(report)))
     if report.peers:
         steps.note(
@@ -70,10 +66,15 @@ def command(
     if line := advice(report, demo_steps.SURE):
         steps.note(line)
     steps.note(f"{report.machine}, load average {report.machine.load_average:.1f} when the benchmark started")
+    with steps.step("draw the Pareto plot"):
+        paths = demo.plot(report)
+    text = json.dumps(result(address, examples, report, steps.seconds), indent=1, ensure_ascii=False)
+    if as_json:
+        typer.echo(text)
+    results = out / demo_steps.RESULTS
+    write_whole(results, text + "\n")
     steps.note(f"{sum(steps.seconds.values()):.0f} s in all; see {', '.join(map(str, [*paths, results]))}")
     steps.note("\nTry next:\n" + "\n".join(f"  {line}" for line in next_commands(demo.bundle)))
-    if as_json:
-        typer.echo(json.dumps(data, indent=1, ensure_ascii=False))
 
 
 class Steps:

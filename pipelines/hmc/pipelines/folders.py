@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hmc.artifact.errors import InvalidRequestError
-from hmc.artifact.storage.files import unfinished, write_whole
+from hmc.artifact.storage.files import errors_name, unfinished
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,17 @@ def taken_folder(out: Path, request: Mapping[str, Any], first: First) -> Iterato
     """Makes `out` the folder of this request, or finds that it is; until the end no other process can take it.
 
     request: JSON values. Raises InvalidRequestError, which names the differences, for a folder of another request, for
-    a folder with other files, and for one that another process is working in.
+    a folder with other files, and for one that another process is working in. Errors of a full disk, those of the
+    `with` block too, name `out` if they name nothing.
     """
     path = out / first.name
-    if path.is_file():
-        first.check_same(_read(path), request, str(out))
-    else:
-        first.check_empty([entry.name for entry in out.iterdir()] if out.is_dir() else [], str(out))
-        write_whole(path, first.written(request))
-    with path.open("r+b") as file:  # NFS gives an exclusive lock only on what is open for writing
+    out.mkdir(parents=True, exist_ok=True)
+    found = [entry.name for entry in out.iterdir()]
+    if not path.is_file():  # looked for last: another process may just have begun
+        first.check_empty(found, str(out))
+    # NFS gives an exclusive lock only on what is open for writing. The file is locked before it is written and never
+    # replaced: of two processes that begin at once, one gets the lock.
+    with errors_name(out), os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -87,14 +90,15 @@ def taken_folder(out: Path, request: Mapping[str, Any], first: First) -> Iterato
         except OSError as error:  # a file system without locks
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
                 raise
+        present, wanted = file.read(), first.written(request)
+        if present != wanted and wanted.startswith(present):  # new, or of a process that ended while it wrote it
+            file.seek(0)
+            file.write(wanted)
+            file.flush()
+            os.fsync(file.fileno())
+        else:
+            first.check_same(present, request, str(out))
         yield
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InvalidRequestError(f"{path} cannot be read ({error}); choose another --out or delete it") from error
 
 
 def _short(value: object) -> str:

@@ -24,7 +24,7 @@ from hmc.artifact.errors import InvalidArtifactError, InvalidRequestError
 from hmc.artifact.model.budgets import parse_budgets
 from hmc.artifact.model.heads import KINDS
 from hmc.artifact.precisions import Precision
-from hmc.artifact.storage.files import sha256_file
+from hmc.artifact.storage.files import sha256_file, write_whole
 from hmc.compiler.bundle.requests import LevelRequest, read_calibration
 from hmc.compiler.bundle.writer import compile_bundle
 from hmc.pipelines.importing import import_model, notes_of
@@ -133,7 +133,7 @@ def _pruned(settings: UpSettings, checkpoint: Path, done: Announce, step: Step, 
         step("pruning")
         written = prune(checkpoint, targets, [text.corpus()], text.dev_corpus(), folder, options)
         names = [path.relative_to(folder).as_posix() for path in written]
-        marker.write_text(json.dumps(names) + "\n", encoding="utf-8")
+        write_whole(marker, json.dumps(names) + "\n")
     done(StepDone("prune", folder, kept))
     return written
 

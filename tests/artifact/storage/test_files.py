@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from hmc.artifact import InvalidRequestError
-from hmc.artifact.storage.files import exchange, replace_directory, whole_file
+from hmc.artifact.storage.files import exchange, replace_directory, whole_file, write_whole
 from hmc.artifact.storage.formats import Format
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -210,9 +210,9 @@ except OSError as error:
 """
 
 
-def save_tensors(place: Path) -> None:
+def save_tensors(place: Path, values: int = 10_000) -> None:
     with replace_directory(place, FORM) as folder:
-        save_file({"tensor": np.zeros(10_000, np.float32)}, folder / "weights")
+        save_file({"tensor": np.zeros(values, np.float32)}, folder / "weights")
 
 
 def test_safetensors_that_find_no_room_are_a_system_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +229,29 @@ def test_safetensors_that_find_no_room_are_a_system_error(place: Path, monkeypat
     with pytest.raises(OSError, match="No space left on device") as caught:
         save_tensors(place)
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(place))
+
+
+@pytest.mark.parametrize(("mask", "folders", "files"), [(0o077, 0o700, 0o600), (0o027, 0o750, 0o640)])
+def test_the_umask_is_honoured(tmp_path: Path, mask: int, folders: int, files: int) -> None:
+    before = os.umask(mask)
+    try:
+        with replace_directory(tmp_path / "model", FORM) as folder:
+            fill(folder, "new")
+            (folder / "below").mkdir()
+            save_file({"tensor": np.zeros(1, np.float32)}, folder / "below" / "weights")  # 0600, and 0644 with others
+        write_whole(tmp_path / "text", "new")
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "model", tmp_path / "model" / "below"):
+        assert path.stat().st_mode & 0o777 == folders
+    for name in ("model/model.json", "model/weights", "model/below/weights", "text"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == files
+
+
+def test_a_private_file_stays_private(tmp_path: Path) -> None:
+    (tmp_path / "text").touch(mode=0o600)
+    write_whole(tmp_path / "text", "new")
+    assert (tmp_path / "text").stat().st_mode & 0o777 == 0o600
 
 
 def test_other_errors_of_safetensors_are_left_as_they_are(place: Path) -> None:
@@ -253,3 +276,50 @@ def test_a_failure_leaves_the_former_file(tmp_path: Path) -> None:
         fail()
     assert path.read_bytes() == b"former"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_to_a_file_stays(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "text").write_text("former")
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "text")
+    write_whole(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "folder" / "text").read_text() == "new"
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["text"]
+
+
+def test_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(tmp_path / "pipe", "new")
+    assert os.read(reading, 10) == b"new"
+    os.close(reading)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_an_open_file_of_the_process_is_written_as_it_is(tmp_path: Path) -> None:
+    """As `-o /dev/stdout >FILE` is: another file in FILE's place would not be the one that is open."""
+    with (tmp_path / "text").open("w+") as file:
+        before = (tmp_path / "text").stat().st_ino
+        write_whole(Path(f"/dev/fd/{file.fileno()}"), "new")
+        assert file.read() == "new"
+    assert (tmp_path / "text").stat().st_ino == before
+
+
+def test_a_full_disk_leaves_the_former_file_and_is_named(small_disk: Path) -> None:
+    write_whole(small_disk / "text", "former")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_whole(small_disk / "text", "x" * 2**20)
+    assert caught.value.filename == str(small_disk / "text")
+    assert (small_disk / "text").read_text() == "former"
+    assert [path.name for path in small_disk.iterdir()] == ["text"]
+
+
+def test_a_full_disk_leaves_the_former_folder_and_is_named(small_disk: Path) -> None:
+    with replace_directory(small_disk / "model", FORM) as folder:
+        fill(folder, "former")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        save_tensors(small_disk / "model", 10**6)
+    assert caught.value.filename == str(small_disk / "model")
+    assert (small_disk / "model" / "weights").read_text() == "former"
+    assert [path.name for path in small_disk.iterdir()] == ["model"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from tests.processes import environment
 from tests.tiny import SENTENCES, tiny_checkpoint_at
 
 from hmc.artifact import validate
@@ -118,3 +121,45 @@ def test_a_bundle_that_is_gone(tmp_path: Path) -> None:
         (tmp_path / "b").rename(tmp_path / "elsewhere")
         with pytest.raises(FailedPreconditionError, match="another bundle was put in its place"):
             translator.translate(SENTENCES[:4], LATER["attention"], segmentation="none")
+
+
+OVERWRITTEN = """
+import shutil, sys
+import subprocess
+import sys
+from pathlib import Path
+from hmc.serving import DecodeOptions, Translator
+
+bundle, other, cache = sys.argv[1:]
+options = DecodeOptions(beam_size=2, max_length=20)
+with Translator(bundle, device="cpu", threads=1, cache=cache) as translator:
+    def translated():
+        return [t.text for t in translator.translate(["A man runs.", "Two dogs."], options, segmentation="none")]
+
+    before = translated()
+    shutil.copytree(other, bundle, dirs_exist_ok=True)  # as `cp -r` does it: files are written in place
+    assert translated() == before
+    for file in Path(bundle).rglob("*"):
+        if file.is_file():
+            content = file.read_bytes()
+            file.open("r+b").write(bytes(byte ^ 0x55 for byte in content))
+    assert translated() == before
+    for file in Path(bundle).rglob("*"):
+        if file.is_file():
+            file.open("wb").close()  # what is mapped and cut off ends the process
+    assert translated() == before
+"""
+
+
+@pytest.mark.parametrize("cache", ["none", "a cache that cannot be written"])
+def test_files_that_are_written_over_change_no_open_graph(tmp_path: Path, cache: str) -> None:
+    for seed in (1, 2):
+        tiny_checkpoint_at(tmp_path / f"c{seed}", seed=seed)
+        compile_bundle([LevelRequest(tmp_path / f"c{seed}", name="full")], tmp_path / f"b{seed}")
+    if cache != "none":
+        (tmp_path / "file").touch()
+        cache = str(tmp_path / "file" / "cache")
+    command = [sys.executable, "-c", OVERWRITTEN, str(tmp_path / "b1"), str(tmp_path / "b2"), cache]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("packed weights cannot be") == (cache != "none"), ran.stderr

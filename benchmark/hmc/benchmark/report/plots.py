@@ -12,6 +12,7 @@ import numpy as np
 
 from hmc.artifact.distribution import how_to_install
 from hmc.artifact.errors import HmcError, InvalidRequestError
+from hmc.artifact.storage.files import whole_file
 from hmc.benchmark.measure.latency import RequestSize
 from hmc.benchmark.report.results import LevelReport, Report
 
@@ -105,7 +106,8 @@ def write_pareto(report: Report, prefix: Path) -> list[Path]:
             _right_axis(report, figure.axes[-1])
             for axes, found in zip(figure.axes, panels.values(), strict=True):
                 _label(figure, axes, found)
-            figure.savefig(path, metadata=metadata)
+            with whole_file(path) as file:
+                figure.savefig(file, format=path.suffix[1:], metadata=metadata)
     return paths
 
 

@@ -35,12 +35,13 @@ def carry_out(
     check_run_folder(out)  # a checkpoint has an importance.json of its own, which must not be overwritten
     with steps(open_console(stderr=True)) as progress:
         result = analyse(progress)
-    written = [write_result(result, out), *draw(result, out)]
     if as_json:
         typer.echo(result.to_json(), nl=False)
-        return
-    show(summarise(result))
-    typer.echo(f"wrote {', '.join(map(str, written))}")
+    else:
+        show(summarise(result))
+    written = [write_result(result, out), *draw(result, out)]
+    if not as_json:
+        typer.echo(f"wrote {', '.join(map(str, written))}")
 
 
 def carry_out_and_save(

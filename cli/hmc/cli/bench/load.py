@@ -52,13 +52,13 @@ def command(
     import asyncio
     from dataclasses import asdict
 
+    from hmc.artifact.storage.files import write_whole
     from hmc.benchmark.load.open_loop import ARRIVALS
     from hmc.benchmark.load.results import LatencyObjective
     from hmc.benchmark.load.server_load import LoadSettings, load_server
     from hmc.benchmark.measure.text import read_sentences
     from hmc.benchmark.report.results import json_text
     from hmc.benchmark.report.tables import load_table
-    from hmc.cli.bench.run import write_file
     from hmc.cli.common.consoles import note, open_console
     from hmc.cli.common.outputs import check_file, check_not_read
     from hmc.cli.common.progress import steps
@@ -88,8 +88,8 @@ def command(
     result = json_text({**asdict(curve), "saturation": curve.saturation, "notes": curve.notes})
     if as_json:
         typer.echo(result, nl=False)
-    if out is not None:
-        write_file("--out", out, result)
     console.print(load_table(curve))
     for line in curve.notes:
         note(console, line)
+    if out is not None:
+        write_whole(out, result)

@@ -126,6 +126,7 @@ def command(
 
     Before the measurement it prints what is timed and what is not; after it, what the numbers do not allow to say.
     """
+    from hmc.artifact.storage.files import write_whole
     from hmc.benchmark import runner
     from hmc.benchmark.report import plots
     from hmc.benchmark.report.html import page
@@ -161,28 +162,18 @@ def command(
     console = open_console(stderr=as_json)
     with steps(open_console(stderr=True)) as progress:
         report = runner.run_benchmark(settings, say=lambda text: note(console, text + "\n"), progress=progress)
-    if as_json:  # print and write first: if a later step fails, the measurement is not lost
+    if as_json:  # what was measured is printed first, so that no later step can lose it
         typer.echo(report.to_json(), nl=False)
-    if out is not None:
-        write_file("--out", out, report.to_json())
-    if html is not None:
-        write_file("--html", html, page(report))
     console.print(tables(report))
+    if out is not None:
+        write_whole(out, report.to_json())
+    if html is not None:
+        write_whole(html, page(report))
     if record:
         runner.record(bundle, report)
         note(console, f"recorded in {bundle / 'bundle.json'}")
     if plot is not None:
         note(console, f"plot: {', '.join(map(str, plots.write_pareto(report, plot)))}")
-
-
-def write_file(option: str, file: Path, text: str) -> None:
-    """Writes a text. Raises InvalidRequestError that names the option."""
-    from hmc.artifact.errors import InvalidRequestError
-
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidRequestError(f"{option} {file}: cannot be written: {error.strerror}") from error
 
 
 def _named_set(bundle: Path, name: str | None, ref: Path | None) -> tuple[Path, Path]:

@@ -53,6 +53,8 @@ HINTS = {
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
 }
 """Advice for errors of writing. Such errors may name no file."""
+NO_TEMPORARY = "No usable temporary directory"
+"""How Python's error begins that no folder for temporary files can be written. It names those that were tried."""
 EXIT_CODE = 128 + signal.SIGTERM
 """The exit code that shells report for a process ended by SIGTERM."""
 
@@ -84,11 +86,10 @@ def guarded(command: Callable[..., R]) -> Callable[..., R]:
         except HmcError as error:
             code = complain(str(error), 1 if isinstance(error, InternalServiceError) else 2)
         except OSError as error:
-            if error.filename is None and error.errno not in HINTS:
+            said = _said(error, given.get("out"))
+            if said is None:
                 raise
-            where = f"{error.filename}: " if error.filename is not None else ""
-            hint = HINTS.get(error.errno or 0, "check the path and its permissions")
-            code = complain(f"{where}{error.strerror}; {hint}")
+            code = complain(said)
         raise SystemExit(code)
 
     ours = [
@@ -97,6 +98,19 @@ def guarded(command: Callable[..., R]) -> Callable[..., R]:
     ]
     run.__signature__ = inspect.Signature([*_options(command), *ours])  # type: ignore[attr-defined]  # what typer reads
     return run
+
+
+def _said(error: OSError, out: Any) -> str | None:
+    """What an error of the system means for the user; None if that is unknown. out: where the command writes."""
+    hint = HINTS.get(error.errno or 0, "check the path and its permissions")
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}; {hint}"
+    if error.errno in HINTS:
+        where = f"while writing {out}: " if out is not None else ""
+        return f"{where}{error.strerror}; {hint}"
+    if str(error.strerror).startswith(NO_TEMPORARY):
+        return f"{error.strerror}; set TMPDIR to a folder that can be written"
+    return None
 
 
 def _options(of: Any) -> Iterator[inspect.Parameter]:

@@ -19,15 +19,23 @@ def check_folder(option: str, folder: Path) -> None:
 
 
 def check_file(option: str, file: Path) -> None:
-    """Raises InvalidRequestError unless `file` can be written or overwritten. Its folder must exist."""
+    """Raises InvalidRequestError unless `file` can be written or replaced: its folder must exist and be writable, too.
+
+    A device or a pipe is written as it is.
+    """
     from hmc.artifact.errors import InvalidRequestError
 
     if file.is_dir():
         raise InvalidRequestError(f"{option} {file} is a folder; give a file in it")
     if not file.parent.is_dir():
         raise InvalidRequestError(f"{option} {file}: folder {file.parent} does not exist; create it first")
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
+    if file.exists() and not os.access(file, os.W_OK):
         raise InvalidRequestError(f"{option} {file}: cannot be written; choose another file")
+    folder = Path(os.path.realpath(file)).parent
+    if (file.is_file() or not file.exists()) and not os.access(folder, os.W_OK | os.X_OK):
+        raise InvalidRequestError(
+            f"{option} {file}: {folder} cannot be written, and a file is replaced whole; choose another folder"
+        )
 
 
 def check_not_read(option: str, file: Path, read: Iterable[Path]) -> None:

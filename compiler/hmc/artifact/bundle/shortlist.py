@@ -19,6 +19,7 @@ from safetensors.numpy import save
 
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.model.architecture import Architecture
+from hmc.artifact.storage.files import write_whole
 
 SCHEMA_VERSION = 1
 HEADER = "lexicon"
@@ -81,7 +82,7 @@ class Lexicon:
         if self.target_size is not None:
             header["source_vocab_size"] = self.source_size
         arrays = {name: np.ascontiguousarray(array) for name, array in self._arrays().items()}
-        Path(path).write_bytes(save(arrays, {HEADER: json.dumps(header)}))
+        write_whole(Path(path), save(arrays, {HEADER: json.dumps(header)}))
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         return {"always": self.always, "starts": self.starts, "targets": self.targets}

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -25,17 +26,21 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Constants of Linux: paths relative to the working directory; exchange instead of replace."""
 NEW, OLD, SUFFIX = "new", "old", ".hmc"
 """A directory is written as `.NAME.xxxxxxxx.hmc/new`. Where two renames are needed, the replaced one becomes `old`."""
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers of a full disk. Such errors of Python and safetensors do not name the file."""
+WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Error numbers of writes: a full disk, a limit, a broken disk. Such errors of Python and safetensors do not name the
+file."""
+IN_PLACE = re.compile(r"/dev/(fd/|std)|/proc/")
+"""Paths of files that a process has open. Another file in their place would not be the open one."""
 
 
 @contextmanager
 def replace_directory(path: Path, form: Format) -> Iterator[Path]:
     """Yields an empty directory. On success it takes `path`'s place in one step; on an error, `path` stays as it was.
 
-    A symbolic link stays, and its target is replaced. Files become readable by all users, whatever mode their writer
-    chose (safetensors: 0600). A form with digests gets a file of them. Working directories that killed processes left
-    beside `path` are removed. Raises InvalidRequestError where `path` holds a file that is not of `form`, and OSError.
+    A symbolic link stays, and its target is replaced. Files get the mode that the process's umask gives, whatever mode
+    their writer chose (safetensors: 0600). A form with digests gets a file of them. Working directories that killed
+    processes left beside `path` are removed. Raises InvalidRequestError where `path` holds a file that is not of
+    `form`, and OSError.
     """
     named, path = path, Path(os.path.realpath(path)) if path.is_symlink() else path.absolute()
     _remove_leftovers(path)
@@ -43,18 +48,18 @@ def replace_directory(path: Path, form: Format) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with _work_beside(path) as work:
         new = work / NEW
-        with _full_disk_names(named, work):
+        with errors_name(named, work):
             new.mkdir()
-            new.chmod(0o755)
+            mode = stat.S_IMODE(new.stat().st_mode)  # what the umask leaves of 0777
             yield new
             if form.digests:
                 write_digests(new)
             for file in new.rglob("*"):
                 if file.is_file():
-                    file.chmod(0o644)
+                    file.chmod(mode & 0o666)
                     _sync(file)
                 elif file.is_dir() and not file.is_symlink():
-                    file.chmod(0o755)
+                    file.chmod(mode)
         check_replaceable(named, form)  # the work may have taken hours
         if not os.path.lexists(path):
             new.replace(path)
@@ -132,19 +137,30 @@ def whole_file(path: Path, *, several: bool = False) -> Iterator[BinaryIO]:
     """Yields a file to write. On success it takes `path`'s place; otherwise `path` stays as it was, even if the machine
     stops meanwhile.
 
-    several: whether several processes may write this file at once. Raises OSError.
+    A symbolic link stays, and its target is replaced. A file that is replaced leaves its mode to the new one. A device,
+    a pipe or an open file of a process (`/dev/stdout`) is written as it is. several: whether several processes may
+    write this file at once. Raises OSError, which names `path`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(unfinished(path.name) + (f".{os.getpid()}" if several else ""))
-    try:
-        with temporary.open("wb") as file:
+    if IN_PLACE.match(str(path.absolute())) or (path.exists() and not path.is_file()):
+        with errors_name(path), path.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        return
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(unfinished(target.name) + (f".{os.getpid()}" if several else ""))
+    with errors_name(path, temporary):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                if target.exists():
+                    with suppress(OSError):  # a file system without modes
+                        os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def write_whole(path: Path, content: bytes | str, *, several: bool = False) -> None:
@@ -213,20 +229,27 @@ def _lock(handle: int) -> bool | None:
 
 
 @contextmanager
-def _full_disk_names(path: Path, work: Path) -> Iterator[None]:
-    """Turns errors of a full disk into OSErrors that name `path`, and not the temporary file."""
+def errors_name(path: Path, work: Path | None = None) -> Iterator[None]:
+    """Lets errors of writing name `path` if they name no file, or `work` or a file in it, which the reader of the
+    error does not know.
+
+    Errors of safetensors about a full disk become OSErrors.
+    """
     try:
         yield
     except SafetensorError as error:
         match = re.search(r"\(os error (\d+)\)", str(error))
-        if match is None or int(match[1]) not in FULL:
+        if match is None or int(match[1]) not in WRITING:
             raise
         raise OSError(int(match[1]), os.strerror(int(match[1])), str(path)) from error
     except OSError as error:
-        ours = error.filename is None or str(error.filename).startswith(str(work))
-        if error.errno not in FULL or not ours:
+        if error.filename is None:
+            ours = error.errno in WRITING
+        else:
+            ours = work is not None and str(error.filename).startswith(str(work))
+        if not ours or error.errno is None:
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
 def _sync(file: Path) -> None:

@@ -54,7 +54,7 @@ class Format:
         if content is None:
             _, problems = read_json(folder / self.marker)
             if problems:
-                return f"holds {self.name} that is damaged ({problems[0]}), or files of another program"
+                return f"holds a file that is damaged, or does not belong to {self.name}: {problems[0]}"
             return f"holds a {self.marker} that does not belong to {self.name}"
         return f"holds files that do not belong to {self.name}: {listed(found)}"
 

@@ -13,6 +13,7 @@ from hmc.artifact.bundle.checks import validate
 from hmc.artifact.checkpoint.checkpoint import Checkpoint, checkpoint_digest, load_checkpoint
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.latency import LatencyTable, read_table, write_table
+from hmc.artifact.storage.files import write_whole
 from hmc.artifact.storage.rows import text_lines
 from hmc.benchmark.budget.latency_table import (
     WHOLE,
@@ -167,7 +168,7 @@ def prune_to_latency(
     wanted = {goal.name: goal.ms for goal in goals}
     reached = [replace(level, goal_ms=wanted.get(level.name)) for level in reached]
     rows = [asdict(level) | {"kept": level.kept} for level in reached]
-    (out / REPORT).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    write_whole(out / REPORT, json.dumps(rows, indent=1) + "\n")
     return reached
 
 

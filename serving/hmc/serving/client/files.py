@@ -12,13 +12,14 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypedDict, Unpack
 
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.storage.files import errors_name, write_whole
 from hmc.serving.client import calls
 from hmc.serving.client.calls import Level, Streaming
 from hmc.serving.requests.checks import decode_line, one_line
@@ -193,10 +194,13 @@ class FileTranslation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._output.closed:
-            self._save()
-            self._output.close()
         self._source.close()
+        if not self._output.closed:
+            try:
+                self._save()
+            finally:
+                with suppress(OSError):  # what is not written now was refused a moment ago
+                    self._output.close()
 
     @property
     def progress(self) -> FileProgress:
@@ -223,7 +227,8 @@ class FileTranslation:
     def write(self, text: str) -> None:
         """Writes the next line. text: without a newline."""
         read, written = self._under_way.popleft(), text.encode() + b"\n"
-        self._output.write(written)
+        with errors_name(self._output_path):
+            self._output.write(written)
         self._read_hash.update(read)
         self._written_hash.update(written)
         state = self._state
@@ -240,19 +245,21 @@ class FileTranslation:
 
     def finish(self) -> FileProgress:
         """Puts the output in its place: all lines are written."""
+        with errors_name(self._output_path):
+            self._output.flush()
+            os.fsync(self._output.fileno())
         self._output.close()
         Path(self._part).replace(self._output_path)
         self._sidecar.unlink()
         return self.progress
 
     def _save(self) -> None:
-        self._output.flush()
+        with errors_name(self._output_path):
+            self._output.flush()
         self._state = replace(
             self._state, source_sha256=self._read_hash.hexdigest(), output_sha256=self._written_hash.hexdigest()
         )
-        new = self._sidecar.with_name(f"{self._sidecar.name}.new")
-        new.write_text(json.dumps(asdict(self._state)), encoding="utf-8")
-        Path(new).replace(self._sidecar)
+        write_whole(self._sidecar, json.dumps(asdict(self._state)))
 
     def _resume(self) -> None:
         """Goes to where the last run stopped, or begins. The output is locked until it is closed."""

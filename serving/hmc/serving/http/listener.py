@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import logging
 import socket
 import ssl
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,8 @@ import h11
 import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 30
 """Seconds after which an idle connection is closed."""
@@ -28,6 +34,10 @@ PROBE_S, PROBES = 20, 3
 """A connection without traffic is asked every so many seconds whether its client is there, and is closed when so many
 questions had no answer. This is how the end of a machine without a word is noticed."""
 BACKLOG = 1024
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of `accept` that mean "not now": the process or the machine has no room for another connection."""
+RETRY_S = 1.0
+"""Seconds until the next try after such an error. asyncio waits as long."""
 
 
 class _Accepted(socket.socket):
@@ -45,9 +55,17 @@ class _Listening(socket.socket):
 
     most: int
     counted: set[_Accepted]
+    paused_until = 0.0
 
     def accept(self) -> tuple[socket.socket, Any]:
-        connection, address = super().accept()
+        if time.monotonic() < self.paused_until:
+            raise BlockingIOError  # asyncio goes on accepting after an error, up to its backlog
+        try:
+            connection, address = super().accept()
+        except OSError as error:
+            if error.errno in OUT_OF_DESCRIPTORS:  # asyncio leaves the socket alone for a second
+                self.paused_until = time.monotonic() + RETRY_S / 2
+            raise
         if len(self.counted) >= self.most:
             connection.close()
             raise BlockingIOError  # to asyncio: nothing to accept
@@ -155,6 +173,8 @@ class Listener:
 
     async def start(self) -> None:
         """Answers from now on."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(partial(_report, loop.get_exception_handler()))
         self._serving = asyncio.create_task(self._uvicorn.serve([self._socket]))
         while not self._uvicorn.started and not self._serving.done():
             await asyncio.sleep(0)
@@ -196,6 +216,21 @@ class Listener:
             for task in list(self._uvicorn.server_state.tasks):  # later, so that they find their connection closed
                 task.cancel()
         await self._serving
+
+
+Handler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
+
+
+def _report(before: Handler | None, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Logs in one line that there is no room for a connection; asyncio would log a traceback. before: handles the other
+    errors of the event loop."""
+    error = context.get("exception")
+    if "socket" in context and isinstance(error, OSError) and error.errno in OUT_OF_DESCRIPTORS:
+        log.warning("the HTTP port takes no connection now: %s", error.strerror)
+    elif before is not None:
+        before(loop, context)
+    else:
+        loop.default_exception_handler(context)
 
 
 def _bound(host: str, port: int, shared: bool, max_connections: int) -> socket.socket:

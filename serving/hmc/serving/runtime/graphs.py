@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -50,6 +50,17 @@ def _share_working_memory() -> None:
         onnxruntime.create_and_register_allocator(memory, None)
     except GRAPH_ERRORS as error:  # the process has registered one already
         log.debug("the shared arena was registered by other code of this process: %s", error)
+
+
+_warned: set[tuple[Path, str]] = set()
+"""Caches, and what this process has said about them."""
+
+
+def _warn_once(folder: Path, what: str, error: Exception) -> None:
+    """Logs why levels do not share their weights: once for a cache, not for every graph."""
+    if (folder, what) not in _warned:
+        _warned.add((folder, what))
+        log.warning("%s: %s: %s", OWN_MEMORY, what, error)
 
 
 def check_unchanged(bundle: Path, name: str, digests: Mapping[str, str]) -> None:
@@ -152,9 +163,11 @@ class Opener:
                 return opened
             stored = self._checked_weights(source)
             options, shared = self._options(self.bundle.absolute(), spin_us), self._shared(stored)
+            content = self._hold(options, {tensor.location for tensor in stored if tensor.name not in shared})
             for weight, on_device in shared.items():
                 options.add_initializer(weight, on_device.value)
             session = self._session(source, options, capture)
+            del content  # until here ONNX Runtime reads it
             own = {f"{self.bundle}/{name}: {t.name}": t.raw.length for t in stored if t.name not in shared}
             held = {weight.name: weight.size for weight in shared.values()}
             on_host = self.device.kind == "cpu"
@@ -186,6 +199,20 @@ class Opener:
             check_unchanged(self.bundle, name, self.files)
         return stored
 
+    def _hold(self, options: onnxruntime.SessionOptions, names: Collection[str]) -> list[bytes]:
+        """Reads these weight files of the bundle into memory, for a session to take them from there.
+
+        ONNX Runtime would map the files. They are not ours: a write to one would change translations, and a shorter one
+        end the process. Returns their bytes, which must be kept until the session is made. Raises
+        FailedPreconditionError if one has changed since the bundle was validated.
+        """
+        held = {name: self._read(name) for name in sorted(names)}
+        if held:
+            options.add_external_initializers_from_files_in_memory(
+                list(held), list(held.values()), list(map(len, held.values()))
+            )
+        return list(held.values())
+
     def _open_packed(self, source: bytes, spin_us: int) -> OpenedGraph | None:
         """Opens the graph with packed weights. Returns None, and logs the reason, if the cache cannot be used.
 
@@ -196,7 +223,7 @@ class Opener:
         try:
             packed = self.packed.graph(source, lambda path: self._pack(source, path))
         except (OSError, *GRAPH_ERRORS) as error:
-            log.warning("%s: packed weights cannot be read or written: %s", OWN_MEMORY, error)
+            _warn_once(self.packed.folder, "packed weights cannot be read or written", error)
             return None
         options = self._options(packed.folder, spin_us)
         # The graph was optimised when it was packed.
@@ -204,13 +231,14 @@ class Opener:
         try:
             return OpenedGraph(self._session(packed.content, options), packed.weights)
         except GRAPH_ERRORS as error:
-            log.warning("%s: packed weights cannot be mapped: %s", OWN_MEMORY, error)
+            _warn_once(self.packed.folder, "packed weights cannot be mapped", error)
             return None
 
     def _pack(self, source: bytes, path: Path) -> None:
         """Saves the optimised graph with packed weights to `path`. See `Pack`."""
-        self._checked_weights(source)
+        stored = self._checked_weights(source)
         options = self._options(self.bundle.absolute(), spin_us=0)
+        content = self._hold(options, {tensor.location for tensor in stored})
         options.optimized_model_filepath = str(path)
         for key, value in (
             ("optimized_model_external_initializers_file_name", f"{path.stem}.data"),
@@ -219,6 +247,7 @@ class Opener:
         ):
             options.add_session_config_entry(f"session.{key}", value)
         self._session(source, options)
+        del content  # until here ONNX Runtime reads it
 
     def _options(self, weights: Path, spin_us: int) -> onnxruntime.SessionOptions:
         options = onnxruntime.SessionOptions()

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from wsgiref.simple_server import WSGIServer
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
@@ -27,6 +27,7 @@ from hmc.serving.server.access.binding import (
     make_certificates,
     warnings_of,
 )
+from hmc.serving.server.access.descriptors import connections_of
 from hmc.serving.server.access.entry import Entry
 from hmc.serving.server.access.gate import AccessGate
 from hmc.serving.server.access.listening import join_address, local_host
@@ -43,7 +44,8 @@ from hmc.serving.server.health import (
 from hmc.serving.server.http_door import HttpDoor
 from hmc.serving.server.interceptors import EdgeInterceptor
 from hmc.serving.server.observing.calls import CallLog
-from hmc.serving.server.observing.metrics import Metrics, serve_metrics
+from hmc.serving.server.observing.metrics import Metrics
+from hmc.serving.server.observing.metrics_port import MetricsServer, serve_metrics
 from hmc.serving.server.observing.traces import Traces, traces_to
 from hmc.serving.server.processes.group import Group
 from hmc.serving.server.processes.membership import Membership, allowances_of
@@ -110,7 +112,8 @@ class Server:
     ) -> None:
         """traces: where spans go; None: as the settings say. group: the processes of which this server is one; None: it
         is the only one. Raises FailedPreconditionError if the settings ask for traces and the OpenTelemetry SDK is not
-        installed."""
+        installed, and as `connections_of`."""
+        settings = replace(settings, max_connections=connections_of(settings))
         self.models, self.settings, self._group = models, settings, group
         self._draining = asyncio.Event()
         self._traces = traces or (traces_to(settings.trace_to) if settings.trace_to else None)
@@ -120,7 +123,7 @@ class Server:
         self._gate = AccessGate(settings.token, settings.tokens, allowances_of(group), tokens)
         self._certificates = make_certificates(settings, certificates)
         self._metrics.expect(self.models.statuses())
-        self._metrics_server: WSGIServer | None = None
+        self._metrics_server: MetricsServer | None = None
         self._health = Health(self._draining)
         self._handlers = handlers = Handlers(self.models, settings, self._metrics)
         translation = TranslationServicer(handlers, settings.stream_window, self._draining)

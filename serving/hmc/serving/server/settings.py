@@ -88,7 +88,8 @@ class ServerSettings:
     once, if `cache` is not "none". Limits hold for each process by itself, except the rates of tokens. CPU only."""
     cache: str | Path = "auto"
     """Folder of weights that are packed for this machine's processor; levels and processes map them and share the
-    memory. "auto": HMC_CACHE, or the platform's folder for caches. "none": every level keeps its weights to itself."""
+    memory. "auto": HMC_CACHE, or the platform's folder for caches. "none", and a folder that cannot be written: every
+    level has a copy of its own in memory. Files of the bundle itself are never mapped."""
     drain_seconds: float = 30.0
     """Seconds in which running calls can finish when the server stops."""
     tls_cert: Path | None = None
@@ -111,7 +112,8 @@ class ServerSettings:
     """Seconds between two looks at the paths of the bundles. A new version that is put there is loaded and replaces the
     old one, as by Reload. None: no looks."""
     max_connections: int = 1024
-    """Most connections at a time, to each of the gRPC and HTTP ports; further ones are closed at once."""
+    """Most connections at a time, to each of the gRPC and HTTP ports; further ones are closed at once. Fewer, with a
+    warning, where this process may not open so many files (`ulimit -n`; the soft limit is raised)."""
     max_streams: int = 1024
     """Most calls at a time on one connection; the client holds back further ones."""
     max_message_mib: int = 64

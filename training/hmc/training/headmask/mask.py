@@ -20,6 +20,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.storage.files import write_whole
 from hmc.training.data.batches import Batch, to_device
 from hmc.training.headmask.spec import HeadMaskSpec
 from hmc.training.model.gates import FixedMask
@@ -69,7 +70,7 @@ class MaskLog:
         """Adds the counts to the history, and writes it to `headmask.json` in `folder`."""
         self.history.append({"step": step, "updates": self._updates, "masked": self._rounded()})
         content = {"heads": self._heads, "history": self.history}
-        (folder / FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
+        write_whole(folder / FILE, json.dumps(content) + "\n")
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs for the same next line and counts."""

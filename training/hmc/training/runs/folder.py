@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hmc.artifact.checkpoint import checkpoint
 from hmc.artifact.errors import InvalidRequestError
+from hmc.artifact.storage.files import write_whole
 from hmc.artifact.storage.formats import check_replaceable
 from hmc.artifact.tokenizer.files import EVERY
 from hmc.training.headmask import mask as masks
@@ -94,7 +95,7 @@ def take_over(out: Path, first: str, text: str) -> None:
                 shutil.rmtree(out / name)
             else:
                 (out / name).unlink(missing_ok=True)
-    (out / first).write_text(text)
+    write_whole(out / first, text)
 
 
 def _check(out: Path, first: str, written: Iterable[str], checkpoints: list[str]) -> None:

@@ -22,6 +22,7 @@ from hmc.artifact.checkpoint.checkpoint import (
 from hmc.artifact.errors import InvalidRequestError
 from hmc.artifact.model.architecture import Architecture, tensor_shapes
 from hmc.artifact.model.heads import HeadLayout
+from hmc.artifact.storage.files import write_whole
 from hmc.training.data.parallel_text import DevText, check_corpora, read_dev
 from hmc.training.distillation.teacher import Distillation, load_teacher
 from hmc.training.headmask.mask import HeadMask
@@ -193,7 +194,7 @@ class TrainingRun(Schedule):
                 return read_layout(path)
             layout = head_layout(self.recipe, arch)
             if self.recipe.model.layout is not None:
-                path.write_text(json.dumps(layout.to_json(), indent=1) + "\n")
+                write_whole(path, json.dumps(layout.to_json(), indent=1) + "\n")
             return layout
 
     def _headmask(self, settings: TrainSection) -> HeadMask | None:

@@ -9,8 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIServer
+from typing import Any
 
 import grpc
 from prometheus_client import (
@@ -19,8 +18,6 @@ from prometheus_client import (
     Gauge,
     Histogram,
     ProcessCollector,
-    make_wsgi_app,
-    start_http_server,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -42,13 +39,8 @@ from hmc.serving.levels.slots import Lease
 from hmc.serving.levels.status import HostStatus, LevelStatus
 from hmc.serving.requests.results import Answer
 from hmc.serving.requests.work import ROW_BOUNDS
-from hmc.serving.server.access.listening import check_port
 from hmc.serving.server.observing.calls import current_call
 from hmc.serving.wire.status import code_of
-
-if TYPE_CHECKING:
-    from wsgiref.types import WSGIApplication
-
 
 REASONS: tuple[tuple[type[HmcError], str], ...] = (
     (RateLimitedError, "rate"),
@@ -355,20 +347,3 @@ class Metrics:
             self._reloads.labels(model, "failed").inc()
             raise
         self._reloads.labels(model, "done").inc()
-
-
-def serve_metrics(
-    registry: CollectorRegistry,
-    host: str,
-    port: int,
-    guard: Callable[[WSGIApplication], WSGIApplication] | None = None,
-) -> tuple[WSGIServer, int]:
-    """Serves metrics over HTTP from a thread. Returns the HTTP server and its port. Raises as `check_port`.
-
-    guard: wraps the application, and refuses callers who may not read the metrics.
-    """
-    check_port(host, port, "--metrics-port")
-    server, _ = start_http_server(port, host, CollectorRegistry() if guard else registry)
-    if guard is not None:  # until here it had no metrics
-        server.set_app(guard(make_wsgi_app(registry)))
-    return server, int(server.server_port)

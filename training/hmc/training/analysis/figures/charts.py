@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hmc.artifact.model.heads import KINDS
+from hmc.artifact.storage.files import whole_file
 from hmc.training.analysis.common.result import ORDERS, HeadTable
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def save_figure(drawn: Figure, prefix: Path) -> list[Path]:
     written = []
     for suffix, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
         path = prefix.with_name(f"{prefix.name}.{suffix}")
-        drawn.savefig(path, metadata=metadata)
+        with whole_file(path) as file:
+            drawn.savefig(file, format=suffix, metadata=metadata)
         written.append(path)
     return written
 
