@@ -9,11 +9,12 @@ from typing import Any
 
 from hmc.artifact.errors import InvalidArtifactError
 from hmc.artifact.marian.layout import TOKENIZER_CONFIG
-from hmc.artifact.storage.formats import NAMED, read_json
+from hmc.artifact.marian.vocabulary import ADDED_TOKENS, TOKENIZER_JSON, content_of, stated_tokens
+from hmc.artifact.storage.formats import read_json
 from hmc.artifact.tokenizer.files import EOS_PIECE, PAD_PIECE, UNK_PIECE, VOCABULARY, MarianFiles, parse_vocabulary
 from hmc.artifact.tokenizer.tokenizer import LanguageTokens, load_pieces
 
-SPECIAL_TOKENS, TOKENIZER_JSON, ADDED_TOKENS = "special_tokens_map.json", "tokenizer.json", "added_tokens.json"
+SPECIAL_TOKENS = "special_tokens_map.json"
 TOKENIZER_FILES = (TOKENIZER_CONFIG, SPECIAL_TOKENS, TOKENIZER_JSON, ADDED_TOKENS)
 """Files of JSON that a tokenizer may have."""
 CLASSES = re.compile(r"(M2M100|Nllb)Tokenizer(Fast)?")
@@ -139,29 +140,6 @@ def _foreign_problems(folder: Path, added: list[str]) -> list[str]:
     return problems
 
 
-def stated_tokens(folder: Path) -> tuple[dict[str, int], list[str]]:
-    """The tokens beside the SentencePiece model whose ids a directory states, and contradictions between its files."""
-    entries = list[tuple[str, str, int]]()
-    decoder = _json(folder / TOKENIZER_CONFIG).get("added_tokens_decoder")
-    for number, token in (decoder if isinstance(decoder, dict) else {}).items():
-        if str(number).isdecimal():
-            entries.append((TOKENIZER_CONFIG, _text(token), int(number)))
-    for text, number in _json(folder / ADDED_TOKENS).items():
-        if isinstance(number, int):
-            entries.append((ADDED_TOKENS, text, number))
-    for token in _json(folder / TOKENIZER_JSON).get("added_tokens", []):
-        if isinstance(token, dict) and isinstance(token.get("id"), int):
-            entries.append((TOKENIZER_JSON, _text(token), token["id"]))
-    stated = dict[str, int]()
-    problems = []
-    for file, text, number in entries:
-        if stated.setdefault(text, number) != number:
-            problems.append(f"{file} gives {text} the id {number}, and another file says {stated[text]}")
-    if len(problems) > NAMED:
-        problems = [*problems[:NAMED], f"… and {len(problems) - NAMED} more such tokens"]
-    return stated, problems
-
-
 def _languages(codes: dict[str, int], asked: tuple[str | None, str | None]) -> tuple[tuple[str, str] | None, list[str]]:
     """The codes of both languages: as asked, as the code of one language that begins so (`deu` is `deu_Latn`)."""
     found, problems = [], []
@@ -187,7 +165,7 @@ def listed_tokens(folder: Path, config: dict[str, Any]) -> list[str]:
     """The further special tokens that a directory lists, in order. config: tokenizer_config.json."""
     for raw in (config, _json(folder / SPECIAL_TOKENS)):
         for name in ("additional_special_tokens", "extra_special_tokens"):
-            tokens = [_text(token) for token in raw.get(name) or []] if isinstance(raw.get(name), list) else []
+            tokens = [content_of(token) for token in raw.get(name) or []] if isinstance(raw.get(name), list) else []
             if any(tokens):
                 return tokens
     return []
@@ -255,10 +233,6 @@ def _with_ids(own: dict[str, int], stated: dict[str, int], listed: list[str]) ->
 
 def _first(names: list[str]) -> str:
     return f"{', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
-
-
-def _text(token: Any) -> str:
-    return str(token.get("content")) if isinstance(token, dict) else str(token)
 
 
 def _json(file: Path) -> dict[str, Any]:
