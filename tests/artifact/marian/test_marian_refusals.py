@@ -156,9 +156,7 @@ def test_a_token_that_was_added_is_named_with_its_file(opus: Path, file: str) ->
     else:
         edit(opus / file, added_tokens_decoder={"0": {"content": "</s>"}, str(size): {"content": "<formal>"}})
     edit(opus / "config.json", vocab_size=size + 1)
-    with pytest.raises(
-        InvalidArtifactError, match=f"{file} adds <formal> to the pieces of vocab.json: added tokens"
-    ):
+    with pytest.raises(InvalidArtifactError, match=f"{file} adds <formal> to the pieces of vocab.json: added tokens"):
         import_marian(opus)
 
 
